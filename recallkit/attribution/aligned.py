@@ -107,7 +107,7 @@ def open_tokens(path: Path) -> LabelledTokens:
         )
     if not manifest["num_rows"]:
         raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
-    check_labels(path, manifest, columns=("match_length",))  # the others are checked when rows are read
+    check_labels(path, manifest, columns=("context_class",))  # the others are checked when rows are read
     return LabelledTokens(path, manifest)
 
 

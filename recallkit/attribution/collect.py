@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.attribution.aligned import LabelledTokens, RowReader, Scores, batch_ranges
 from recallkit.attribution.breakdowns import (
     AR_HIT,
@@ -33,8 +32,7 @@ from recallkit.attribution.sums import Codes, GroupSums, Runs, Sums, gaps_of, jo
 from recallkit.config import MAX_RESAMPLED_SOURCES, MAX_SOURCES
 from recallkit.errors import UserError
 from recallkit.parallel.ahead import map_ahead
-from recallkit.slicing.definitions import NEW_TOKEN, context_kinds, members
-from recallkit.slicing.new_tokens import new_tokens
+from recallkit.slicing.definitions import context_kinds, members
 from recallkit.slicing.words import needed_columns
 
 if TYPE_CHECKING:
@@ -48,12 +46,10 @@ _MAX_WORKERS = 4
 _SLICE_AGAIN = "slice again with --force"
 _LABELS = (
     *("sequence", "position", "document", "source", "prev_token", "token"),
-    *("repeated", "distance", "match_length", "train_count"),
+    *("repeated", "context_class", "distance", "first_distance", "match_length", "train_count"),
 )
 _IN_TRAINING = "in_training"
 _SLICES, _GIVEN = "slices", "given"
-_CONTEXT = ("sequence", "prev_token", "token", "repeated", "distance")
-"""Columns that are needed of a token's whole context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,7 @@ class _Worker:
     def __init__(self, tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], cluster: str, *, clean: bool) -> None:
         self._tokens, self._scores, self._slices, self._cluster, self._clean = tokens, scores, slices, cluster, clean
         of_words = needed_columns(slices)
-        needed = [column for slice_ in slices for column in slice_.columns if column not in (NEW_TOKEN, *of_words)]
+        needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
         self._columns = tuple(dict.fromkeys([*_LABELS, *needed, *([_IN_TRAINING] if clean else [])]))
         self._labels = RowReader(tokens.path, self._columns, remedy=_SLICE_AGAIN, checks_values=False)
         self._words = tokens.words(of_words)
@@ -178,7 +174,7 @@ class _Worker:
 
         labels = self._labels.read(start, stop).unify_dictionaries()
         for name in self._columns:
-            if name != "distance" and labels[name].null_count:
+            if name not in ("distance", "first_distance") and labels[name].null_count:
                 raise UserError(f"column {name} misses values", where=self._tokens.path, remedy=_SLICE_AGAIN)
         source = _one_array(labels["source"])
         source = source if pa.types.is_dictionary(source.type) else source.dictionary_encode()
@@ -195,19 +191,21 @@ class _Worker:
 
     def _codes(self, labels: pa.Table, start: int) -> dict[str, Codes]:
         """The code of each token in each breakdown, and in the requested slices, those that it is in."""
+        import pyarrow as pa
+
         cuts, seq_len, max_count = self._cuts, self._tokens.seq_len, self._tokens.max_count
         repeated, counts = _values(labels["repeated"]), self._values_within(labels, "train_count", 0, LARGEST_COUNT)
         positions = position_bucket(self._values_within(labels, "position", 1, seq_len), seq_len, NUM_POSITION_BUCKETS)
         matches = match_bucket(self._values_within(labels, "match_length", 0, seq_len))
         distances = log2_bucket(self._values_within(labels, "distance", 0, seq_len))
-        new, ar_hit = self._new_tokens(labels, start), (repeated & (counts <= max_count)).view(np.uint8)
+        new, ar_hit = _values(labels["context_class"].cast(pa.string())) == "new", (repeated & (counts <= max_count)).view(np.uint8)
         codes = {
             "counts": cuts.of_counts(context_kinds(repeated, new), count_class(counts, extra_thresholds(self._tokens))),
             "places": cuts.of_places(ar_hit, distances, matches),
             "positions": cuts.of_positions(ar_hit, positions),
         }
         found = {name: Codes(code, self._breakdowns[name].num_codes) for name, code in codes.items()}
-        return {**found, **({_GIVEN: self._given_codes(labels, new, start)} if self._slices else {})}
+        return {**found, **({_GIVEN: self._given_codes(labels, start)} if self._slices else {})}
 
     def _divide(self, given: Codes, every: Codes, runs: Runs, values: np.ndarray) -> Sums:
         """`values` of the rows that `every` has, each row's divided equally among the slices of `given` that contain it.
@@ -223,11 +221,10 @@ class _Worker:
         order = np.argsort(rows, kind="stable")
         return runs.sum_codes(Codes(code[order], len(self._slices) + 1, rows[order]), values / np.maximum(times, 1)[:, None])
 
-    def _given_codes(self, labels: pa.Table, new: np.ndarray, start: int) -> Codes:
+    def _given_codes(self, labels: pa.Table, start: int) -> Codes:
         """The number of each requested slice, after the codes of AR hits and other tokens, for each row in it."""
-        labels = labels.append_column(NEW_TOKEN, [arrow.array(new)])
         if self._words is not None:
-            words = self._words.read(start, start + len(new))
+            words = self._words.read(start, start + len(labels))
             for name in words.column_names:
                 labels = labels.append_column(name, words[name])
         masks = members(self._slices, labels, self._tokens.max_count)
@@ -245,38 +242,12 @@ class _Worker:
         code, rows = counts.code[is_repeated], np.flatnonzero(is_repeated) if counts.rows is None else counts.rows[is_repeated]
         if not rows.size:
             return None
-        context, inside = self._in_context(labels, start)
-        if inside:
+        back, inside = self._values_within(labels, "first_distance", 0, self._tokens.seq_len)[rows], int(labels["position"][0].as_py()) - 1
+        if inside > start or (back >= _values(labels["position"])[rows]).any():
+            raise UserError("damaged (a distance leads out of its sequence)", where=self._tokens.path, remedy=_SLICE_AGAIN)
+        if inside:  # a batch may begin within a sequence
             values = np.concatenate([self._read_values(start - inside, start), values])
-        return runs.sum_codes(Codes(code, counts.num_codes, rows), values, self._first_occurrences(context)[inside + rows])
-
-    def _first_occurrences(self, context: pa.Table) -> np.ndarray:
-        """The row of `context` in which the bigram of each token occurs first in its sequence."""
-        from recallkit.slicing.first_occurrences import first_occurrences  # imports numba, which reading a comparison does not need
-
-        try:
-            return first_occurrences(_values(context["sequence"]), _values(context["distance"].fill_null(0)))
-        except ValueError as error:
-            raise UserError("damaged (a distance leads out of its sequence)", where=self._tokens.path, remedy=_SLICE_AGAIN) from error
-
-    def _new_tokens(self, labels: pa.Table, start: int) -> np.ndarray:
-        """Which rows, from `start` on, have a token that is new in its context."""
-        context, inside = self._in_context(labels, start)
-        prev_token, token = (self._values_within(context, name, 0, self._tokens.vocab_size - 1) for name in ("prev_token", "token"))
-        return new_tokens(_values(context["sequence"]), prev_token, token, _values(context["repeated"]))[inside:]
-
-    def _in_context(self, labels: pa.Table, start: int) -> tuple[pa.Table, int]:
-        """The rows from `start` on, preceded by those of their first sequence that come before, and the number of these.
-
-        A batch may begin within a sequence.
-        """
-        import pyarrow as pa
-
-        inside = int(labels["position"][0].as_py()) - 1
-        if inside > start:
-            raise UserError("damaged (sequences do not begin at position 1)", where=self._tokens.path, remedy=_SLICE_AGAIN)
-        labels = labels.select(_CONTEXT)
-        return (pa.concat_tables([self._labels.read(start - inside, start).select(_CONTEXT), labels]) if inside else labels), inside
+        return runs.sum_codes(Codes(code, counts.num_codes, rows), values, inside + rows - back)
 
     def _values_within(self, labels: pa.Table, name: str, low: int, high: int) -> np.ndarray:
         """A column's values. Raises UserError if one is outside low..high: damage that leaves the file readable."""

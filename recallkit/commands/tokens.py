@@ -118,11 +118,12 @@ def _slices(given: File | None) -> Path:
 def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     """Every predicted token of a slice directory with its labels and the scores of `models`.
 
-    Columns of the labels: sequence, position, document, source, prev_token, token, repeated, distance (tokens back to the
-    bigram's latest earlier occurrence), occurrences (earlier ones), match_length (the longest preceding context shared with an
-    earlier occurrence, in tokens), train_count, ar_hit, in_training (ids of the longest n-gram around it that is known to be in
-    the training text, 13 or 50; 0 if none is, null if that is not known). Of each model: nll_NAME (nats), argmax_NAME, rank_NAME
-    (0 is best), where NAME is the model as it is given, or its name: of {NAME: model}, or `NAME=model`. `models` are given as to
+    Columns of the labels: sequence, position, document, source, prev_token, token, repeated, context_class (what is in the
+    context already: bigram, token, or, of a new token, nothing), distance (tokens back to the bigram's latest earlier occurrence),
+    first_distance (to its first one), occurrences (earlier ones), match_length (the longest preceding context shared with an
+    earlier occurrence, in tokens), overwritten (the token before was followed by another one since), train_count, ar_hit, in_training
+    (ids of the longest n-gram around it that is known to be in the training text, 13 or 50; 0 if none is, null if that is not known).
+    Of each model: nll_NAME (nats), argmax_NAME, rank_NAME (0 is best), where NAME is the model as it is given, or its name: of {NAME: model}, or `NAME=model`. `models` are given as to
     `score`, or by the names that results show.
 
     Lazy: only the columns that a query requests are read. Row i of labels and scores is the same token; that they are of

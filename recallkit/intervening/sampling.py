@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.attribution.aligned import RowReader, batch_ranges
 from recallkit.attribution.buckets import log2_bucket
 from recallkit.ragged import run_starts
-from recallkit.slicing.definitions import NEW_TOKEN, members
+from recallkit.slicing.definitions import members
 from recallkit.slicing.words import needed_columns
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class SliceReader:
     def __init__(self, tokens: LabelledTokens, slices: Sequence[Slice], *more: str) -> None:
         """`more`: further columns to read. Raises UserError if slices need a table of words that is missing."""
         of_words = needed_columns(slices)
-        needed = [column for slice_ in slices for column in slice_.columns if column not in (NEW_TOKEN, *of_words)]
+        needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
         self._slices, self._max_count = slices, tokens.max_count
         self._labels = RowReader(tokens.path, tuple(dict.fromkeys([*more, "repeated", *needed])), remedy=_SLICE_AGAIN)
         self._words = tokens.words(of_words)
@@ -88,7 +87,7 @@ class SliceReader:
         """Rows [start, stop), and for each slice a mask of them, bool (n,). Raises UserError if they are damaged."""
         rows = self._labels.read(start, stop)
         repeated = rows["repeated"].to_numpy()
-        every = rows.append_column(NEW_TOKEN, arrow.array(np.zeros(len(rows), bool)))  # what repeats a bigram is not new
+        every = rows
         if self._words is not None:
             words = self._words.read(start, stop)
             for name in words.column_names:

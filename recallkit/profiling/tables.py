@@ -132,7 +132,7 @@ class Labeller:
         """The predicted tokens of sequences `ids[offsets[i]:offsets[i + 1]]`; `documents` (of each id) have their `sources`."""
         inside = np.ones(len(ids) - 1, bool)
         inside[offsets[1:-1] - 1] = False
-        distance, occurrences = label_bigrams(ids, offsets)
+        found = label_bigrams(ids, offsets)
         lengths = np.diff(offsets) - 1
         is_content = self.mask[ids]
         document = documents[1:][inside]
@@ -143,9 +143,9 @@ class Labeller:
             document=document,
             position=positions_within(lengths).astype(np.int32) + 1,
             content=(is_content[:-1] & is_content[1:])[inside],
-            distance=distance,
-            occurrences=occurrences,
-            ar_hit=self._ar_hits(ids, inside, distance),
+            distance=found.distance,
+            occurrences=found.occurrences,
+            ar_hit=self._ar_hits(ids, inside, found.distance),
         )
 
     def _ar_hits(self, ids: np.ndarray, inside: np.ndarray, distance: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.registry import look_up
-from recallkit.storage.schemas import LAYOUTS, Column
+from recallkit.storage.schemas import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-NEW_TOKEN = "new_token"  # noqa: S105 - a column
-"""A column besides those of `tokens.parquet`, made if a slice needs it: true if the token is not in its context (`new_tokens`)."""
+COLUMNS = (*LAYOUTS["tokens"], *LAYOUTS["words"])
+"""What expressions may name: columns of `tokens.parquet`, and of `words.parquet` (see `slicing.words`)."""
 
-COLUMNS = (*LAYOUTS["tokens"], NEW_TOKEN, *LAYOUTS["words"])
-"""What expressions may name: columns of `tokens.parquet`, of `words.parquet` (see `slicing.words`), and NEW_TOKEN."""
+_TEXT = r"'(?:[^'\x00-\x1f\x7f\ud800-\udfff]|'')*'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,8 @@ class Slice:
 
 def _define(name: str, expression: str, sentence: str) -> Slice:
     """A built-in slice, from an expression in which {most} is the largest training count of an AR hit."""
-    columns = tuple(column for column in COLUMNS if re.search(rf"\b{column}\b", expression))
+    words = re.sub(_TEXT, "", expression)
+    columns = tuple(column for column in COLUMNS if re.search(rf"\b{column}\b", words))
     return Slice(name, columns, partial(_fill_in, expression), sentence, name)
 
 
@@ -91,6 +91,11 @@ _MORE = (
         "Tokens that complete a bigram which is not in the context yet, and was seen more than --max-count times in training.",
     ),
     _define(
+        "overwritten",
+        "overwritten AND train_count <= {most}",
+        "AR hits whose key, the token before, was followed by another token since it was last followed by this one.",
+    ),
+    _define(
         "rare_word",
         "word_repeated AND word_count <= {most}",
         "All tokens of a word that is in the context already, and that contains a bigram seen at most --max-count times in training.",
@@ -116,8 +121,8 @@ PARTITION = tuple(
     )
     for kind, expression, sentence in (
         ("bigram repeated", "repeated", "The bigram is in the context already"),
-        ("token repeated", f"NOT repeated AND NOT {NEW_TOKEN}", "The bigram is not in the context yet, its token is"),
-        ("token new", f"NOT repeated AND {NEW_TOKEN}", "The token is not in the context yet"),
+        ("token repeated", "context_class = 'token'", "The bigram is not in the context yet, its token is"),
+        ("token new", "context_class = 'new'", "The token is not in the context yet"),
     )
     for how_often, most, told in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
 )
@@ -136,7 +141,6 @@ def context_kinds(repeated: np.ndarray, new: np.ndarray) -> np.ndarray:
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _MOST_SLICES, _LONGEST, _DEEPEST = 16, 500, 8
 _KEYWORDS = ("and", "or", "not", "in", "is", "null", "between", "like", "true", "false")
-_TEXT = r"'(?:[^'\x00-\x1f\x7f\ud800-\udfff]|'')*'"
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])"
 _TOKEN = re.compile(rf" +|{_TEXT}|(?P<word>[A-Za-z_]\w*)|{_NUMBER}|<=|>=|<>|!=|-(?!-)|/(?!\*)|[<>=+*%(),]", re.ASCII)
 _LIST_OF_VALUES = re.compile(
@@ -176,7 +180,7 @@ def _copy_slice(name: str) -> Slice:
     if not 1 <= gram <= config.LONGEST:
         raise UserError("no such slice", where=name, remedy="write copy:kN for k-grams of N tokens, 1 or more, such as copy:k4")
     if gram == 1:
-        return _define(name, f"NOT {NEW_TOKEN}", "Tokens that are in the context already.")
+        return _define(name, "context_class <> 'new'", "Tokens that are in the context already.")
     sentence = f"Tokens that complete a {gram}-gram which is in the context already (match_length >= {gram - 1})."
     return _define(name, f"match_length >= {gram - 1}", sentence)
 
@@ -237,7 +241,7 @@ def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
     """Raises UserError if an expression is not true or false for each row."""
     import polars as pl
 
-    declared = {**LAYOUTS["tokens"], NEW_TOKEN: Column("bool"), **LAYOUTS["words"]}
+    declared = {**LAYOUTS["tokens"], **LAYOUTS["words"]}
     values = {"flag": (True, pl.Boolean), "text": ("web", pl.String)}
     row = {name: values.get(column.family, (1, pl.Int32))[0] for name, column in declared.items()}
     none = {name: None if column.nullable else row[name] for name, column in declared.items()}

@@ -2,7 +2,8 @@
 
 The associative-recall slice of Zoology 3.1: an AR hit is the last token of a bigram that occurs earlier in the same
 sequence and occurred at most `max_count` times in training. `repeated` and `train_count` are columns of their own, so
-that any other threshold is a query. `match_length` is the length of the preceding context that also occurred there.
+that any other threshold is a query. `match_length` is the length of the preceding context that also occurred there. What later questions
+need of a token's context is a column here, so that nothing else reads contexts again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel.ahead import ahead
 from recallkit.ragged import run_starts
-from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
+from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.sequences import group_ids
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from recallkit.text.vocabulary import DocumentText
 
 
-_SPLIT = ("position", "prev_token", "token", "distance", "occurrences", "match_length")
+_SPLIT = ("position", "prev_token", "token", "distance", "first_distance", "occurrences", "match_length")
 PARQUET_OPTIONS: dict[str, Any] = {
-    "use_dictionary": ["source", "train_count", "in_training"],
+    "use_dictionary": ["source", "context_class", "train_count", "in_training"],
     "column_encoding": dict.fromkeys(_SPLIT, "BYTE_STREAM_SPLIT"),
     "write_statistics": ["sequence", "position", "document"],
 }
@@ -56,10 +57,14 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     previous = np.concatenate([ids[start : stop - 1] for start, stop in bounds])
     token = np.concatenate([ids[start + 1 : stop] for start, stop in bounds])
     position = np.arange(1, lengths.max() + 1, dtype=np.int32)
-    distance, occurrences = label_bigrams(ids, offsets)
-    match_length = longest_matches(ids, offsets, distance)
-    is_repeated = distance != NO_DISTANCE
+    found = label_bigrams(ids, offsets)
+    match_length = longest_matches(ids, offsets, found.distance)
+    is_repeated = found.context_class == CONTEXT_CLASSES.index("bigram")
     repeated = arrow.array(is_repeated)
+    distance, first_distance = (
+        pa.Array.from_buffers(pa.int32(), len(token), [repeated.buffers()[1], pa.py_buffer(values)])
+        for values in (found.distance, found.first_distance)
+    )
     documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
     columns = [
@@ -70,9 +75,12 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
         arrow.array(previous.view(np.int32)),
         arrow.array(token.view(np.int32)),
         repeated,
-        pa.Array.from_buffers(pa.int32(), len(token), [repeated.buffers()[1], pa.py_buffer(distance)]),
-        arrow.array(occurrences),
+        pa.DictionaryArray.from_arrays(arrow.array(found.context_class.astype(np.int32)), pa.array(CONTEXT_CLASSES)),
+        distance,
+        first_distance,
+        arrow.array(found.occurrences),
         arrow.array(match_length),
+        arrow.array(found.overwritten),
         pa.nulls(len(token), pa.int64()) if train_count is None else arrow.array(train_count),
         pa.nulls(len(token), pa.bool_()) if train_count is None else arrow.array(is_repeated & (train_count <= max_count)),
         pa.nulls(len(token), pa.int8()) if in_training is None else arrow.array(in_training),

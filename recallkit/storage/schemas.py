@@ -79,10 +79,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "span_sources list<string>, text string"
     ),
     # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the longest n-gram around it, 13 or 50, that
-    # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams.
+    # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams. `context_class`: what of the token is in
+    # its context (slicing.label_kernels.CONTEXT_CLASSES).
     "tokens": _columns(
-        "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, distance int32?, "
-        "occurrences match_length int32, train_count int64?, ar_hit bool?, in_training int8?"
+        "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, "
+        "context_class dictionary<string>, distance first_distance int32?, occurrences match_length int32, overwritten bool, "
+        "train_count int64?, ar_hit bool?, in_training int8?"
     ),
     # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it occurred earlier in the sequence, as it
     # is and without case and inflection; the smallest training count of the bigrams inside it, null of a word of one token; what it is.
@@ -214,7 +216,7 @@ def arrow_schema(layout: str) -> pa.Schema:
 
 
 _ADDED = {
-    **{("tokens", name): f"sliced before {name} existed" for name in ("match_length", "in_training")},
+    **{("tokens", name): f"sliced before {name} existed" for name in ("context_class", "first_distance", "overwritten", "in_training")},
     **{(layout, "clusters"): "compared before intervals were of documents" for layout in LAYOUTS if layout.startswith("gap/")},
     ("profile/profile", "documents"): "profiled before intervals were of documents",
 }

@@ -18,7 +18,6 @@ from recallkit.attribution.bootstrap import effective_number, expanded_interval,
 from recallkit.attribution.clusters import group_numbers
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
-from recallkit.slicing.first_occurrences import first_occurrences
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -64,20 +63,18 @@ class Labels:
     @classmethod
     def read(cls, tokens: LabelledTokens) -> Labels:
         """Reads them. Raises UserError where labels are damaged, and where no token is an AR hit."""
-        reader = RowReader(tokens.path, ("document", "sequence", "distance", "repeated", "train_count"), remedy=_SLICE_AGAIN)
+        reader = RowReader(tokens.path, ("document", "position", "first_distance", "repeated", "train_count"), remedy=_SLICE_AGAIN)
         documents, hits, first = [], [], []
         for start, stop in batch_ranges(tokens.path):
             rows = reader.read(start, stop)
-            document, sequence, repeated, count = (rows[name].to_numpy() for name in ("document", "sequence", "repeated", "train_count"))
-            distance = rows["distance"].fill_null(0).to_numpy()
-            try:
-                found = first_occurrences(sequence, distance)
-            except ValueError as error:
-                raise UserError("damaged (a distance leads out of its sequence)", where=tokens.path, remedy=_SLICE_AGAIN) from error
+            document, position, repeated, count = (rows[name].to_numpy() for name in ("document", "position", "repeated", "train_count"))
+            back = rows["first_distance"].fill_null(0).to_numpy()
+            if (back >= position).any():
+                raise UserError("damaged (a distance leads out of its sequence)", where=tokens.path, remedy=_SLICE_AGAIN)
             inside = np.flatnonzero(repeated & (count <= tokens.max_count))
             documents.append(document)
             hits.append(inside + start)
-            first.append(found[inside] + start)
+            first.append(inside + start - back[inside])
         document, hit = np.concatenate(documents), np.concatenate(hits)
         if not len(hit):
             raise UserError("no token of it is an AR hit", where=tokens.path, remedy="slice more text, or with a larger --max-count")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -24,7 +23,7 @@ from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import NEW_TOKEN, PARTITION, SLICES, members, parse_slice, parse_slices
+from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
 from recallkit.slicing.view import manifest_of
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, assert_same, small_corpus
 from tests.slicing.references import label_bigrams_reference
@@ -45,7 +44,7 @@ def texts(draw):
     rows, pairs = [], []
     for sequence in range(draw(st.integers(1, 4))):
         ids = draw(st.lists(st.integers(0, 3), min_size=2, max_size=12))
-        distances, _ = label_bigrams_reference(ids)
+        distances, *_ = label_bigrams_reference(ids)
         for place, distance in enumerate(distances, 1):
             source, count = draw(st.sampled_from("abc")), draw(st.sampled_from([0, 5, 6, 100]))
             rows.append((sequence, place, source, distance if distance > 0 else None, count))
@@ -233,13 +232,12 @@ def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "slices.md").read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     commands, expressions = [[line for line in lines if line.startswith("recallkit ") is is_command] for is_command in (True, False)]
-    assert (len(commands), len(expressions)) == (2, 5)
+    assert (len(commands), len(expressions)) == (2, 6)
     for line in commands:
         words = shlex.split(line)
         asked = [value for option, value in itertools.pairwise(words) if option == "--slice"]
         recallkit.gap(words[2], words[3], slices=small_slices, out=tmp_path / str(len(asked)), slice=asked)
     rows = pq.read_table(small_slices / "tokens.parquet")
-    rows = rows.append_column(NEW_TOKEN, [pa.array([True] * len(rows))])
     assert len(members([parse_slice(f"x={expression}") for expression in expressions], rows, 9)) == len(expressions)
     named = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert {*named} == {*SLICES, "copy:kN"} - {"all"}

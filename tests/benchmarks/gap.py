@@ -55,7 +55,10 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         counts[:, place] = np.where(lag > 0, counts[rows, place - lag], counts[:, place])
     documents = np.cumsum(rng.random(shape) < 1 / 1000, axis=1)
     sources = rng.choice(len(SOURCES), size=(num_sequences, documents.max() + 1), p=SOURCE_SHARES)
-    repeated = distance > 0
+    repeated, first = distance > 0, np.zeros_like(distance)
+    for place in range(1, SEQ_LEN):  # of a copy of a copy, where the first was copied from
+        lag = distance[:, place]
+        first[:, place] = np.where(lag > 0, lag + first[rows, place - lag], 0)
     ids = np.minimum(np.exp(rng.random((num_sequences, SEQ_LEN + 1)) * math.log(50_000)), 49_999).astype(np.int32)
     return {
         "sequence": np.repeat(np.arange(first, first + num_sequences, dtype=np.int32), SEQ_LEN),
@@ -65,7 +68,9 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         "prev_token": ids[:, :-1].ravel(),
         "token": ids[:, 1:].ravel(),
         "repeated": repeated.ravel(),
+        "context_class": np.where(repeated, 0, np.where(rng.random(shape) < 0.7, 1, 2)).astype(np.int32).ravel(),
         "distance": distance.ravel(),
+        "first_distance": first.ravel(),
         "match_length": match_length.ravel(),
         "train_count": counts.ravel(),
         "ar_hit": (repeated & (counts <= MAX_COUNT)).ravel(),
@@ -89,7 +94,9 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
 
     def labels(group: dict[str, np.ndarray]) -> pa.Table:
         source = pa.DictionaryArray.from_arrays(pa.array(group["source"]), names)
-        return pa.table({**group, "source": source, "distance": pa.array(group["distance"], mask=~group["repeated"])})
+        classes = pa.DictionaryArray.from_arrays(pa.array(group["context_class"]), pa.array(["bigram", "token", "new"]))
+        back = {name: pa.array(group[name], mask=~group["repeated"]) for name in ("distance", "first_distance")}
+        return pa.table({**group, "source": source, "context_class": classes, **back})
 
     def scores(group: dict[str, np.ndarray], model: int) -> pa.Table:
         behind = np.where(group["ar_hit"], 0.4 + 0.3 * model, 1 + 0.02 * model)
@@ -102,7 +109,7 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
         map(labels, groups),
         labels(groups[0]).schema,
         {**common, **manifest, "counts": {"id": DIGEST, "num_tokens": 10**9}},
-        use_dictionary=["source", "sequence", "position"],
+        use_dictionary=["source", "sequence", "position", "context_class"],
         column_encoding={"prev_token": "BYTE_STREAM_SPLIT", "token": "BYTE_STREAM_SPLIT"},
     )
     for model in range(num_models):

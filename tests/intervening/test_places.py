@@ -90,7 +90,7 @@ def test_places_are_borrowed_equally_far():
 def label(ids: np.ndarray) -> tuple[int, int]:
     """Distance and match of the last id."""
     offsets = np.array([0, len(ids)])
-    distance, _ = label_bigrams(ids, offsets)
+    distance, *_ = label_bigrams(ids, offsets)
     return int(distance[-1]), int(longest_matches(ids, offsets, distance)[-1])
 
 

@@ -238,7 +238,7 @@ def test_finished_work_is_reused_and_other_questions_have_other_folders(slices, 
 
 
 def test_a_slice_of_ones_own(slices):
-    far = parse_slices(["far=distance > 100 AND NOT new_token"], without=())
+    far = parse_slices(["far=distance > 100 AND context_class <> 'new'"], without=())
     tables = intervene(["control:recall"], slices, options=InterventionOptions(samples=20, slices=far))
     [row] = tables.intervene.to_dicts()
     assert (row["slice"], row["model"]) == ("far", "control:recall")

@@ -36,7 +36,7 @@ def asked(sequences):
     columns: dict[str, list[int]] = {name: [] for name in ("sequence", "position", "distance", "occurrences", "match_length")}
     for number, ids in sequences.items():
         offsets = np.array([0, len(ids)])
-        distance, occurrences = label_bigrams(ids, offsets)
+        distance, _, occurrences, *_ = label_bigrams(ids, offsets)
         lengths = longest_matches(ids, offsets, distance)
         for place in np.flatnonzero(distance != NO_DISTANCE):
             row = (number, place + 1, distance[place], occurrences[place], lengths[place])
@@ -74,7 +74,7 @@ def test_a_token_keeps_its_query_and_loses_its_occurrences(asked, sequences, des
         assert (own[query] == original[query]).all()
         assert (own[reading.positions] != original[reading.positions]).all()
         offsets = np.array([0, len(own)])
-        distance, _ = label_bigrams(own, offsets)
+        distance, *_ = label_bigrams(own, offsets)
         if reading.change == "placebo":
             assert distance[-1] == token.distance
             matches = token.places.of("span")

@@ -8,16 +8,20 @@ from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 
-def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int]]:
-    """`label_bigrams` of one sequence, with a dictionary."""
+def label_bigrams_reference(ids: list[int]) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
+    """`label_bigrams` of one sequence, as each label is defined."""
     places: dict[tuple[int, int], list[int]] = {}
-    distance, occurrences = [], []
+    rows = []
     for place in range(1, len(ids)):
-        earlier = places.setdefault((ids[place - 1], ids[place]), [])
-        distance.append(place - earlier[-1] if earlier else NO_DISTANCE)
-        occurrences.append(len(earlier))
+        key, token = ids[place - 1 : place + 1]
+        earlier = places.setdefault((key, token), [])
+        if earlier:
+            since = [ids[at + 1] for at in range(earlier[-1], place - 1) if ids[at] == key]
+            rows.append((place - earlier[-1], place - earlier[0], len(earlier), 0, any(other != token for other in since)))
+        else:
+            rows.append((NO_DISTANCE, NO_DISTANCE, 0, 1 if token in ids[:place] else 2, False))
         earlier.append(place)
-    return distance, occurrences
+    return tuple(map(list, zip(*rows, strict=True))) if rows else ([], [], [], [], [])
 
 
 def longest_matches_reference(ids: list[int]) -> list[int]:
@@ -34,13 +38,8 @@ def longest_matches_reference(ids: list[int]) -> list[int]:
     return found
 
 
-def new_tokens_reference(ids: list[int]) -> list[bool]:
-    """`new_tokens` of the ids of one sequence."""
-    return [token not in ids[:place] for place, token in enumerate(ids) if place]
-
-
 def first_occurrences_reference(ids: list[int]) -> list[int]:
-    """`first_occurrences` of the ids of one sequence, which has a row for every id but the first."""
+    """The row in which each bigram of one sequence occurs first; there is a row for every id but the first."""
     bigrams = list(itertools.pairwise(ids))
     return [bigrams.index(bigram) for bigram in bigrams]
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import (
     COLUMNS,
-    NEW_TOKEN,
     PARTITION,
     SLICES,
     STANDARD,
@@ -28,10 +27,8 @@ from recallkit.slicing.definitions import (
     parse_slice,
     parse_slices,
 )
-from recallkit.slicing.label_kernels import label_bigrams
+from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
-from recallkit.slicing.new_tokens import new_tokens
-from tests.slicing.references import label_bigrams_reference, new_tokens_reference
 
 ROWS = pa.table(
     {
@@ -43,7 +40,8 @@ ROWS = pa.table(
         "match_length": pa.array([1, 3, 0, 0, 2], pa.int32()),
         "train_count": pa.array([5, 6, 5, 6, 0], pa.int64()),
         "in_training": pa.array([0, 13, None, 50, 0], pa.int8()),
-        NEW_TOKEN: [False, False, True, False, False],
+        "context_class": pa.array(["bigram", "bigram", "new", "token", "bigram"]).dictionary_encode(),
+        "overwritten": [False, True, False, False, True],
         "word_repeated": [True, True, False, False, True],
         "word_folded": [True, True, True, False, True],
         "word_count": pa.array([5, 6, None, None, 0], pa.int64()),
@@ -59,6 +57,7 @@ def found(*slices: str, max_count: int = 5) -> list[list[int]]:
 
 def test_built_in_slices_are_what_their_sentences_say():
     assert found("all", "ar_hit", "other", "repeated", "first_rare") == [[0, 1, 2, 3, 4], [0, 4], [1, 2, 3], [0, 1, 4], [2]]
+    assert found("overwritten", "x=overwritten") == [[4], [1, 4]]
     assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 3, 4], [0, 1, 4], [1, 4], [1], []]
     assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
     assert found("function_word", "content_word", "closing_bracket") == [[1], [0, 3, 4], [2, 3]]
@@ -69,7 +68,7 @@ def test_built_in_slices_are_what_their_sentences_say():
     assert classes == [[0, 4], [1], [], [3], [2], []]
     every = [*SLICES.values(), *PARTITION]
     assert all(slice_.sentence.endswith(".") and set(slice_.columns) <= set(COLUMNS) for slice_ in every)
-    assert {"sequence", "source", "token", "match_length", NEW_TOKEN} < set(COLUMNS)
+    assert {"sequence", "source", "token", "match_length", "context_class", "overwritten"} < set(COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +81,9 @@ def test_built_in_slices_are_what_their_sentences_say():
         ("source LIKE 'w%' AND train_count between 1 and 6", [0, 3]),
         ("(token + sequence) % 2 = 1", [0, 2, 3]),
         ("token IN (3, -4, 7)", [0, 4]),
-        ("new_tokens", None),
+        ("overwriten", None),
         ("Repeated", None),
-        ("new_token", [2]),
+        ("context_class = 'new'", [2]),
         ("in_training = 0", [0, 4]),
         ("in_training > 0 AND in_training IN(13, 14)", [1]),
         ("token > 1e300 OR token < -0.5", []),
@@ -128,7 +127,7 @@ def test_brackets_are_counted_before_they_are_parsed():
         parse_slice(f"mine={'(' * 9}repeated{')' * 9}")
 
 
-FLAGS = ("repeated", "ar_hit", NEW_TOKEN, "word_repeated", "word_folded", "closes_bracket")
+FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", "closes_bracket")
 WORDS = [
     *COLUMNS[:7],
     "word_kind",
@@ -206,22 +205,12 @@ def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
     assert {slice_.name for slice_ in STANDARD} == {"all", "ar_hit", "other", "repeated"}
 
 
-@given(st.lists(st.lists(st.integers(0, 5), min_size=2, max_size=30), min_size=1, max_size=5))
-def test_new_tokens_are_those_of_the_definition(sequences):
-    columns = [
-        (row, previous, token, distance >= 0)
-        for row, ids in enumerate(sequences)
-        for previous, token, distance in zip(ids, ids[1:], label_bigrams_reference(ids)[0], strict=False)
-    ]
-    arrays = [np.array(column) for column in zip(*columns, strict=True)]
-    assert new_tokens(*arrays).tolist() == [new for ids in sequences for new in new_tokens_reference(ids)]
-
-
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9)), min_size=1, max_size=40))
 def test_kinds_of_context_are_those_of_the_partition(tokens):
     repeated, new, counts = (np.array(column) for column in zip(*tokens, strict=True))
     new &= ~repeated
-    rows = pa.table({"repeated": repeated, NEW_TOKEN: new, "train_count": counts})
+    classes = np.where(repeated, "bigram", np.where(new, "new", "token"))
+    rows = pa.table({"repeated": repeated, "context_class": classes, "train_count": counts})
     codes = 2 * context_kinds(repeated, new) + (counts > 5)
     assert [(codes == place).tolist() for place in range(6)] == [mask.tolist() for mask in members(PARTITION, rows, 5)]
 
@@ -235,10 +224,10 @@ def ngrams_reference(ids: list[int], size: int) -> list[bool]:
 def copies(ids: list[int]) -> list[list[bool]]:
     """What is in copy:k1 to copy:k5 of the predicted tokens of a sequence."""
     every = np.array(ids, np.uint32)
-    distance, _ = label_bigrams(every, np.array([0, len(ids)]))
-    match = longest_matches(every, np.array([0, len(ids)]), distance)
-    new = new_tokens(np.zeros(len(ids) - 1), every[:-1].astype(np.int64), every[1:].astype(np.int64), distance > 0)
-    rows = pa.table({"match_length": match, NEW_TOKEN: new})
+    labels = label_bigrams(every, np.array([0, len(ids)]))
+    match = longest_matches(every, np.array([0, len(ids)]), labels.distance)
+    classes = [CONTEXT_CLASSES[number] for number in labels.context_class.tolist()]
+    rows = pa.table({"match_length": match, "context_class": classes})
     return [mask.tolist() for mask in members([parse_slice(f"copy:k{size}") for size in range(1, 6)], rows, 5)]
 
 

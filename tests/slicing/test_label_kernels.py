@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting.lookup_kernels import build_index, index_rows, lookup_counts, lookup_indexed
-from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
+from recallkit.slicing.label_kernels import CONTEXT_CLASSES, NO_DISTANCE, label_bigrams
 from tests.slicing.references import label_bigrams_reference
 
 id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80))
@@ -19,28 +19,35 @@ id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(lambda top: st.li
 @given(st.lists(id_lists, min_size=1, max_size=9), st.integers(1, 3))
 def test_labels_equal_the_reference(sequences, num_threads):
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in sequences])])
-    distance, occurrences = label_bigrams(np.concatenate(sequences).astype(np.uint32), offsets, num_threads=num_threads)
+    found = label_bigrams(np.concatenate(sequences).astype(np.uint32), offsets, num_threads=num_threads)
     expected = [label_bigrams_reference(s) for s in sequences]
-    assert distance.tolist() == [d for one, _ in expected for d in one]
-    assert occurrences.tolist() == [o for _, one in expected for o in one]
+    for labels, of_sequences in zip(found, zip(*expected, strict=True), strict=True):
+        assert labels.tolist() == [label for one in of_sequences for label in one]
 
 
-def test_overlapping_repetition_counts():
-    """The second (a, a) of "aaa" is repeated: a literal reading of the definition."""
-    distance, occurrences = label_bigrams(np.array([7, 7, 7, 7], np.uint16), np.array([0, 4]))
-    assert distance.tolist() == [NO_DISTANCE, 1, 1]
-    assert occurrences.tolist() == [0, 1, 2]
+def test_labels_counted_by_hand():
+    """The second (a, a) of "aaa" is repeated: a literal reading of the definition. 5 6 5 7 5 6: 7 has overwritten 6."""
+    found = label_bigrams(np.array([7, 7, 7, 7, 5, 6, 5, 7, 5, 6, 5, 6], np.uint16), np.array([0, 4, 12]))
+    n = NO_DISTANCE
+    assert found.distance.tolist() == [n, 1, 1, n, n, n, n, 4, 4, 2]
+    assert found.first_distance.tolist() == [n, 1, 2, n, n, n, n, 4, 4, 6]
+    assert found.occurrences.tolist() == [0, 1, 2, 0, 0, 0, 0, 1, 1, 2]
+    assert [CONTEXT_CLASSES[number] for number in found.context_class.tolist()] == (
+        ["token", "bigram", "bigram", "new", "token", "new", "token", "bigram", "bigram", "bigram"]
+    )
+    assert np.flatnonzero(found.overwritten).tolist() == [7]
 
 
 def test_nothing_is_remembered_from_the_sequence_before():
-    distance, _ = label_bigrams(np.array([1, 2, 1, 2], np.uint16), np.array([0, 2, 4]))
-    assert distance.tolist() == [NO_DISTANCE, NO_DISTANCE]
+    found = label_bigrams(np.array([1, 2, 1, 2], np.uint16), np.array([0, 2, 4]))
+    assert found.distance.tolist() == [NO_DISTANCE, NO_DISTANCE]
+    assert found.context_class.tolist() == [2, 2]
 
 
 def test_sequences_that_do_not_begin_at_the_first_id():
     ids = np.array([9, 9, 1, 2, 1, 2, 5, 5, 5], np.uint32)
     ids.flags.writeable = False
-    distance, occurrences = label_bigrams(ids, np.array([2, 6, 7, 9]), num_threads=3)
+    distance, _, occurrences, *_ = label_bigrams(ids, np.array([2, 6, 7, 9]), num_threads=3)
     assert distance.tolist() == [NO_DISTANCE, NO_DISTANCE, 2, NO_DISTANCE]
     assert occurrences.tolist() == [0, 0, 1, 0]
 
@@ -48,7 +55,7 @@ def test_sequences_that_do_not_begin_at_the_first_id():
 def test_long_sequences_and_one_full_table():
     """Every bigram distinct: the hash table is as full as it gets."""
     ids = np.arange(5000, dtype=np.uint32)
-    distance, _ = label_bigrams(np.concatenate([ids, ids]), np.array([0, 10_000]))
+    distance = label_bigrams(np.concatenate([ids, ids]), np.array([0, 10_000])).distance
     assert (distance[:4999] == NO_DISTANCE).all()
     assert distance[4999] == NO_DISTANCE
     assert (distance[5000:] == 5000).all()

@@ -17,6 +17,7 @@ from recallkit.errors import UserError
 from recallkit.slicing import labels as slices_stage
 from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
+from recallkit.storage.schemas import LAYOUTS
 from recallkit.text import sequences
 from recallkit.text.corpus import open_corpus
 from recallkit.text.open_text import TextOptions
@@ -25,21 +26,7 @@ from tests.conftest import write_jsonl
 from tests.made_tokenizers import made
 from tests.slicing.test_match_kernels import by_automaton
 
-COLUMNS = [
-    "sequence",
-    "position",
-    "document",
-    "source",
-    "prev_token",
-    "token",
-    "repeated",
-    "distance",
-    "occurrences",
-    "match_length",
-    "train_count",
-    "ar_hit",
-    "in_training",
-]
+COLUMNS = list(LAYOUTS["tokens"])
 
 
 def documents_of(sources: list[str]) -> list[tuple[list[int], str]]:
@@ -96,29 +83,35 @@ def brute_force_labels(
             window = stream[start : start + seq_len + 1]
             matches = by_automaton([i for i, _, _ in window])
             seen: dict[tuple[int, int], list[int]] = {}
+            followed: dict[int, int] = {}
             for position in range(1, len(window)):
                 token, document, source = window[position]
                 pair = (window[position - 1][0], token)
                 places = seen.setdefault(pair, [])
                 repeated, count = bool(places), counts[pair]
                 distance = position - places[-1] if places else None
+                is_known = token in [id_ for id_, _, _ in window[:position]]
                 found = (
                     repeated,
+                    "bigram" if repeated else "token" if is_known else "new",
                     distance,
+                    position - places[0] if places else None,
                     len(places),
                     matches[position - 1],
+                    repeated and followed[pair[0]] != token,
                     count,
                     repeated and count <= max_count,
                     marks[start + position],
                 )
                 rows.append((sequence, position, document, source, *pair, *found))
                 places.append(position)
+                followed[pair[0]] = token
             sequence += 1
     return rows
 
 
 def assert_labels(folder: Path, rows: list[tuple]) -> None:
-    table = pl.read_parquet(folder / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
+    table = pl.read_parquet(folder / "tokens.parquet").with_columns(pl.col("source", "context_class").cast(pl.String))
     assert table.columns == COLUMNS
     assert len(table) == len(rows)
     for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=True):
@@ -232,7 +225,7 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
 
 def test_sequences_keep_ids_spans_and_text(small_slices):
     sequences = pl.read_parquet(small_slices / "sequences.parquet")
-    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
+    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source", "context_class").cast(pl.String))
     tokenizer = load_tokenizer(None)
     for row in sequences.head(20).iter_rows(named=True):
         mine = tokens.filter(pl.col("sequence") == row["sequence"])
@@ -245,7 +238,7 @@ def test_sequences_keep_ids_spans_and_text(small_slices):
 
 
 def test_the_summary_counts_by_source(small_slices):
-    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source").cast(pl.String))
+    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source", "context_class").cast(pl.String))
     rows = {row["source"]: row for row in summarise_slices(small_slices / "tokens.parquet").iter_rows(named=True)}
     assert next(iter(rows)) == "ALL"
     assert set(rows) == {"ALL", "books", "letters"}
