@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Impl = Literal["auto", "reference", "torch", "triton"]
 Chosen = Literal["reference", "torch", "triton"]
@@ -65,6 +65,13 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
     if not torch.compiler.is_compiling():
         _say(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a GPU"))
     return chosen
+
+
+def check_shapes(**given: tuple[Tensor | None, Sequence[int]]) -> None:
+    """Raises ValueError, with the name, where a tensor does not have its shape; None is skipped."""
+    for name, (tensor, shape) in given.items():
+        if tensor is not None and tensor.shape != tuple(shape):
+            raise ValueError(f"{name} must have shape {tuple(shape)}, not {tuple(tensor.shape)}")
 
 
 @contextlib.contextmanager

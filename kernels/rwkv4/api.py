@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recallkit.kernels.choice import Impl, choose
-from recallkit.kernels.linear_recurrence import precision
+from recallkit.kernels.recurrences.chunks import precision
 from recallkit.kernels.rwkv4.state import NOTHING, Rwkv4State, empty_state
 
 if TYPE_CHECKING:

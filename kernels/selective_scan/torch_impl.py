@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from recallkit.kernels.recurrence import recur, recur_back
+from recallkit.kernels.elementwise_recurrence import recur, recur_back
 
 if TYPE_CHECKING:
     from torch import Tensor

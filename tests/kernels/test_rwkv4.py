@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recallkit.kernels.choice import preferring
-from recallkit.kernels.recurrence import linear_scan
+from recallkit.kernels.elementwise_recurrence import linear_scan
 from recallkit.kernels.rwkv4 import torch_impl
 from recallkit.kernels.rwkv4.api import rwkv4_attention
 from recallkit.kernels.rwkv4.state import NOTHING, Rwkv4State, empty_state

@@ -98,7 +98,7 @@ def chunk_sizes(t: int, chunk: int) -> list[int]:
 
 
 def doublings(t: int, chunk: int) -> int:
-    """How often blocks of one token are doubled until they are a chunk of t tokens, see `kernels.linear_recurrence.weigh_pairs`."""
+    """How often blocks of one token are doubled until they are a chunk of t tokens, see `kernels.recurrences.chunks.weigh_pairs`."""
     return (min(chunk, 1 << (t - 1).bit_length()) - 1).bit_length()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.kernels.delta_rule.api import delta_rule
+from recallkit.kernels.recurrences.api import delta_rule
 from recallkit.kernels.short_conv.api import short_conv
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, head_widths, linear_flops, widened
 

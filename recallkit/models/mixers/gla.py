@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.kernels.gated_linear_attention.api import gated_linear_attention
+from recallkit.kernels.recurrences.api import gated_linear_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, doublings, head_widths, linear_flops, widened
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class GLA(Mixer):
     def flops(self, t: int) -> int:
         """Of `forward`: gates, each chunk's pairs, two products with S and its decay; norm and gate.
 
-        Each doubling of a block multiplies q or k of every token by decays, see `kernels.linear_recurrence.weigh_pairs`.
+        Each doubling of a block multiplies q or k of every token by decays, see `kernels.recurrences.chunks.weigh_pairs`.
         """
         mixing = t * ((11 + doublings(t, self.chunk)) * self.key_dim + 10 * self.value_dim + 4 * self.key_dim * self.value_dim)
         for size in chunk_sizes(t, self.chunk):

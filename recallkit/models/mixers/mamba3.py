@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.kernels.decayed_attention.api import decayed_attention
+from recallkit.kernels.recurrences.api import decayed_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, linear_flops, widened
 from recallkit.models.mixers.mamba import initial_dt_bias
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.kernels.decayed_attention.api import decayed_attention
+from recallkit.kernels.recurrences.api import decayed_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, head_widths, linear_flops, widened
 from recallkit.models.mixers.linear_attention import log_decays
 from recallkit.models.mixers.rotary import rotate, rotate_reference

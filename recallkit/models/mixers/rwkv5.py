@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.kernels.rwkv5.api import rwkv5_attention
+from recallkit.kernels.recurrences.api import rwkv5_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, doublings, linear_flops, widened
 from recallkit.models.mixers.rwkv4 import decay_rates, depth_of, initial_mix, previous_inputs
 
@@ -84,7 +84,7 @@ class RWKV5(Mixer):
     def flops(self, t: int) -> int:
         """Counted: projections, the pairs of each chunk, two products with S for each token; shifts, gate and norm.
 
-        Each doubling of a block multiplies r or k of every token by a power of the decay, see `kernels.linear_recurrence.weigh_pairs`.
+        Each doubling of a block multiplies r or k of every token by a power of the decay, see `kernels.recurrences.chunks.weigh_pairs`.
         """
         mixing = t * (25 + doublings(t, self.chunk) + 4 * self.head_size + 4)
         for size in chunk_sizes(t, self.chunk):

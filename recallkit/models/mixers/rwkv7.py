@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.kernels.rwkv7.api import rwkv7_attention
+from recallkit.kernels.recurrences.api import rwkv7_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, doublings, linear_flops, widened
 from recallkit.models.mixers.rwkv4 import depth_of, previous_inputs
 

@@ -10,7 +10,7 @@ import torch
 from recallkit.kernels.choice import preferring
 from recallkit.models.mixers import make_mixer
 from recallkit.models.mixers.gla import GLA
-from tests.kernels.recurrences import stand_in_for_the_library
+from tests.kernels.fla_stand_in import stand_in_for_the_library
 from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
 
 

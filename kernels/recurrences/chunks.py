@@ -1,4 +1,4 @@
-"""Linear recurrences with decays in chunks: the common part of the PyTorch implementations of decayed, gated and RWKV-5 attention.
+"""Linear recurrences with decays in chunks: what the PyTorch implementations of all of them share.
 
     S_i = diag(a_i) S_{i-1} + k_i^T v_i,  o_i = q_i S_i      with S of k x v, and 0 <= a_i <= 1 of k or of one number
 
@@ -22,34 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_shapes(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, *, names: str = "qkv") -> None:
-    """Raises ValueError unless q and k are (b, g, t, k), v is (b, h, t, v) with h a multiple of g, and a state (b, h, k, v)."""
-    if not q.ndim == k.ndim == v.ndim == 4 or q.shape != k.shape or (q.shape[0], q.shape[2]) != (v.shape[0], v.shape[2]):
-        raise ValueError(f"{names[0]} and {names[1]} (b, h, t, k) and {names[2]} (b, h, t, v) do not fit: {_shapes(names, q, k, v)}")
-    if q.shape[1] < 1 or v.shape[1] % q.shape[1]:
-        raise ValueError(f"the heads of {names[2]} are not a multiple of those of {names[0]} and {names[1]}: {_shapes(names, q, k, v)}")
-    if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
-        raise ValueError(f"{', '.join(names)} must be floating-point tensors, not {q.dtype}, {k.dtype}, {v.dtype}")
-    wanted = state_shape(q, v)
-    if state is not None and tuple(state.shape) != wanted:
-        raise ValueError(f"the state must be (b, h, k, v) = {wanted}, not {tuple(state.shape)}")
-
-
-def _shapes(names: str, *tensors: Tensor) -> str:
-    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(names, tensors, strict=True))
-
-
-def check_chunk(chunk: int) -> None:
-    """Raises ValueError for a chunk without tokens."""
-    if chunk < 1:
-        raise ValueError(f"chunk is {chunk}, not a positive number of tokens")
-
-
-def state_shape(q: Tensor, v: Tensor) -> tuple[int, int, int, int]:
-    """(b, h, k, v)"""
-    return v.shape[0], v.shape[1], q.shape[3], v.shape[3]
-
-
 def precision(*tensors: Tensor | None) -> torch.dtype:
     """The widest type of the tensors, at least float32, in which everything is computed."""
     dtype = torch.float32
@@ -60,7 +32,7 @@ def precision(*tensors: Tensor | None) -> torch.dtype:
 
 def first_state(state: Tensor | None, q: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     """The state in the type `dtype`, zeros where None."""
-    return q.new_zeros(state_shape(q, v), dtype=dtype) if state is None else state.to(dtype)
+    return q.new_zeros(*v.shape[:2], q.shape[3], v.shape[3], dtype=dtype) if state is None else state.to(dtype)
 
 
 def by_chunks(

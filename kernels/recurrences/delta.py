@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.linear_recurrence import by_chunks, weigh_pairs
+from recallkit.kernels.recurrences.chunks import by_chunks, weigh_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor

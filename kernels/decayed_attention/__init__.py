@@ -1,1 +1,0 @@
-"""Attention whose heads forget: RetNet's retention and Mamba-2's state space duality."""

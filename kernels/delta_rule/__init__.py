@@ -1,1 +1,0 @@
-"""Linear attention that overwrites what its state has for a key."""
