@@ -451,7 +451,7 @@ def decays(setting: Setting, *shape: int) -> Tensor:
 
 @operation
 def decayed_attention(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.decayed_attention import api
+    from recallkit.kernels.recurrences import api
 
     return recurrence(
         setting, lambda rows, n, k: (*setting.normal(*((rows, 1, n, k),) * 3), decays(setting, rows, 1, n)), api.decayed_attention
@@ -460,7 +460,7 @@ def decayed_attention(setting: Setting) -> Iterator[Case]:
 
 @operation
 def gated_linear_attention(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.gated_linear_attention import api
+    from recallkit.kernels.recurrences import api
 
     return recurrence(
         setting, lambda rows, n, k: (*setting.normal(*((rows, 1, n, k),) * 3), decays(setting, rows, 1, n, k)), api.gated_linear_attention
@@ -470,7 +470,7 @@ def gated_linear_attention(setting: Setting) -> Iterator[Case]:
 @operation
 def delta_rule(setting: Setting) -> Iterator[Case]:
     """With a decay of each key channel, which takes the most work."""
-    from recallkit.kernels.delta_rule import api
+    from recallkit.kernels.recurrences import api
 
     def make(rows: int, n: int, k: int) -> Sequence[Tensor]:
         q, keys, v = setting.normal(*((rows, 1, n, k),) * 3)
@@ -481,7 +481,7 @@ def delta_rule(setting: Setting) -> Iterator[Case]:
 
 @operation
 def rwkv5_attention(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.rwkv5 import api
+    from recallkit.kernels.recurrences import api
 
     def make(rows: int, n: int, k: int) -> Sequence[Tensor]:
         return *setting.normal(*((1, rows, n, k),) * 3), decays(setting, rows, k), *setting.normal((rows, k))
@@ -491,7 +491,7 @@ def rwkv5_attention(setting: Setting) -> Iterator[Case]:
 
 @operation
 def rwkv7_attention(setting: Setting) -> Iterator[Case]:
-    from recallkit.kernels.rwkv7 import api
+    from recallkit.kernels.recurrences import api
 
     def make(rows: int, n: int, k: int) -> Sequence[Tensor]:
         r, keys, v, read = setting.normal(*((rows, 1, n, k),) * 4)
