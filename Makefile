@@ -12,9 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo
 
-# Sets up and runs the tests.
+# Sets up and runs the tests. Continuous integration asks for more of them: make test TESTS='not slow and not gpu'.
+TESTS ?= not slow and not gpu and not ci and not kernels
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
 
 slow: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -m slow

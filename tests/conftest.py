@@ -48,26 +48,21 @@ def test_data() -> Path:
     return Path(folder)
 
 
-LONGEST = [
-    *("recall/test_run.py", "commands/test_cli.py", "mqar/test_run.py", "kernels/test_taylor_attention.py", "commands/test_python.py"),
-    *("scoring/test_run.py", "kernels/test_lookup_attention.py", "faults/test_kill.py", "kernels/test_short_conv.py"),
-    *("counting/test_run.py", "profiling/test_run.py", "kernels/test_long_conv.py", "kernels/test_architectures.py"),
-    *("models/test_generation.py", "doctor/test_doctor.py", "attribution/test_tables.py", "counting/test_bigrams.py"),
-    *("models/test_server.py", "models/test_adapters.py", "models/test_published.py"),
-    *("models/test_families.py", "commands/test_log_json.py", "report/test_browser.py"),
-    *("text/test_token_files.py", "models/test_adapters.py", "models/test_server.py", "models/test_fla.py"),
-]
-"""Files whose tests take 20 seconds and more, by path, the longest first: processes that share the files out end together.
+FIRST = ("recall/test_run.py", "mqar/test_run.py", "scoring/test_run.py", "commands/test_python.py", "commands/test_cli.py")
+"""The files that take longest, by `pytest --durations=0`: begun first, so that processes that share the files out end together."""
 
-From `pytest --durations=0` on two cores.
-"""
+CI = ("benchmarks", "faults", "fuzz")
+"""Folders whose tests only continuous integration runs."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {ROOT / "tests" / path: place for place, path in enumerate(LONGEST)}
+    places = {ROOT / "tests" / path: place for place, path in enumerate(FIRST)}
     if gone := [str(path) for path in places if not path.is_file()]:
-        raise pytest.UsageError(f"LONGEST names files that are not there: {', '.join(gone)}")
+        raise pytest.UsageError(f"FIRST names files that are not there: {', '.join(gone)}")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    for item in items:
+        if item.path.relative_to(ROOT / "tests").parts[0] in CI:
+            item.add_marker("ci")
 
 
 @pytest.fixture(scope="session")
