@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
 
 slow: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -q -m slow
+	$(VENV)/bin/python -m pytest -q -m "slow or kernels"
 
 # Flips bits for an hour: every command answers rightly, or refuses.
 fuzz: $(VENV)/.installed-dev

@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.ci
+
 SPAN = re.compile(r"`([^`]+)`")
 ENTRY = re.compile(r"`([A-Z_]+|\w+)` in `([^`]+)`")
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-import io
-import os
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -21,6 +18,8 @@ import recallkit
 from recallkit import config
 from tests.conftest import ROOT
 from tests.test_structure import python_files
+
+pytestmark = pytest.mark.ci
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NEEDED_BY_OTHERS = {
@@ -148,38 +147,6 @@ def test_tested_versions_are_admitted():
         assert wanted[canonicalize_name(pin.name)].specifier.contains(version), pin
 
 
-def archive(path: Path, names: list[str], *, time: int, user: str) -> Path:
-    """A source archive of a file each name, one of them to be run, and a link, with its maker's traces."""
-    with tarfile.open(path, "w:gz") as file:
-        for name in names:
-            member = tarfile.TarInfo(f"made-1/{name}")
-            member.size, member.mtime, member.uid, member.uname = len(name), time, time % 1000, user
-            member.mode = 0o755 if name.endswith(".sh") else 0o644
-            file.addfile(member, io.BytesIO(name.encode()))
-        link = tarfile.TarInfo("made-1/link")
-        link.type, link.linkname, link.mtime, link.gname = tarfile.SYMTYPE, "a.py", time + 1, user
-        file.addfile(link)
-    return path
-
-
-def test_a_source_archive_tells_nothing_of_who_made_it(tmp_path):
-    first = archive(tmp_path / "first.tar.gz", ["a.py", "b.sh"], time=1_600_000_000, user="ann")
-    second = archive(tmp_path / "second.tar.gz", ["b.sh", "a.py"], time=1_700_000_123, user="bob")
-    assert first.read_bytes() != second.read_bytes()
-    command = [sys.executable, str(ROOT / "scripts/settle_sdist.py"), str(first), str(second)]
-    subprocess.run(command, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1500000000"})
-    assert first.read_bytes() == second.read_bytes()
-    assert int.from_bytes(first.read_bytes()[4:8], "little") == 1_500_000_000  # the time in the header of gzip
-    with tarfile.open(first) as file:
-        members = file.getmembers()
-        assert [(m.name, m.mode, m.mtime, m.uname) for m in members if m.isfile()] == [
-            ("made-1/a.py", 0o644, 1_500_000_000, ""),
-            ("made-1/b.sh", 0o755, 1_500_000_000, ""),
-        ]
-        assert [m.linkname for m in members if m.issym()] == ["a.py"]
-        assert file.extractfile("made-1/b.sh").read() == b"b.sh"
-
-
 def test_the_release_list_names_what_is_there():
     text = (ROOT / "docs/release.md").read_text(encoding="utf-8")
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -190,41 +157,14 @@ def test_the_release_list_names_what_is_there():
         assert (ROOT / name).exists(), f"docs/release.md names {name}"
 
 
-INSTALLING = re.compile(r"(?:pip3? (?:install|download)|uvx|uv (?:add|pip install|tool install|tool run)|pipx (?:install|run))( [^#`;&]*)")
-
-
-def strangers(text: str) -> list[str]:
-    """What a text tells to install of the distribution `recallkit`, which is another project's; a command may have that name."""
-    asked = [re.sub(r"(--from|--spec) (\S+).*", r"\2", words) for line in text.splitlines() for words in INSTALLING.findall(line)]
-    words = [word.strip("\"'\\") for line in asked for word in line.split()]
-    return [word for word in words if re.fullmatch(r"recallkit([\[=<>~!@].*)?", word)] + re.findall(
-        r"(?<![\w./-])recallkit\[[\w,]+\]", text
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("    pip install recallkit", ["recallkit"]),
-        ('`pip install -U "recallkit>=0.1"` or', ["recallkit>=0.1"]),
-        ("uvx recallkit demo", ["recallkit"]),
-        ("uvx --from recallkit recallkit demo", ["recallkit"]),
-        ("the extra recallkit[fast]", ["recallkit[fast]"]),
-        ('uvx --from "recallkit-lm[fast]" recallkit demo', []),
-        ("`pip install torch` before installing recallkit; pip install recallkit-lm  # recallkit", []),
-    ],
-)
-def test_what_would_install_another_project_is_recognised(text, names):
-    assert strangers(text) == names
-
-
 def test_no_line_installs_the_distribution_of_another_project():
+    """On the index `recallkit` is a stranger's; ours is recallkit-lm."""
     assert PROJECT["name"] == config.DISTRIBUTION
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
-    kinds = (".md", ".py", ".sh", ".toml", ".yml", ".ipynb", "Makefile")
-    texts = [ROOT / name for name in tracked if name.endswith(kinds) and (ROOT / name) != Path(__file__) and (ROOT / name).is_file()]
-    assert len(texts) > 100
-    assert not {str(path.relative_to(ROOT)): names for path in texts if (names := strangers(path.read_text(encoding="utf-8")))}
+    found = {}
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *python_files("recallkit"), *(ROOT / "examples").glob("*")]:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        found[path.name] = re.findall(r"(?:(?<!re)install|uvx|--from|--spec) [\"']?recallkit(?![\w-])[^\n]*|recallkit\[\w+", text)
+    assert {name: lines for name, lines in found.items() if lines} == {}
 
 
 def test_every_remedy_names_an_extra_that_there_is():

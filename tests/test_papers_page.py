@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.ci
 
 PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 

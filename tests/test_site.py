@@ -19,6 +19,8 @@ from tests.conftest import ROOT
 from tests.report.conftest import browser  # noqa: F401
 from tests.test_structure import documents
 
+pytestmark = pytest.mark.ci
+
 pytest.importorskip("material", reason="needs mkdocs-material: make test has it")
 pytest.importorskip("mkdocstrings_handlers.python", reason="needs mkdocstrings-python: make test has it")
 
@@ -73,13 +75,14 @@ class Article(HTMLParser):
 AS_ON_GITHUB = ("h1", "h2", "h3", "h4", "ul", "ol", "li", "table", "tr", "th", "td", "pre", "code", "img", "strong", "em", "s")
 
 
-@pytest.mark.parametrize("document", [path for path in documents() if path.name != "api.md"], ids=lambda path: path.stem)
-def test_a_page_has_what_github_shows(document, site):
+def test_pages_have_what_github_shows(site):
     """Lists, tables and code blocks: mkdocs reads another Markdown."""
-    page = Article(place(site, document).read_text(encoding="utf-8"))
-    github = Article("<article>" + MarkdownIt("gfm-like", {"linkify": False}).render(document.read_text(encoding="utf-8")) + "</article>")
-    assert {tag: page.tags[tag] for tag in AS_ON_GITHUB} == {tag: github.tags[tag] for tag in AS_ON_GITHUB}
-    assert page.words() == github.words()
+    for document in (path for path in documents() if path.name != "api.md"):
+        page = Article(place(site, document).read_text(encoding="utf-8"))
+        markdown = document.read_text(encoding="utf-8")
+        github = Article("<article>" + MarkdownIt("gfm-like", {"linkify": False}).render(markdown) + "</article>")
+        assert {tag: page.tags[tag] for tag in AS_ON_GITHUB} == {tag: github.tags[tag] for tag in AS_ON_GITHUB}, document.name
+        assert page.words() == github.words(), document.name
 
 
 def section(site: Path, name: str) -> str:
@@ -90,9 +93,12 @@ def section(site: Path, name: str) -> str:
     return Article(f"<article>{html[start : end.start() if end else len(html)]}").words()
 
 
-@pytest.mark.parametrize("name", sorted(set(recallkit.__all__) - {"__version__"}))
-def test_a_public_name_is_explained(name, site):
-    said = section(site, name)
+def test_every_public_name_is_explained(site):
+    for name in sorted(set(recallkit.__all__) - {"__version__"}):
+        check_explained(name, section(site, name))
+
+
+def check_explained(name: str, said: str) -> None:
     thing = getattr(recallkit, name)
     doc = re.sub(r"docs/([\w-]+\.md)", r"\1", inspect.getdoc(thing).replace("`", ""))
     first, _, rest = doc.partition("\n\n")
