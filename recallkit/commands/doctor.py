@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from recallkit.doctor.checks import Check
-    from recallkit.doctor.sizes import Part
+    from recallkit.doctor.installation import Part
 
 
 @command("doctor", examples=("recallkit doctor", "recallkit doctor --json", "recallkit doctor --sizes"))
@@ -18,9 +18,8 @@ def doctor(
     sizes: Annotated[bool, Option("Instead, list what each required package takes on disk, and what it is for.")] = False,
 ) -> Outcome["Sequence[Check] | Sequence[Part]"]:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
-    from recallkit.doctor.examine import examine
-    from recallkit.doctor.sizes import installed_parts
-    from recallkit.doctor.view import doctor_json, failure_line, print_doctor, print_sizes, sizes_json
+    from recallkit.doctor.examine import doctor_json, examine, failure_line, print_doctor
+    from recallkit.doctor.installation import installed_parts, print_sizes, sizes_json
 
     if sizes:
         parts = installed_parts()

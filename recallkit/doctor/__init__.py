@@ -1,1 +1,1 @@
-"""Checks whether recallkit can work here: installed packages, the machine, and its surroundings."""
+"""`doctor`: whether recallkit can work here, and what an installation takes."""

@@ -1,4 +1,4 @@
-"""Checks of the installation and the machine, which never raise and are limited in time."""
+"""One check of the installation or the machine, here or in a process of its own: it never raises and is limited in time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.errors import printable
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Status = Literal["ok", "warn", "fail"]
-_RANKS: tuple[Status, ...] = ("ok", "warn", "fail")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,91 +38,74 @@ class Check:
         return {"group": self.group, "name": self.name, "status": self.status, "found": self.found, "remedy": self.remedy, **self.facts}
 
 
-def worst(checks: list[Check]) -> Status:
-    """The worst status of all checks."""
-    return max((check.status for check in checks), key=_RANKS.index, default="ok")
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A function that checks something, and what it means if it raises, crashes or takes too long."""
 
+    group: str
+    name: str
+    function: Callable[[], list[Check]]
+    is_apart: bool = False
+    """Whether it runs in a process of its own, because it may hang or crash: imports, compilers, file systems, the network."""
+    otherwise: Status = "warn"
+    remedy: str = "try again when the machine is idle; if it persists, please report a bug"
 
-def guarded(group: str, name: str, look: Callable[[], list[Check]], *, seconds: float = 5.0) -> list[Check]:
-    """The checks that `look` returns; a warning where it raises or exceeds its time."""
-    try:
-        return within(seconds, look)
-    except TimeoutError:
-        problem = f"no answer within {seconds:g} s"
-    except Exception as error:  # noqa: BLE001 - whatever it was, the other checks continue
-        problem = f"could not be checked ({printable(described(error))[:200]})"
-    return [Check(group, name, "warn", problem, "try again when the machine is idle; if it persists, please report a bug")]
-
-
-def within(seconds: float, look: Callable[[], _T]) -> _T:
-    """The result or the error of `look`, run in a thread that is abandoned after `seconds`. Raises TimeoutError then."""
-    answers: list[_T] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
+    def take(self, seconds: float) -> list[Check]:
+        """The checks, within `seconds` where the function runs apart."""
         try:
-            answers.append(look())
-        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)  # a hanging file system or name server must not block the exit
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not answers:
-        raise TimeoutError
-    return answers[0]
-
-
-class ProbeError(Exception):
-    """A failure reported by a probe in a process of its own."""
-
-
-def probe(name: str, *, seconds: float, environment: dict[str, str] | None = None) -> dict[str, Any]:
-    """The result of a probe of `doctor/probes.py` in a process of its own, which may hang or crash without harm.
-
-    Raises ProbeError with the reason, TimeoutError after `seconds`.
-    """
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    # -P: a file torch.py in the user's folder must not be imported
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "recallkit.doctor.probes", name],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **(environment or {}), "PYTHONPATH": path},
-        start_new_session=True,
-    )
-    with process:
-        try:
-            out, err = process.communicate(timeout=seconds)
+            return self._ask_process(seconds) if self.is_apart else self.function()
         except subprocess.TimeoutExpired:
-            raise TimeoutError from None
-        finally:
-            _kill_group(process)
-    if process.returncode:
-        raise ProbeError(_last_line(err) or f"exit status {process.returncode}")
-    answer = json.loads(_last_line(out))
-    if "error" in answer:
-        raise ProbeError(str(answer["error"]))
-    return dict(answer)
+            return [Check(self.group, self.name, "warn", f"no answer within {seconds:g} s", self.remedy)]
+        except Exception as error:  # noqa: BLE001 - whatever it was, the other checks continue
+            return [self._failed(error)]
+
+    def answer(self) -> None:
+        """Prints the checks as JSON: the other side of `_ask_process`."""
+        try:
+            checks = self.function()
+        except Exception as error:  # noqa: BLE001 - the process that asked reports it
+            checks = [self._failed(error)]
+        fields = [[each.group, each.name, each.status, each.found, each.remedy, each.facts] for each in checks]
+        sys.stdout.write("\n" + json.dumps(fields) + "\n")  # on a line of its own, whatever a library has printed
+
+    def _failed(self, error: Exception) -> Check:
+        reason = str(error) if isinstance(error, CrashError) else described(error)
+        return Check(self.group, self.name, self.otherwise, printable(reason)[:200], self.remedy)
+
+    def _ask_process(self, seconds: float) -> list[Check]:
+        package = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        # -P: a file torch.py in the user's folder must not be imported
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "recallkit.doctor.examine", self.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        with process:
+            try:
+                out, err = (output.decode("utf-8", "replace").strip() for output in process.communicate(timeout=seconds))
+            finally:
+                _kill_group(process)
+        if process.returncode:
+            raise CrashError(err.splitlines()[-1] if err else f"exit status {process.returncode}")
+        return [Check(*fields) for fields in json.loads(out.splitlines()[-1])]
+
+
+class CrashError(Exception):
+    """A process that checks something ended without an answer."""
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a probe and the processes that it started (Ray starts many)."""
+    """Kills a process and those that it started (Ray starts many)."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
     finally:
         process.wait()
-
-
-def _last_line(output: bytes) -> str:
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 def described(error: Exception) -> str:

@@ -1,46 +1,90 @@
-"""All checks, several at a time, in the order in which they are printed."""
+"""All checks, several at a time, and what is printed of them.
+
+`python -m recallkit.doctor.examine NAME` answers one of them in a process of its own, as JSON.
+"""
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recallkit.doctor import machine, packages, surroundings
-from recallkit.doctor.checks import Check, guarded
+from recallkit.display import console
+from recallkit.doctor import installation, machine, surroundings
+from recallkit.doctor.checks import Check, Look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
 _SECONDS, _SECONDS_FULL = 20.0, 120.0
-"""Time limit of one check. Those in processes of their own import torch, which takes up to ten seconds on a busy machine."""
+"""Time limit of one check. Many import torch, which takes up to ten seconds on a busy machine."""
 _AT_ONCE = 2
-_QUICK = 6.0
+
+
+LOOKS = (
+    Look("packages", "python", installation.check_python),
+    Look("packages", "versions", installation.check_versions),
+    Look("packages", "tables at work", installation.check_tables, True, "fail", "pip install --force-reinstall polars pyarrow duckdb"),
+    Look("packages", "transformers at work", installation.check_transformers, True, "warn", "pip install --force-reinstall transformers"),
+    Look("machine", "processor", machine.check_processor),
+    Look("machine", "memory", machine.check_memory),
+    Look("machine", "devices", machine.check_devices, True, "fail", "reinstall torch as pytorch.org says for this machine"),
+    *(Look("folders", name, partial(machine.check_folder, name), True) for name in machine.FOLDERS),
+    Look("surroundings", "compiled loops", surroundings.check_numba, True, "fail", f"{surroundings.NUMBA_REMEDY}, or reinstall numba"),
+    Look("surroundings", "tokenizer", surroundings.check_tokenizer, True, "fail", "reinstall recallkit and tokenizers"),
+    Look("surroundings", "kernels", surroundings.check_triton, True, "warn", "RECALLKIT_KERNELS=torch works without them"),
+    Look("surroundings", "ray", surroundings.check_ray),
+    Look("surroundings", "hub", surroundings.check_hub, True),
+    Look("surroundings", "built-in text", surroundings.check_builtin),
+    Look("surroundings", "encoding", surroundings.check_encoding),
+    Look("surroundings", "variables", surroundings.check_settings),
+)
+"""In the order in which they are printed."""
+RAY = Look("surroundings", "ray at work", surroundings.start_ray, True, "warn", "use --engine local")
 
 
 def examine(*, full: bool = False) -> list[Check]:
-    """Runs all checks; `full` gives slow checks more time, and starts Ray. Never raises."""
-    seconds = _SECONDS_FULL if full else _SECONDS
-    looks: list[tuple[str, str, Callable[[], list[Check]], float]] = [
-        ("packages", "python", packages.check_python, _QUICK),
-        ("packages", "versions", packages.check_versions, _QUICK),
-        *(("packages", f"{name} at work", partial(packages.check_working, name, seconds), seconds) for name in packages.WORKING),
-        ("machine", "processor", machine.check_processor, _QUICK),
-        ("machine", "memory", machine.check_memory, _QUICK),
-        ("machine", "devices", partial(machine.check_torch, seconds), seconds),
-        *(
-            ("folders", name, partial(machine.check_folder, name, folder, is_needed=name == "temporary files"), _QUICK)
-            for name, folder in machine.folders().items()
-        ),
-        ("surroundings", "compiled loops", partial(surroundings.check_numba, seconds), seconds),
-        ("surroundings", "tokenizer", partial(surroundings.check_tokenizer, seconds), seconds),
-        ("surroundings", "kernels", partial(surroundings.check_triton, seconds), seconds),
-        ("surroundings", "ray", partial(surroundings.check_ray, seconds, full=full), seconds),
-        ("surroundings", "hub", surroundings.check_hub, _QUICK),
-        ("surroundings", "built-in text", surroundings.check_builtin, _QUICK),
-        ("surroundings", "encoding", surroundings.check_encoding, _QUICK),
-        ("surroundings", "variables", surroundings.check_settings, _QUICK),
-    ]
+    """Runs all checks; `full` gives slow ones more time, and starts Ray. Never raises."""
+    looks = [*LOOKS, RAY] if full and installation.installed("ray") else LOOKS
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = [pool.submit(guarded, group, name, look, seconds=limit + 1) for group, name, look, limit in looks]
+        waiting = [pool.submit(look.take, _SECONDS_FULL if full else _SECONDS) for look in looks]
         return [check for future in waiting for check in future.result()]
+
+
+def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
+    """The worst status, and each check."""
+    worst = next((status for status in ("fail", "warn") if _names(checks, status)), "ok")
+    return {"status": worst, "checks": [check.to_json() for check in checks]}
+
+
+def print_doctor(checks: Sequence[Check]) -> None:
+    """Status, name and what was found, in groups, with the remedy below those that are not ok.
+
+    Lines are not wrapped, so that they can be pasted elsewhere.
+    """
+    width, group = max(len(check.name) for check in checks), ""
+    for check in checks:
+        if check.group != group:
+            group = check.group
+            console.print_line(group.capitalize(), is_path=True)
+        console.print_indented(f"{check.status:<4}  {check.name:<{width}}  {check.found}", 2)
+        if check.remedy and check.status != "ok":
+            console.print_indented(f"-> {check.remedy}", 8 + width + 2)
+    found = ((_names(checks, status), word) for status, word in (("fail", "failed"), ("warn", "with warnings")))
+    counts = "; ".join(f"{len(names)} {word}: {', '.join(names)}" for names, word in found if names)
+    console.print_line(f"{len(checks)} checks; {counts or 'all passed'}.", is_path=True)
+
+
+def failure_line(checks: Sequence[Check]) -> str | None:
+    """Which checks failed, and where what to do about them is; None if none did."""
+    failed = _names(checks, "fail")
+    return f"failed: {', '.join(failed)}; the remedy is given with each of these checks" if failed else None
+
+
+def _names(checks: Sequence[Check], status: str) -> list[str]:
+    return [check.name for check in checks if check.status == status]
+
+
+if __name__ == "__main__":
+    next(look for look in (*LOOKS, RAY) if look.name == sys.argv[1]).answer()

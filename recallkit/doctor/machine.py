@@ -13,100 +13,77 @@ from pathlib import Path
 from typing import Any
 
 from recallkit import config
-from recallkit.doctor.checks import Check, ProbeError, probe
+from recallkit.doctor.checks import Check, Status
 
 _GROUP = "machine"
 _CGROUPS = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 60
 _LITTLE_MEMORY = 2 * 10**9
 _LITTLE_DISK = 10**9
 
 
 def check_processor() -> list[Check]:
     """The processor's model, and how many cores this process may use."""
-    cores = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    quota = cpu_quota()
+    import psutil
+
+    cores = psutil.cpu_count() or 1
+    allowed = len(psutil.Process().cpu_affinity())
+    # "150000 100000": 150 ms of processors in each 100 ms; "max 100000": no quota
+    pairs = [text.split() for text in _limits("cpu.max")]
+    quota = min((int(time) / int(period) for time, period in pairs if time.isdigit()), default=None)
     limits = [f"{allowed} of {cores} cores allowed"] + ([f"a quota of {quota:g}"] if quota is not None else [])
     facts = {"model": _processor(), "cores": cores, "allowed": allowed, "quota": quota}
     return [Check(_GROUP, "processor", "ok", f"{facts['model']}, {', '.join(limits)}", facts=facts)]
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
 
 
 def check_memory() -> list[Check]:
     """Total and available memory, and the limit of the cgroup."""
-    total, available, limit = *memory(), memory_limit()
-    left = min(available, limit) if limit is not None else available
-    facts = {"total_bytes": total, "available_bytes": available, "limit_bytes": limit}
-    found = f"{_gigabytes(total)}, {_gigabytes(available)} available" + ("" if limit is None else f", limited to {_gigabytes(limit)}")
-    if left < _LITTLE_MEMORY:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit = min((int(text) for text in _limits("memory.max") if text.isdigit()), default=None)
+    facts = {"total_bytes": memory.total, "available_bytes": memory.available, "limit_bytes": limit}
+    found = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available"
+    found += "" if limit is None else f", limited to {_gigabytes(limit)}"
+    if min(memory.available, limit or memory.available) < _LITTLE_MEMORY:
         return [Check(_GROUP, "memory", "warn", found, "models may not fit: end other programs, or give a smaller --batch-tokens", facts)]
     return [Check(_GROUP, "memory", "ok", found, facts=facts)]
 
 
-def memory() -> tuple[int, int]:
-    """Total and available bytes."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
-    found = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if len(line.split()) > 1}
-    return found["MemTotal"], found.get("MemAvailable", found.get("MemFree", 0))
-
-
-def memory_limit() -> int | None:
-    """The smallest memory limit of this process's cgroups, in bytes; None where there is none."""
-    limits = [int(text) for text in _of_cgroups("memory.max", "memory/memory.limit_in_bytes") if text.isdigit()]
-    limit = min(limits, default=_UNLIMITED)
-    return limit if limit < _UNLIMITED else None
-
-
-def cpu_quota() -> float | None:
-    """The CPU quota of this process's cgroups, in cores; None where there is none."""
-    pairs = [text.split() for text in _of_cgroups("cpu.max")]
-    quotas = [int(quota) / int(period) for quota, period in (pair for pair in pairs if len(pair) == 2) if quota.isdigit() and int(period)]
-    return min(quotas, default=None)
-
-
-def _of_cgroups(name: str, version_1: str | None = None) -> list[str]:
-    """The contents of this file in the cgroup of the process and in all above it."""
-    try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().splitlines()[-1].rpartition(":")[2]
-    except (OSError, IndexError):
+def _limits(name: str) -> list[str]:
+    """What this file of the cgroup of the process, and of all above it, says."""
+    of_process = Path("/proc/self/cgroup")
+    if not of_process.exists():
         return []
-    folder = _CGROUPS / own.lstrip("/")
-    files = [place / name for place in (folder, *folder.parents) if place == _CGROUPS or _CGROUPS in place.parents]
-    files += [_CGROUPS / version_1] if version_1 else []
-    found = []
-    for file in files:
-        try:
-            found.append(file.read_text(encoding="utf-8").strip())
-        except OSError:
-            continue
-    return found
+    folder = _CGROUPS / of_process.read_text(encoding="utf-8").strip().rpartition(":")[2].lstrip("/")
+    files = [place / name for place in (folder, *folder.parents) if place.is_relative_to(_CGROUPS)]
+    return [file.read_text(encoding="utf-8").strip() for file in files if file.is_file()]
 
 
-def check_torch(seconds: float) -> list[Check]:
+def check_devices() -> list[Check]:
     """Threads, and each GPU."""
-    try:
-        facts = probe("torch", seconds=seconds)
-    except ProbeError as error:
-        return [Check(_GROUP, "devices", "fail", str(error), "reinstall torch as pytorch.org says for this machine")]
-    build = f"built for CUDA {facts['cuda']}" if facts["cuda"] else "built for CPU"
+    import torch
+
+    numbers = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    gpus, cuda, driver = [_gpu_facts(number) for number in numbers], torch.version.cuda, _nvidia_driver()
+    facts = {"threads": torch.get_num_threads(), "cuda": cuda, "gpus": gpus}
+    build = f"built for CUDA {cuda}" if cuda else "built for CPU"
     checks = [Check(_GROUP, "devices", "ok", f"loads, {build}, {facts['threads']} threads", facts=facts)]
-    driver = nvidia_driver()
-    if not facts["gpus"]:
-        return [*checks, _no_gpu(driver, facts["cuda"])]
-    return checks + [_gpu(number, gpu, driver) for number, gpu in enumerate(facts["gpus"])]
+    return checks + ([_gpu(number, gpu, driver) for number, gpu in enumerate(gpus)] if gpus else [_no_gpu(driver, cuda)])
+
+
+def _gpu_facts(number: int) -> dict[str, Any]:
+    import torch
+
+    facts, (free, total) = torch.cuda.get_device_properties(number), torch.cuda.mem_get_info(number)
+    capability = [facts.major, facts.minor]
+    return {"name": facts.name, "memory_bytes": total, "free_bytes": free, "capability": capability, "bf16": facts.major >= 8}
 
 
 def _no_gpu(driver: str | None, cuda: str | None) -> Check:
@@ -126,12 +103,9 @@ def _gpu(number: int, gpu: dict[str, Any], driver: str | None) -> Check:
     return Check(_GROUP, f"GPU {number}", "ok", found, facts={**gpu, "driver": driver})
 
 
-def nvidia_driver() -> str | None:
+def _nvidia_driver() -> str | None:
     """The version of the NVIDIA driver, None where none responds."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
@@ -143,23 +117,30 @@ def nvidia_driver() -> str | None:
 # --------------------------------------------------------------------------------------------------------------- disks
 
 
-def check_folder(name: str, folder: Path, *, is_needed: bool = False) -> list[Check]:
+FOLDERS = {
+    "this folder": (Path.cwd, "write elsewhere with -o"),
+    "cache": (config.home, "name another with RECALLKIT_HOME"),
+    "temporary files": (tempfile.gettempdir, "name another with TMPDIR"),
+}
+"""The folders to check, and what to do where one cannot be written."""
+
+
+def check_folder(name: str) -> list[Check]:
     """Whether files can be written, locked and replaced there as a journal requires, and the free space.
 
-    A missing folder is judged by its nearest existing parent.
+    A missing folder is judged by its nearest existing parent. Every command needs the one of temporary files.
     """
-    place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    find, remedy = FOLDERS[name]
+    folder = Path(find()).absolute()
+    place = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(place).free
     facts: dict[str, Any] = {"path": str(folder), "free_bytes": free}
     found = f"{folder}, {_gigabytes(free)} free"
     try:
         lacks = what_lacks(place)
     except OSError as error:
-        reason = error.strerror or str(error)
-        variables = {"cache": "RECALLKIT_HOME", "temporary files": "TMPDIR"}
-        remedy = f"name another with {variables[name]}" if name in variables else "write elsewhere with -o"
-        problem = f"{found}, not writable ({reason})"
-        return [Check("folders", name, "fail" if is_needed else "warn", problem, remedy, {**facts, "writable": False})]
+        status: Status = "fail" if name == "temporary files" else "warn"
+        return [Check("folders", name, status, f"{found}, not writable ({error.strerror})", remedy, {**facts, "writable": False})]
     facts |= {"writable": True, "lacks": lacks}
     if lacks:
         return [Check("folders", name, "warn", f"{found}, without {' and '.join(lacks)}", "write to a local disk (-o)", facts)]
@@ -191,11 +172,6 @@ def _locks_exclude(path: Path) -> bool:
         except OSError as error:
             return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
     return False
-
-
-def folders() -> dict[str, Path]:
-    """The folders to check, by name."""
-    return {"this folder": Path.cwd(), "cache": config.home(), "temporary files": Path(tempfile.gettempdir())}
 
 
 def _gigabytes(size: int) -> str:

@@ -6,15 +6,14 @@ import locale
 import os
 import shutil
 import sys
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
+from typing import Any
 
 from recallkit.config import installing
-from recallkit.doctor.checks import Check, ProbeError, probe
+from recallkit.doctor.checks import Check, described
+from recallkit.doctor.installation import installed
 from recallkit.doctor.machine import what_lacks
-from recallkit.doctor.packages import installed
 
 _GROUP = "surroundings"
 _HUB = "https://huggingface.co"
@@ -22,69 +21,92 @@ _SECONDS_FOR_HUB = 3.0
 _OTHERS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT", "HF_HOME", "TMPDIR")
 """Environment variables of other packages that affect recallkit."""
 _SECRET = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+NUMBA_REMEDY = "set NUMBA_CACHE_DIR to a writable folder"
 _IMPLS = ("auto", "reference", "torch", "triton")
 
 
-def check_numba(seconds: float) -> list[Check]:
+def check_numba() -> list[Check]:
     """Whether the compiled loops load, and are cached between runs."""
-    try:
-        folder = Path(probe("numba", seconds=seconds)["cache"])
-    except ProbeError as error:
-        return [Check(_GROUP, "compiled loops", "fail", str(error), "set NUMBA_CACHE_DIR to a writable folder, or reinstall numba")]
+    from numba.core.dispatcher import Dispatcher
+
+    from recallkit.counting import lookup_kernels
+
+    kernels: list[Any] = [value for value in vars(lookup_kernels).values() if isinstance(value, Dispatcher)]
+    folder = Path(kernels[0]._cache.cache_path)
     facts = {"cache": str(folder)}
-    place = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        what_lacks(place)
+        what_lacks(next(place for place in (folder, *folder.parents) if place.exists()))
     except OSError as error:
         problem = f"its cache cannot be written ({error.strerror}): {folder}"
-        return [Check(_GROUP, "compiled loops", "warn", problem, "set NUMBA_CACHE_DIR to a writable folder to cache compiled code", facts)]
+        return [Check(_GROUP, "compiled loops", "warn", problem, f"{NUMBA_REMEDY} to cache compiled code", facts)]
     return [Check(_GROUP, "compiled loops", "ok", f"caches compiled code in {folder}", facts=facts)]
 
 
-def check_tokenizer(seconds: float) -> list[Check]:
+def check_tokenizer() -> list[Check]:
     """The built-in tokenizer, and whether the fast implementation agrees with it."""
-    try:
-        facts = probe("tokenizer", seconds=seconds)
-    except ProbeError as error:
-        return [Check(_GROUP, "tokenizer", "fail", str(error), "reinstall recallkit and tokenizers")]
-    if installed("gigatoken") is None:
-        found, remedy = "the built-in one works, gigatoken (the fast implementation) is not installed", installing("fast")
-        return [Check(_GROUP, "tokenizer", "warn", found, remedy, facts)]
-    if not facts["agrees"]:
-        found = "gigatoken is installed but not used: " + ("; ".join(facts["told"]) or "it does not load")
-        return [Check(_GROUP, "tokenizer", "warn", found, "pip install --upgrade gigatoken", facts)]
-    return [Check(_GROUP, "tokenizer", "ok", "the built-in one works, gigatoken agrees with it", facts=facts)]
+    from recallkit.text.tokenizers import fast_encoder, load_tokenizer
+
+    notes: list[str] = []
+    tokenizer = load_tokenizer(None)
+    if not len(tokenizer.encode(["How are you?"])[0]):
+        raise ValueError("the built-in tokenizer gives no ids")
+    has_fast = fast_encoder(tokenizer, notes.append) is not None
+    agrees = has_fast and tokenizer.checked_encoder((), notes.append) != tokenizer.encode
+    facts = {"vocab_size": tokenizer.vocab_size, "fast": has_fast, "agrees": agrees, "told": notes}
+    if agrees:
+        return [Check(_GROUP, "tokenizer", "ok", "the built-in one works, gigatoken agrees with it", facts=facts)]
+    found, remedy = "the built-in one works, gigatoken (the fast implementation) is not installed", installing("fast")
+    if installed("gigatoken") is not None:
+        found = "gigatoken is installed but not used: " + ("; ".join(notes) or "it does not load")
+        remedy = "pip install --upgrade gigatoken"
+    return [Check(_GROUP, "tokenizer", "warn", found, remedy, facts)]
 
 
-def check_triton(seconds: float) -> list[Check]:
-    """Whether our kernels compile here, or can only be interpreted."""
+def check_triton() -> list[Check]:
+    """Runs one of our kernels, compiled on a GPU and interpreted without one, and compares it with PyTorch."""
     if installed("triton") is None:
         return [Check(_GROUP, "kernels", "ok", "Triton is not installed: PyTorch computes", facts={"triton": None})]
-    has_gpu = shutil.which("nvidia-smi") is not None
-    try:
-        facts = probe("triton", seconds=seconds, environment={} if has_gpu else {"TRITON_INTERPRET": "1"})
-    except ProbeError as error:
-        compiler = "" if any(map(shutil.which, ("cc", "gcc", "clang"))) else "; there is no C compiler, which Triton needs"
-        remedy = f"RECALLKIT_KERNELS=torch works without them{compiler}"
-        return [Check(_GROUP, "kernels", "warn", f"Triton's do not run ({error})", remedy)]
-    if facts["device"] == "cuda":
-        return [Check(_GROUP, "kernels", "ok", "Triton compiles them, and they agree with PyTorch", facts=facts)]
+    if shutil.which("nvidia-smi") is None:
+        os.environ["TRITON_INTERPRET"] = "1"
+    elif not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        raise ValueError("there is no C compiler, which Triton needs")
+    import torch
+
+    from recallkit.kernels.token_nll.api import token_nll
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(rows, 64, generator=generator).to(device) for rows in (3, 100))
+    ours, theirs = (token_nll(hidden, weight, torch.arange(3, device=device), impl=impl)[0] for impl in ("triton", "torch"))
+    facts = {"device": device, "difference": float((ours - theirs).abs().max())}
+    if not facts["difference"] < 1e-3:
+        raise ValueError(f"a kernel differs from PyTorch by {facts['difference']} nats")
     found = "no GPU: PyTorch computes; Triton only interprets kernels for tests, and they agree with PyTorch"
+    found = "Triton compiles them, and they agree with PyTorch" if device == "cuda" else found
     return [Check(_GROUP, "kernels", "ok", found, facts=facts)]
 
 
-def check_ray(seconds: float, *, full: bool) -> list[Check]:
-    """Whether Ray is installed, and with `full` whether it starts."""
+def check_ray() -> list[Check]:
+    """Whether Ray is installed."""
     version = installed("ray")
-    if version is None:
-        return [Check(_GROUP, "ray", "ok", "not installed: --engine ray needs it")]
-    if not full:
-        return [Check(_GROUP, "ray", "ok", f"{version} is installed; --full starts it", facts={"version": version})]
+    found = "not installed: --engine ray needs it" if version is None else f"{version} is installed; --full starts it"
+    return [Check(_GROUP, "ray", "ok", found, facts={"version": version})]
+
+
+def start_ray() -> list[Check]:
+    """Starts Ray on this machine and computes a sum in it."""
+    import logging
+
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        probe("ray", seconds=seconds)
-    except ProbeError as error:
-        return [Check(_GROUP, "ray", "warn", f"{version} does not start ({error})", "use --engine local", {"version": version})]
-    return [Check(_GROUP, "ray", "ok", f"{version} starts and computes", facts={"version": version})]
+        add: Any = ray.remote(lambda numbers: sum(numbers))
+        if ray.get(add.remote([1, 2, 3])) != 6:
+            raise ValueError("1 + 2 + 3 is not 6 in Ray")
+    finally:
+        ray.shutdown()
+    return [Check(_GROUP, "ray at work", "ok", f"{ray.__version__} starts and computes")]
 
 
 # --------------------------------------------------------------------------------------------------------------- the hub
@@ -92,47 +114,34 @@ def check_ray(seconds: float, *, full: bool) -> list[Check]:
 
 def check_hub() -> list[Check]:
     """Whether models and data can be downloaded."""
-    endpoint = os.environ.get("HF_ENDPOINT") or _HUB
-    token = "a token is set" if has_token() else "no token"
-    facts = {"endpoint": without_secrets(endpoint), "token": has_token(), "offline": is_offline()}
-    if is_offline():
+    from huggingface_hub import get_token
+
+    endpoint, has_token = os.environ.get("HF_ENDPOINT") or _HUB, get_token() is not None
+    is_offline = any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    token = "a token is set" if has_token else "no token"
+    facts: dict[str, Any] = {"endpoint": _without_secrets(endpoint), "token": has_token, "offline": is_offline}
+    if is_offline:
         return [Check(_GROUP, "hub", "ok", f"HF_HUB_OFFLINE is set: cached files are used, nothing is downloaded; {token}", facts=facts)]
     problem = _no_answer(endpoint)
+    facts["answers"] = problem is None
     if problem is None:
-        return [Check(_GROUP, "hub", "ok", f"{facts['endpoint']} answers, {token}", facts={**facts, "answers": True})]
+        return [Check(_GROUP, "hub", "ok", f"{facts['endpoint']} answers, {token}", facts=facts)]
     remedy = "check the network, or work with local files (with HF_HUB_OFFLINE=1 nothing waits for it)"
-    return [Check(_GROUP, "hub", "warn", f"{facts['endpoint']} does not answer ({problem}), {token}", remedy, {**facts, "answers": False})]
+    return [Check(_GROUP, "hub", "warn", f"{facts['endpoint']} does not answer ({problem}), {token}", remedy, facts)]
 
 
 def _no_answer(endpoint: str) -> str | None:
-    """Why an address does not respond; None for any response."""
-    if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
-        return "no http address"
-    request = urllib.request.Request(endpoint, method="HEAD")  # noqa: S310 - the scheme was checked
+    """Why an address does not respond; None for any response of a working server."""
+    from huggingface_hub.utils import get_session
+
     try:
-        urllib.request.urlopen(request, timeout=_SECONDS_FOR_HUB).close()  # noqa: S310
-    except urllib.error.HTTPError as error:
-        return f"status {error.code}" if error.code >= 500 else None
-    except (OSError, ValueError) as error:
-        return str(getattr(error, "reason", error))
-    return None
+        status = get_session().head(endpoint, timeout=_SECONDS_FOR_HUB).status_code
+    except Exception as error:  # noqa: BLE001 - the address, a name server, a proxy or the network
+        return described(error)
+    return f"status {status}" if status >= 500 else None
 
 
-def is_offline() -> bool:
-    """Whether the hub's own offline switch is set."""
-    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-
-
-def has_token() -> bool:
-    """Whether there is a token for the hub; it is not used otherwise."""
-    if os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN"):
-        return True
-    home = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    file = Path(os.environ.get("HF_TOKEN_PATH") or str(Path(home) / "token")).expanduser()
-    return file.is_file() and file.stat().st_size > 0
-
-
-def without_secrets(address: str) -> str:
+def _without_secrets(address: str) -> str:
     """An address without the user name, password and query that it may contain."""
     parts = urllib.parse.urlsplit(address)
     return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
@@ -158,9 +167,9 @@ def check_encoding() -> list[Check]:
         "files": sys.getfilesystemencoding(),
         "locale": locale.getpreferredencoding(False).lower(),
     }
-    found = ", ".join(f"{encoding or 'none'} for {what}" for what, encoding in facts.items())
     if all(encoding.replace("-", "") == "utf8" for encoding in facts.values()):
         return [Check(_GROUP, "encoding", "ok", "UTF-8", facts=facts)]
+    found = ", ".join(f"{encoding or 'none'} for {what}" for what, encoding in facts.items())
     return [Check(_GROUP, "encoding", "warn", found, "set LC_ALL=C.UTF-8, or PYTHONUTF8=1", facts)]
 
 
@@ -168,10 +177,9 @@ def check_settings() -> list[Check]:
     """Environment variables that affect recallkit or its dependencies."""
     names = sorted(name for name in os.environ if name.startswith("RECALLKIT_") or name in _OTHERS)
     values = {name: "(set)" if any(word in name for word in _SECRET) else os.environ[name] for name in names}
-    found = ", ".join(f"{name}={value}" for name, value in values.items()) or "none is set"
+    found, facts = ", ".join(f"{name}={value}" for name, value in values.items()) or "none is set", {"variables": values}
     if os.environ.get("RECALLKIT_KERNELS", "auto") not in _IMPLS:
-        remedy = f"set RECALLKIT_KERNELS to {', '.join(_IMPLS)}, or unset it"
-        return [Check(_GROUP, "variables", "fail", found, remedy, {"variables": values})]
+        return [Check(_GROUP, "variables", "fail", found, f"set RECALLKIT_KERNELS to {', '.join(_IMPLS)}, or unset it", facts)]
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return [Check(_GROUP, "variables", "warn", found, "unset NUMBA_DISABLE_JIT: it disables compilation", {"variables": values})]
-    return [Check(_GROUP, "variables", "ok", found, facts={"variables": values})]
+        return [Check(_GROUP, "variables", "warn", found, "unset NUMBA_DISABLE_JIT: it disables compilation", facts)]
+    return [Check(_GROUP, "variables", "ok", found, facts=facts)]

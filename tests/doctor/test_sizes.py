@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from recallkit import config
-from recallkit.doctor import sizes
+from recallkit.doctor import installation
 from recallkit.errors import UserError
 from tests.test_packaging import PROJECT
 
@@ -38,20 +38,20 @@ def made_up(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("made_up")
 def test_what_two_packages_need_counts_once_with_the_one_that_is_required_first():
-    assert [(part.name, part.packages, part.size) for part in sizes.installed_parts()] == [
+    assert [(part.name, part.packages, part.size) for part in installation.installed_parts()] == [
         ("second", ("other", "second"), 40_200),
         ("first", ("first", "third-part"), 3010),
     ]
 
 
 def test_every_required_package_has_its_purpose():
-    assert set(sizes.PURPOSES) == {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    assert set(installation.PURPOSES) == {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
 
 
 def test_it_needs_an_installation(monkeypatch):
-    monkeypatch.setattr(sizes, "DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(installation, "DISTRIBUTION", "no-such-distribution")
     with pytest.raises(UserError, match="not installed here"):
-        sizes.installed_parts()
+        installation.installed_parts()
 
 
 def test_the_command_lists_them(run):
