@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 from recallkit.errors import UserError
-from recallkit.tradeoff.jobs import Job, device_of, read_run, train_run
-from recallkit.tradeoff.presets import PRESETS, Choices, jobs_of
+from recallkit.models.torch_model import choose_device
+from recallkit.training.jobs import Job, read_run, train_run
+from recallkit.training.presets import PRESETS, Choices, jobs_of
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    device = device_of(args.device)
+    device = choose_device(args.device)
     torch.set_num_threads(1)
     names = ("mixers", "widths", "learning_rates", "steps", "examples", "test_examples", "seed")
     jobs = jobs_of(args.preset, Choices(**{name: getattr(args, name) for name in names}))

@@ -1,4 +1,4 @@
-"""What examples that train on synthetic tasks need beside `recallkit.tradeoff.training`: sweeps of runs, tables and figures.
+"""What examples that train on synthetic tasks need beside `recallkit.training.loop`: sweeps of runs, tables and figures.
 
 A run is determined by its job, a dataclass of all choices including the seed. A finished run is a file of its own, named by
 a digest of its job, so that an interrupted sweep resumes where it was, and results of other choices are not reused.
@@ -21,7 +21,7 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.storage.artifacts import replacing
-from recallkit.tradeoff.training import Examples, Recipe, machine, made_model, train
+from recallkit.training.loop import Examples, Recipe, machine, made_model, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from recallkit.recall.tables import RecallTables
     from recallkit.tracking.live import Tracker
     from recallkit.tracking.tables import TrackTables
-    from recallkit.tradeoff.tables import TradeoffTables
+    from recallkit.training.tables import TradeoffTables
 
 __all__ = [
     "AblationTables",
@@ -122,7 +122,7 @@ _PLACES = {
     "recallkit.recall.tables": ("RecallTables",),
     "recallkit.tracking.live": ("Tracker",),
     "recallkit.tracking.tables": ("TrackTables",),
-    "recallkit.tradeoff.tables": ("TradeoffTables",),
+    "recallkit.training.tables": ("TradeoffTables",),
 }
 """Where each public name is defined."""
 

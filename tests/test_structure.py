@@ -47,7 +47,7 @@ builtin
 tracking
 recall
 mqar
-tradeoff
+training
 verification
 report
 bench

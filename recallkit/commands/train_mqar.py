@@ -8,7 +8,7 @@ from recallkit.commands import options as opt
 from recallkit.commands.adapter import File, Option, Outcome, command
 
 if TYPE_CHECKING:
-    from recallkit.tradeoff.tables import TradeoffTables
+    from recallkit.training.tables import TradeoffTables
 
 _AS_PRESET = "as in the preset"
 Whole = int | Sequence[int] | None
@@ -83,10 +83,10 @@ def train_mqar(
 
     Columns: see `TradeoffTables`.
     """
-    from recallkit.tradeoff.charts import tradeoff_figures
-    from recallkit.tradeoff.presets import Choices
-    from recallkit.tradeoff.run import plan_sweep
-    from recallkit.tradeoff.view import print_tradeoff, shown_tradeoff, tradeoff_json
+    from recallkit.training.charts import tradeoff_figures
+    from recallkit.training.presets import Choices
+    from recallkit.training.sweep import plan_sweep
+    from recallkit.training.view import print_tradeoff, shown_tradeoff, tradeoff_json
 
     choices = Choices(
         mixers=opt.names(mixers),

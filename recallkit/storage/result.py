@@ -184,7 +184,7 @@ KINDS: Mapping[str, Kind] = {
     "tradeoff": Kind(
         "sweeps of MQAR training",
         "Recall against bytes of state",
-        "recallkit.tradeoff.view:look",
+        "recallkit.training.view:look",
         "How much recall does a byte of state buy?",
     ),
     "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look", "How much does this text repeat?"),

@@ -14,9 +14,9 @@ import recallkit
 from recallkit import cli
 from recallkit.commands.adapter import DECLARED
 from recallkit.storage.result import read_tables
-from recallkit.tradeoff import training
-from recallkit.tradeoff.presets import PRESETS
-from recallkit.tradeoff.tables import TradeoffTables
+from recallkit.training import loop
+from recallkit.training.presets import PRESETS
+from recallkit.training.tables import TradeoffTables
 from tests.conftest import ROOT
 
 TINY = {"seq_len": 16, "pairs": [2, 3], "test_seq_len": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
@@ -65,7 +65,7 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, caps
 
 def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path, capsys, monkeypatch):
     assert call(capsys, *words(TINY), "-o", tmp_path / "whole")[0] == 0
-    real, left = training.answer_loss, [15]
+    real, left = loop.answer_loss, [15]
 
     def answer_loss(model, some):
         left[0] -= 1
@@ -73,7 +73,7 @@ def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path,
             raise KeyboardInterrupt
         return real(model, some)
 
-    monkeypatch.setattr(training, "answer_loss", answer_loss)
+    monkeypatch.setattr(loop, "answer_loss", answer_loss)
     assert call(capsys, *words(TINY), "-o", tmp_path / "parts")[0] == 130
     assert len(list((tmp_path / "parts" / "runs").iterdir())) == 2, "no half a file"
     assert not (tmp_path / "parts" / "sweeps").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import recallkit.tradeoff.training
+import recallkit.training.loop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -52,7 +52,7 @@ def zoo_measures(train_zoo):
 @pytest.fixture
 def shared():
     """What trainings on synthetic tasks share."""
-    return recallkit.tradeoff.training
+    return recallkit.training.loop
 
 
 @pytest.fixture

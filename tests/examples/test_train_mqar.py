@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import recallkit
-from recallkit.tradeoff.jobs import read_run
-from recallkit.tradeoff.presets import Choices, jobs_of
+from recallkit.training.jobs import read_run
+from recallkit.training.presets import Choices, jobs_of
 from tests.examples.conftest import EXAMPLES
 
 SMALL = {"mixers": ["attention", "mamba"], "widths": [8], "steps": 2, "examples": 300, "test_examples": 10, "learning_rates": [0.01]}
@@ -49,7 +49,7 @@ def test_a_machine_with_torch_and_little_else_trains_and_the_command_finds_the_r
     done = subprocess.run([sys.executable, "-c", program], cwd=EXAMPLES.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "[1/3] attention, width 8" in done.stderr
-    monkeypatch.setattr("recallkit.tradeoff.training.train", None)  # nothing is trained
+    monkeypatch.setattr("recallkit.training.loop.train", None)  # nothing is trained
     tables = recallkit.train_mqar(**SMALL, out=tmp_path, device="cpu")
     assert tables.tradeoff["model"].to_list() == ["attention", "mamba", "mamba"]
 

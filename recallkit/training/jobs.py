@@ -20,8 +20,8 @@ from recallkit.models.architecture import LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import read_json, write_json
 from recallkit.storage.ownership import check_regular
-from recallkit.tradeoff.sequences import Task, examples_of
-from recallkit.tradeoff.training import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
+from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
+from recallkit.training.sequences import Task, examples_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,13 +190,3 @@ def read_run(job: Job, folder: Path) -> dict[str, Any] | None:
     if not is_ours:
         raise UserError("damaged, or not the outcome of this run", where=path, remedy="remove it: the same command makes it again")
     return dict(found)
-
-
-def device_of(name: str) -> torch.device:
-    """The requested device; `auto` is a GPU where there is one. Raises UserError where there is no such device."""
-    try:
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(str(error).splitlines()[0], where=f"--device {name}", remedy="choose cpu or cuda") from error
-    return device

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UsageError
-from recallkit.tradeoff.jobs import CONVOLUTIONS, Architecture, Job, known_options
-from recallkit.tradeoff.sequences import POWER, Part, Task, check_room
+from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, known_options
+from recallkit.training.sequences import POWER, Part, Task, check_room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

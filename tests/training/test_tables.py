@@ -13,10 +13,10 @@ from typer.main import get_command
 from recallkit.commands.app import app
 from recallkit.display.chart_theme import PAGE, PAPER, svg
 from recallkit.storage import schemas
-from recallkit.tradeoff.charts import tradeoff_figures
-from recallkit.tradeoff.presets import Choices, chosen_in, jobs_of
-from recallkit.tradeoff.tables import make_tables
-from recallkit.tradeoff.view import answer, command, shown_tradeoff
+from recallkit.training.charts import tradeoff_figures
+from recallkit.training.presets import Choices, chosen_in, jobs_of
+from recallkit.training.tables import make_tables
+from recallkit.training.view import answer, command, shown_tradeoff
 
 
 def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):

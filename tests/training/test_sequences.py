@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.tradeoff.sequences import POWER, Part, Task, distinct, examples_of, mqar_examples, weighted_draws
+from recallkit.training.sequences import POWER, Part, Task, distinct, examples_of, mqar_examples, weighted_draws
 
 
 def check_example(ids, places, answers, pairs, vocab):

@@ -13,7 +13,7 @@ from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
-from recallkit.tradeoff.tables import TradeoffTables
+from recallkit.training.tables import TradeoffTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _NEAR = 0.05
 
 def look(folder: Path) -> Look:
     """A sweep as a page, an export and pictures show it."""
-    from recallkit.tradeoff.charts import tradeoff_figures
+    from recallkit.training.charts import tradeoff_figures
 
     tables, manifest = read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
     return Look(tables, shown_tradeoff(tables), tradeoff_figures(tables), answer(tables), method(manifest), command(manifest))

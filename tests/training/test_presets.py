@@ -8,7 +8,7 @@ import math
 import pytest
 
 from recallkit.errors import UsageError, UserError
-from recallkit.tradeoff.presets import PRESETS, Choices, jobs_of, paper_batch
+from recallkit.training.presets import PRESETS, Choices, jobs_of, paper_batch
 
 
 def shapes(parts):
@@ -131,7 +131,7 @@ def test_mistakes_are_one_line(choices, said):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_model_of_a_preset_can_be_made(name, monkeypatch):
     from recallkit.models.mixers import make_mixer
-    from recallkit.tradeoff.jobs import layers_of
+    from recallkit.training.jobs import layers_of
 
     for made in {job.architecture for job in jobs_of(name, Choices(widths=[64]))}:
         for layer in layers_of(made, 64):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from recallkit.errors import UserError
-from recallkit.tradeoff.training import Examples
+from recallkit.training.loop import Examples
 
 if TYPE_CHECKING:
     from torch import Tensor

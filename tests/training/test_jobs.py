@@ -10,9 +10,9 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.models.mixers import MIXERS
-from recallkit.tradeoff.jobs import Architecture, Job, device_of, known_options, layers_of, model_of, read_run, train_run
-from recallkit.tradeoff.sequences import POWER, Part, Task, examples_of
-from recallkit.tradeoff.training import answer_loss
+from recallkit.training.jobs import Architecture, Job, known_options, layers_of, model_of, read_run, train_run
+from recallkit.training.loop import answer_loss
+from recallkit.training.sequences import POWER, Part, Task, examples_of
 
 CPU = torch.device("cpu")
 
@@ -131,5 +131,3 @@ def test_a_damaged_run_is_said_in_one_line(text, tmp_path):
 def test_sizes_that_do_not_fit_are_said_in_one_line():
     with pytest.raises(UserError, match="width 6"):
         model_of(tiny("retnet", width=6, options={"num_heads": 4}.items()))
-    with pytest.raises(UserError, match="--device nowhere"):
-        device_of("nowhere")

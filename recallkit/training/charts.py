@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from recallkit.display.chart_theme import Chart, Palette
-    from recallkit.tradeoff.tables import TradeoffTables
+    from recallkit.training.tables import TradeoffTables
 
     Row = Mapping[str, Any]
 

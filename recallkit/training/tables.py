@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.tradeoff.jobs import Job
-    from recallkit.tradeoff.sequences import Part, Task
+    from recallkit.training.jobs import Job
+    from recallkit.training.sequences import Part, Task
 
     Run = tuple[Job, Mapping[str, Any]]
 
