@@ -11,8 +11,6 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from recallkit import registry
 from recallkit.config import VERSION
 from recallkit.errors import UserError
@@ -26,6 +24,8 @@ from recallkit.training.sequences import Task, examples_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import torch
 
     from recallkit.models.language_model import LanguageModel
 
