@@ -1,7 +1,7 @@
 """Imports an index of tokengrams or infini-gram as a counts database: `count --import`.
 
 The table is the one that `count` makes of the same documents, because an index contains the ids of its text: they are read as
-a stream of documents and counted like any other, resumably. The index's own counts serve as a check if its package is installed.
+a stream of documents and counted like any other, resumably. Neither package is needed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def import_index(
         with timings.stage("counting", resumed=journal.parts.begun()) as stage:
             counted = _count(this, journal)
             stage.amounts["tokens"] = counted.num_tokens
-        kept = {"tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _check(this, counted)}
+        kept = {"tokenizer": options["tokenizer"], "boundary": boundary, "only": None, "index": _described(this.index)}
         meta = make_table.write_counts(out, counted, {**result.stamp(), **kept}, timings)
         journal.finish()
     return meta
@@ -118,15 +118,6 @@ def _find_direction(this: _Import) -> None:
         console.note(f"{this.place}: is {this.text.name} its tokenizer? {problem}")
 
 
-def _check(this: _Import, counted: CountedStream) -> dict[str, Any]:
-    """Compares some counts with the index's package and reports the result; returns what the table records about the index."""
-    from recallkit.counting.index_check import check_counts
-
-    package = this.index.package.replace("_", "-")
-    checked = check_counts(this.place, this.index.question(), counted.bigrams, this.text.end_token_id, this.index.unseen_bigrams())
-    if checked.reason:
-        console.note(f"{this.place}: counts of its ids, not compared with the index: {checked.reason}")
-    else:
-        console.note(f"{this.place}: counts of its ids; {checked.num_bigrams} of them compared with {package}, all equal")
-    facts = {"package": package, "token_bytes": this.index.token_bytes, "reversed": this.index.is_reversed}
-    return {**facts, "num_compared": checked.num_bigrams}
+def _described(index: TokenIndex) -> dict[str, Any]:
+    """What the table records about the index."""
+    return {"package": index.package.replace("_", "-"), "token_bytes": index.token_bytes, "reversed": index.is_reversed}

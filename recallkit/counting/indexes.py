@@ -70,12 +70,6 @@ class TokenIndex(Protocol):
     def stream(self, boundary: Boundary, end_token_id: int) -> IndexStream:
         """The text as a stream. Raises UserError, now or while it is read, if it is no text of this vocabulary."""
 
-    def question(self) -> dict[str, Any]:
-        """What the package itself needs to open the index, as plain JSON."""
-
-    def unseen_bigrams(self) -> Counter[tuple[int, int]]:
-        """Bigrams of the packed stream that the index does not count, because they cross from one file into the next."""
-
 
 def open_index(path: Path, vocab_size: int) -> TokenIndex:
     """The index at `path`, for a vocabulary of `vocab_size` entries.
@@ -211,20 +205,6 @@ class TokengramsIndex:
         remedy = "name another --end-token, or count with --boundary pack, which needs none"
         return UserError(problem, where=self.place, remedy=remedy)
 
-    def question(self) -> dict[str, Any]:
-        """The pairs of files; tokengrams infers the width of ids from the size of the vocabulary."""
-        files = [[str(file.resolve()), str(file.with_suffix(".idx").resolve())] for file in self.bins]
-        return {
-            "package": self.package,
-            "files": files,
-            "vocab": (1 << 16) if self.token_bytes == 2 else max(self.vocab_size, (1 << 16) + 1),
-        }
-
-    def unseen_bigrams(self) -> Counter[tuple[int, int]]:
-        """The bigrams that cross from one file into the next."""
-        borders = [self._read(place - 1, place + 1).tolist() for place in self.starts[1:-1].tolist()]
-        return Counter((first, second) for first, second in borders)
-
 
 def _num_entries(file: Path) -> int:
     size = _size(file)
@@ -342,21 +322,6 @@ class InfiniGramIndex:
         if self.is_reversed:
             text = text[np.repeat(offsets[:-1] + offsets[1:] - 1, np.diff(offsets)) - np.arange(len(text))]
         return EncodedDocuments(text, offsets, [""] * count, [Position(number, first + i) for i in range(count)])
-
-    def question(self) -> dict[str, Any]:
-        """The directory, and the integer type of its ids."""
-        is_whole = all((self.place / shard.ids.name.replace("tokenized", "table")).exists() for shard in self.shards)
-        return {
-            "package": self.package,
-            "folder": str(self.place.resolve()) if is_whole else None,
-            "dtype": f"u{8 * self.token_bytes}",
-            "reversed": self.is_reversed,
-            "separator": self._separator,
-        }
-
-    def unseen_bigrams(self) -> Counter[tuple[int, int]]:
-        """None: bigrams inside documents are all counted, and no document crosses from one file into the next."""
-        return Counter()
 
 
 _AGAIN = "it is truncated or damaged: copy or build the index again"

@@ -1,8 +1,8 @@
-"""Training counts of many bigrams at once: by a hash index of the sorted table, or by binary search in the table itself.
+"""Training counts of many bigrams at once: by a hash index of the sorted table, or by searching the table itself.
 
-The table remains sorted arrays, which can be memory-mapped; binary search needs nothing else. The index takes 12 more bytes
-per bigram and answers four to six times as fast. Each row of the table (the bigrams of one first token) has a small hash table
-of its own in the index: building it passes through memory once, front to back, and a query causes about one cache miss.
+The table is sorted arrays; searching it needs nothing else. The index takes 12 more bytes per bigram and answers several times as
+fast. Each row of the table (the bigrams of one first token) has a small hash table of its own in the index: building it passes through
+memory once, front to back, and a query causes about one cache miss.
 """
 
 from __future__ import annotations
@@ -22,34 +22,32 @@ _BLOCK = 64
 """Queries answered together: their cache misses overlap, with no unpredictable branch in between."""
 
 
-def index_rows(keys: np.ndarray, *, max_rows: int = 1 << 22) -> tuple[np.ndarray, int]:
-    """Where each row of sorted bigram keys begins: (starts int64 (num_rows + 1,), shift).
+def index_rows(keys: np.ndarray) -> np.ndarray:
+    """Where each row of sorted bigram keys begins: int64 (num_rows + 1,); row r has the keys whose first token is r.
 
-    Row r contains the keys whose first token, shifted right by `shift`, is r; `shift` is 0 unless ids exceed `max_rows`.
     Example: the bigrams (0, 5), (0, 7), (2, 1) have starts [0, 2, 2, 3].
     """
-    largest = int(keys[-1] >> _HALF) if len(keys) else 0
-    shift = max(0, largest.bit_length() - (max_rows - 1).bit_length())
-    num_rows = (largest >> shift) + 1
-    firsts = np.arange(num_rows, dtype=np.uint64) << np.uint64(shift + 32)
-    return np.append(np.searchsorted(keys, firsts), len(keys)), shift
+    num_rows = int(keys[-1] >> _HALF) + 1 if len(keys) else 1
+    firsts = np.arange(num_rows, dtype=np.uint64) << _HALF
+    return np.append(np.searchsorted(keys, firsts), len(keys))
 
 
-def lookup_counts(
-    keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, shift: int, first: np.ndarray, second: np.ndarray, *, num_threads: int = 2
-) -> np.ndarray:
-    """Counts (int64) of the bigrams (first[i], second[i]) by binary search; 0 for those not in the table.
+def search_counts(keys: np.ndarray, counts: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Counts (int64) of the bigrams (first[i], second[i]) in a table, `keys` uint64 sorted, first << 32 | second; 0 for those not in it.
 
-    `keys` uint64 sorted, first << 32 | second; `starts`, `shift` from `index_rows`.
+    Each is searched once, in the order of the keys, so that neighbours share what is in the cache.
     """
-    table = (frozen(keys), frozen(counts), starts, np.uint64(shift))
-    return _in_threads(lambda *part: _search_counts(*table, *part), first, second, num_threads)
+    asked, which = np.unique((first.astype(np.uint64) << _HALF) | second.astype(np.uint64), return_inverse=True)
+    if not len(keys):
+        return np.zeros(len(which), np.int64)
+    rows = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    return np.where(keys[rows] == asked, counts[rows], np.uint64(0)).astype(np.int64)[which]
 
 
 def build_index(keys: np.ndarray, counts: np.ndarray, starts: np.ndarray, *, num_threads: int = 2) -> np.ndarray:
     """The hash index of a table, for `lookup_indexed`: uint64 slots, second << 32 | count, 0 if empty.
 
-    `starts` from `index_rows`, whose shift must have been 0. Counts of 2^32 - 1 and more are looked up in the table.
+    `starts` from `index_rows`. Counts of 2^32 - 1 and more are looked up in the table.
     """
     num_rows = len(starts) - 1
     slots = np.zeros(int(starts[-1]) + int(starts[-1]) // 2 + 2 * num_rows, np.uint64)
@@ -72,44 +70,17 @@ def lookup_indexed(
     *,
     num_threads: int = 2,
 ) -> np.ndarray:
-    """The same as `lookup_counts`, by the index; ids of at most 32 bits."""
-    begins = starts.view(np.uint64)
-    found = _in_threads(lambda *part: _ask_slots(begins, slots, np.empty(_BLOCK, np.uint64), *part), first, second, num_threads)
-    huge = np.flatnonzero(found == int(_LOW))
-    if huge.size:
-        found[huge] = lookup_counts(keys, counts, starts, 0, np.asarray(first)[huge], np.asarray(second)[huge])
-    return found
-
-
-def _in_threads(ask, first: np.ndarray, second: np.ndarray, num_threads: int) -> np.ndarray:  # type: ignore[no-untyped-def]
-    """Looks up an equal share of the bigrams in each thread."""
-    first, second = frozen(first), frozen(second)
+    """The same as `search_counts`, by the index; ids of at most 32 bits. Each thread looks up an equal share."""
+    begins, first, second = starts.view(np.uint64), frozen(first), frozen(second)
     found = np.empty(len(first), np.int64)
     bounds = [len(first) * share // num_threads for share in range(num_threads + 1)]
     shares = [slice(bounds[share], bounds[share + 1]) for share in range(num_threads)]
     with ThreadPoolExecutor(num_threads) as pool:
-        _run(pool, lambda share: ask(first[share], second[share], found[share]), shares)
+        _run(pool, lambda part: _ask_slots(begins, slots, np.empty(_BLOCK, np.uint64), first[part], second[part], found[part]), shares)
+    huge = np.flatnonzero(found == int(_LOW))
+    if huge.size:
+        found[huge] = search_counts(keys, counts, first[huge], second[huge])
     return found
-
-
-@njit(nogil=True, cache=True)
-def _search_counts(keys, counts, starts, shift, first, second, found):  # type: ignore[no-untyped-def]
-    for i in range(len(first)):
-        found[i] = 0
-        row = np.int64(np.uint64(first[i]) >> shift)
-        if row >= len(starts) - 1:
-            continue
-        key = (np.uint64(first[i]) << _HALF) | np.uint64(second[i])
-        low = starts[row]
-        size = starts[row + 1] - low
-        end = low + size
-        while size > 1:
-            half = size // 2
-            if keys[low + half] <= key:
-                low += half
-            size -= half
-        if low < end and keys[low] == key:
-            found[i] = np.int64(counts[low])
 
 
 @njit(inline="always", nogil=True, cache=True)

@@ -31,7 +31,10 @@ NGRAM_HASHES = "ngram_hashes"
 _AGAIN = "make it again with --force"
 
 _MAX_INDEXED = 1 << 26
-"""Up to this many bigrams a hash index is built, 800 MB at most; in larger tables counts are found by binary search."""
+"""Up to this many bigrams a hash index is built, 800 MB at most; larger tables are searched."""
+
+_MAX_ROWS = 1 << 22
+"""First tokens up to which a table of where the bigrams of each begin is made, 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,33 +75,32 @@ class CountsTable:
         return int(self.meta["num_tokens"])
 
     @cached_property
-    def _rows(self) -> tuple[np.ndarray, int]:
+    def _rows(self) -> np.ndarray | None:
+        """Where the bigrams of each first token begin (`index_rows`); None for ids too large."""
         from recallkit.counting.lookup_kernels import index_rows
 
-        return index_rows(self.keys)
+        return index_rows(self.keys) if not len(self.keys) or self.keys[-1] >> np.uint64(32) < _MAX_ROWS else None
 
     @cached_property
     def _slots(self) -> np.ndarray | None:
         """The hash index; None for a table too large for one, or with ids too large."""
         from recallkit.counting.lookup_kernels import build_index
 
-        starts, shift = self._rows
-        return None if shift or len(self.keys) > _MAX_INDEXED else build_index(self.keys, self.counts, starts)
+        return None if self._rows is None or len(self.keys) > _MAX_INDEXED else build_index(self.keys, self.counts, self._rows)
 
     def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
-        from recallkit.counting.lookup_kernels import lookup_counts, lookup_indexed
+        from recallkit.counting.lookup_kernels import lookup_indexed, search_counts
 
-        starts, shift = self._rows
-        if self._slots is None:
-            return lookup_counts(self.keys, self.counts, starts, shift, first, second)
-        return lookup_indexed(self.keys, self.counts, starts, self._slots, first, second)
+        if self._rows is None or self._slots is None:
+            return search_counts(self.keys, self.counts, first, second)
+        return lookup_indexed(self.keys, self.counts, self._rows, self._slots, first, second)
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
         """Occurrences of every token: uint64 (vocab,). Raises UserError for ids beyond 2^22."""
         vocab = max(int((self.meta.get("tokenizer") or {}).get("vocab_size", 0)), int(self.tokens.max(initial=0)) + 1)
-        if vocab > 1 << 22 or self._rows[1]:
+        if vocab > _MAX_ROWS:
             raise UserError("token ids beyond 4 million", where=self.path, remedy="control models need a common vocabulary")
         dense = np.zeros(vocab, np.uint64)
         dense[self.tokens] = self.token_counts
@@ -106,8 +108,8 @@ class CountsTable:
 
     def row_starts(self) -> np.ndarray:
         """Where the bigrams of each first token begin: int64 (vocab + 1,). Raises UserError for ids beyond 2^22."""
-        vocab = len(self.unigram_counts)
-        starts, _ = self._rows
+        vocab, starts = len(self.unigram_counts), self._rows
+        assert starts is not None
         return np.concatenate([starts, np.full(max(0, vocab + 1 - len(starts)), starts[-1])])[: vocab + 1]
 
     @property

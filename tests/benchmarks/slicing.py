@@ -192,7 +192,7 @@ def lookup_ours(ids: np.ndarray, folder: Path, *, num_threads: int, timed_build:
     keys, counts = table_of(folder)
 
     def index() -> tuple[np.ndarray, np.ndarray]:
-        starts, _ = index_rows(keys)
+        starts = index_rows(keys)
         return starts, build_index(keys, counts, starts, num_threads=num_threads)
 
     built = index()
@@ -205,11 +205,10 @@ def lookup_ours(ids: np.ndarray, folder: Path, *, num_threads: int, timed_build:
 
 
 def lookup_search(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
-    from recallkit.counting.lookup_kernels import index_rows, lookup_counts
+    from recallkit.counting.lookup_kernels import search_counts
 
     keys, counts = table_of(folder)
-    starts, shift = index_rows(keys)
-    return lambda: (lookup_counts(keys, counts, starts, shift, ids[:-1], ids[1:]),)
+    return lambda: (search_counts(keys, counts, ids[:-1], ids[1:]),)
 
 
 def query_columns(ids: np.ndarray) -> dict[str, np.ndarray]:

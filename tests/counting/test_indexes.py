@@ -75,12 +75,6 @@ def test_end_tokens_in_front_make_no_empty_document(tmp_path):
     assert [document for document, _ in documents_of(index.stream("document", END))] == [[1, 2], [3]]
 
 
-def test_bigrams_over_files_are_known(tmp_path):
-    for number, ids in enumerate(([1, 2], [3, 4], [3, 4, 5])):
-        write_tokengrams(tmp_path / f"{number}.bin", ids)
-    assert indexes.open_index(tmp_path, VOCAB).unseen_bigrams() == {(2, 3): 1, (4, 3): 1}
-
-
 def test_text_without_end_tokens_is_packed_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(indexes, "BLOCK_IDS", 4)
     index = indexes.open_index(write_tokengrams(tmp_path / "a.bin", [1, 2, 3] * 20), VOCAB)

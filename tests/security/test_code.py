@@ -15,7 +15,7 @@ USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
 """Runs the file that the user named on the command line, and nothing else."""
 
 STARTS_PROCESSES = {
-    *(ROOT / "recallkit" / name for name in ("doctor/checks.py", "doctor/machine.py", "counting/index_check.py")),
+    *(ROOT / "recallkit" / name for name in ("doctor/checks.py", "doctor/machine.py")),
     ROOT / "examples" / "train_zoo.py",
 }
 """Each starts this very interpreter, or a system's own program, by a fixed list of words, without a shell."""
