@@ -30,7 +30,6 @@ NEEDED_BY_OTHERS = {
 UNDECLARED = {
     "liger_kernel": "a peer that a benchmark times where it is there",
     "cut_cross_entropy": "a peer that a benchmark times where it is there",
-    "pydivsufsort": "a peer that a benchmark times where it is there",
     "atheris": "guides fuzzing where it is there",
     "nltk": "comes with lm-eval; `profile --stop-words nltk` tells what to do without it",
     "markdown_it": "comes with rich; a test reads tables with it",

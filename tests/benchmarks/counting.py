@@ -12,12 +12,10 @@ both, beyond the ids, imports and warm-up. Every whole result is compared with o
 from __future__ import annotations
 
 import argparse
-import ctypes
 import hashlib
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -42,8 +40,6 @@ WARM_UP_TOKENS = 1_000_000
 SAMPLED_FIRSTS = 100
 """tokengrams has no table of all bigrams: it is asked for one first id in this many, the time scaled."""
 
-SOURCE = Path(__file__).with_name("radix_count.c")
-
 
 def ours(ids: np.ndarray) -> Callable[[], Table]:
     from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
@@ -59,25 +55,6 @@ def ours(ids: np.ndarray) -> Callable[[], Table]:
             run = merge_runs([run, chunk]) if run else chunk
         assert run is not None
         return run
-
-    return count
-
-
-def c_radix(ids: np.ndarray) -> Callable[[], Table]:
-    library = ctypes.CDLL(os.environ["RADIX_COUNT_LIBRARY"])
-    library.radix_count.restype = ctypes.c_int64
-    library.radix_free.argtypes = [ctypes.c_void_p]
-    vocab = int(ids.max()) + 1
-
-    def count() -> Table:
-        columns = (ctypes.POINTER(ctypes.c_uint64)(), ctypes.POINTER(ctypes.c_uint64)())
-        num_rows = library.radix_count(
-            ctypes.c_void_p(ids.ctypes.data), ctypes.c_int64(ids.size), ctypes.c_int64(vocab), NUM_THREADS, *map(ctypes.byref, columns)
-        )
-        keys, counts = (np.ctypeslib.as_array(column, (num_rows,)).copy() for column in columns)
-        for column in columns:
-            library.radix_free(column)
-        return keys, counts
 
     return count
 
@@ -170,7 +147,6 @@ class Method(NamedTuple):
 
 METHODS = {
     "recallkit": Method(ours),
-    "C radix": Method(c_radix),
     "DuckDB GROUP BY (Arrow)": Method(duckdb_group_by),
     "polars streaming": Method(polars_streaming),
     "numpy sort": Method(numpy_sort),
@@ -178,10 +154,10 @@ METHODS = {
     # Within one tile: suffixes that repeat for a whole tile would take a suffix sort hours, and are no real text.
     "tokengrams": Method(tokengrams, 20_000_000),
 }
-LARGE_METHODS = ["recallkit", "C radix", "DuckDB GROUP BY (Arrow)", "polars streaming"]
+LARGE_METHODS = ["recallkit", "DuckDB GROUP BY (Arrow)", "polars streaming"]
 
 TARGETS = {
-    100: {"DuckDB GROUP BY (Arrow)": 2.0, "polars streaming": 1.2, "tokengrams": 50.0, "C radix": 1 / 2.5},
+    100: {"DuckDB GROUP BY (Arrow)": 2.0, "polars streaming": 1.2, "tokengrams": 50.0},
     500: {"DuckDB GROUP BY (Arrow)": 2.0, "polars streaming": 1.3},
 }
 """Least rate of ours as a multiple of the other's, by millions of tokens (500 for that many and more)."""
@@ -267,17 +243,6 @@ def encoder(path: Path) -> Callable[[list[str]], list[np.ndarray]]:
     return lambda texts: [np.asarray(ids).astype(np.uint16) for ids in quick.encode_batch(texts)]
 
 
-def compile_c(folder: Path) -> bool:
-    """Builds the C radix; False where there is no compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return False
-    library = folder / "radix_count.so"
-    subprocess.run([compiler, "-O3", "-march=native", "-shared", "-fPIC", "-pthread", SOURCE, "-o", library], check=True)
-    os.environ["RADIX_COUNT_LIBRARY"] = str(library)
-    return True
-
-
 def has_tokengrams(python: str) -> bool:
     return subprocess.run([python, "-c", "import tokengrams"], capture_output=True, check=False).returncode == 0
 
@@ -352,8 +317,6 @@ def main() -> None:
         path = Path(temporary) / "ids.npy"
         num_base = write_ids(path, options.tokens)
         names = LARGE_METHODS if options.tokens >= 500_000_000 else list(METHODS)
-        if not compile_c(Path(temporary)):
-            names = [name for name in names if name != "C radix"]
         if not has_tokengrams(options.tokengrams_python):
             names = [name for name in names if not name.startswith("tokengrams")]
         print(f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load before {os.getloadavg()[0]:.1f}")

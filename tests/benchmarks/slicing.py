@@ -1,4 +1,4 @@
-"""Labels, matches, looks up and slices real tokens with recallkit and with other tools, side by side: seconds, memory, targets.
+"""Labels, looks up and slices real tokens with recallkit and with other tools, side by side: seconds, memory, targets.
 
     python tests/benchmarks/slicing.py
     python tests/benchmarks/slicing.py --repeats 5 --only labels lookup
@@ -8,7 +8,7 @@ table of counts is that of 800M ids, tiled as in counting.py. Each method runs i
 turn, 2 threads: it runs once on the first sixteenth of the ids, so that nothing is compiled or imported while it is
 timed, and then once on all. Memory is the peak of that run beyond what the process held. Whole results are compared
 with ours by digest. The command `slice` runs on the shards' text, its share of the tokeniser's rate alone in that
-process is what its target is about. Matches have a peer where `pydivsufsort` is installed, which recallkit itself does not need.
+process is what its target is about.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ import sys
 import tempfile
 import time
 from functools import partial
-from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +51,16 @@ def offsets_of(ids: np.ndarray) -> np.ndarray:
     return np.append(np.arange(0, ids.size, SEQUENCE_IDS), ids.size)
 
 
-def label_ours(ids: np.ndarray, num_threads: int) -> Callable[[], Columns]:
+def label_ours(ids: np.ndarray) -> Callable[[], Columns]:
     from recallkit.slicing.label_kernels import label_bigrams
 
     offsets = offsets_of(ids)
-    return lambda: label_bigrams(ids, offsets, num_threads=num_threads)
+
+    def label() -> Columns:
+        labels = label_bigrams(ids, offsets, num_threads=NUM_THREADS)
+        return labels.distance, labels.occurrences
+
+    return label
 
 
 def label_polars(ids: np.ndarray) -> Callable[[], Columns]:
@@ -112,73 +115,6 @@ def label_duckdb(ids: np.ndarray) -> Callable[[], Columns]:
     return label
 
 
-def label_numpy(ids: np.ndarray) -> Callable[[], Columns]:
-    def label() -> Columns:
-        at = np.arange(ids.size, dtype=np.uint64)
-        inside = at % SEQUENCE_IDS > 0
-        keys = ((at // SEQUENCE_IDS) << np.uint64(32)) | (np.roll(ids, 1).astype(np.uint64) << np.uint64(16)) | ids
-        keys = keys[inside]
-        order = np.argsort(keys, kind="stable")
-        ordered = keys[order]
-        same = np.append(False, ordered[1:] == ordered[:-1])
-        rows = np.arange(order.size)
-        distance, occurrences = np.empty((2, order.size), np.int32)
-        distance[order] = np.where(same, order - np.roll(order, 1), -1)
-        occurrences[order] = rows - np.maximum.accumulate(np.where(same, 0, rows))
-        return distance, occurrences
-
-    return label
-
-
-# -------------------------------------------------------------------------------------------------------------- matches
-
-
-def match_ours(ids: np.ndarray, num_threads: int) -> Callable[[], Columns]:
-    from recallkit.slicing.label_kernels import label_bigrams
-    from recallkit.slicing.match_kernels import longest_matches
-
-    offsets = offsets_of(ids)
-    distance = label_bigrams(ids, offsets, num_threads=num_threads)[0]
-    return lambda: (longest_matches(ids, offsets, distance, num_threads=num_threads),)
-
-
-def match_divsufsort(ids: np.ndarray) -> Callable[[], Columns]:
-    """A suffix array and its common prefixes for each sequence read backwards, by libdivsufsort; the rest of the way in numba."""
-    import numba
-    import pydivsufsort
-
-    @numba.njit(nogil=True)
-    def longest_left(order: np.ndarray, common: np.ndarray, lengths: np.ndarray) -> None:
-        """`common[row]`: with the next row. Of the suffixes that begin later one of the two nearest has most in common."""
-        num = order.size
-        row_of = np.empty(num, np.int64)
-        row_of[order] = np.arange(num)
-        before, after, shared = np.arange(-1, num - 1), np.arange(1, num + 1), common.copy()
-        for begin in range(num - 1):
-            row = row_of[begin]
-            left, right = before[row], after[row]
-            with_left = shared[left] if left >= 0 else 0
-            with_right = shared[row] if right < num else 0
-            lengths[num - 2 - begin] = max(with_left, with_right, 1) - 1
-            if left >= 0:
-                after[left], shared[left] = right, min(with_left, with_right)
-            if right < num:
-                before[right] = left
-
-    def match_one(backwards: np.ndarray, lengths: np.ndarray) -> None:
-        order = np.asarray(pydivsufsort.divsufsort(backwards), np.int64)
-        longest_left(order, np.asarray(pydivsufsort.kasai(backwards, order), np.int64), lengths)
-
-    def match() -> Columns:
-        offsets = offsets_of(ids)
-        lengths = np.empty(ids.size - offsets.size + 1, np.int32)
-        for sequence, (start, end) in enumerate(pairwise(offsets.tolist())):
-            match_one(np.ascontiguousarray(ids[start:end][::-1]), lengths[start - sequence : end - sequence - 1])
-        return (lengths,)
-
-    return match
-
-
 # --------------------------------------------------------------------------------------------------------------- lookup
 
 
@@ -186,29 +122,13 @@ def table_of(folder: Path) -> Columns:
     return np.load(folder / "keys.npy"), np.load(folder / "counts.npy")
 
 
-def lookup_ours(ids: np.ndarray, folder: Path, *, num_threads: int, timed_build: bool) -> Callable[[], Columns]:
+def lookup_ours(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
     from recallkit.counting.lookup_kernels import build_index, index_rows, lookup_indexed
 
     keys, counts = table_of(folder)
-
-    def index() -> tuple[np.ndarray, np.ndarray]:
-        starts = index_rows(keys)
-        return starts, build_index(keys, counts, starts, num_threads=num_threads)
-
-    built = index()
-
-    def lookup() -> Columns:
-        starts, slots = index() if timed_build else built
-        return (lookup_indexed(keys, counts, starts, slots, ids[:-1], ids[1:], num_threads=num_threads),)
-
-    return lookup
-
-
-def lookup_search(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
-    from recallkit.counting.lookup_kernels import search_counts
-
-    keys, counts = table_of(folder)
-    return lambda: (search_counts(keys, counts, ids[:-1], ids[1:]),)
+    starts = index_rows(keys)
+    slots = build_index(keys, counts, starts, num_threads=NUM_THREADS)
+    return lambda: (lookup_indexed(keys, counts, starts, slots, ids[:-1], ids[1:], num_threads=NUM_THREADS),)
 
 
 def query_columns(ids: np.ndarray) -> dict[str, np.ndarray]:
@@ -284,22 +204,12 @@ def tokenizer_path(data: Path) -> Path:
 # -------------------------------------------------------------------------------------------------------------- running
 
 LABELS: dict[str, Callable[[np.ndarray], Callable[[], Columns]]] = {
-    "recallkit, 2 threads": partial(label_ours, num_threads=2),
-    "recallkit, 1 thread": partial(label_ours, num_threads=1),
+    "recallkit, 2 threads": label_ours,
     "polars sort+shift": label_polars,
     "DuckDB lag window": label_duckdb,
-    "numpy sort": label_numpy,
-}
-MATCHES: dict[str, Callable[[np.ndarray], Callable[[], Columns]]] = {
-    "recallkit, 2 threads": partial(match_ours, num_threads=2),
-    "recallkit, 1 thread": partial(match_ours, num_threads=1),
-    **({"divsufsort and Kasai, 1 thread": match_divsufsort} if find_spec("pydivsufsort") else {}),
 }
 LOOKUPS: dict[str, Callable[[np.ndarray, Path], Callable[[], Columns]]] = {
-    "recallkit, 2 threads": partial(lookup_ours, num_threads=2, timed_build=False),
-    "recallkit, with its index": partial(lookup_ours, num_threads=2, timed_build=True),
-    "recallkit, 1 thread": partial(lookup_ours, num_threads=1, timed_build=False),
-    "recallkit, binary search": lookup_search,
+    "recallkit, 2 threads": lookup_ours,
     "DuckDB join": lookup_duckdb,
     "polars join": lookup_polars,
 }
@@ -307,9 +217,9 @@ SLICES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "gigatoken": partial(slice_command, fast=True),
     "tokenizers": partial(slice_command, fast=False),
 }
-TASKS: dict[str, dict[str, Any]] = {"labels": LABELS, "matches": MATCHES, "lookup": LOOKUPS, "slice": SLICES}
-RIVALS = {"labels": ("polars sort+shift", "DuckDB lag window"), "matches": tuple(MATCHES)[2:], "lookup": ("DuckDB join", "polars join")}
-TARGETS = {"labels": (20.0, 45.0), "matches": (5.0, 20.0), "lookup": (3.0, 8.0)}
+TASKS: dict[str, dict[str, Any]] = {"labels": LABELS, "lookup": LOOKUPS, "slice": SLICES}
+RIVALS = {"labels": ("polars sort+shift", "DuckDB lag window"), "lookup": ("DuckDB join", "polars join")}
+TARGETS = {"labels": (20.0, 45.0), "lookup": (3.0, 8.0)}
 """At least, and to reach for: rate of ours as a multiple of the better rival's."""
 
 LEAST_SHARE = 0.8
@@ -392,8 +302,6 @@ def report(task: str, results: dict[str, list[dict[str, Any]]]) -> None:
     digests = {row["digest"] for rows in results.values() for row in rows}
     assert len(digests) == 1, f"{task}: results differ"
     print("all results equal")
-    if not RIVALS[task]:
-        return
     rival = min(RIVALS[task], key=seconds.__getitem__)
     for ours in [method for method in results if method.startswith("recallkit")]:
         ratio, (least, reach) = seconds[rival] / seconds[ours], TARGETS[task]
@@ -414,9 +322,7 @@ def report_slice(results: dict[str, list[dict[str, Any]]]) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=5, help="processes a method")
-    options.add_argument(
-        "--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, matches, lookup, slice"
-    )
+    options.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, lookup, slice")
     options.add_argument("--task", help=argparse.SUPPRESS)
     options.add_argument("--method", help=argparse.SUPPRESS)
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

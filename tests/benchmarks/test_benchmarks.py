@@ -26,12 +26,9 @@ SMALLEST = {
     "families": "llama --repeats 1",
     "gap": "--sequences 16 --repeats 1",
     "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
-    "hashes": "--tokens 100000 --repeats 1 --only kernels",
     "intervals": "mqar --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
-    "new_families": "",
     "peers_gap": "control:recall control:bigram",
-    "profiling": "--repeats 1 --shards 1",
     "reading": "--repeats 1 --shard {shard}",
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
     "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
@@ -100,8 +97,10 @@ def test_the_table_reads_what_benchmarks_print(stage):
 
 
 def test_every_kernel_is_compared_with_a_peer():
-    packages = {path.parent.name.removesuffix("_attention") for path in (ROOT / "kernels").glob("*/api.py")}
-    assert packages == {name.removesuffix("_step").removesuffix("_attention") for name in OPERATIONS}
+    benchmark = (FOLDER / "kernels.py").read_text(encoding="utf-8")
+    packages = [path.parent.name for path in (ROOT / "kernels").glob("*/api.py")]
+    assert [package for package in packages if f"recallkit.kernels.{package} import api" not in benchmark] == []
+    assert len(packages) > 5
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
