@@ -74,6 +74,17 @@ def check_shapes(**given: tuple[Tensor | None, Sequence[int]]) -> None:
             raise ValueError(f"{name} must have shape {tuple(shape)}, not {tuple(tensor.shape)}")
 
 
+def check_alike(axes: int, **given: Tensor) -> None:
+    """Raises ValueError unless the tensors, such as q, k and v, have so many axes, one shape and one floating type."""
+    first, *others = given.values()
+    if first.ndim != axes or any(x.shape != first.shape for x in others):
+        raise ValueError(
+            f"{', '.join(given)} must be of one shape with {axes} axes: {', '.join(str(tuple(x.shape)) for x in given.values())}"
+        )
+    if not first.is_floating_point() or any(x.dtype != first.dtype for x in others):
+        raise ValueError(f"{', '.join(given)} must be of one floating type: {', '.join(str(x.dtype) for x in given.values())}")
+
+
 @contextlib.contextmanager
 def preferring(impl: Impl) -> Iterator[None]:
     """A context in which `auto` means `impl`, or "torch" where a kernel cannot run. Raises ValueError for an unknown name."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_shapes, choose
+from recallkit.kernels.long_conv import reference, torch_impl
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,19 +64,13 @@ def long_conv(
         y: Tensor = long_conv_triton(u, filters, skip, bias, in_gate, out_gate, last, out_dtype)
         return y
     if chosen == "torch":
-        from recallkit.kernels.long_conv.torch_impl import long_conv_torch
-
-        return long_conv_torch(u, filters, skip, bias, in_gate, out_gate, last, spectrum).to(out_dtype)
-    from recallkit.kernels.long_conv.reference import long_conv_reference
-
-    return long_conv_reference(u, filters, skip, bias, in_gate, out_gate, last).to(out_dtype)
+        return torch_impl.long_conv_torch(u, filters, skip, bias, in_gate, out_gate, last, spectrum).to(out_dtype)
+    return reference.long_conv_reference(u, filters, skip, bias, in_gate, out_gate, last).to(out_dtype)
 
 
 def filter_spectrum(filters: Tensor, t: int) -> Tensor:
     """filters (c, k) -> their transform (c, n // 2 + 1), complex, padded as `long_conv` of t inputs needs it."""
-    from recallkit.kernels.long_conv.torch_impl import filter_spectrum_torch
-
-    return filter_spectrum_torch(filters[:, :t], t)
+    return torch_impl.filter_spectrum_torch(filters[:, :t], t)
 
 
 def _widest(tensors: tuple[Tensor | None, ...]) -> torch.dtype:
@@ -106,10 +101,8 @@ def _check(
     assert last is not None
     if not 0 <= last <= u.shape[1]:
         raise ValueError(f"last is {last}, and there are {u.shape[1]} outputs")
-    wanted = {"skip": u.shape[2:], "bias": u.shape[2:], "in_gate": u.shape, "out_gate": (u.shape[0], last, u.shape[2])}
-    for (name, shape), given in zip(wanted.items(), (skip, bias, in_gate, out_gate), strict=True):
-        if given is not None and given.shape != shape:
-            raise ValueError(f"{name} must have shape {tuple(shape)}, not {tuple(given.shape)}")
+    (b, _, c) = u.shape
+    check_shapes(skip=(skip, (c,)), bias=(bias, (c,)), in_gate=(in_gate, u.shape), out_gate=(out_gate, (b, last, c)))
     strange = [x.dtype for x in (u, filters, skip, bias, in_gate, out_gate) if x is not None and not x.dtype.is_floating_point]
     if strange:
         raise ValueError(f"long_conv takes real floating-point tensors, not {strange[0]}")

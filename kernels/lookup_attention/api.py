@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_alike, choose
+from recallkit.kernels.lookup_attention import reference, torch_impl
 
 DENSE = 16
 """Where more than one pair in this many is listed, products of all pairs on a GPU's matrix units are expected to be faster than lookups."""
@@ -40,18 +41,12 @@ def lookup_attention(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Ten
 
         out: Tensor = lookup_attention_triton(q, k, v, offsets, keys)
         return out
-    if chosen == "torch":
-        from recallkit.kernels.lookup_attention.torch_impl import lookup_attention_torch as compute
-    else:
-        from recallkit.kernels.lookup_attention.reference import lookup_attention_reference as compute
+    compute = torch_impl.lookup_attention_torch if chosen == "torch" else reference.lookup_attention_reference
     return compute(q, k, v, offsets, keys)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tensor) -> None:
-    if q.ndim != 4 or q.shape != k.shape or q.shape != v.shape:
-        raise ValueError(f"q, k and v must be (b, h, t, k) of one shape: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
-    if q.dtype != k.dtype or q.dtype != v.dtype or not q.dtype.is_floating_point:
-        raise ValueError(f"q, k and v must be of one floating type: {q.dtype}, {k.dtype}, {v.dtype}")
+    check_alike(4, q=q, k=k, v=v)
     for name, given in (("offsets", offsets), ("keys", keys)):
         if given.ndim != 1 or given.dtype != torch.int64:
             raise ValueError(f"{name} must be int64 with one axis, not {given.dtype} of {tuple(given.shape)}")

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_alike, choose
+from recallkit.kernels.masked_attention import reference, torch_impl
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from torch import Tensor
 
-    from recallkit.kernels.masked_attention.rule import Sees
+    from recallkit.kernels.masked_attention.reference import Sees
 
 _NARROWEST = 16
 """Least head width for which FlexAttention has a kernel."""
@@ -53,27 +54,15 @@ def masked_attention(
     skips blocks of 128 x 128 pairs where none is seen; forward only. `auto` takes it on a GPU where there is a key.
     Raises ValueError for shapes, types or an implementation that do not fit.
     """
-    _check(q, k, v)
+    check_alike(4, q=q, k=k, v=v)
     unnamed = "without a key the table of blocks would be computed in every call" if key is None else None
     chosen = choose("masked_attention", impl, q, k, v, unsupported=_obstacle(q), slower=unnamed)
     if chosen == "triton":
         from recallkit.kernels.masked_attention.triton_impl import masked_attention_triton
 
         return masked_attention_triton(q, k, v, sees, by_head, key, numbers or {})
-    if chosen == "torch":
-        from recallkit.kernels.masked_attention.torch_impl import masked_attention_torch as compute
-    else:
-        from recallkit.kernels.masked_attention.reference import masked_attention_reference as compute
+    compute = torch_impl.masked_attention_torch if chosen == "torch" else reference.masked_attention_reference
     return compute(q, k, v, functools.partial(sees, **numbers) if numbers else sees, by_head)
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = {tuple(x.shape) for x in (q, k, v)}
-    if q.ndim != 4 or len(shapes) > 1:
-        raise ValueError(f"q, k and v must be (b, h, t, k) of one shape: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
-    types = {x.dtype for x in (q, k, v)}
-    if len(types) > 1 or not q.dtype.is_floating_point:
-        raise ValueError(f"q, k and v must be of one floating type: {q.dtype}, {k.dtype}, {v.dtype}")
 
 
 def _obstacle(q: Tensor) -> str | None:

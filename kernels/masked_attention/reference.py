@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from recallkit.kernels.masked_attention.rule import Sees
+Sees = Callable[..., Tensor]
+"""A rule: positions of queries and keys (and heads, with `by_head`), int64 tensors that broadcast -> bool, on their device."""
 
 
 def masked_attention_reference(q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool) -> Tensor:

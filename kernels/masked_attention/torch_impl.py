@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from recallkit.kernels.masked_attention.rule import Sees
+    from recallkit.kernels.masked_attention.reference import Sees
 
 
 def masked_attention_torch(q: Tensor, k: Tensor, v: Tensor, sees: Sees, by_head: bool) -> Tensor:

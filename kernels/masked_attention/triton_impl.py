@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch.nn.attention.flex_attention import BlockMask
 
-    from recallkit.kernels.masked_attention.rule import Sees
+    from recallkit.kernels.masked_attention.reference import Sees
 
 BLOCK = 128
 """Queries and keys per block in FlexAttention."""

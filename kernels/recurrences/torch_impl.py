@@ -24,8 +24,8 @@ def _widely(run: Callable[..., tuple[Tensor, Tensor]], given: tuple[Any, ...], s
         state = None if state is None else state.to(wide)
         if v.shape[2] == 0:
             return v, first_state(state, q, v, wide)
-        q, *others = (None if x is None else x.to(wide) for x in given)
-        o, state = run(q if scale == 1 else q * scale, *others, state)
+        others = [None if x is None else x.to(wide) for x in given[1:]]
+        o, state = run(q.to(wide) if scale == 1 else q.to(wide) * scale, *others, state)
     return o.to(v.dtype), state
 
 

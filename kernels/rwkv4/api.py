@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_shapes, choose
 from recallkit.kernels.recurrences.chunks import precision
-from recallkit.kernels.rwkv4.state import NOTHING, Rwkv4State, empty_state
+from recallkit.kernels.rwkv4 import reference, torch_impl
+from recallkit.kernels.rwkv4.reference import NOTHING, Rwkv4State, empty_state
 
 if TYPE_CHECKING:
     import torch
@@ -47,10 +48,7 @@ def rwkv4_attention(
 
         y, last = rwkv4_attention_triton(k, v, decay, bonus, gate, *(state or (None, None, None)))
         return y, Rwkv4State(last[0], last[1], last[2])
-    if chosen == "torch":
-        from recallkit.kernels.rwkv4.torch_impl import rwkv4_attention_torch as compute
-    else:
-        from recallkit.kernels.rwkv4.reference import rwkv4_attention_reference as compute
+    compute = torch_impl.rwkv4_attention_torch if chosen == "torch" else reference.rwkv4_attention_reference
     wide = precision(*given)
     begin = empty_state(*k.shape[1:], dtype=wide, device=k.device) if state is None else _finite(state, wide)
     return compute(k, v, decay, bonus, begin, gate)
@@ -65,12 +63,8 @@ def _check(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State
     if k.ndim != 3:
         raise ValueError(f"k must be (t, b, d), not of shape {tuple(k.shape)}")
     _, b, d = k.shape
-    wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]
-    wanted = {"k": (k, k.shape), "v": (v, k.shape), "gate": (gate, k.shape), "decay": (decay, (d,)), "bonus": (bonus, (d,))}
-    if state is not None:
-        wanted |= {f"the state's {name}": (part, (b, d)) for name, part in zip(Rwkv4State._fields, state, strict=True)}
-    for name, (given, shape) in wanted.items():
-        if given is not None and given.shape != shape:
-            raise ValueError(f"{name} must have shape {tuple(shape)}, not {tuple(given.shape)}")
-        if given is not None and not given.is_floating_point():
-            raise ValueError(f"{name} must be a floating-point tensor, not {given.dtype}")
+    check_shapes(v=(v, k.shape), gate=(gate, k.shape), decay=(decay, (d,)), bonus=(bonus, (d,)))
+    check_shapes(**{f"the state's {name}": (part, (b, d)) for name, part in zip(Rwkv4State._fields, state or (), strict=bool(state))})
+    strange = [x.dtype for x in (k, v, gate, decay, bonus, *(state or ())) if x is not None and not x.is_floating_point()]
+    if strange:
+        raise ValueError(f"rwkv4_attention takes floating-point tensors, not {strange[0]}")

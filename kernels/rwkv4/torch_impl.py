@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from recallkit.kernels.elementwise_recurrence import linear_scan
-from recallkit.kernels.rwkv4.state import Rwkv4State
+from recallkit.kernels.rwkv4.reference import Rwkv4State
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from recallkit.kernels.launch import Launcher
-from recallkit.kernels.rwkv4.state import NOTHING as EMPTY
+from recallkit.kernels.rwkv4.reference import NOTHING as EMPTY
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 NOTHING = tl.constexpr(EMPTY)

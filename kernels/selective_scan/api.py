@@ -7,9 +7,10 @@ Each of d channels has n state entries; A = `rates`, B = `write`, C = `read`, D 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_shapes, choose
+from recallkit.kernels.selective_scan import reference, torch_impl
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,18 +41,8 @@ def selective_scan(
     text sequentially: the b d channels run in parallel, 32 per warp. With b d < 16896 an H200 has schedulers without a warp.
     Raises ValueError for shapes or an implementation that do not fit.
     """
-    _check(x, dt, rates, write, read, start, skip, gate)
-    chosen = _choose("selective_scan", impl, x, dt, rates, write, read, start, skip, gate)
-    if chosen == "triton":
-        from recallkit.kernels.selective_scan.triton_impl import selective_scan_triton
-
-        y, last = selective_scan_triton(x, dt, rates, write, read, start, skip, gate)
-        return y, last
-    if chosen == "torch":
-        from recallkit.kernels.selective_scan.torch_impl import selective_scan_torch as compute
-    else:
-        from recallkit.kernels.selective_scan.reference import selective_scan_reference as compute
-    return compute(x, dt, rates, write, read, start, skip, gate)
+    y, last = _run("selective_scan", impl, (x, dt, rates, write, read, start, skip, gate))
+    return y, last
 
 
 def selective_scan_step(
@@ -72,43 +63,24 @@ def selective_scan_step(
     """
     x, dt, write, read = (given.unsqueeze(0) for given in (x, dt, write, read))
     gate = None if gate is None else gate.unsqueeze(0)
-    _check(x, dt, rates, write, read, state, skip, gate)
-    chosen = _choose("selective_scan_step", impl, x, dt, rates, write, read, state, skip, gate)
-    if chosen == "triton":
-        from recallkit.kernels.selective_scan.triton_impl import selective_scan_triton
-
-        y, last = selective_scan_triton(x, dt, rates, write, read, state, skip, gate)
-        return y.squeeze(0), last
-    if chosen == "torch":
-        from recallkit.kernels.selective_scan.torch_impl import selective_scan_step_torch as compute
-    else:
-        from recallkit.kernels.selective_scan.reference import selective_scan_reference as compute
-    y, last = compute(x, dt, rates, write, read, state, skip, gate)
+    y, last = _run("selective_scan_step", impl, (x, dt, rates, write, read, state, skip, gate))
     return y.squeeze(0), last
 
 
-def _choose(op: str, impl: Impl, x: Tensor, dt: Tensor, rates: Tensor, *others: Tensor | None) -> str:
-    n = rates.shape[1]
-    wide = f"a channel's state has {n} entries, more than {MOST_STATE}" if n > MOST_STATE else None
-    return choose(op, impl, x, dt, rates, *others, unsupported=wide)
-
-
-def _check(
-    x: Tensor,
-    dt: Tensor,
-    rates: Tensor,
-    write: Tensor,
-    read: Tensor,
-    start: Tensor | None,
-    skip: Tensor | None,
-    gate: Tensor | None,
-) -> None:
+def _run(op: str, impl: Impl, given: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]) -> Any:
+    x, dt, rates, write, read, start, skip, gate = given
     if x.ndim != 3 or rates.ndim != 2 or rates.shape[0] != x.shape[2] or rates.shape[1] == 0:
         raise ValueError(f"x (..., b, d) and rates (d, n) do not fit: {tuple(x.shape)}, {tuple(rates.shape)}")
     (t, b, d), n = x.shape, rates.shape[1]
-    wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]
-    wanted = {"dt": (dt, (t, b, d)), "write": (write, (t, b, n)), "read": (read, (t, b, n)), "state": (start, (b, n, d))}
-    wanted |= {"skip": (skip, (d,)), "gate": (gate, (t, b, d))}
-    for name, (given, shape) in wanted.items():
-        if given is not None and given.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}, not {tuple(given.shape)}")
+    check_shapes(dt=(dt, (t, b, d)), write=(write, (t, b, n)), read=(read, (t, b, n)), state=(start, (b, n, d)))
+    check_shapes(skip=(skip, (d,)), gate=(gate, (t, b, d)))
+    wide = f"a channel's state has {n} entries, more than {MOST_STATE}" if n > MOST_STATE else None
+    chosen = choose(op, impl, *given, unsupported=wide)
+    if chosen == "triton":
+        from recallkit.kernels.selective_scan.triton_impl import selective_scan_triton
+
+        y, last = selective_scan_triton(*given)
+        return y, last
+    if chosen == "reference":
+        return reference.selective_scan_reference(*given)
+    return (torch_impl.selective_scan_step_torch if op.endswith("step") else torch_impl.selective_scan_torch)(*given)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_shapes, choose
+from recallkit.kernels.short_conv import reference, torch_impl
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,10 +49,7 @@ def short_conv(
 
         y, latest = short_conv_triton(u, taps, bias, history, activation == "silu", gate)
         return y, latest
-    if chosen == "torch":
-        from recallkit.kernels.short_conv.torch_impl import short_conv_torch as compute
-    else:
-        from recallkit.kernels.short_conv.reference import short_conv_reference as compute
+    compute = torch_impl.short_conv_torch if chosen == "torch" else reference.short_conv_reference
     return compute(u, taps, bias, history, activation, gate), _latest_inputs(u, history, k - 1)
 
 
@@ -70,9 +68,6 @@ def _check(u: Tensor, taps: Tensor, bias: Tensor | None, history: Tensor | None,
     if u.ndim != 3 or taps.ndim != 2 or taps.shape[0] != u.shape[2] or taps.shape[1] == 0:
         raise ValueError(f"u (b, t, c) and taps (c, k) do not fit: {tuple(u.shape)}, {tuple(taps.shape)}")
     (b, t, c), k = u.shape, taps.shape[1]
-    wanted = {"bias": (bias, (c,)), "history": (history, (b, k - 1, c)), "gate": (gate, (b, t, c))}
-    for name, (given, shape) in wanted.items():
-        if given is not None and given.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}, not {tuple(given.shape)}")
+    check_shapes(bias=(bias, (c,)), history=(history, (b, k - 1, c)), gate=(gate, (b, t, c)))
     if activation not in (None, "silu"):
         raise ValueError(f"activation must be 'silu' or None, not {activation!r}")

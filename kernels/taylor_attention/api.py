@@ -3,7 +3,7 @@
     y_i = sum_j<=i w_ij v_j / (sum_j<=i w_ij + eps)      w_ij = phi(q_i).phi(k_j) = 1 + s + s^2/2,  s = q_i.k_j/sqrt(f)
 
 (Based, arXiv 2402.18668, section 4.1.) w is never below 1/2, so that eps has no effect in practice. The state is the sum of phi(k_j) v_j^T
-and of phi(k_j), features in the order of `features.py`.
+and of phi(k_j), features in the order of `state.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 
 from recallkit.kernels.choice import Impl, choose
-from recallkit.kernels.taylor_attention.features import num_taylor_features
-from recallkit.kernels.taylor_attention.state import TaylorState, zero_state
+from recallkit.kernels.taylor_attention import reference, torch_impl
+from recallkit.kernels.taylor_attention.state import TaylorState, num_taylor_features, zero_state
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,12 +64,8 @@ def taylor_attention(
         y, *after = taylor_attention_triton(q, k, v, *(state or (None, None)), eps, final_state)
         return y, TaylorState(*after) if final_state else None
     if chosen == "torch":
-        from recallkit.kernels.taylor_attention.torch_impl import taylor_attention_torch
-
-        return taylor_attention_torch(q, k, v, state, eps, final_state)
-    from recallkit.kernels.taylor_attention.reference import taylor_attention_reference
-
-    y, last = taylor_attention_reference(q, k, v, state or zero_state(q, v), eps)
+        return torch_impl.taylor_attention_torch(q, k, v, state, eps, final_state)
+    y, last = reference.taylor_attention_reference(q, k, v, state or zero_state(q, v), eps)
     return y, last if final_state else None
 
 
@@ -88,10 +84,7 @@ def taylor_attention_step(
 
         y, *after = taylor_attention_step_triton(q, k, v, *state, eps)
         return y, TaylorState(*after)
-    if chosen == "torch":
-        from recallkit.kernels.taylor_attention.torch_impl import taylor_attention_step_torch as compute
-    else:
-        from recallkit.kernels.taylor_attention.reference import taylor_attention_step_reference as compute
+    compute = torch_impl.taylor_attention_step_torch if chosen == "torch" else reference.taylor_attention_step_reference
     return compute(q, k, v, state, eps)
 
 

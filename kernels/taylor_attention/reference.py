@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.taylor_attention.features import taylor_features
-from recallkit.kernels.taylor_attention.state import TaylorState
+from recallkit.kernels.taylor_attention.state import TaylorState, taylor_features
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recallkit.kernels.linear_attention import CHUNK, LinearState, linear_attention_chunked, linear_attention_step
-from recallkit.kernels.taylor_attention.features import taylor_features, taylor_scores
-from recallkit.kernels.taylor_attention.state import TaylorState
+from recallkit.kernels.taylor_attention.state import TaylorState, taylor_features, taylor_scores
 
 if TYPE_CHECKING:
     from torch import Tensor

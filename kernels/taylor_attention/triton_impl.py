@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from recallkit.kernels.launch import Launcher, operand_type
-from recallkit.kernels.taylor_attention.features import num_taylor_features
+from recallkit.kernels.taylor_attention.state import num_taylor_features
 
 CHUNK = 256
 """Tokens per chunk. Outputs depend on it, within rounding. Shorter chunks have more states to write and to read, longer ones
@@ -31,7 +31,7 @@ two does not round, and no weight, being at least 1/2, becomes small enough to l
 
 @triton.jit
 def _factors(n, F: tl.constexpr):
-    """Feature n as (a, b, scale): x_a x_b scale, where entry F of x is a one. See `features.py`."""
+    """Feature n as (a, b, scale): x_a x_b scale, where entry F of x is a one. See `state.py`."""
     pair = n - 1 - F
     turn = pair // F
     a = tl.where(n == 0, F, tl.where(n <= F, n - 1, pair % F))

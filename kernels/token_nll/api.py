@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from recallkit.kernels.choice import Impl, choose
-from recallkit.kernels.token_nll.result import TokenNll
+from recallkit.kernels.token_nll import reference, torch_impl
+from recallkit.kernels.token_nll.reference import TokenNll
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +38,7 @@ def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor |
             from recallkit.kernels.token_nll.triton_impl import token_nll_triton
 
             return TokenNll(*token_nll_triton(hidden, weight, targets, bias))
-        if chosen == "torch":
-            from recallkit.kernels.token_nll.torch_impl import token_nll_torch as compute
-        else:
-            from recallkit.kernels.token_nll.reference import token_nll_reference as compute
+        compute = torch_impl.token_nll_torch if chosen == "torch" else reference.token_nll_reference
         asked = targets >= 0
         nll, argmax, rank = compute(hidden, weight, targets.clamp(min=0), bias)
         return TokenNll(torch.where(asked, nll, 0), argmax, torch.where(asked, rank, -1))
@@ -48,9 +46,7 @@ def token_nll(hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor |
 
 def logits_nll(logits: Tensor, targets: Tensor) -> TokenNll:
     """The same from logits (n, vocab) that a model computed itself; reduced in float32 a few rows at a time."""
-    from recallkit.kernels.token_nll.torch_impl import logits_nll_torch
-
-    return logits_nll_torch(logits, targets)
+    return torch_impl.logits_nll_torch(logits, targets)
 
 
 def _check(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from recallkit.kernels.token_nll.result import TokenNll
-
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class TokenNll(NamedTuple):
+    """Per token, all of shape (n,)."""
+
+    nll: Tensor  # float32, nats
+    argmax: Tensor  # int64
+    rank: Tensor  # int64, 0 = best
 
 
 def token_nll_reference(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> TokenNll:

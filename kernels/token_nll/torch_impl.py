@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.token_nll.result import TokenNll
+from recallkit.kernels.token_nll.reference import TokenNll
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.choice import Impl, choose
+from recallkit.kernels.choice import Impl, check_alike, choose
+from recallkit.kernels.window_attention import reference, torch_impl
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from recallkit.kernels.window_attention.ring import WindowState
+    from recallkit.kernels.window_attention.state import WindowState
 
 
 def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl = "auto") -> Tensor:
@@ -27,19 +28,15 @@ def window_attention(q: Tensor, k: Tensor, v: Tensor, window: int, *, impl: Impl
     CUDA only: it cannot be interpreted, so on CPU it raises. Where the window covers the text, `auto` takes "torch".
     Raises ValueError for shapes, types or an implementation that do not fit.
     """
-    if q.ndim != 4 or not q.shape == k.shape == v.shape or not q.dtype == k.dtype == v.dtype:
-        found = ", ".join(f"{name} {_described(x)}" for name, x in (("q", q), ("k", k), ("v", v)))
-        raise ValueError(f"q, k, v must be of one shape (b, h, t, k) and one dtype: {found}")
+    check_alike(4, q=q, k=k, v=v)
     _check_window(window)
     covered = "the window covers the text, which is causal attention" if q.shape[2] <= window else None
     chosen = choose("window_attention", impl, q, k, v, unsupported=_flex_obstacle(q), slower=covered)
     if chosen == "triton":
-        from recallkit.kernels.window_attention.triton_impl import window_attention_triton as attend
-    elif chosen == "torch":
-        from recallkit.kernels.window_attention.torch_impl import window_attention_torch as attend
-    else:
-        from recallkit.kernels.window_attention.reference import window_attention_reference as attend
-    return attend(q, k, v, window)
+        from recallkit.kernels.window_attention.triton_impl import window_attention_triton
+
+        return window_attention_triton(q, k, v, window)
+    return (torch_impl.window_attention_torch if chosen == "torch" else reference.window_attention_reference)(q, k, v, window)
 
 
 def window_attention_step(
@@ -67,11 +64,10 @@ def window_attention_step(
     _check_step(q, k, v, state, rope_width, inplace=inplace)
     chosen = choose("window_attention_step", impl, q, k, v, *state)
     if chosen == "triton":
-        from recallkit.kernels.window_attention.triton_impl import step_triton as step
-    elif chosen == "torch":
-        from recallkit.kernels.window_attention.torch_impl import step_torch as step
-    else:
-        from recallkit.kernels.window_attention.reference import step_reference as step
+        from recallkit.kernels.window_attention.triton_impl import step_triton
+
+        return step_triton(q, k, v, state, rope_base, rope_width, inplace)
+    step = torch_impl.step_torch if chosen == "torch" else reference.step_reference
     return step(q, k, v, state, rope_base, rope_width, inplace)
 
 
@@ -86,17 +82,15 @@ def _flex_obstacle(q: Tensor) -> str | None:
 
 def _check_step(q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width: int, *, inplace: bool) -> None:
     keys, values, seen = state
-    if q.ndim != 3 or not q.shape == k.shape == v.shape:
-        raise ValueError(f"q, k, v must be of one shape (b, h, k): {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+    check_alike(3, q=q, k=k, v=v)
     b, h, width = q.shape
     if keys.ndim != 4 or keys.shape != values.shape or (*keys.shape[:2], keys.shape[3]) != (b, h, width):
         raise ValueError(f"rings must be ({b}, {h}, window, {width}): keys {tuple(keys.shape)}, values {tuple(values.shape)}")
     _check_window(keys.shape[2])
-    if not q.dtype == k.dtype == v.dtype == keys.dtype == values.dtype:
-        kinds = ", ".join(str(x.dtype) for x in (q, k, v, keys, values))
-        raise ValueError(f"q, k, v and the rings' keys and values must be of one dtype: {kinds}")
+    if not q.dtype == keys.dtype == values.dtype:
+        raise ValueError(f"the rings must be of the floating type of q, {q.dtype}, not {keys.dtype} and {values.dtype}")
     if seen.shape != (b,) or seen.dtype != torch.int64:
-        raise ValueError(f"seen must be int64 of shape ({b},), not {_described(seen)}")
+        raise ValueError(f"seen must be int64 of shape ({b},), not {seen.dtype} of {tuple(seen.shape)}")
     if not 0 <= rope_width <= width or rope_width % 2:
         raise ValueError(f"rope_width must be even and at most {width}, not {rope_width}")
     if inplace and not (keys.is_contiguous() and values.is_contiguous()):
@@ -106,7 +100,3 @@ def _check_step(q: Tensor, k: Tensor, v: Tensor, state: WindowState, rope_width:
 def _check_window(window: int) -> None:
     if window < 1:
         raise ValueError(f"a window of {window} keys sees nothing")
-
-
-def _described(x: Tensor) -> str:
-    return f"{x.dtype} of {tuple(x.shape)}"

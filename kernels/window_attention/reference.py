@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.window_attention.ring import WindowState
+from recallkit.kernels.window_attention.state import WindowState
 
 if TYPE_CHECKING:
     from torch import Tensor

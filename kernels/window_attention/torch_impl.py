@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.kernels.window_attention.ring import WindowState, written_ring
-from recallkit.kernels.window_attention.rotation import rotate
+from recallkit.kernels.window_attention.state import WindowState, rotate, written_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable

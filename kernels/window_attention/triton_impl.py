@@ -17,8 +17,7 @@ from torch import Tensor
 
 from recallkit.kernels.launch import Launcher
 from recallkit.kernels.masked_attention.api import masked_attention
-from recallkit.kernels.window_attention.ring import WindowState
-from recallkit.kernels.window_attention.rotation import frequencies
+from recallkit.kernels.window_attention.state import WindowState, frequencies
 
 
 def window_attention_triton(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.architecture import ArchitectureConfig
     from recallkit.models.protocol import Sharing
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.ablation import Ablation
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.protocol import Continuation, Sharing
     from recallkit.models.states import Layout
 

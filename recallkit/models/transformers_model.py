@@ -18,7 +18,7 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import logits_nll, token_nll
-from recallkit.kernels.token_nll.result import TokenNll
+from recallkit.kernels.token_nll.reference import TokenNll
 from recallkit.models import probes
 from recallkit.models.precision import widened
 from recallkit.models.resources import memory_errors

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from recallkit.kernels.token_nll.result import TokenNll
+    from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.protocol import ModelRequest, ScoringModel, Sharing
 
 _PROBED_IDS = 64

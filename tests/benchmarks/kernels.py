@@ -242,7 +242,7 @@ def window_attention(setting: Setting) -> Iterator[Case]:
 @operation
 def window_attention_step(setting: Setting) -> Iterator[Case]:
     from recallkit.kernels.window_attention import api
-    from recallkit.kernels.window_attention.ring import WindowState
+    from recallkit.kernels.window_attention.state import WindowState
 
     h, k, position = 16, 64, 1000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,19 @@ import torch
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else products on a GPU warn that they are not deterministic
 
 
+RUNS_A_KERNEL = ("triton", "kernel", "configuration", "torch_can_trace")
+"""Words in the names of tests of this folder that run a kernel in the interpreter."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where a selection without pyproject.toml's default brings them, tests for a GPU are skipped where there is none."""
+    """Marks tests that run a kernel `kernels`: CI runs them where kernels/ changed.
+
+    Where a selection without pyproject.toml's default brings them, tests for a GPU are skipped where there is none.
+    """
     for item in items:
+        if item.path.parent == Path(__file__).parent and any(word in item.name for word in RUNS_A_KERNEL):
+            item.add_marker(pytest.mark.kernels)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
 

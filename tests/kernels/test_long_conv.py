@@ -313,6 +313,7 @@ def compiled_cases() -> list[Case]:
     return found
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     assert_compiles(compiled_cases(), matrix="HGMMA")
 

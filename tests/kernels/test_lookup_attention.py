@@ -305,6 +305,7 @@ def compiled_cases() -> list[Case]:
     return found
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills():
     """But for one register of the first configuration in float32, once a query, with some versions of Triton: docs/gpu.md."""
     import triton

@@ -349,6 +349,7 @@ def compiled_cases() -> list[Case]:
     return [*texts, case("bf16", 16, 0, **halves)]
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills_and_little_but_powers_is_slow():
     found = assert_compiles(compiled_cases(), matrix=None)
     for resources in found[:-1]:

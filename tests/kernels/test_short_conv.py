@@ -292,6 +292,7 @@ def compiled_cases() -> list[Case]:
     return [*halves, *floats, case("bf16", 4, "STEP", t=1, taps_c=4, taps_k=1)]
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills():
     assert all(not resources.shared for resources in assert_compiles(compiled_cases(), matrix=None)[:-1])
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from recallkit.kernels.choice import preferring
 from recallkit.kernels.taylor_attention import torch_impl
 from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
-from recallkit.kernels.taylor_attention.features import num_taylor_features, taylor_features, taylor_scores
-from recallkit.kernels.taylor_attention.state import TaylorState, zero_state
+from recallkit.kernels.taylor_attention.state import TaylorState, num_taylor_features, taylor_features, taylor_scores, zero_state
 from recallkit.models.mixers.linear_attention import LinearAttention
 from tests.kernels.checks import DEVICE, assert_close, draw, pairwise, relative_error
 from tests.kernels.compilation import Case, assert_compiles
@@ -399,6 +398,7 @@ def compiled_step_and_prefix() -> list[Case]:
     return [*found, Case(f"{KERNEL}:prefix_kernel", sums, f"{KERNEL}:PREFIXES")]
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     halves = compiled_cases("bf16", 16, 64) + compiled_cases("fp16", 24, 100, 1)
     found = assert_compiles(halves + compiled_cases("fp32", 16, 64) + compiled_step_and_prefix(), matrix=None)

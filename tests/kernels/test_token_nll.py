@@ -9,7 +9,7 @@ import torch
 
 from recallkit.kernels.token_nll import torch_impl
 from recallkit.kernels.token_nll.api import logits_nll, token_nll
-from recallkit.kernels.token_nll.result import TokenNll
+from recallkit.kernels.token_nll.reference import TokenNll
 from tests.kernels.checks import DEVICE, TOLERANCES, pairwise
 from tests.kernels.compilation import Case, assert_compiles
 
@@ -342,5 +342,10 @@ def compiled_cases() -> list[Case]:
     return found
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     assert_compiles(compiled_cases(), matrix="HGMMA")
+
+
+def test_one_kernel_compiles_for_a_gpu_and_multiplies_halves_on_matrix_units():
+    assert_compiles(compiled_cases()[:1], matrix="HGMMA")

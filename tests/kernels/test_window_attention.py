@@ -11,8 +11,7 @@ from torch import Tensor
 
 from recallkit.kernels.choice import preferring
 from recallkit.kernels.window_attention.api import window_attention, window_attention_step
-from recallkit.kernels.window_attention.ring import WindowState, empty_window, positions_in_ring, written_ring
-from recallkit.kernels.window_attention.rotation import rotate
+from recallkit.kernels.window_attention.state import WindowState, empty_window, positions_in_ring, rotate, written_ring
 from recallkit.models.mixers.sliding_window import SlidingWindow
 from tests.kernels.checks import DEVICE, TOLERANCES, assert_close, draw, of_the_compiler, pairwise
 from tests.kernels.compilation import Case, assert_compiles
@@ -318,7 +317,7 @@ def test_the_mixer_steps_with_the_kernel(options, monkeypatch):
     ("change", "message"),
     [
         ({"q": torch.zeros(2, 3, 4)}, "one shape"),
-        ({"v": torch.zeros(2, 1, 8, dtype=torch.float64)}, "one dtype"),
+        ({"v": torch.zeros(2, 1, 8, dtype=torch.float64)}, "one floating type"),
         ({"keys": torch.zeros(2, 1, 4, 6)}, "rings must be"),
         ({"values": torch.zeros(2, 1, 5, 8)}, "rings must be"),
         ({"keys": torch.zeros(2, 1, 0, 8), "values": torch.zeros(2, 1, 0, 8)}, "sees nothing"),
@@ -343,7 +342,7 @@ def test_what_does_not_fit_a_text_is_named():
     for q, k, window, message in (
         (x, x[:, :, :3], 4, "one shape"),
         (x[0], x[0], 4, "one shape"),
-        (x, x.double(), 4, "dtype"),
+        (x, x.double(), 4, "floating type"),
         (x, x, 0, "sees"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -376,6 +375,7 @@ def compiled_cases() -> list[Case]:
     return found
 
 
+@pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills():
     assert_compiles(compiled_cases(), matrix=None)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import nn
 
-from recallkit.kernels.taylor_attention.features import num_taylor_features, taylor_features, taylor_scores
+from recallkit.kernels.taylor_attention.state import num_taylor_features, taylor_features, taylor_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

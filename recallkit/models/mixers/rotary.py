@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.window_attention.rotation import rotate
+from recallkit.kernels.window_attention.state import rotate
 
 if TYPE_CHECKING:
     from torch import Tensor

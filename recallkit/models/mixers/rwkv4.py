@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.rwkv4.api import rwkv4_attention
-from recallkit.kernels.rwkv4.state import Rwkv4State, empty_state
+from recallkit.kernels.rwkv4.reference import Rwkv4State, empty_state
 from recallkit.models.mixers.api import Mixer, State, applied, linear_flops, widened
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from recallkit.kernels.window_attention.api import window_attention, window_attention_step
-from recallkit.kernels.window_attention.ring import WindowState, empty_window, positions_in_ring, written_ring
+from recallkit.kernels.window_attention.state import WindowState, empty_window, positions_in_ring, written_ring
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.short_conv import read_convolved
 

@@ -1,4 +1,4 @@
-"""Rings of the latest keys or values: which position is in which slot, and how further ones are written.
+"""Rings of the latest keys or values, which position is in which slot and how further ones are written; rotation by positions.
 
 With a window of 4 a row that has read 6 tokens has positions 4, 5, 2, 3 in slots 0 to 3: the next one, 6, overwrites slot 2.
 """
@@ -53,3 +53,29 @@ def written_ring(ring: Tensor, x: Tensor, seen: Tensor, *, inplace: bool = False
         written = ring.clone(memory_format=torch.contiguous_format)
     written[rows, :, slots] = latest
     return written
+
+
+def rotate(x: Tensor, positions: Tensor, *, base: float = 10000.0, width: int) -> Tensor:
+    """x: (b, h, t, k), positions: (t,) or (b, t) -> x with the first `width` entries of every head rotated, in the type of `x`.
+
+    Half-split, as in Llama, GPT-NeoX and FlashAttention: entry i is paired with entry i + width/2 and the pair is rotated by
+    position * base^(-2 i / width) (RoFormer, arXiv 2104.09864, equation 15). Other entries are unchanged.
+    Angles are computed in float64: in float32 they would be off by 1e-2 at position 1e5.
+    """
+    if width == 0:
+        return x
+    half = width // 2
+    angles = positions.to(torch.float64)[..., None] * frequencies(base, width, x.device)
+    if angles.dim() == 3:
+        angles = angles[:, None]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    first, second = x[..., :half].to(wide), x[..., half:width].to(wide)
+    cos, sin = angles.cos().to(wide), angles.sin().to(wide)
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+    return turned if width == x.shape[-1] else torch.cat([turned, x[..., width:]], dim=-1)
+
+
+def frequencies(base: float, width: int, device: torch.device) -> Tensor:
+    """Radians per position by which each of width / 2 pairs is rotated, the fastest first; float64."""
+    half = width // 2
+    return base ** (-torch.arange(half, dtype=torch.float64, device=device) / half)
