@@ -1,5 +1,6 @@
 """Repetition in a text: repeated bigrams by source, their distances and positions."""
 
-from recallkit.profiling.run import ProfileOptions, profile, profile_slices, stop_words, token_mask, token_texts
+from recallkit.profiling.content import stop_words, token_mask, token_texts
+from recallkit.profiling.run import ProfileOptions, profile, profile_slices
 
 __all__ = ["ProfileOptions", "profile", "profile_slices", "stop_words", "token_mask", "token_texts"]

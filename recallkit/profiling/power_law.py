@@ -19,8 +19,6 @@ MIN_TAIL = 100
 """Fewest distances that a distribution is fitted to."""
 MIN_REACH = 8
 """The tail extends from x_min to at least 8 x_min: a straight line over fewer octaves is little evidence of a power law."""
-_MAX_STEPS = 200
-_PRECISION = 1e-12
 _STEEPEST = 50.0
 """Exponents are searched in -50..50: beyond, all mass is on a single distance."""
 
@@ -47,12 +45,6 @@ class PowerLaw:
     alpha_exposed: float | None
 
 
-def cut_points(x_max: int, given: int | None = None) -> list[int]:
-    """Distances at which a tail may begin: the powers of two up to `x_max`, and `given`, in ascending order."""
-    powers = {1 << exponent for exponent in range(max(1, x_max).bit_length())}
-    return sorted(powers | ({given} if given is not None else set()))
-
-
 def fit_power_law(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw | None:
     """The power law of distances 1..x_max; `histogram[d]` (int64, x_max + 1 entries) is the number of distances d.
 
@@ -61,7 +53,8 @@ def fit_power_law(histogram: np.ndarray, x_min: int | None = None) -> PowerLaw |
     MIN_TAIL distances, or if all are equal.
     """
     x_max = len(histogram) - 1
-    starts = [x_min] if x_min is not None else [s for s in cut_points(x_max) if s == 1 or MIN_REACH * s <= x_max]
+    powers = [1 << exponent for exponent in range(max(1, x_max).bit_length())]
+    starts = [x_min] if x_min is not None else [start for start in powers if start == 1 or MIN_REACH * start <= x_max]
     fits = [(ks, start, alpha) for start in starts if (found := _fit_tail(histogram, start)) is not None for alpha, ks in [found]]
     if not fits:
         return None
@@ -74,8 +67,16 @@ def tail_alpha(mean_log: float, x_min: int, x_max: int) -> float | None:
 
     It decreases in the mean, so that percentiles of resampled means give those of resampled exponents.
     """
+    from scipy.optimize import brentq  # type: ignore[import-untyped]
+
     logs = np.log(np.arange(x_min, x_max + 1))
-    return _solve_alpha(mean_log, logs, np.zeros(len(logs)))
+
+    def excess(alpha: float) -> float:
+        return float(np.exp(_log_masses(np.array([-alpha]), logs[None], np.zeros(len(logs)))) @ logs) - mean_log
+
+    if not excess(-_STEEPEST) > 0 > excess(_STEEPEST):
+        return None
+    return float(brentq(excess, -_STEEPEST, _STEEPEST, xtol=1e-13))
 
 
 def power_law_masses(alpha: float, x_min: int, x_max: int) -> np.ndarray:
@@ -105,21 +106,22 @@ def _compared(histogram: np.ndarray, x_min: int, alpha: float, ks: float) -> Pow
     support = np.arange(x_min, x_max + 1, dtype=np.float64)
     shares = histogram[x_min:] / histogram[x_min:].sum()
     logs, even = np.log(support), np.zeros(len(support))
-    own = float(shares @ _log_masses(np.array([-alpha]), logs[None], even))
-
-    def gain(statistics: Sequence[np.ndarray], start: Sequence[float], weight: np.ndarray) -> tuple[float, np.ndarray] | None:
-        table = np.stack(statistics)
-        theta = _solve(table, table @ shares, weight, np.array(start))
-        return None if theta is None else (float(shares @ _log_masses(theta, table, weight)) - own, theta)
-
     room = np.log(x_max + 1 - support)  # of x_max + 1 predictions, so many are at least d after the first
+    of_power_law = float(shares @ _log_masses(np.array([-alpha]), logs[None], even))
+
+    def gain(statistics: Sequence[np.ndarray], start: Sequence[float], weight: np.ndarray) -> tuple[float | None, np.ndarray | None]:
+        theta = _most_likely(np.stack(statistics), shares, weight, np.array(start))
+        if theta is None:
+            return None, None
+        return float(shares @ _log_masses(theta, np.stack(statistics), weight)) - of_power_law, theta
+
     mean = float(shares @ support) - x_min
-    geometric = gain([support / x_max], [x_max * float(np.log(mean / (1 + mean)))], even)
-    lognormal = gain([logs, logs**2], [-alpha, 0.0], even) if np.count_nonzero(shares) > 2 else None
-    exposed = gain([logs], [-alpha], room)
-    gains = [None if found is None else found[0] for found in (geometric, lognormal, exposed)]
-    alpha_exposed = None if exposed is None else -float(exposed[1][0])
-    return PowerLaw(alpha, x_min, x_max, int(histogram[x_min:].sum()), ks, gains[0], gains[1], gains[2], alpha_exposed)
+    geometric, _ = gain([support / x_max], [x_max * float(np.log(mean / (1 + mean)))], even)
+    lognormal, _ = gain([logs, logs**2], [-alpha, 0.0], even) if np.count_nonzero(shares) > 2 else (None, None)
+    exposed, theta = gain([logs], [-alpha], room)
+    return PowerLaw(
+        alpha, x_min, x_max, int(histogram[x_min:].sum()), ks, geometric, lognormal, exposed, None if theta is None else -float(theta[0])
+    )
 
 
 def _log_masses(theta: np.ndarray, statistics: np.ndarray, log_weight: np.ndarray) -> np.ndarray:
@@ -130,47 +132,23 @@ def _log_masses(theta: np.ndarray, statistics: np.ndarray, log_weight: np.ndarra
     return masses
 
 
-def _solve_alpha(mean: float, logs: np.ndarray, log_weight: np.ndarray) -> float | None:
-    """The alpha whose mean of ln d is `mean`: Newton's method, with bisection if a step would leave the bracket."""
-    low, high = -_STEEPEST, _STEEPEST
-    alpha = 1.0
-    for _ in range(_MAX_STEPS):
-        masses = np.exp(_log_masses(np.array([-alpha]), logs[None], log_weight))
-        expected = float(masses @ logs)
-        low, high = (alpha, high) if expected > mean else (low, alpha)
-        variance = float(masses @ (logs - expected) ** 2)
-        following = alpha + (expected - mean) / variance if variance > 0 else np.nan
-        if not low < following < high:
-            following = (low + high) / 2
-        if abs(following - alpha) <= _PRECISION * max(1.0, abs(alpha)):
-            return None if abs(following) > _STEEPEST - 1e-6 else float(following)
-        alpha = following
-    return None
+def _most_likely(statistics: np.ndarray, shares: np.ndarray, log_weight: np.ndarray, start: np.ndarray) -> np.ndarray | None:
+    """Parameters (k,) of the highest likelihood for `shares` (n,) of the distances, from `start` on; None where none is found.
 
+    The likelihood is concave: its gradient is the difference of the means of the statistics, its curvature their covariance.
+    """
+    from scipy.optimize import minimize
 
-def _solve(statistics: np.ndarray, means: np.ndarray, log_weight: np.ndarray, theta: np.ndarray) -> np.ndarray | None:
-    """Parameters (k,) at which the means of `statistics` (k, n) are `means` (k,): Newton's method with step halving."""
+    means = statistics @ shares
 
-    def cost(at: np.ndarray) -> float:
-        exponents = at @ statistics + log_weight
-        return float(exponents.max() + np.log(np.exp(exponents - exponents.max()).sum()) - at @ means)
+    def cost(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = _log_masses(theta, statistics, log_weight)
+        return -float(shares @ logs), statistics @ np.exp(logs) - means
 
-    best = cost(theta)
-    for _ in range(_MAX_STEPS):
+    def curvature(theta: np.ndarray) -> np.ndarray:
         masses = np.exp(_log_masses(theta, statistics, log_weight))
-        expected = statistics @ masses
-        centred = statistics - expected[:, None]
-        try:
-            step = np.linalg.solve((centred * masses) @ centred.T, means - expected)
-        except np.linalg.LinAlgError:
-            return None
-        slope = float(step @ (means - expected))  # twice the predicted gain of the step, in nats
-        if slope < 1e-14:
-            return theta
-        length = 1.0
-        while (after := cost(theta + length * step)) > best - 1e-4 * length * slope and length > 1e-9:
-            length /= 2
-        if length <= 1e-9:
-            return theta if slope < 1e-9 else None
-        theta, best = theta + length * step, after
-    return None
+        centred = statistics - (statistics @ masses)[:, None]
+        return (centred * masses) @ centred.T
+
+    found = minimize(cost, start, jac=True, hess=curvature, method="trust-exact", options={"gtol": 1e-9, "maxiter": 400})
+    return np.asarray(found.x) if np.linalg.norm(found.jac) < 1e-6 else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -11,19 +10,15 @@ import pytest
 
 from recallkit.display.chart_theme import PAGE, PAPER, save_figures, svg, themed
 from recallkit.profiling.charts import MOST_SOURCES, drawn_sources, profile_figures
-from recallkit.profiling.tables import ProfileSums, ProfileTables, make_tables
-from tests.profiling.test_tables import synthetic
+from recallkit.profiling.tables import ProfileTables
+from tests.profiling.test_tables import synthetic, tables_of
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m datum.x + [1]"
 
 
 def made_tables(names: list[str], *, knows_hits: bool = True) -> ProfileTables:
-    sums = ProfileSums(128)
-    for number, name in enumerate(names):
-        rows = synthetic(np.random.default_rng(number), 120 - 10 * number, 128, name)
-        rows.ar_hit[:] = (rows.distance > 0) & (np.arange(len(rows.source)) % 3 == 0)
-        sums.add(rows)
-    return make_tables(sums, knows_hits=knows_hits)
+    parts = [synthetic(np.random.default_rng(number), 120 - 10 * number, 128, name) for number, name in enumerate(names)]
+    return tables_of(*parts, knows_hits=knows_hits)
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +103,9 @@ def test_one_source_is_all_and_hits_need_counts():
 
 
 def test_nothing_repeated_is_drawn_all_the_same():
-    sums = ProfileSums(128)
     rows = synthetic(np.random.default_rng(1), 20, 20)
-    sums.add(replace(rows, distance=np.full_like(rows.distance, -1), ar_hit=np.zeros_like(rows.ar_hit)))
-    figures = profile_figures(make_tables(sums, knows_hits=True), 128)
+    none = rows.with_columns(distance=pl.lit(None, pl.Int32), occurrences=pl.lit(0), repeated=pl.lit(False), ar_hit=pl.lit(False))
+    figures = profile_figures(tables_of(none), 128)
     assert "distances" not in {figure.name for figure in figures}
     assert all("<svg" in svg(figure) for figure in figures)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, cut_points, fit_power_law, power_law_masses, tail_alpha
+from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, power_law_masses, tail_alpha
 
 
 def masses(weight: Callable[[int], float], x_min: int, x_max: int) -> np.ndarray:
@@ -177,9 +177,3 @@ def test_exponents_fall_as_means_rise():
 def test_no_exponent_beyond_the_ends():
     assert tail_alpha(0.0, 1, 100) is None
     assert tail_alpha(math.log(100), 1, 100) is None
-
-
-def test_cuts():
-    assert cut_points(2047) == [2**e for e in range(11)]
-    assert cut_points(100, 48) == [1, 2, 4, 8, 16, 32, 48, 64]
-    assert cut_points(100, 64) == [1, 2, 4, 8, 16, 32, 64]
