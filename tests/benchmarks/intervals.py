@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,42 +209,37 @@ def measure_intervention(models: Any, known: pl.DataFrame, values: np.ndarray, t
     return figures
 
 
-def populations_of_profile(data: Path, _: Path, limit: int | None) -> Iterator[Population]:
+def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
     """Documents of the validation shard, each cut into sequences of its own, and up to the first 4,096 tokens of each; the zoo's counts.
 
     Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
     """
-    from recallkit import builtin, profiling
-    from recallkit.counting.table import open_counts
-    from recallkit.profiling.tables import LabelledRows, Labeller, ProfileSums, make_tables
-    from recallkit.text.open_text import OpenText, TextOptions
-    from recallkit.text.records import Position
-    from recallkit.text.sequences import pack_sequences
+    import pyarrow as pa
 
-    opened = OpenText(TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation"))
-    labeller = Labeller(profiling.token_mask(opened.tokenizer, profiling.stop_words("ours")), open_counts(builtin.counts()), MAX_COUNT)
+    from recallkit import builtin, profiling, slicing
+    from recallkit.profiling.tables import make_tables
+    from recallkit.text.open_text import TextOptions
+    from recallkit.text.tokenizers import load_tokenizer
+
+    text = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", boundary="document")
+    is_content = profiling.token_mask(load_tokenizer(None), profiling.stop_words("ours"))
     x_min = 32  # one beginning of all tails: the intervals are for a given one
+    columns = ["source", "document", "position", "prev_token", "token", "distance", "occurrences", "repeated", "ar_hit"]
 
     def population(seq_len: int, most: int | None) -> Population:
-        encoded = opened.encoded(Position())
-        parts = [
-            labeller.label(block.ids, block.offsets, block.documents, block.sources)
-            for block in pack_sequences(encoded, end_token_id=opened.tokenizer.end_token_id, seq_len=seq_len, boundary="document")
-        ]
-        # Sources have other numbers in other blocks; one name is enough for figures of all.
-        whole = {f.name: np.concatenate([getattr(rows, f.name) for rows in parts]) for f in fields(LabelledRows) if f.name != "names"}
-        starts = np.flatnonzero(np.diff(whole["document"], prepend=-1))
-        ends = np.append(starts[1:], len(whole["document"]))
+        slices = folder / f"profiled-{seq_len}"
+        with contextlib.redirect_stdout(io.StringIO()):
+            slicing.slice_text(text, slices, counts=builtin.counts(), rare=slicing.RareCount(MAX_COUNT), seq_len=seq_len)
+        rows = pl.read_parquet(slices / "tokens.parquet", columns=columns).with_columns(source=pl.lit("text"))
+        starts = np.flatnonzero(np.diff(rows["document"].to_numpy(), prepend=-1))
+        ends = np.append(starts[1:], len(rows))
         ends = ends if most is None else np.minimum(ends, starts + most)
-        whole["source"] = np.zeros(len(whole["document"]), np.int32)
 
         def measure(documents: np.ndarray) -> Figures:
-            rows = np.concatenate([np.arange(starts[d], ends[d]) for d in documents])
-            drawn = {name: column[rows] for name, column in whole.items()}
-            drawn["document"] = np.repeat(np.arange(len(documents), dtype=np.int32), (ends - starts)[documents])
-            sums = ProfileSums(seq_len, x_min)
-            sums.add(LabelledRows(names=["text"], **drawn))
-            tables = make_tables(sums, knows_hits=True, x_min=x_min)
+            chosen = rows[np.concatenate([np.arange(starts[d], ends[d]) for d in documents])]
+            numbers = np.repeat(np.arange(len(documents), dtype=np.int32), (ends - starts)[documents])
+            drawn: pa.Table = chosen.with_columns(document=pl.Series(numbers)).to_arrow()
+            tables = make_tables(drawn, is_content, seq_len, knows_hits=True, x_min=x_min)
             row = tables.profile.row(0, named=True)
             shown = ("repeated_bigrams", "distinct_bigrams", "repeated_share", "ar_hit_share")
             figures: dict[str, Any] = {"effective documents": (row["effective_documents"], None, None)}

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from recallkit import cli, slicing
-from recallkit.profiling import run as profiling
 from recallkit.text import readers, sequences, tokenizers
 from recallkit.text.open_text import OpenText, TextOptions
 from recallkit.text.records import EncodedDocuments, Position
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import has_committed, left_over, visible
 
-LAST = {"slice": "tokens.parquet", "profile": "profile.parquet"}
+LAST = {"slice": "tokens.parquet"}
 
 
 def replace(path: Path) -> None:
@@ -57,7 +56,6 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
         patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
         patch.setattr(tokenizers, "_BATCH_CHARACTERS", 4_000)
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
-        patch.setattr(profiling, "SECONDS_PER_COMMIT", 0.0)
         yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]
 
 
@@ -66,7 +64,6 @@ def expected(shards, tmp_path_factory) -> dict[str, dict[str, bytes]]:
     """What the commands make of a text that stays."""
     text, folder = TextOptions([str(shards[0].parent)], "validation"), tmp_path_factory.mktemp("whole")
     slicing.slice_text(text, folder / "slice", counts=None, seq_len=64)
-    profiling.profile(text, folder / "profile", seq_len=64)
     return {name: tables(folder / name) for name in LAST}
 
 
@@ -100,9 +97,7 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in visible(folder).items() if not name.endswith("manifest.json")}
 
 
-@pytest.mark.parametrize(
-    ("name", "change"), [*(("slice", change) for change in CHANGES), *(("profile", change) for change in (Path.unlink, write_over, cut))]
-)
+@pytest.mark.parametrize(("name", "change"), [("slice", change) for change in CHANGES])
 def test_a_text_that_changes_is_told_and_leaves_no_trace(command, shards, expected, tmp_path, name, change):
     """A shard half read, one not read yet, and of one way to change one that was read."""
     assert LAST[name] in expected[name]

@@ -20,7 +20,6 @@ from tests.faults.conftest import commit_often, files_below, made_of
 COMMANDS = {
     "count": ["--limit-tokens", 30_000],
     "slice": [],
-    "profile": ["--boundary", "document"],
     "score": ["--batch-tokens", 64],
     "eval-recall": [],
     "mqar": [],

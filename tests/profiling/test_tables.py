@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.profiling import tables as stage
@@ -85,23 +85,10 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(seq_len, sequences, mask, draw(st.dictionaries(bigram, st.integers(1, 9), min_size=1)), draw(st.integers(0, 9)))
 
 
-<<<<<<< HEAD
-def summed(case: Case, sizes: list[int]) -> ProfileSums:
-    sums = ProfileSums(case.seq_len)
-    for rows in case.blocks(sizes):
-        sums.add(rows)
-    return sums
-
-
-@settings(max_examples=40)
-@given(case=cases(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
-def test_tables_equal_a_count_by_the_definitions(case, sizes):
-    tables = make_tables(summed(case, sizes), knows_hits=True)
-=======
+@settings(max_examples=25)
 @given(case=cases())
 def test_tables_equal_a_count_by_the_definitions(case):
     tables = tables_of(pl.DataFrame(case.rows, schema=SCHEMA), seq_len=case.seq_len, mask=case.mask)
->>>>>>> 2dcbb12 (A profile is one query over labelled tokens; a text is sliced first, and has no histograms, journal or kernels of its own)
     by_source = {row["source"]: row for row in tables.profile.iter_rows(named=True)}
     assert by_source.keys() == case.figures.keys()
     for source, figures in case.figures.items():
@@ -125,27 +112,11 @@ def test_tables_equal_a_count_by_the_definitions(case):
     assert len(tables.positions) == len(case.places)
 
 
-<<<<<<< HEAD
-@settings(max_examples=25)
-@given(case=cases(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), cut=st.integers(0, 6), data=st.data())
-def test_where_a_stream_is_cut_does_not_matter(case, sizes, cut, data, tmp_path_factory):
-    whole = summed(case, [len(case.sequences)])
-    part, state, resumed = tmp_path_factory.getbasetemp() / "part", {}, ProfileSums(case.seq_len)
-    blocks = case.blocks(sizes)
-    for number, rows in enumerate(blocks):
-        if number == min(cut, len(blocks) - 1):
-            state = resumed.save(part)
-            resumed = ProfileSums(case.seq_len)
-            resumed.restore(part, state)
-        resumed.add(rows)
-    assert same(make_tables(whole, knows_hits=True), make_tables(resumed, knows_hits=True))
-=======
 SCHEMA = {
     "source": pl.String,
     **dict.fromkeys(("document", "position", "prev_token", "token", "distance", "occurrences"), pl.Int32),
     **dict.fromkeys(("repeated", "ar_hit"), pl.Boolean),
 }
->>>>>>> 2dcbb12 (A profile is one query over labelled tokens; a text is sliced first, and has no histograms, journal or kernels of its own)
 
 
 def tables_of(*parts: pl.DataFrame, seq_len: int = 128, mask: list[bool] = [True], knows_hits: bool = True, **more) -> ProfileTables:

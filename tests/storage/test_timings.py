@@ -157,7 +157,7 @@ def test_no_footer_holds_timings(tmp_path, small_slices):
     assert {path.name for path in (tmp_path / "s" / "scores").iterdir()} == {
         f"{scoring.score_path(tmp_path, name).stem}{end}" for name in ("control:recall", "control:bigram") for end in (".parquet", ".json")
     }
-    for folder, stages in (("s", ["slicing"]), ("p", ["profiling", "fitting"]), ("g", ["attributing"])):
+    for folder, stages in (("s", ["slicing"]), ("p", ["profiling"]), ("g", ["attributing"])):
         found = read_timings(tmp_path / folder / "manifest.json")
         assert found is not None
         assert list(found["stages"]) == stages
