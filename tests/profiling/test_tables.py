@@ -88,7 +88,7 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(max_examples=25)
 @given(case=cases())
 def test_tables_equal_a_count_by_the_definitions(case):
-    tables = tables_of(pl.DataFrame(case.rows, schema=SCHEMA), seq_len=case.seq_len, mask=case.mask)
+    tables = tables_of(pl.DataFrame(case.rows, schema=SCHEMA), seq_len=case.seq_len, mask=tuple(case.mask))
     by_source = {row["source"]: row for row in tables.profile.iter_rows(named=True)}
     assert by_source.keys() == case.figures.keys()
     for source, figures in case.figures.items():
@@ -119,7 +119,7 @@ SCHEMA = {
 }
 
 
-def tables_of(*parts: pl.DataFrame, seq_len: int = 128, mask: list[bool] = [True], knows_hits: bool = True, **more) -> ProfileTables:
+def tables_of(*parts: pl.DataFrame, seq_len: int = 128, mask: tuple[bool, ...] = (True,), knows_hits: bool = True, **more) -> ProfileTables:
     """The tables of made-up tokens; documents of each part follow those of the part before."""
     numbered, first = [], 0
     for rows in parts:
