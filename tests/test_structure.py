@@ -39,6 +39,7 @@ counting
 models
 slicing
 scoring
+measure
 attribution
 intervening
 ablation

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.attribution.aligned import open_scores, open_tokens
-from recallkit.attribution.bootstrap import expanded_interval, number_or_none, resample_totals
-from recallkit.attribution.breakdowns import slice_breakdown
-from recallkit.attribution.collect import collect_sums
-from recallkit.attribution.intervals import gap_intervals
 from recallkit.display.notebook import Shown
+from recallkit.measure.intervals import expanded_interval, number_or_none, resample_totals
+from recallkit.measure.labelled import open_scores, open_tokens
+from recallkit.measure.shares import gap_intervals
+from recallkit.measure.sums import add_up
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.schemas import LAYOUTS
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.attribution.collect import ClusterSums
-    from recallkit.attribution.intervals import GapIntervals
+    from recallkit.measure.shares import GapIntervals
+    from recallkit.measure.sums import RowSums
 
 PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
 """Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
@@ -80,15 +79,15 @@ def measure_losses(
     """
     labelled = open_tokens(tokens)
     given = [SLICES[name] for name in PARTS if name != "ar_hit"]
-    found = collect_sums(labelled, [open_scores(path, labelled) for path in (intact, *ablated)], given, cluster, clean=clean)
-    names = list(slice_breakdown(given).tables["gap"].keys["slice"])
+    scores = [open_scores(path, labelled) for path in (intact, *ablated)]
+    found = add_up(labelled, scores, given, cluster, clean=clean, every_table=False)
+    names = list(found.rows[_SLICES].keys["slice"])
     places = {name: names.index(name) for name in ("all", *PARTS)}
-    sums, totals = found.clusters[_SLICES], found.totals[_SLICES]
+    sums = found.tables[_SLICES]
     losses = _Losses(
         places,
-        totals.tokens[0],
-        totals.nlls[:, 0],
-        gap_intervals({_SLICES: sums}, _SLICES, num_resamples, seed)[_SLICES],
+        sums,
+        gap_intervals({_SLICES: sums}, {}, num_resamples, seed)[_SLICES],
         _specific_intervals(sums, places["ar_hit"], places["first_rare"], num_resamples, seed),
     )
     rows, mixers = [], []
@@ -102,33 +101,45 @@ def measure_losses(
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """Sums and intervals of m sets in K rows, of which `places` names some."""
+    """Sums and intervals of m sets in K rows, of which `places` names some; of NLLs those of the model as it is are first."""
 
     places: Mapping[str, int]
-    tokens: np.ndarray  # (K,)
-    nlls: np.ndarray  # (1 + m, K) summed, nats, of the model as it is first
+    sums: RowSums
     intervals: GapIntervals
     specific_intervals: np.ndarray  # (2, m)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """(K,)"""
+        found: np.ndarray = self.sums.tokens.sum(axis=0)
+        return found
+
+    @property
+    def nlls(self) -> np.ndarray:
+        """(1 + m, K) summed, nats."""
+        found: np.ndarray = self.sums.nlls.sum(axis=1)
+        return found
 
     def in_slice(self, number: int, name: str) -> dict[str, Any]:
         """The figures of set `number` in a slice."""
         place, whole = self.places[name], self.places["all"]
-        losses = self.nlls[1 + number] - self.nlls[0]
-        low, high = self.intervals.delta_nll[:, number, 0, whole]
+        tokens, nlls = self.tokens, self.nlls
+        losses = nlls[1 + number] - nlls[0]
+        low, high = self.intervals.delta_nll[:, number, whole]
         share = None if name == "all" or not losses[whole] else float(losses[place] / losses[whole])
-        ends = (np.nan, np.nan) if share is None else self.intervals.share[:, number, 0, place]
+        ends = (np.nan, np.nan) if share is None else self.intervals.share[:, number, place]
         return {
-            "tokens": int(self.tokens[place]),
-            "share_of_tokens": float(self.tokens[place] / self.tokens[whole]),
-            "nll": self._mean(self.nlls[0], place),
-            "nll_ablated": self._mean(self.nlls[1 + number], place),
+            "tokens": int(tokens[place]),
+            "share_of_tokens": float(tokens[place] / tokens[whole]),
+            "nll": self._mean(nlls[0], place),
+            "nll_ablated": self._mean(nlls[1 + number], place),
             "loss": self._mean(losses, place),
-            **_ends("loss", self.intervals.delta_nll[:, number, 0, place]),
+            **_ends("loss", self.intervals.delta_nll[:, number, place]),
             "share": share,
             **_ends("share", ends),
             "void": share is None or not (low > 0 or high < 0),  # NaN, where there is no interval, is neither
-            "clusters": int(self.intervals.clusters[0, place]),
-            "effective_clusters": float(self.intervals.effective[0, place]),
+            "clusters": int(self.sums.clusters[place]),
+            "effective_clusters": float(self.sums.effective[place]),
         }
 
     def specific(self, number: int) -> dict[str, Any]:
@@ -143,15 +154,14 @@ class _Losses:
         return float(sums[place] / self.tokens[place]) if self.tokens[place] else None
 
 
-def _specific_intervals(sums: ClusterSums, hits: int, first: int, num_resamples: int, seed: int) -> np.ndarray:
+def _specific_intervals(sums: RowSums, hits: int, first: int, num_resamples: int, seed: int) -> np.ndarray:
     """Intervals (2, m) of the mean loss of row `hits` less that of row `first`, both resampled together."""
-    tokens = sums.tokens.sum(axis=1)[:, [hits, first]]  # (g, 2)
-    losses = sums.gaps.sum(axis=2)[..., [hits, first]]  # (g, m, 2)
-    drawn = resample_totals(np.hstack([tokens, losses.reshape(len(losses), -1)]), num_resamples, seed)
+    rows, held = [hits, first], sums.tokens.any(axis=1)
+    losses = sums.nlls[1:, held][..., rows] - sums.nlls[:1, held][..., rows]  # (m, g, 2)
+    [drawn] = resample_totals([np.hstack([sums.tokens[held][:, rows], *losses])], num_resamples, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = drawn[:, 2:].reshape(num_resamples, -1, 2) / drawn[:, None, :2]
-    rows = [hits, first]
-    return expanded_interval(means[..., 0] - means[..., 1], sums.effective[0, rows].min(), sums.freedom[0, rows].min())
+    return expanded_interval(means[..., 0] - means[..., 1], sums.effective[rows].min(), sums.freedom[rows].min())
 
 
 def _ends(name: str, bounds: Any) -> dict[str, float | None]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.tables import AblationTables
 from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
-from recallkit.attribution.shares import enrichment
 from recallkit.display import console
 from recallkit.display.again import command_line
 from recallkit.display.console import or_dash, percent
 from recallkit.display.exports import Look
 from recallkit.display.tables import Struck, Table
+from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables

@@ -6,10 +6,10 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import is_void
 from recallkit.display.chart_parts import FULL, Key, cleared, labels, layered, legend, rounded, shorten, stacked, upright, values
 from recallkit.display.chart_theme import Figure
 from recallkit.display.console import counted, percent
+from recallkit.measure.shares import is_void
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

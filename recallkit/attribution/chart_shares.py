@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees, knees
-from recallkit.attribution.shares import is_void
 from recallkit.display.chart_parts import (
     AXIS,
     CHARACTER,
@@ -32,6 +31,7 @@ from recallkit.display.chart_parts import (
 )
 from recallkit.display.chart_theme import WIDTH, Figure
 from recallkit.display.console import counted, percent
+from recallkit.measure.shares import is_void
 from recallkit.slicing.definitions import PARTITION
 from recallkit.slicing.threshold import papers_count
 

@@ -10,19 +10,17 @@ Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from recallkit.attribution.aligned import LabelledTokens, Scores, open_scores, open_tokens
-from recallkit.attribution.batches import read_batches
-from recallkit.attribution.bootstrap import MIN_CLUSTERS, expanded_interval, number_or_none, resample_blocks
-from recallkit.attribution.clusters import ClusterSizes
-from recallkit.attribution.collect import groups_of
-from recallkit.attribution.shares import FEW_CLUSTERS, describe_gap, like_uniform, void_notes
-from recallkit.attribution.sums import Codes, GroupSums, Runs, values_of
-from recallkit.storage import db, schemas
+from recallkit.measure.batches import map_batches
+from recallkit.measure.classes import LARGEST_THRESHOLD
+from recallkit.measure.intervals import expanded_interval, number_or_none, resample_totals
+from recallkit.measure.labelled import LabelledTokens, Scores, open_scores, open_tokens
+from recallkit.measure.shares import WholeGap, gap_figures, like_uniform
+from recallkit.measure.sums import Adding, Entries, Groups, RowSums
+from recallkit.storage import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.attribution.clusters import Groups
+    from recallkit.measure.batches import Batch
     from recallkit.scoring.scores import LastIds
 
 GAINS = 1.0
@@ -82,26 +80,16 @@ def context_gains(
     long = [open_scores(path, labelled) for path in full.values()]
     short = [[open_scores(path, labelled) for path in paths] for paths in last.values()]
     pairs = _collect(labelled, long, short, cluster, clean=clean)
-    samples = resample_blocks([pair.flat() for pair in pairs], num_resamples, seed)
+    samples = resample_totals([_beside(pair) for pair in pairs], num_resamples, seed)
     vocab_size = (labelled.manifest.get("tokenizer") or {}).get("vocab_size")
-    frames: dict[tuple[int, int], pl.DataFrame] = {}
+    rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for number, (pair, sampled) in enumerate(zip(pairs, samples, strict=True)):
         place, model = divmod(number, len(names) - 1)
-        keys = {"reference": names[0], "model": names[model + 1]}
-        frames[model, place] = _table(pair, sampled, keys, list(last)[place], cluster, vocab_size)
-    return pl.concat([frames[key] for key in sorted(frames)])
-
-
-def classes_of(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np.ndarray:
-    """The number in CLASSES of n tokens, uint8 (n,)."""
-    found: np.ndarray = np.where(repeated, np.where(train_count <= max_count, 0, 1), 2).astype(np.uint8)
-    return found
-
-
-def is_key(full: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Whether n tokens are key tokens, bool (n,), by the evaluator's NLLs with the full context and with the last ids (float32, nats)."""
-    found: np.ndarray = (last - full > ALPHA) & (full < -BETA)
-    return found
+        of_last = list(last)[place]
+        keys = {"reference": names[0], "model": names[model + 1], "last": of_last.ids, "stride": of_last.stride}
+        drawn = sampled.reshape(num_resamples, 5, -1).swapaxes(0, 1)
+        rows[model, place] = [keys | row for row in _table(pair, drawn, cluster, vocab_size)]
+    return pl.concat([schemas.frame_of("gap/by_context", rows[key]) for key in sorted(rows)])
 
 
 # ------------------------------------------------------------------------------------------------------------- the sums
@@ -122,54 +110,50 @@ def _number(name: str) -> int:
     return CLASSES.index(name) if name in CLASSES else -1
 
 
-@dataclass(slots=True)
-class _Pair:
-    """The sums of the reference and one model for one k: tokens, and NLLs of both with the full context, then with the last ids."""
+def _collect(
+    tokens: LabelledTokens, full: Sequence[Scores], last: Sequence[Sequence[Scores]], cluster: str, *, clean: bool
+) -> list[RowSums]:
+    """The sums of each k and model, model by model for the first k, then for the next.
 
-    sums: GroupSums
-    sizes: ClusterSizes
-
-    @classmethod
-    def empty(cls, groups: Groups) -> _Pair:
-        """Nothing added up."""
-        unions = _unions()
-        return cls(GroupSums(groups.number, 1, len(unions), 4), ClusterSizes(unions, in_order=groups.in_order))
-
-    def rows(self) -> np.ndarray:
-        """Sums by group: tokens, the reference's NLL, the model's, and both with the last ids, (5, g, K)."""
-        tokens, nlls = self.sums.rows(_unions())
-        return np.concatenate([tokens[None], nlls])[:, :, 0]
-
-    def flat(self) -> np.ndarray:
-        """`rows` of the groups that have tokens, (g, 5 K)."""
-        rows = self.rows()
-        held = rows[0].any(axis=1)
-        return np.hstack(list(rows[:, held]))
-
-
-def _collect(tokens: LabelledTokens, full: Sequence[Scores], last: Sequence[Sequence[Scores]], cluster: str, *, clean: bool) -> list[_Pair]:
-    """The sums of each k and model, model by model for the first k, then for the next."""
-    groups, num = groups_of(tokens, cluster), len(full)
-    pairs = [_Pair.empty(groups) for _ in last for _ in range(num - 1)]
+    NLLs are those of the reference and of the model with the full context, then of both with the last ids.
+    """
+    groups, num = Groups(tokens, cluster), len(full)
     scores = [*full, *(score for own in last for score in own)]
-    for batch in read_batches(tokens, scores, ("repeated", "train_count"), cluster, clean=clean):
-        if not batch.cluster.size:
-            continue
-        long, runs = batch.nlls[:num], Runs(batch.cluster, np.zeros_like(batch.cluster))
-        kind = classes_of(batch.labels["repeated"], batch.labels["train_count"], tokens.max_count)
-        for number, pair in enumerate(pairs):
-            place, model = divmod(number, num - 1)
-            short = batch.nlls[(1 + place) * num : (2 + place) * num]
-            sides = [long[0], long[model + 1], short[0], short[model + 1]]
-            marks = (sides[2] - sides[0] >= GAINS, is_key(sides[0], sides[2]), sides[3] - sides[1] >= GAINS)
-            code = np.ravel_multi_index((kind, *(mark.view(np.uint8) for mark in marks)), _SHAPE).astype(np.uint8)
-            sums = runs.sum_codes(Codes(code, int(np.prod(_SHAPE))), values_of(sides))
-            pair.sizes.add(sums)
-            pair.sums.add(groups.of(sums))
-    return pairs
+    starts = range(num, len(scores), num)
+    columns = [(0, 1 + model, start, start + 1 + model) for start in starts for model in range(num - 1)]
+    pairs = [Adding(_unions(), groups, 4) for _ in columns]
+
+    def reduce(batch: Batch) -> tuple[Sequence[str], list[Entries]]:
+        return batch.sources, [_entries(batch, own, tokens.max_count) for own in columns]
+
+    for names, parts in map_batches(reduce, tokens, scores, cluster=cluster, clean=clean):
+        for pair, part in zip(pairs, parts, strict=True):
+            pair.add(groups.in_text(names, part))
+    return [pair.finish() for pair in pairs]
+
+
+def _entries(batch: Batch, columns: Sequence[int], max_count: int) -> Entries:
+    """The sums of a batch by code, of the reference and a model whose four NLLs are in `columns`."""
+    labels = batch.rows.select(["cluster", "repeated", "train_count"])
+    for number, column in enumerate(columns):
+        labels = labels.append_column(f"nll_{number}", batch.rows[f"nll_{column}"])
+    found = batch.of(labels).ask("measure/sum_by_gain", most=min(max_count, LARGEST_THRESHOLD), gains=GAINS, alpha=ALPHA, beta=BETA)
+    marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
+    return Entries.of(found, np.ravel_multi_index(marks, _SHAPE))
 
 
 # ------------------------------------------------------------------------------------------------------------ the table
+
+
+def _stacked(sums: RowSums) -> np.ndarray:
+    """Tokens and the four NLLs by group, (5, g, K)."""
+    return np.concatenate([sums.tokens[None], sums.nlls])
+
+
+def _beside(sums: RowSums) -> np.ndarray:
+    """The same of the groups that have tokens, side by side: (g, 5 K)."""
+    rows = _stacked(sums)
+    return np.hstack(list(rows[:, rows[0].any(axis=1)]))
 
 
 def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
@@ -192,55 +176,36 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
         return dict(zip((*_RATIOS, *_SHARES), figures, strict=True))
 
 
-def _table(pair: _Pair, sampled: np.ndarray, keys: Mapping[str, str], last: LastIds, cluster: str, vocab_size: int | None) -> pl.DataFrame:
-    """The rows of one model and one k; `sampled` (num_resamples, 5 K)."""
-    import polars as pl
-
-    sums = pair.rows().sum(axis=1)
-    clusters, effective, freedom = (numbers[0] for numbers in pair.sizes.finish())
-    frame = _attributed(sums[:, : len(ROWS)], keys, last)
+def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | None) -> list[dict[str, Any]]:
+    """The rows of one model and one k; `sampled` (5, num_resamples, K)."""
+    sums = _stacked(pair).sum(axis=1)
+    effective, freedom = pair.effective[: len(ROWS)], pair.freedom[: len(ROWS)]
+    tokens, reference, model, *_ = sums[:, : len(ROWS)]
+    columns = gap_figures(tokens, reference, model, tokens[:1], model[:1] - reference[:1])
     found = _figures(sums)
-    columns: dict[str, list[Any]] = {name: _numbers(found[name]) for name in (*_RATIOS[1:], *_SHARES[1:])}
+    columns |= {name: found[name] for name in (*_RATIOS[1:], *_SHARES[1:])}
     smallest = np.minimum(effective, effective[0]), np.minimum(freedom, freedom[0])
-    for name, samples in _figures(sampled.reshape(len(sampled), 5, -1).swapaxes(0, 1)).items():
-        of = smallest if name in _SHARES else (effective, freedom)
-        low, high = expanded_interval(samples, *(numbers[: len(ROWS)] for numbers in of))
+    for name, samples in _figures(sampled).items():
+        low, high = expanded_interval(samples, *(smallest if name in _SHARES else (effective, freedom)))
         ends = "" if name == "gap_share" else f"{name}_"
-        columns |= {f"{ends}ci_low": _numbers(low), f"{ends}ci_high": _numbers(high)}
-    columns |= {"clusters": clusters[: len(ROWS)].tolist(), "effective_clusters": effective[: len(ROWS)].tolist()}
-    types = {"clusters": pl.Int64}
-    frame = frame.with_columns(pl.Series(name, values, types.get(name, pl.Float64)) for name, values in columns.items())
-    whole = frame.row(0, named=True)
-    bounds = (whole["delta_ci_low"], whole["delta_ci_high"])
-    uniform = like_uniform(whole["nll_reference"], whole["nll_model"], vocab_size)
-    notes = describe_gap(whole["delta_nll"], None, None if None in bounds else bounds, uniform)
-    few = [] if effective[0] >= MIN_CLUSTERS else [FEW_CLUSTERS.format(cluster)]
-    note = "; ".join([*notes, *few])
-    frame = frame.with_columns(note=pl.lit(note), void=pl.col("far_share").is_null() | pl.lit(bool(void_notes({"note": note}))))
-    return frame.select(schemas.LAYOUTS["gap/by_context"].keys())
-
-
-def _attributed(sums: np.ndarray, keys: Mapping[str, str], last: LastIds) -> pl.DataFrame:
-    """The rows with tokens, NLLs with the full context, perplexities and shares of the gap."""
-    import pyarrow as pa
-
-    tokens, reference, model, *_ = sums
-    columns = {
-        "last": np.full(len(ROWS), last.ids),
-        "stride": np.full(len(ROWS), last.stride),
+        columns |= {f"{ends}ci_low": low, f"{ends}ci_high": high}
+    names: dict[str, Sequence[Any]] = {
         "slice": [row.slice for row in ROWS],
         "reference_gains": [row.reference_gains for row in ROWS],
-        "tokens": tokens.astype(np.int64),
-        "sum_reference": reference,
-        "sum_model": model,
-        "whole_tokens": np.full(len(ROWS), tokens[0]),
-        "whole_gap": np.full(len(ROWS), model[0] - reference[0]),
+        "tokens": tokens.astype(np.int64).tolist(),
+        "clusters": pair.clusters[: len(ROWS)].tolist(),
+        "effective_clusters": effective.tolist(),
     }
-    with db.connect(threads=1) as database:
-        database.register("sums", pa.table(columns))
-        frame: pl.DataFrame = database.sql(db.query("gap/attribute"), params=dict(keys)).pl()
-        return frame
+    names |= {name: [number_or_none(value) for value in values.tolist()] for name, values in columns.items()}
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*names.values(), strict=True)]
+    whole = _whole(rows[0], cluster, vocab_size)
+    why = whole.why_void()
+    notes = whole.describe()
+    note = "; ".join([*notes, *(reason for reason in why if reason not in notes)])
+    return [{**row, "note": note, "void": row["far_share"] is None or bool(why)} for row in rows]
 
 
-def _numbers(values: np.ndarray) -> list[float | None]:
-    return [number_or_none(value) for value in values.tolist()]
+def _whole(row: Mapping[str, Any], cluster: str, vocab_size: int | None) -> WholeGap:
+    bounds = (row["delta_ci_low"], row["delta_ci_high"])
+    uniform = like_uniform(row["nll_reference"], row["nll_model"], vocab_size)
+    return WholeGap(row["delta_nll"], None if None in bounds else bounds, uniform, row["effective_clusters"], cluster)

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import void_notes
 from recallkit.display.console import percent
 from recallkit.errors import UsageError, UserError
+from recallkit.measure.shares import void_notes
 from recallkit.slicing.definitions import STANDARD
 
 if TYPE_CHECKING:

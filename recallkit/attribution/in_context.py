@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.attribution.aligned import open_scores, open_tokens
-from recallkit.attribution.batches import read_batches
-from recallkit.attribution.bootstrap import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
-from recallkit.attribution.collect import groups_of
+from recallkit.measure.batches import map_batches
+from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
+from recallkit.measure.labelled import open_scores, open_tokens
+from recallkit.measure.sums import Groups
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.attribution.aligned import LabelledTokens, Scores
+    from recallkit.measure.batches import Batch
+    from recallkit.measure.labelled import LabelledTokens, Scores
 
 EARLY, LATE = 50, 500
 """Positions of the two tokens: predicted from so many ids."""
@@ -47,7 +48,7 @@ def in_context_scores(
     at = np.stack([position == EARLY, position == late])
     number = int(groups.max()) + 1
     sums = np.stack([np.bincount(groups, values * mark, number) for mark in at for values in (np.ones(len(position)), *nlls)], axis=1)
-    samples = resample_totals(sums[sums.any(axis=1)], num_resamples, seed)
+    [samples] = resample_totals([sums[sums.any(axis=1)]], num_resamples, seed)
     sizes = sums[:, [0, len(opened) + 1]]
     effective, freedom = effective_number(sizes).min(), freedom_of(sizes).min()
     found = _differences(sums.sum(axis=0)[None], len(opened))[0]
@@ -69,12 +70,17 @@ def _tokens_at(
     tokens: LabelledTokens, scores: list[Scores], late: int, cluster: str, *, clean: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Positions, groups (n,) and NLLs float64 (m, n) of the tokens at the two positions of sequences that have both."""
-    groups, parts = groups_of(tokens, cluster), []
-    for batch in read_batches(tokens, scores, ("sequence", "position"), cluster, clean=clean):
-        at = np.isin(batch.labels["position"], (EARLY, late))
-        group = groups.numbers(batch.cluster[at])
-        parts.append((batch.labels["sequence"][at], batch.labels["position"][at], group, batch.nlls[:, at].astype(np.float64)))
-    sequence, position, group, nlls = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
-    _, which, times = np.unique(sequence, return_inverse=True, return_counts=True)
-    has_both = times[which] == 2
-    return position[has_both], group[has_both], nlls[:, has_both]
+    groups = Groups(tokens, cluster)
+    names = [f"nll_{number}" for number in range(len(scores))]
+
+    def reduce(batch: Batch) -> tuple[Sequence[str], np.ndarray]:
+        found = batch.ask("measure/find_positions", early=EARLY, late=late)
+        return batch.sources, np.stack([found[name].to_numpy().astype(np.float64) for name in ("position", "cluster", *names)])
+
+    parts = []
+    for sources, found in map_batches(reduce, tokens, scores, ["sequence"], cluster=cluster, clean=clean):
+        own = found[1].astype(np.int64)
+        found[1] = groups.of(own if groups.in_order else groups.number_sources(sources, own)[own])
+        parts.append(found)
+    position, group, *nlls = np.concatenate(parts, axis=1)
+    return position, group.astype(np.int64), np.stack(nlls)

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import clipped_share, describe_gap, enrichment
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError, lacks_resources
+from recallkit.measure.shares import WholeGap, clipped_share, enrichment
 from recallkit.storage.given_files import check_name
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> d
     low, high = _range_of_share(row, reference, ar_share if given else None)
     result |= {"gap_share": share, "gap_share_low": low, "gap_share_high": high}
     result |= {"gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
-    notes = [ROUNDED_AWAY] if gap and low is None and row.all.half else describe_gap(gap, share)
+    notes = [ROUNDED_AWAY] if gap and low is None and row.all.half else WholeGap(gap, None, [], math.inf).describe(share)
     notes += [MISFIT.format(100 * implied)] if implied is not None and _contradict(row, reference) else []
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]

@@ -58,11 +58,11 @@ def gap(
     to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
-    from recallkit.attribution.aligned import open_tokens
     from recallkit.attribution.context_gain import context_gains
     from recallkit.attribution.in_context import in_context_scores
     from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.tables import GapTables, attribute_gap
+    from recallkit.measure.labelled import open_tokens
     from recallkit.slicing.words import make_words, needed_columns
 
     specs = list_models([reference], list(models))

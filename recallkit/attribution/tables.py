@@ -1,7 +1,6 @@
 """The gap between models and a reference, split over AR hits, other tokens and further slices: the main question of recallkit.
 
-Reads labels and scores row-aligned, reduces them to sums in one pass (collect.py), and makes every table from the sums:
-the tables are consistent with each other because none reads the tokens again.
+Every table is made of the sums of `measure.sums`: the tables are consistent with each other because none reads the tokens again.
 """
 
 from __future__ import annotations
@@ -10,31 +9,33 @@ import math
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.aligned import LabelledTokens, open_scores, open_tokens
-from recallkit.attribution.bootstrap import MIN_CLUSTERS, number_or_none
-from recallkit.attribution.breakdowns import FIRST, FIRST_BY_COUNT, Rows, breakdowns, cuts_of, extra_thresholds, slice_breakdown
-from recallkit.attribution.collect import Collected, Totals, collect_sums
-from recallkit.attribution.intervals import GapIntervals, gap_intervals
-from recallkit.attribution.shares import ALL_TOKENS, FEW_CLUSTERS, clipped_share, describe_gap, enrichment, is_void, like_uniform
+import numpy as np
+
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
+from recallkit.measure.classes import Classes
+from recallkit.measure.intervals import number_or_none
+from recallkit.measure.labelled import LabelledTokens, open_scores, open_tokens
+from recallkit.measure.shares import WholeGap, clipped_share, enrichment, gap_figures, gap_intervals, like_uniform
+from recallkit.measure.sums import Sums, add_up
 from recallkit.slicing.definitions import SPLIT, Slice
-from recallkit.storage import db, schemas
+from recallkit.storage import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import duckdb
     import polars as pl
+
+    from recallkit.measure.shares import GapIntervals
 
 EMPTY_SLICE = "no tokens in this slice"
 SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no interval"
 
-
-_SLICES = "slices"
 _CONTROL = ("control_share", "control_ci_low", "control_ci_high")
+_BOUNDS = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high")
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class GapTables(Shown):
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
 
     In each table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
-    else is resampled) that have tokens of the row, `effective_clusters` their effective number (`bootstrap.effective_number`).
+    else is resampled) that have tokens of the row, `effective_clusters` their effective number (`measure.intervals.effective_number`).
     """
 
     gap: pl.DataFrame
@@ -102,7 +103,7 @@ def attribute_gap(
 
     A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
     difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % expanded percentile intervals
-    (`bootstrap.expanded_interval`) over clusters, one of CLUSTERS (`num_resamples` resamples drawn from `seed`, the same for every
+    (`measure.intervals.expanded_interval`) over clusters, one of CLUSTERS (`num_resamples` resamples drawn from `seed`, the same for every
     model and slice), for all sources together and for each of the MAX_RESAMPLED_SOURCES largest by tokens. The result
     is bit-identical for the same files and arguments.
 
@@ -114,12 +115,14 @@ def attribute_gap(
     scores = [open_scores(path, labelled) for path in (reference, *models)]
     names = names or [score.model for score in scores]
     _check_models(names[1:])
-    found = collect_sums(labelled, scores, slices, cluster, clean=clean)
-    resampled = {name: sums for name, sums in found.clusters.items() if name != FIRST}
-    intervals = gap_intervals(resampled, _SLICES, num_resamples, seed)
-    with db.connect(threads=1) as database:
-        made = _Tables(database, labelled, names, slices, found, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
-        pairs = [made.pair(model) for model in range(1, len(names))]
+    sums = add_up(labelled, scores, slices, cluster, clean=clean)
+    num_rows = sum(len(sums.rows[name]) for name in ("slices", "first"))
+    whole = np.arange(sums.resampled_sums.tokens.shape[1]) // num_rows * num_rows
+    order = ("slices", *(name for name in sums.tables if name not in ("slices", "first_by_count")))
+    resampled = {name: sums.tables[name] for name in order} | {"by_source": sums.resampled_sums}
+    intervals = gap_intervals(resampled, {"by_source": whole}, num_resamples, seed)
+    made = _Tables(labelled, names, sums, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
+    pairs = [made.pair(model) for model in range(1, len(names))]
     return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]})
 
 
@@ -136,184 +139,136 @@ class _Tables:
 
     def __init__(
         self,
-        database: duckdb.DuckDBPyConnection,
         tokens: LabelledTokens,
         names: Sequence[str],
-        slices: Sequence[Slice],
-        found: Collected,
+        sums: Sums,
         intervals: Mapping[str, GapIntervals],
         cluster: str,
-        num_bytes: dict[tuple[str, str], int],
+        num_bytes: Mapping[tuple[str, str], int],
     ) -> None:
-        self._database, self._names, self._found, self._intervals, self._cluster = database, names, found, intervals, cluster
-        self._breakdowns, self._slices = breakdowns(cuts_of(tokens), slices), slice_breakdown(slices).tables
+        self._names, self._sums, self._intervals, self._cluster, self._num_bytes = names, sums, intervals, cluster, num_bytes
         self._vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
-        self._sources = ["ALL", *found.sources]
-        resampled = {name: place for place, name in enumerate(["ALL", *found.resampled])}
-        self._places = [resampled.get(source) for source in self._sources]
-        self._num_bytes = num_bytes
-        self._extra = extra_thresholds(tokens)
+        self._extra = Classes(tokens.max_count, tokens.seq_len).extra
 
     def pair(self, model: int) -> dict[str, pl.DataFrame]:
         """The tables of the reference and model number `model` (from 1), by name."""
-        import polars as pl
+        rows = {"gap": self._gap(model)}
+        whole = self._whole(rows["gap"][0])
+        every = {name: self._of_table(name, model) for name in self._sums.tables if name not in ("slices", "first")}
+        firsts = every.pop("first_by_count")  # of the rows of repeated tokens, which come first
+        for place, row in enumerate(every["by_count"]):
+            row |= {f"nll_first_{side}": firsts[place][f"nll_{side}"] if row["repeated"] else None for side in ("reference", "model")}
+        for name in ("by_count", "by_distance", "by_match", "by_position"):
+            rows[name] = [row for row in every[name] if row["tokens"]]
+        last = max(row["high"] for row in rows["by_count"])
+        rows["by_threshold"] = [row for row in every["by_threshold"] if row["threshold"] in self._extra or row["threshold"] <= last]
+        for row in rows["by_threshold"]:
+            row["gap_share_clipped"] = clipped_share(whole.gap, row["gap_share"])
+            self._judge(row, whole, whole.describe(row["gap_share"], _bounds(row, "ci")))
+        for name in ("by_partition", *({"by_overlap"} & every.keys())):
+            rows[name] = every[name]
+            for row in every[name]:
+                self._judge(row, whole, whole.describe())
+        if "by_overlap" in rows:
+            plain = {row["slice"]: row for row in rows["gap"][: len(self._sums.rows["slices"])]}
+            for row in rows["by_overlap"]:
+                own = plain.get(row["slice"], row)  # a token in none of them is not divided
+                row |= {"plain_share_of_tokens": own["share_of_tokens"], "plain_share": own["gap_share"]}
+        return {name: schemas.frame_of(f"gap/{name}", of_table) for name, of_table in rows.items()}
 
-        frames = {"gap": self._gap(model)}
-        overall = frames["gap"].row(0, named=True)
-        for name, breakdown in self._breakdowns.items():
-            first = 0
-            for table, rows in breakdown.tables.items():
-                frame = self._attribute(rows, self._found.totals[name], model, first)
-                is_resampled = name in self._intervals
-                added = [self._interval_columns(name, model, 0, first + row) for row in range(len(frame))] if is_resampled else []
-                frames[table] = _with_columns(frame, added) if added else frame
-                first += len(frame)
-        frames["by_count"] = _with_first(frames["by_count"], frames.pop(FIRST_BY_COUNT))
-        frames["by_threshold"] = self._thresholds(frames["by_threshold"], overall)
-        frames["by_partition"] = self._partition(frames["by_partition"], overall)
-        if "by_overlap" in frames:
-            frames["by_overlap"] = self._overlap(frames["by_overlap"], frames["gap"], overall)
-        for table in ("gap", "by_threshold", "by_partition", *({"by_overlap"} & frames.keys())):
-            void = [is_void(row) for row in frames[table].iter_rows(named=True)]
-            frames[table] = frames[table].with_columns(void=pl.Series(void, dtype=pl.Boolean))
-        for table in ("by_count", "by_distance", "by_match", "by_position"):
-            frames[table] = frames[table].filter(pl.col("tokens") > 0)
-        return {table: frame.select(schemas.LAYOUTS[f"gap/{table}"].keys()) for table, frame in frames.items()}
-
-    def _attribute(self, rows: Rows, totals: Totals, model: int, first: int = 0) -> pl.DataFrame:
-        """The rows of one table for each source of `totals`, from row `first` of its breakdown on."""
-        import numpy as np
-        import pyarrow as pa
-
-        num_rows = rows.unions.shape[1]
-        taken = slice(first, first + num_rows)
-        whole = self._found.totals[_SLICES]
-        sources = len(totals.tokens)
-        columns = {
-            "source": np.repeat(np.array(self._sources[:sources], object), num_rows),
-            **{name: pa.array(list(values) * sources) for name, values in rows.keys.items()},
-            "tokens": totals.tokens[:, taken].ravel().astype(np.float64 if rows.is_divided else np.int64),
-            "sum_reference": totals.nlls[0, :, taken].ravel(),
-            "sum_model": totals.nlls[model, :, taken].ravel(),
-            "whole_tokens": np.repeat(whole.tokens[:sources, 0], num_rows),
-            "whole_gap": np.repeat((whole.nlls[model] - whole.nlls[0])[:sources, 0], num_rows),
-        }
-        self._database.register("sums", pa.table(columns))
-        pair = {"reference": self._names[0], "model": self._names[model]}
-        frame: pl.DataFrame = self._database.sql(db.query("gap/attribute"), params=pair).pl()
-        return frame
-
-    def _interval_columns(self, name: str, model: int, place: int | None, row: int) -> dict[str, Any]:
-        """The intervals of a row, and the clusters that they are made of; nulls if the source was not resampled."""
-        names = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high")
-        if place is None:
-            return dict.fromkeys([*names, "clusters", "effective_clusters"])
-        found = self._intervals[name]
-        bounds = [*found.delta_nll[:, model - 1, place, row], *found.share[:, model - 1, place, row]]
-        numbers = {"clusters": int(found.clusters[place, row]), "effective_clusters": float(found.effective[place, row])}
-        return {**dict(zip(names, map(number_or_none, bounds), strict=True)), **numbers}
-
-    def _gap(self, model: int) -> pl.DataFrame:
-        """The rows of one pair with intervals, clipped shares and notes, source by source."""
-        names = list(self._slices["gap"].keys["slice"])
-        gap = _with_bytes(self._attribute(self._slices["gap"], self._found.totals[_SLICES], model), self._num_bytes)
-        rows, added = list(gap.iter_rows(named=True)), []
-        controls = self._controls(model, len(names))
-        for number, place in enumerate(self._places):
-            by_slice = dict(zip(names, rows[number * len(names) : (number + 1) * len(names)], strict=True))
-            intervals = [self._interval_columns(_SLICES, model, place, row) for row in range(len(names))]
-            notes = _slice_notes(by_slice, dict(zip(names, intervals, strict=True)), self._like_uniform(rows[0], by_slice["all"]))
-            clipped = _clipped_shares(by_slice)
-            for (name, row), columns in zip(by_slice.items(), intervals, strict=True):
-                columns = columns if row["gap_share"] is not None else {**columns, "ci_low": None, "ci_high": None}
-                columns = {"cluster": self._cluster, **columns}
-                control = controls[number].get(name, dict.fromkeys(_CONTROL))
-                shares = {"gap_share_clipped": clipped[name], "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
-                added.append({**columns, **shares, **control, "note": self._note(row, columns, intervals[0], notes[name])})
-        return _with_columns(gap, added)
-
-    def _controls(self, model: int, first: int) -> list[dict[str, dict[str, float | None]]]:
-        """For each source, the first-occurrence control of the slices that have one; `first`: its first row in the breakdown."""
-        names = list(self._slices["control"].keys["slice"])
-        shares = self._attribute(self._slices["control"], self._found.totals[_SLICES], model, first)["gap_share"].to_list()
-        found = []
-        for number, place in enumerate(self._places):
-            of_source = {}
-            for row, (name, share) in enumerate(zip(names, shares[number * len(names) :], strict=False)):
-                bounds = self._interval_columns(_SLICES, model, place, first + row)
-                ends = (None, None) if share is None else (bounds["ci_low"], bounds["ci_high"])
-                of_source[name] = dict(zip(_CONTROL, (share, *ends), strict=True))
-            found.append(of_source)
+    def _of_table(self, name: str, model: int) -> list[Row]:
+        """The rows of a table, over all sources."""
+        rows, sums = self._sums.rows[name], self._sums.tables[name]
+        totals = np.concatenate([sums.tokens[None], sums.nlls]).sum(axis=1)
+        every = self._sums.tables["slices"]
+        whole = np.array([every.tokens[:, 0].sum(), *every.nlls[..., 0].sum(axis=1)])[:, None]
+        found = self._figures(rows.keys, totals, whole, model, is_divided=rows.is_divided)
+        for place, row in enumerate(found):
+            row |= self._interval(name, model, place) if name in self._intervals else {}
         return found
 
-    def _like_uniform(self, *rows: Mapping[str, Any]) -> list[str]:
-        """Notes on models that predict no better than a uniform guess in any of these rows of all tokens."""
-        return list(dict.fromkeys(note for row in rows for note in like_uniform(row["nll_reference"], row["nll_model"], self._vocab_size)))
+    def _figures(
+        self, keys: Mapping[str, Sequence[Any]], totals: np.ndarray, whole: np.ndarray, model: int, *, is_divided: bool = False
+    ) -> list[Row]:
+        """Rows of sums (1 + v, K), tokens first, and of `whole`, the sums of all tokens."""
+        figures = gap_figures(totals[0], totals[1], totals[1 + model], whole[0], whole[1 + model] - whole[1])
+        columns = {"tokens": totals[0].tolist() if is_divided else totals[0].astype(np.int64).tolist()}
+        columns |= {name: [number_or_none(value) for value in values.tolist()] for name, values in figures.items()}
+        columns = {**{name: list(values) for name, values in keys.items()}, **columns}
+        pair = {"reference": self._names[0], "model": self._names[model]}
+        rows = [{**pair, **dict(zip(columns, values, strict=True))} for values in zip(*columns.values(), strict=True)]
+        return [{**row, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])} for row in rows]
 
-    def _thresholds(self, sweep: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
-        """The thresholds of one pair, up to the first power of two that no count exceeds, with clipped shares and notes."""
-        import polars as pl
+    def _interval(self, name: str, model: int, row: int) -> Row:
+        """The intervals of a row, and the clusters that they are made of."""
+        sums = self._sums.resampled_sums if name == "by_source" else self._sums.tables[name]
+        found = self._intervals[name]
+        bounds = [*found.delta_nll[:, model - 1, row], *found.share[:, model - 1, row]]
+        numbers = {"clusters": int(sums.clusters[row]), "effective_clusters": float(sums.effective[row])}
+        return {**dict(zip(_BOUNDS, map(number_or_none, bounds), strict=True)), **numbers}
 
-        sweep = sweep.filter(pl.col("threshold").is_in(self._extra) | (pl.col("threshold") <= self._last_power()))
-        gap_bounds, uniform = _bounds(overall, "delta_ci"), self._like_uniform(overall)
-        added = []
-        for row in sweep.iter_rows(named=True):
-            notes = describe_gap(overall["delta_nll"], row["gap_share"], gap_bounds, uniform, _bounds(row, "ci"))
-            clipped = clipped_share(overall["delta_nll"], row["gap_share"])
-            shares = {"gap_share_clipped": clipped, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])}
-            added.append({**shares, "note": self._note(row, row, overall, notes)})
-        return _with_columns(sweep, added)
+    def _gap(self, model: int) -> list[Row]:
+        """The rows of one pair with intervals, clipped shares and notes: all sources, then source by source."""
+        sums, names = self._sums, self._sums.rows["slices"].keys["slice"]
+        places = {name: place for place, name in enumerate(sums.resampled)}
+        of_all = [np.concatenate([of.tokens[None], of.nlls]).sum(axis=1) for of in (sums.tables["slices"], sums.tables["first"])]
+        places_of_all = [*(("slices", row) for row in range(len(names))), *(("first", row) for row in range(of_all[1].shape[1]))]
+        found = self._of_source("ALL", np.concatenate(of_all, axis=1), model, places_of_all)
+        for number, source in enumerate(sums.sources):
+            totals, place = sums.by_source[:, number], places.get(source)
+            rows = range(totals.shape[1])
+            in_source = [None if place is None else ("by_source", place * len(rows) + row) for row in rows]
+            found += self._of_source(source, totals, model, in_source, found[0])
+        return found
 
-    def _partition(self, classes: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
-        """The classes of one pair with enrichments and notes."""
-        notes = describe_gap(overall["delta_nll"], None, _bounds(overall, "delta_ci"), self._like_uniform(overall))
-        added = [
-            {"enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": self._note(row, row, overall, notes)}
-            for row in classes.iter_rows(named=True)
-        ]
-        return _with_columns(classes, added)
+    def _of_source(
+        self, source: str, totals: np.ndarray, model: int, places: Sequence[tuple[str, int] | None], overall: Row | None = None
+    ) -> list[Row]:
+        """The slices of one source. `totals` (1 + v, K + 2): of them and the first-occurrence controls, whose intervals are at `places`.
 
-    def _overlap(self, divided: pl.DataFrame, gap: pl.DataFrame, overall: Mapping[str, Any]) -> pl.DataFrame:
-        """The slices of one pair, among which tokens are divided, with enrichments, notes, and each slice's plain shares."""
-        plain = {row["slice"]: row for row in gap.head(len(self._slices["gap"].keys["slice"])).iter_rows(named=True)}
-        notes = describe_gap(overall["delta_nll"], None, _bounds(overall, "delta_ci"), self._like_uniform(overall))
-        added = []
-        for row in divided.iter_rows(named=True):
-            own = plain.get(row["slice"], row)  # a token in none of them is not divided
-            shares = {"plain_share_of_tokens": own["share_of_tokens"], "plain_share": own["gap_share"]}
-            note = self._note(row, row, overall, notes)
-            added.append({**shares, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"]), "note": note})
-        return _with_columns(divided, added)
+        `overall`: the row of all tokens of all sources, if that is another.
+        """
+        names, of_control = (self._sums.rows[name].keys["slice"] for name in ("slices", "first"))
+        found = self._figures({"slice": [*names, *of_control]}, totals, totals[:, :1], model)
+        for row, place in zip(found, places, strict=True):
+            row |= self._no_interval() if place is None else self._interval(place[0], model, place[1])
+        rows, controls = found[: len(names)], {row["slice"]: row for row in found[len(names) :]}
+        by_slice = {row["slice"]: row for row in rows}
+        whole, hits = self._whole(rows[0], overall), by_slice["ar_hit"]
+        of_split, of_others = whole.describe(hits["gap_share"], _bounds(hits, "ci")), whole.describe()
+        clipped = _clipped_shares(by_slice)
+        for name, row in by_slice.items():
+            row |= {"source": source, "cluster": self._cluster, "gap_share_clipped": clipped[name], **dict.fromkeys(_CONTROL)}
+            row |= _bits_per_byte(row, self._num_bytes.get((source, name)))
+            if row["gap_share"] is None:
+                row |= {"ci_low": None, "ci_high": None}
+            if name in controls and controls[name]["gap_share"] is not None:
+                row |= dict(zip(_CONTROL, (controls[name][of] for of in ("gap_share", "ci_low", "ci_high")), strict=True))
+            self._judge(row, whole, of_split if name in [slice_.name for slice_ in SPLIT] else of_others)
+        return rows
 
-    def _last_power(self) -> int:
-        by_count = self._breakdowns["counts"].tables["by_count"]
-        tokens = self._found.totals["counts"].tokens[0, : by_count.unions.shape[1]]
-        return max(int(high) for high, held in zip(by_count.keys["high"], tokens, strict=True) if held)
+    @staticmethod
+    def _no_interval() -> Row:
+        return dict.fromkeys([*_BOUNDS, "clusters", "effective_clusters"])
 
-    def _note(self, row: Mapping[str, Any], columns: Mapping[str, Any], whole: Mapping[str, Any], notes: Sequence[str]) -> str:
-        """`notes` on the gap and those on one row, whose intervals are among `columns`; `whole`: the intervals of all tokens."""
-        if row["tokens"] == 0:
-            return "; ".join([*notes, EMPTY_SLICE])
-        if row["share_of_tokens"] == 1 and row.get("slice") != "all":
-            notes = [*notes, ALL_TOKENS]
-        if columns["clusters"] is None:
-            return "; ".join([*notes, SMALL_SOURCE])
-        few = min(columns["effective_clusters"], whole["effective_clusters"]) < MIN_CLUSTERS
-        return "; ".join([*notes, FEW_CLUSTERS.format(self._cluster)] if few else notes)
+    def _whole(self, row: Row, overall: Row | None = None) -> WholeGap:
+        """What shares are judged by, from the row of all tokens of their source; `overall`: that of all sources."""
+        notes = [note for of in (overall or row, row) for note in like_uniform(of["nll_reference"], of["nll_model"], self._vocab_size)]
+        effective = math.inf if row["effective_clusters"] is None else row["effective_clusters"]
+        return WholeGap(row["delta_nll"], _bounds(row, "delta_ci"), list(dict.fromkeys(notes)), effective, self._cluster)
 
-
-def _slice_notes(
-    by_slice: Mapping[str, Mapping[str, Any]], intervals: Mapping[str, Mapping[str, Any]], uniform: Sequence[str]
-) -> dict[str, list[str]]:
-    """What to know of the gap of one source, by slice; `intervals`: columns by slice; `uniform`: see `describe_gap`."""
-    overall, hits_share = by_slice["all"]["delta_nll"], by_slice["ar_hit"]["gap_share"]
-    bounds = _bounds(intervals["all"], "delta_ci")
-    notes = dict.fromkeys(by_slice, describe_gap(overall, None, bounds, uniform))
-    of_split = describe_gap(overall, hits_share, bounds, uniform, _bounds(intervals["ar_hit"], "ci"))
-    return notes | dict.fromkeys([slice_.name for slice_ in SPLIT], of_split)
+    @staticmethod
+    def _judge(row: Row, whole: WholeGap, notes: Sequence[str]) -> None:
+        """Adds to a row, whose intervals are there, `note`, which begins with `notes` on the gap, and `void`."""
+        of_tokens = row["share_of_tokens"] if row.get("slice") != "all" else None
+        effective = math.inf if row["effective_clusters"] is None else row["effective_clusters"]
+        why = whole.why_void(share_of_tokens=of_tokens, effective=effective) if row["tokens"] else [EMPTY_SLICE]
+        small = [SMALL_SOURCE] if row["tokens"] and row["clusters"] is None else []
+        row["note"] = "; ".join([*notes, *(note for note in why if note not in notes), *small])
+        row["void"] = row["gap_share"] is None or bool(why)
 
 
-def _clipped_shares(by_slice: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+def _clipped_shares(by_slice: Mapping[str, Row]) -> dict[str, float | None]:
     """The clipped shares of the slices of one source."""
     overall = by_slice["all"]["delta_nll"]
     clipped = {name: clipped_share(overall, row["gap_share"]) for name, row in by_slice.items()}
@@ -322,9 +277,9 @@ def _clipped_shares(by_slice: Mapping[str, Mapping[str, Any]]) -> dict[str, floa
     return {**clipped, "all": by_slice["all"]["gap_share"], "other": other if other is None or hits is None else 1.0 - hits}
 
 
-def _bounds(columns: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+def _bounds(row: Row, name: str) -> tuple[float, float] | None:
     """An interval among the columns of a row; None if there is none."""
-    low, high = columns[f"{name}_low"], columns[f"{name}_high"]
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
     return None if low is None or high is None else (low, high)
 
 
@@ -336,27 +291,10 @@ def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
     return found
 
 
-def _with_bytes(gap: pl.DataFrame, num_bytes: dict[tuple[str, str], int]) -> pl.DataFrame:
-    """Adds the bytes of each slice and the bits per byte: NLLs summed over its tokens, in bits, over its bytes."""
-    import polars as pl
-
-    of_slices = [num_bytes.get(key) for key in zip(gap["source"], gap["slice"], strict=True)]
-    gap = gap.with_columns(pl.Series("bytes", of_slices, pl.Int64))
-    some_bytes = pl.when(pl.col("bytes") > 0).then(pl.col("bytes"))
-    bits = {f"bpb_{name}": pl.col(f"nll_{name}") * pl.col("tokens") / math.log(2) / some_bytes for name in ("reference", "model")}
-    return gap.with_columns(**bits)
-
-
-def _with_first(by_count: pl.DataFrame, first: pl.DataFrame) -> pl.DataFrame:
-    """Adds the NLLs of `first`, the first occurrences of the bigrams of repeated tokens, to the buckets of these; others have null."""
-    added = {f"nll_{side}": f"nll_first_{side}" for side in ("reference", "model")}
-    return by_count.join(first.select("repeated", "low", *added).rename(added), on=["repeated", "low"], how="left", maintain_order="left")
-
-
-def _with_columns(frame: pl.DataFrame, added: list[dict[str, Any]]) -> pl.DataFrame:
-    """`frame` with a column for each key of `added`, its rows in the same order; every number is float64, also if all are null."""
-    import polars as pl
-
-    types = {"cluster": pl.String, "note": pl.String, "clusters": pl.Int64}
-    schema = {name: types.get(name, pl.Float64) for name in added[0]}
-    return pl.concat([frame, pl.DataFrame(added, schema=schema)], how="horizontal")
+def _bits_per_byte(row: Row, num_bytes: int | None) -> Row:
+    """The bytes of a row's tokens and the bits per byte: NLLs summed over them, in bits, over the bytes; None where these are not known."""
+    bits: dict[str, float | None] = {}
+    for side in ("reference", "model"):
+        nll = row[f"nll_{side}"]
+        bits[f"bpb_{side}"] = nll * row["tokens"] / math.log(2) / num_bytes if num_bytes and nll is not None else None
+    return {"bytes": num_bytes, **bits}

@@ -155,7 +155,7 @@ def _score_columns(labels: Path, model: Any, name: str) -> "pl.LazyFrame":
     import polars as pl
 
     from recallkit import scoring
-    from recallkit.attribution.aligned import LabelledTokens, open_scores
+    from recallkit.measure.labelled import LabelledTokens, open_scores
     from recallkit.storage import artifacts
 
     file = scoring.find_scores(labels.parent, model)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.attribution.buckets import log2_bucket
 from recallkit.intervening.places import CHANGES, NO_PARTNER, NotChangedError, Places, borrow_places, find_places
+from recallkit.measure.classes import log2_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

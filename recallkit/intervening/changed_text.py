@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from recallkit.attribution.aligned import LabelledTokens
     from recallkit.counting.table import CountsTable
     from recallkit.intervening.asking import AskedToken
     from recallkit.intervening.windows import ChangedSequence
+    from recallkit.measure.labelled import LabelledTokens
     from recallkit.slicing.definitions import Slice
     from recallkit.text.tokenizers import TextTokenizer
 

@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from recallkit.attribution.bootstrap import draw_weights, effective_number, freedom_of
-from recallkit.attribution.clusters import group_numbers
+from recallkit.measure.intervals import draw_weights, effective_number, freedom_of, group_numbers
 
 
 class Documents:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.aligned import open_tokens
 from recallkit.display.progress import one_after_another
 from recallkit.intervening.changed_text import InterventionOptions, make_changed_text
 from recallkit.intervening.tables import InterveneTables, measure
+from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.slicing.words import make_words, needed_columns

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.attribution.aligned import RowReader, batch_ranges
-from recallkit.attribution.buckets import log2_bucket
+from recallkit.measure.classes import log2_bucket
+from recallkit.measure.labelled import RowReader, batch_ranges
 from recallkit.ragged import run_starts
 from recallkit.slicing.definitions import members
 from recallkit.slicing.words import needed_columns
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from recallkit.attribution.aligned import LabelledTokens
+    from recallkit.measure.labelled import LabelledTokens
     from recallkit.slicing.definitions import Slice
 
 FIRST_RARE = "first_rare"

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recallkit.attribution.aligned import RowReader, batch_ranges, open_scores, open_tokens
-from recallkit.attribution.bootstrap import effective_number, expanded_interval, freedom_of, number_or_none
-from recallkit.attribution.buckets import log2_bucket
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.display.notebook import Shown
 from recallkit.intervening.estimates import Documents, WeightedMeans
 from recallkit.intervening.places import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE, SliceReader
+from recallkit.measure.classes import log2_bucket
+from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none
+from recallkit.measure.labelled import RowReader, batch_ranges, open_scores, open_tokens
+from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.attribution.aligned import LabelledTokens
     from recallkit.intervening.changed_text import ChangedText
+    from recallkit.measure.labelled import LabelledTokens
     from recallkit.slicing.definitions import Slice
 
 MEASURES = ("nll", *CHANGES, "recall")

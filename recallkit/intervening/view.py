@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
 from recallkit.display.again import command_line
 from recallkit.display.console import counted, percent, percent_range, sparkline
@@ -15,6 +14,7 @@ from recallkit.intervening.charts import FEW
 from recallkit.intervening.places import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED
+from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.slicing.view import powers_of_two
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables

@@ -57,7 +57,7 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     """The same of the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
     import pyarrow.dataset as ds
 
-    from recallkit.attribution.aligned import check_labels
+    from recallkit.measure.labelled import check_labels
     from recallkit.profiling.tables import ProfileTables, make_tables
     from recallkit.text.tokenizers import load_slices_tokenizer
 

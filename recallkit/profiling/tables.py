@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recallkit.attribution.bootstrap import (
+from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.display.notebook import Shown
+from recallkit.measure.intervals import (
     MIN_CLUSTERS,
     effective_number,
     expanded_interval,
     freedom_of,
+    group_numbers,
     number_or_none,
     resample_totals,
 )
-from recallkit.attribution.clusters import group_numbers
-from recallkit.config import MAX_RESAMPLED_SOURCES
-from recallkit.display.notebook import Shown
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, tail_alpha
 from recallkit.storage import db
 from recallkit.storage.schemas import arrow_schema
@@ -179,7 +179,7 @@ class _Resampled:
             block = np.zeros((int(group.max()) + 1, len(sums.sources), values.shape[1]))
             np.add.at(block, (group[documents.search_sorted(frame["document"]).to_numpy()], frame["source"].to_numpy()), values)
             blocks.append(block)
-        totals = resample_totals(np.concatenate(blocks, axis=2).reshape(len(blocks[0]), -1), _NUM_RESAMPLES, seed)
+        [totals] = resample_totals([np.concatenate(blocks, axis=2).reshape(len(blocks[0]), -1)], _NUM_RESAMPLES, seed)
         split = totals.reshape(_NUM_RESAMPLES, len(sums.sources), -1)
         self.counts, self.tail_counts, self.tail_logs = np.split(split, [len(COUNTS), len(COUNTS) + len(KINDS)], axis=2)
         sizes = [rows.filter(source=place)["tokens"].to_numpy() for place in range(len(sums.sources))]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
 from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.console import or_dash, percent, sparkline
 from recallkit.display.durations import print_timings
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.slicing.threshold import common_warning
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage.artifacts import read_manifest

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recallkit.attribution.bootstrap import effective_number
+from recallkit.measure.intervals import effective_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import number_or_none
-from recallkit.attribution.buckets import log2_bucket
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
+from recallkit.measure.classes import log2_bucket
+from recallkit.measure.intervals import number_or_none
 from recallkit.recall.accuracy import accuracy_intervals
 from recallkit.recall.squad_metrics import word_f1
 from recallkit.storage import db, schemas

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from recallkit.attribution.aligned import LabelledTokens, RowReader, batch_ranges, open_scores, open_tokens
 from recallkit.errors import UserError, printable
+from recallkit.measure.labelled import LabelledTokens, RowReader, batch_ranges, open_scores, open_tokens
 from recallkit.report.markup import compact_json
 from recallkit.report.pieces import Pieces
 from recallkit.report.sequence import score_files

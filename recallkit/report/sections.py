@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.chart_lines import by_count
 from recallkit.attribution.chart_shares import by_partition
-from recallkit.attribution.shares import is_void
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
@@ -27,6 +26,7 @@ from recallkit.attribution.view import (
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
 from recallkit.errors import UserError
+from recallkit.measure.shares import is_void
 from recallkit.recall.samples import MOST_OF_EACH, read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words

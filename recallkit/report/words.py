@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.shares import is_void, void_notes
 from recallkit.attribution.view import interval, ppl, times, what_is_resampled, what_of_training
 from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.console import percent, percent_range
 from recallkit.errors import UserError
+from recallkit.measure.shares import is_void, void_notes
 from recallkit.report.markup import tag, text
 from recallkit.slicing.definitions import STANDARD
 from recallkit.slicing.threshold import rate_and_rule

@@ -215,6 +215,15 @@ def arrow_schema(layout: str) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable or any_null) for name, column in columns])
 
 
+def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """A frame of a layout's columns, in its order, from rows that have at least these."""
+    import polars as pl
+
+    kinds = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
+    schema = {name: kinds[column.family] for name, column in LAYOUTS[layout].items()}
+    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
+
+
 _ADDED = {
     **{("tokens", name): f"sliced before {name} existed" for name in ("context_class", "first_distance", "overwritten", "in_training")},
     **{(layout, "clusters"): "compared before intervals were of documents" for layout in LAYOUTS if layout.startswith("gap/")},

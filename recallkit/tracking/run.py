@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
-from recallkit.attribution.aligned import open_tokens
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
+from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.storage import artifacts

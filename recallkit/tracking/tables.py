@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from recallkit.attribution.aligned import RowReader, batch_ranges, open_scores
-from recallkit.attribution.bootstrap import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
-from recallkit.attribution.clusters import group_numbers
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
+from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, group_numbers, number_or_none, resample_totals
+from recallkit.measure.labelled import RowReader, batch_ranges, open_scores
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.attribution.aligned import LabelledTokens
+    from recallkit.measure.labelled import LabelledTokens
 
 MEASURES = ("nll", "ar_nll", "first_nll", "other_nll", "recall")
 """Columns with intervals: of all tokens, of AR hits, of their bigrams' first occurrences, of all other tokens, and first less hits."""
@@ -112,7 +111,7 @@ def make_tables(labels: Labels, models: Sequence[Tracked], *, num_resamples: int
     values = np.column_stack([labels.sizes, *(model.sums for model in models)])
     grouped = np.zeros((int(group.max()) + 1, values.shape[1]))
     np.add.at(grouped, group, values)
-    drawn = resample_totals(grouped, num_resamples, seed)
+    [drawn] = resample_totals([grouped], num_resamples, seed)
     reference = next((place for place, model in enumerate(models) if model.step is None), None)
     spread = [(effective_number(size), freedom_of(size)) for size in (labels.sizes[:, 0], labels.sizes[:, 1])]
     facts = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.bootstrap import MIN_CLUSTERS
 from recallkit.display import console
 from recallkit.display.again import MOST_NAMED, command_line
 from recallkit.display.console import counted
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings

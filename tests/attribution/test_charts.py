@@ -18,10 +18,10 @@ from recallkit.attribution.chart_rows import gap_parts, perplexities
 from recallkit.attribution.chart_shares import by_source, by_threshold
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.attribution.shares import NOT_TOLD_FROM_ZERO, is_void
 from recallkit.attribution.tables import GapTables
 from recallkit.display.chart_parts import bucket_edge, labels, rounded, shorten
 from recallkit.display.chart_theme import PAPER, svg
+from recallkit.measure.shares import NOT_TOLD_FROM_ZERO, is_void
 from tests.display.drawings import Shape, marks, shapes
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]

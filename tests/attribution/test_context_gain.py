@@ -15,17 +15,17 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import recallkit
-from recallkit.attribution import aligned
-from recallkit.attribution.context_gain import CLASSES, KEY_TOKENS, context_gains, is_key
-from recallkit.attribution.shares import MODEL_BETTER, NO_GAP
+from recallkit.attribution.context_gain import ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, context_gains
 from recallkit.errors import UsageError, UserError
+from recallkit.measure import labelled
+from recallkit.measure.shares import MODEL_BETTER, NO_GAP
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.ragged import offsets_of
 from recallkit.report import sections, words
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.scoring.scores import LastIds, choose_last
 from recallkit.slicing.view import manifest_of
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, db
 
 BIGRAM, CACHE, UNIGRAM = "control:bigram", "control:recall", "control:unigram"
 LASTS = [LastIds(1, 1), LastIds(4, 1), LastIds(8, 2), LastIds(20, 5)]
@@ -211,6 +211,16 @@ def test_every_figure_is_that_of_the_tokens_themselves(small_slices):
     assert table.filter(slice=KEY_TOKENS)["tokens"][0] > 20
 
 
+def is_key(full: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Which tokens the query calls key tokens, bool (n,), by the evaluator's NLLs: each token is a cluster of its own."""
+    columns = {"cluster": np.arange(len(full)), "repeated": np.ones(len(full), bool), "train_count": np.zeros(len(full), np.int64)}
+    nlls = {"nll_0": full, "nll_1": full, "nll_2": last, "nll_3": last}
+    with db.connect(threads=1) as database:
+        database.register("tokens", pa.table({**columns, **nlls}))
+        asked = database.sql(db.query("measure/sum_by_gain"), params={"most": 0, "gains": GAINS, "alpha": ALPHA, "beta": BETA})
+        return asked.pl().sort("cluster")["is_key"].to_numpy()
+
+
 def test_key_tokens_are_strictly_above_both_thresholds():
     """LongPPL: the difference is above 2 nats, and the log-probability with all of the context above -2."""
     full, last = np.array([[1.9, 1.9, 2.0, 0.0, 0.5], [4.0, 3.9, 4.5, 2.0, 2.75]], np.float32)
@@ -268,8 +278,8 @@ def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, t
 def test_text_is_read_in_batches_to_the_same_table(small_slices, monkeypatch, cluster):
     models, lasts = [CACHE, UNIGRAM], [LASTS[2]]
     whole = table_of(small_slices, models, lasts, cluster=cluster)
-    monkeypatch.setattr(aligned, "_BATCH_ROWS", 100)
-    assert len(aligned.batch_ranges(small_slices / "tokens.parquet")) > 10
+    monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
+    assert len(labelled.batch_ranges(small_slices / "tokens.parquet")) > 10
     assert_frame_equal(table_of(small_slices, models, lasts, cluster=cluster), whole, rel_tol=1e-9)
 
 

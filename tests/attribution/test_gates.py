@@ -8,8 +8,8 @@ import pytest
 
 from recallkit import cli
 from recallkit.attribution.gates import NOT_BEHIND, Gate, failure_line, judge_gates, parse_gate, resolve_gates
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.errors import UsageError, UserError
+from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.slicing.definitions import parse_slices
 
 

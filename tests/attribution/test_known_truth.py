@@ -14,8 +14,8 @@ import pytest
 
 import recallkit
 from recallkit import scoring
-from recallkit.attribution.shares import ALL_TOKENS, MODEL_LIKE_UNIFORM, NOT_TOLD_FROM_ZERO, REFERENCE_LIKE_UNIFORM
 from recallkit.attribution.tables import attribute_gap
+from recallkit.measure.shares import ALL_TOKENS, MODEL_LIKE_UNIFORM, NOT_TOLD_FROM_ZERO, REFERENCE_LIKE_UNIFORM
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring.run import score_path
 from recallkit.slicing.definitions import parse_slices

@@ -13,9 +13,10 @@ import polars as pl
 import pytest
 
 import recallkit
-from recallkit.attribution.context_gain import KEY_TOKENS, is_key
+from recallkit.attribution.context_gain import KEY_TOKENS
 from recallkit.scoring.run import score_path
 from recallkit.scoring.scores import LastIds
+from tests.attribution.test_context_gain import is_key
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -96,8 +97,8 @@ def test_key_tokens_and_perplexity_are_the_packages(longppl, tokenizer, tmp_path
     tables = recallkit.gap(f"evaluator={evaluator}", f"model={model}", slices=slices, context_gain=SHORT, out=tmp_path / "gap")
     loaded = [LlamaForCausalLM.from_pretrained(path).eval() for path in (evaluator, model)]
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tokenizer))
-    intervals = longppl.find_key_token(text, loaded[0], theirs, SHORT, STRIDE)
-    their_keys = {place for start, stop in intervals.tolist() for place in range(start, stop)}
+    key_spans = longppl.find_key_token(text, loaded[0], theirs, SHORT, STRIDE)
+    their_keys = {place for start, stop in key_spans.tolist() for place in range(start, stop)}
     full, last = (pl.read_parquet(score_path(slices, "evaluator", own))["nll"].to_numpy() for own in (None, LastIds(SHORT, STRIDE)))
     own_keys = {int(place) + 1 for place in np.flatnonzero(is_key(full, last)[: num - 1])}
     assert own_keys == their_keys

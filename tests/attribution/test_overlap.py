@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import recallkit
 from recallkit import attribution
-from recallkit.attribution import aligned
-from recallkit.attribution.breakdowns import IN_NONE
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, overlap_table
 from recallkit.errors import UserError
+from recallkit.measure import labelled
+from recallkit.measure.classes import IN_NONE
 from recallkit.slicing.definitions import parse_slices
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts
@@ -57,7 +57,7 @@ def test_shares_are_shapley_values_over_all_orders(tmp_path_factory, drawn, numb
     corpus = Corpus(tmp_path_factory.mktemp("text"), rows[:20], rows_per_group=rows_per_group, max_count=5, ids=pairs[:20])
     paths = corpus.score("reference", reference[:20]), corpus.score("model", model[:20])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aligned, "_BATCH_ROWS", rows_per_group)
+        patch.setattr(labelled, "_BATCH_ROWS", rows_per_group)
         found = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN[:number]), num_resamples=20).by_overlap
     names = [*list(KEEP)[:number], IN_NONE]
     assert found["slice"].to_list() == names

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from recallkit.attribution.published import MISFIT, MISSTATED, ROUNDED_AWAY, attribute_published
-from recallkit.attribution.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
 from recallkit.errors import UserError
+from recallkit.measure.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
 from tests.conftest import ROOT
 
 TABLE = "model,all,ar,other\nattention,12.99,2.41,14.76\nconvolution,20.28,40.25,\nhyena,15.13,9.00,\n"

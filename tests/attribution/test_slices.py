@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import recallkit
 from recallkit import attribution
-from recallkit.attribution import aligned, bootstrap
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
 from recallkit.errors import UserError
+from recallkit.measure import intervals, labelled
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
 from recallkit.slicing.view import manifest_of
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, assert_same, small_corpus
@@ -88,7 +88,7 @@ def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     corpus = Corpus(tmp_path_factory.mktemp("text"), rows, rows_per_group=rows_per_group, max_count=5, ids=pairs)
     paths = corpus.score("reference", reference), corpus.score("model", model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aligned, "_BATCH_ROWS", rows_per_group)  # batches begin within sequences
+        patch.setattr(labelled, "_BATCH_ROWS", rows_per_group)  # batches begin within sequences
         tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN), num_resamples=20)
     names = ["ALL", *sorted({t["source"] for t in corpus.tokens})]
     assert list(zip(tables.gap["source"], tables.gap["slice"], strict=True)) == [
@@ -129,9 +129,9 @@ def test_slices_change_nothing_else(tmp_path, rows_per_group):
 def test_blocks_of_sums_share_their_resamples_and_none_changes_another():
     rng = np.random.default_rng(0)
     sums, more = rng.normal(size=(40, 3)), rng.normal(size=(40, 5))
-    both = bootstrap.resample_blocks([sums, more], 30, seed=2)
-    assert (both[0] == bootstrap.resample_totals(sums, 30, seed=2)).all()
-    assert both[1] == pytest.approx(bootstrap.draw_weights(np.random.Generator(np.random.PCG64(2)), 30, 40) @ more)
+    both = intervals.resample_totals([sums, more], 30, seed=2)
+    assert (both[0] == intervals.resample_totals([sums], 30, seed=2)[0]).all()
+    assert both[1] == pytest.approx(intervals.draw_weights(np.random.Generator(np.random.PCG64(2)), 30, 40) @ more)
 
 
 NAMES = ("control:recall", "control:bigram", "control:unigram")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +19,15 @@ from scipy import stats
 
 import recallkit
 from recallkit import attribution
-from recallkit.attribution import aligned, bootstrap, clusters, collect, shares
-from recallkit.attribution.bootstrap import MIN_CLUSTERS, expanded_interval
-from recallkit.attribution.buckets import count_class, count_thresholds, log2_bucket, match_bucket, position_bucket
-from recallkit.attribution.clusters import CLUSTERS
-from recallkit.attribution.tables import EMPTY_SLICE, FEW_CLUSTERS, SMALL_SOURCE, attribute_gap
+from recallkit.attribution.tables import EMPTY_SLICE, SMALL_SOURCE, attribute_gap
 from recallkit.attribution.view import gap_json, print_gap
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
+from recallkit.measure import intervals, labelled, shares, sums
+from recallkit.measure.batches import CLUSTERS
+from recallkit.measure.classes import log2_bucket
+from recallkit.measure.intervals import MIN_CLUSTERS, expanded_interval
+from recallkit.measure.shares import FEW_CLUSTERS, WholeGap
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST_KEY, read_manifest, write_parquet
 
@@ -334,13 +334,13 @@ def clustered_corpus(folder):
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkeypatch, cluster):
-    monkeypatch.setattr(bootstrap, "MIN_CLUSTERS", 1.5)
+    monkeypatch.setattr(intervals, "MIN_CLUSTERS", 1.5)
     corpus, reference, behind = clustered_corpus(tmp_path)
     tables = attribute_gap(corpus.path, reference, [behind], cluster=cluster, num_resamples=60, seed=3)
     gaps = np.subtract(corpus.nlls["behind"], corpus.nlls["reference"]).tolist()
     # Clusters are numbered as they appear; those without tokens do not occur.
     names = list(dict.fromkeys(token[cluster] for token in corpus.tokens))
-    weights = bootstrap.draw_weights(np.random.Generator(np.random.PCG64(3)), 60, len(names))
+    weights = intervals.draw_weights(np.random.Generator(np.random.PCG64(3)), 60, len(names))
     times = [[int(resample[names.index(token[cluster])]) for token in corpus.tokens] for resample in weights]
 
     def check(row, keep, inside):
@@ -385,19 +385,19 @@ def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkey
 def test_many_clusters_are_resampled_in_groups_and_counted_singly(tmp_path, monkeypatch):
     corpus, reference, behind = clustered_corpus(tmp_path)
     single = attribute_gap(corpus.path, reference, [behind])
-    monkeypatch.setattr(clusters, "MOST_GROUPS", 4)
+    monkeypatch.setattr(intervals, "MOST_GROUPS", 4)
     groups = attribute_gap(corpus.path, reference, [behind])
     for name, table in figures(groups).items():
         other = getattr(single, name)
         assert table.select(~cs.contains("ci_")).equals(other.select(~cs.contains("ci_"))), name
     assert not groups.gap.equals(single.gap)
-    assert sorted(np.bincount(clusters.group_numbers(10)).tolist()) == [2, 2, 3, 3]
+    assert sorted(np.bincount(intervals.group_numbers(10)).tolist()) == [2, 2, 3, 3]
 
 
 def test_a_document_in_two_batches_is_one_cluster(tmp_path, monkeypatch):
     corpus, reference, behind = clustered_corpus(tmp_path)
     whole = attribute_gap(corpus.path, reference, [behind])
-    monkeypatch.setattr(aligned, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(labelled, "_BATCH_ROWS", 3)
     assert_same(attribute_gap(corpus.path, reference, [behind]), whole)
 
 
@@ -410,7 +410,7 @@ def test_two_runs_agree_to_the_bit_however_many_threads_share_the_work(tmp_path,
     ]
     corpus = Corpus(tmp_path, tokens, rows_per_group=100)
     paths = [corpus.score(name, rng.gamma(1.2, 2, len(tokens))) for name in ("reference", "one", "two")]
-    monkeypatch.setattr(aligned, "_BATCH_ROWS", 100)
+    monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
     runs = []
     for cpus in ({0}, {0, 1}, {0, 1}):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, cpus=cpus: cpus, raising=False)
@@ -429,7 +429,7 @@ def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
     expected = attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20)
     corpus.rows_per_group = 7
     corpus.score("behind", BEHIND_NLLS)
-    monkeypatch.setattr(aligned, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(labelled, "_BATCH_ROWS", 3)
     assert_same(attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20), expected)
 
 
@@ -474,7 +474,7 @@ def test_notes_and_clipped_shares(tmp_path, case):
     model = [5.0 + (hits if p == 2 else others)[s % 2] for s in range(10) for p in (1, 2)]
     tables = attribute_gap(corpus.path, corpus.score("reference", reference), [corpus.score("model", model)], num_resamples=100)
     rows = tables.gap.filter(pl.col("source") == "ALL")
-    of_any_slice = shares.describe_gap(rows["delta_nll"][0], None, (rows["delta_ci_low"][0], rows["delta_ci_high"][0]))
+    of_any_slice = WholeGap(rows["delta_nll"][0], (rows["delta_ci_low"][0], rows["delta_ci_high"][0]), [], math.inf).describe()
     assert rows["note"].to_list() == [note, note, note, "; ".join(of_any_slice)]
     assert rows["gap_share_clipped"].to_list()[1:3] == pytest.approx(list(CLIPPED[case]))
     assert [shares.is_void(row) for row in rows.iter_rows(named=True)] == [note in (shares.NO_GAP, shares.NOT_TOLD_FROM_ZERO)] * 4
@@ -524,7 +524,7 @@ def many_sources(folder):
 def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_source(tmp_path, monkeypatch):
     corpus, paths = many_sources(tmp_path)
     every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
-    monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 2)
+    monkeypatch.setattr("recallkit.measure.sums.MAX_RESAMPLED_SOURCES", 2)
     few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
     assert few.gap.height == every.gap.height == 2 * 6 * 4
     intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high", "control_ci_low", "control_ci_high")
@@ -546,50 +546,20 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
         assert all(map(close, few.by_threshold[name], every.by_threshold[name])), name
 
 
-def test_as_many_sources_as_have_intervals_are_all_the_same_to_the_bit(tmp_path, monkeypatch):
-    corpus, paths = many_sources(tmp_path)
-    every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
-    monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 5)
-    assert attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap.equals(every.gap)
-
-
 def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
     tokens = [(s, p, f"https://example.org/{s // 2}", 1 if p == 2 else None, 5) for s in range(4000) for p in (1, 2)]
     corpus = Corpus(tmp_path, tokens, rows_per_group=1000)
     scores = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
-    labelled = aligned.open_tokens(corpus.path)
-    found = collect.collect_sums(labelled, [aligned.open_scores(path, labelled) for path in scores]).clusters["slices"]
-    assert found.tokens.shape == (clusters.MOST_GROUPS, 101, 6)
-    assert found.tokens.sum(axis=(0, 1)).tolist() == [len(tokens), *[len(tokens) / 2] * 5]
-    assert found.clusters[0].tolist() == [4000] * 6
+    tokens_ = labelled.open_tokens(corpus.path)
+    found = sums.add_up(tokens_, [labelled.open_scores(path, tokens_) for path in scores])
+    assert found.resampled_sums.tokens.shape == (intervals.MOST_GROUPS, 101 * 6)
+    assert found.tables["slices"].tokens.sum(axis=0).tolist() == [len(tokens), *[len(tokens) / 2] * 3]
+    assert found.tables["slices"].clusters.tolist() == [4000] * 4
     gap = attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap
     assert gap.height == 2001 * 4
     assert gap.filter(pl.col("slice") == "ar_hit")["ci_low"].is_not_null().sum() <= 101
     check = gap.filter(pl.col("source") == "https://example.org/7").row(0, named=True)
     assert_row(check, *[corpus.sums("model", lambda t: t["source"] == "https://example.org/7")] * 2)
-
-
-def test_sums_of_batches_do_not_wait_in_memory(tmp_path, monkeypatch):
-    """Where documents are short the sums of a batch are larger than its rows, and adding them takes longer than making them."""
-    corpus = Corpus(tmp_path, [(s, 1, "web", None, 5) for s in range(80)])
-    scores = [corpus.score(name, np.linspace(1, 2, 80) * worse) for name, worse in (("reference", 1), ("model", 2))]
-    begun, taken, reduce, add = [], [], collect._Worker.reduce, collect._Collector.add
-
-    def count_begun(worker, *rows):
-        begun.append(rows)
-        return reduce(worker, *rows)
-
-    def add_slowly(collector, *sums):
-        taken.append(sums)
-        time.sleep(0.01)
-        assert len(begun) <= len(taken) + collect._MAX_WORKERS
-        add(collector, *sums)
-
-    monkeypatch.setattr(collect, "batch_ranges", lambda path: [(row, row + 1) for row in range(80)])
-    monkeypatch.setattr(collect._Worker, "reduce", count_begun)
-    monkeypatch.setattr(collect._Collector, "add", add_slowly)
-    assert attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap["tokens"][0] == 80
-    assert len(taken) == 80
 
 
 def test_beyond_the_largest_sources_all_others_are_one_row_by_a_name_that_none_has(tmp_path, monkeypatch):
@@ -598,8 +568,8 @@ def test_beyond_the_largest_sources_all_others_are_one_row_by_a_name_that_none_h
     corpus = Corpus(tmp_path, tokens, rows_per_group=4)
     paths = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
     every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap
-    monkeypatch.setattr(collect, "MAX_SOURCES", 2)
-    monkeypatch.setattr(collect, "MAX_RESAMPLED_SOURCES", 1)
+    monkeypatch.setattr("recallkit.measure.sums.MAX_SOURCES", 2)
+    monkeypatch.setattr("recallkit.measure.sums.MAX_RESAMPLED_SOURCES", 1)
     few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50).gap
     others = "3 smaller sources together"
     assert few["source"].unique(maintain_order=True).to_list() == ["ALL", "3 smaller sources", "a", others]
@@ -780,22 +750,10 @@ def test_labels_without_counts_no_tokens_and_no_or_repeated_models_are_refused(t
         attribute_gap(tmp_path / "absent.parquet", reference, [model])
 
 
-@given(st.lists(st.integers(0, 2**50), max_size=30), st.sets(st.integers(0, 5000), max_size=3))
-def test_count_classes_are_the_places_among_the_thresholds(counts, extra):
-    values = np.array(counts, dtype=np.int64)
-    assert (count_class(values, extra) == np.searchsorted(count_thresholds(extra), values)).all()
-
-
 def test_log2_buckets_change_just_above_each_power_of_two():
     assert log2_bucket(np.arange(18)).tolist() == [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
     edges = np.array([[2**k, 2**k + 1] for k in range(1, 50)])
     assert (np.diff(log2_bucket(edges.ravel()).reshape(-1, 2).astype(int)) == 1).all()
-
-
-def test_match_buckets_change_at_each_power_of_two_and_at_three():
-    assert match_bucket(np.arange(18, dtype=np.int32)).tolist() == [0, 1, 2, 3, *[4] * 4, *[5] * 8, 6, 6]
-    edges = np.array([[2**k - 1, 2**k] for k in range(2, 31)], np.int32)
-    assert (np.diff(match_bucket(edges.ravel()).reshape(-1, 2).astype(int)) == 1).all()
 
 
 def test_the_gap_by_match_is_that_of_a_group_by_in_polars(small_slices, tmp_path):
@@ -839,20 +797,11 @@ def test_old_slices_are_refused_in_one_line_and_sliced_again(run, old_slices, sm
     assert pq.read_table(old_slices / "tokens.parquet").equals(pq.read_table(small_slices / "tokens.parquet"))
 
 
-@given(st.integers(1, 300), st.integers(1, 32))
-def test_position_buckets_differ_by_one_position_in_width(seq_len, num_buckets):
-    found = position_bucket(np.arange(1, seq_len + 1), seq_len, num_buckets)
-    assert (np.diff(found.astype(int)) >= 0).all()
-    widths = np.bincount(found, minlength=num_buckets)
-    assert widths.size == num_buckets
-    assert widths.max() - widths.min() <= 1
-
-
 def test_totals_do_not_depend_on_how_resamples_are_blocked(monkeypatch):
     sums = np.arange(12.0).reshape(6, 2)
-    expected = bootstrap.resample_totals(sums, 50, seed=1)
-    monkeypatch.setattr(bootstrap, "_BLOCK_DRAWS", 7)
-    assert (bootstrap.resample_totals(sums, 50, seed=1) == expected).all()
+    expected = intervals.resample_totals([sums], 50, seed=1)[0]
+    monkeypatch.setattr(intervals, "_BLOCK_DRAWS", 7)
+    assert (intervals.resample_totals([sums], 50, seed=1)[0] == expected).all()
 
 
 def test_expanded_percentiles_reach_as_far_as_students_t():
@@ -875,14 +824,14 @@ def test_expanded_percentiles_leave_out_what_is_no_number():
 
 
 def test_the_effective_number_of_clusters():
-    assert bootstrap.effective_number(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).tolist() == [3, 1]
-    assert bootstrap.effective_number(np.zeros((3, 2))).tolist() == [0, 0]
-    assert bootstrap.effective_number(np.array([100, 1, 1])) == pytest.approx(102**2 / 10_002)
+    assert intervals.effective_number(np.array([[4, 1], [4, 0], [4, 0], [0, 0]])).tolist() == [3, 1]
+    assert intervals.effective_number(np.zeros((3, 2))).tolist() == [0, 0]
+    assert intervals.effective_number(np.array([100, 1, 1])) == pytest.approx(102**2 / 10_002)
 
 
 def test_the_degrees_of_freedom_of_clusters_are_those_of_their_variance():
-    assert bootstrap.freedom_of(np.full((7, 1), 3)).tolist() == [6]
+    assert intervals.freedom_of(np.full((7, 1), 3)).tolist() == [6]
     # The mean of squares of normal figures, in proportion to the sizes, varies as chi squared of that many degrees (and one more).
     sizes, rng = np.array([1, 2, 2, 5, 9, 10.0]), np.random.default_rng(0)
     squares = np.square(sizes * rng.normal(size=(200_000, len(sizes)))).sum(axis=1)
-    assert 2 * squares.mean() ** 2 / squares.var() == pytest.approx(bootstrap.freedom_of(sizes) + 1, rel=0.02)
+    assert 2 * squares.mean() ** 2 / squares.var() == pytest.approx(intervals.freedom_of(sizes) + 1, rel=0.02)

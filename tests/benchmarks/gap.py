@@ -55,10 +55,10 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         counts[:, place] = np.where(lag > 0, counts[rows, place - lag], counts[:, place])
     documents = np.cumsum(rng.random(shape) < 1 / 1000, axis=1)
     sources = rng.choice(len(SOURCES), size=(num_sequences, documents.max() + 1), p=SOURCE_SHARES)
-    repeated, first = distance > 0, np.zeros_like(distance)
+    repeated, origin = distance > 0, np.zeros_like(distance)
     for place in range(1, SEQ_LEN):  # of a copy of a copy, where the first was copied from
         lag = distance[:, place]
-        first[:, place] = np.where(lag > 0, lag + first[rows, place - lag], 0)
+        origin[:, place] = np.where(lag > 0, lag + origin[rows, place - lag], 0)
     ids = np.minimum(np.exp(rng.random((num_sequences, SEQ_LEN + 1)) * math.log(50_000)), 49_999).astype(np.int32)
     return {
         "sequence": np.repeat(np.arange(first, first + num_sequences, dtype=np.int32), SEQ_LEN),
@@ -70,7 +70,7 @@ def label_group(rng: np.random.Generator, first: int, num_sequences: int) -> dic
         "repeated": repeated.ravel(),
         "context_class": np.where(repeated, 0, np.where(rng.random(shape) < 0.7, 1, 2)).astype(np.int32).ravel(),
         "distance": distance.ravel(),
-        "first_distance": first.ravel(),
+        "first_distance": origin.ravel(),
         "match_length": match_length.ravel(),
         "train_count": counts.ravel(),
         "ar_hit": (repeated & (counts <= MAX_COUNT)).ravel(),

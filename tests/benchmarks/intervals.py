@@ -63,8 +63,8 @@ def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[
     """
     import recallkit
     from recallkit import builtin
-    from recallkit.attribution.aligned import open_scores, open_tokens
-    from recallkit.attribution.collect import collect_sums
+    from recallkit.measure.labelled import open_scores, open_tokens
+    from recallkit.measure.sums import add_up
     from recallkit.scoring.run import score_path
     from recallkit.text.corpus import open_corpus
 
@@ -78,59 +78,59 @@ def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[
             recallkit.slice(file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts())
             recallkit.score(models, slices=slices)
         labelled = open_tokens(slices / "tokens.parquet")
-        sums = collect_sums(labelled, [open_scores(score_path(slices, model), labelled) for model in models]).clusters
-        parts = [rows_of_gap(labelled, sums), rows_of_largest_source(sums["slices"])]
+        sums = add_up(labelled, [open_scores(score_path(slices, model), labelled) for model in models])
+        parts = [rows_of_gap(sums), rows_of_largest_source(sums)]
         cut = "whole" if most is None else f"at most {most:,} characters of each"
-        yield Population(f"gap, sequences of {seq_len}, {cut}", len(sums["slices"].tokens), partial(measure_gap, parts))
+        yield Population(f"gap, sequences of {seq_len}, {cut}", len(sums.tables["slices"].tokens), partial(measure_gap, parts))
 
 
 Rows = dict[str, tuple[np.ndarray, np.ndarray]]
 """By name, a row of a table: tokens and summed gaps of each document (n,); the first is what shares are of."""
 
 
-def rows_of_gap(labelled: Any, sums: Mapping[str, Any]) -> Rows:
+def rows_of_gap(sums: Any) -> Rows:
     """All tokens, AR hits, and of each other table the rows at the 20th, 50th and 80th percentile of those that any document in ten has."""
-    from recallkit.attribution.breakdowns import breakdowns, cuts_of
-
-    of_text = sums["slices"]
-    tokens, gaps = of_text.tokens.sum(axis=1), of_text.gaps[:, 0].sum(axis=1)
+    of_text = sums.tables["slices"]
+    tokens, gaps = of_text.tokens, of_text.nlls[1] - of_text.nlls[0]
     rows = {"all tokens": (tokens[:, 0], gaps[:, 0]), "AR hits": (tokens[:, 1], gaps[:, 1])}
-    for name, breakdown in breakdowns(cuts_of(labelled)).items():
-        first = 0
-        for table, of_table in breakdown.tables.items():
-            places = range(first, first + of_table.unions.shape[1])
-            held = [place for place in places if sums[name].clusters[0, place] > len(tokens) / 10]
-            for place in dict.fromkeys(held[len(held) * percent // 100] for percent in (20, 50, 80)):
-                told = " ".join(str(values[place - first]) for values in of_table.keys.values())
-                rows[f"{table}: {told}"] = (sums[name].tokens[:, 0, place], sums[name].gaps[:, 0, 0, place])
-            first = places.stop
+    for table, of_table in sums.tables.items():
+        if table in ("slices", "first"):
+            continue
+        held = np.flatnonzero(of_table.clusters > len(tokens) / 10).tolist()
+        for place in dict.fromkeys(held[len(held) * percent // 100] for percent in (20, 50, 80)):
+            told = " ".join(str(values[place]) for values in sums.rows[table].keys.values())
+            rows[f"{table}: {told}"] = (of_table.tokens[:, place], of_table.nlls[1, :, place] - of_table.nlls[0, :, place])
     return rows
 
 
-def rows_of_largest_source(slices: Any) -> Rows:
+def rows_of_largest_source(sums: Any) -> Rows:
     """The same of the largest source alone: all tokens and AR hits."""
-    largest = slices.tokens[..., 0].sum(axis=0).argmax()
+    of_sources = sums.resampled_sums
+    each = len(sums.rows["slices"]) + len(sums.rows["first"])
+    largest = each * int(of_sources.tokens[:, ::each].sum(axis=0).argmax())
     names = ("largest source: all tokens", "largest source: AR hits")
-    return {name: (slices.tokens[:, largest, row], slices.gaps[:, 0, largest, row]) for row, name in enumerate(names)}
+    gaps = of_sources.nlls[1] - of_sources.nlls[0]
+    return {name: (of_sources.tokens[:, largest + row], gaps[:, largest + row]) for row, name in enumerate(names)}
 
 
 def measure_gap(parts: list[Rows], documents: np.ndarray) -> Figures:
     """The gap in nats per token and its share of the whole gap, of each row of each part, in the documents that are drawn."""
-    from recallkit.attribution.bootstrap import effective_number, freedom_of
-    from recallkit.attribution.collect import ClusterSums
-    from recallkit.attribution.intervals import gap_intervals
+    from recallkit.measure.intervals import effective_number, freedom_of
+    from recallkit.measure.shares import gap_intervals
+    from recallkit.measure.sums import RowSums
 
     figures: dict[str, Any] = {}
     for rows in parts:
-        tokens, gaps = (np.stack([columns[side][documents] for columns in rows.values()], axis=1)[:, None] for side in (0, 1))
-        drawn = ClusterSums(tokens, gaps[:, None], np.count_nonzero(tokens, axis=0), effective_number(tokens), freedom_of(tokens))
-        found = gap_intervals({"rows": drawn}, "rows", 2000, 0)["rows"]
-        tokens, gaps = tokens.sum(axis=(0, 1)), gaps.sum(axis=(0, 1))
+        tokens, gaps = (np.stack([columns[side][documents] for columns in rows.values()], axis=1) for side in (0, 1))
+        nlls = np.stack([np.zeros_like(gaps), gaps])
+        drawn = RowSums(tokens, nlls, np.count_nonzero(tokens, axis=0), effective_number(tokens), freedom_of(tokens))
+        found = gap_intervals({"rows": drawn}, {})["rows"]
+        tokens, gaps = tokens.sum(axis=0), gaps.sum(axis=0)
         for place, name in enumerate(rows):
             known = tokens[place] > 0
-            figures[f"{name}, nats"] = (gaps[place] / tokens[place] if known else None, *bounds_of(found.delta_nll[:, 0, 0, place]))
+            figures[f"{name}, nats"] = (gaps[place] / tokens[place] if known else None, *bounds_of(found.delta_nll[:, 0, place]))
             if place:
-                figures[f"{name}, share"] = (gaps[place] / gaps[0], *bounds_of(found.share[:, 0, 0, place]))
+                figures[f"{name}, share"] = (gaps[place] / gaps[0], *bounds_of(found.share[:, 0, place]))
     return figures
 
 
@@ -148,10 +148,10 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     """What control models recall of each repeated token of the beginnings of documents; of those drawn only a sample is asked about."""
     import recallkit
     from recallkit import builtin
-    from recallkit.attribution.aligned import open_tokens
     from recallkit.intervening import InterventionOptions, intervene
     from recallkit.intervening import tables as intervening_tables
     from recallkit.intervening.changed_text import ChangedText
+    from recallkit.measure.labelled import open_tokens
     from recallkit.scoring.run import score_path
     from recallkit.slicing.definitions import parse_slices
     from recallkit.storage import artifacts

@@ -20,7 +20,7 @@ import zstandard
 from scipy import stats
 
 from recallkit import __version__, builtin, cli, counting, scoring
-from recallkit.attribution.bootstrap import MIN_CLUSTERS
+from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.models import zoo
 from recallkit.storage import artifacts
 from recallkit.text import demo_text

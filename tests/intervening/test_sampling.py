@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallkit.attribution.aligned import open_tokens
-from recallkit.attribution.buckets import log2_bucket
 from recallkit.intervening import sampling
 from recallkit.intervening.sampling import allocate, draw_samples
+from recallkit.measure.classes import log2_bucket
+from recallkit.measure.labelled import open_tokens
 from recallkit.slicing.definitions import parse_slices
 
 SLICES = parse_slices(["ar_hit", "repeated_frequent", "first_rare"], without=())

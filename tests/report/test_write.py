@@ -20,10 +20,10 @@ import pytest
 
 from recallkit.attribution import charts
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.attribution.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.attribution.tables import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
+from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.report import excerpts, sections
 from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit import attribution
-from recallkit.attribution.aligned import open_tokens
 from recallkit.errors import UserError
+from recallkit.measure.labelled import open_tokens
 from recallkit.slicing import words
 from recallkit.slicing.definitions import members, parse_slice, parse_slices
 from recallkit.slicing.words import fold_word, kind_of_word, label_words, make_words, needed_columns
@@ -230,12 +230,10 @@ def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definitio
 
 
 def test_batches_that_begin_within_a_sequence_have_the_words_of_their_rows(slices, tmp_path, monkeypatch):
-    from recallkit.attribution import aligned
-
     given_ = parse_slices(["content_word", "folded", "closing_bracket"])
     whole = attribution.gap(*MODELS, slices, tmp_path / "a", given=given_)
-    monkeypatch.setattr(aligned, "batch_ranges", lambda path: [(0, 100), (100, 1001), (1001, pq.read_metadata(path).num_rows)])
-    monkeypatch.setattr("recallkit.attribution.collect.batch_ranges", aligned.batch_ranges)
+    ranges = [(0, 100), (100, 1001), (1001, pq.read_metadata(slices / "tokens.parquet").num_rows)]
+    monkeypatch.setattr("recallkit.measure.batches.batch_ranges", lambda _: ranges)
     parts = attribution.gap(*MODELS, slices, tmp_path / "b", given=given_)
     assert parts.gap["tokens"].equals(whole.gap["tokens"])
 

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 import recallkit
-from recallkit.attribution.aligned import LabelledTokens, open_tokens
 from recallkit.errors import UserError
+from recallkit.measure.labelled import LabelledTokens, open_tokens
 from recallkit.models.spec import list_models
 from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
 from recallkit.tracking.run import TrackedRun, track

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from recallkit.slicing.definitions import Slice
 
-_SLICE_AGAIN = "slice again with --force"
+LARGEST_COUNT = 1 << 51
+"""The largest training count that is distinguished: half of one is exact beside it in float64, which logarithms are taken of."""
+SLICE_AGAIN, SCORE_AGAIN = "slice again with --force", "score the model again with --force"
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
 
@@ -118,11 +120,11 @@ def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[s
     """
     import pyarrow.parquet as pq
 
-    with arrow_errors_as_user_errors(path, _SLICE_AGAIN):
-        check_schema(pq.read_schema(path), "tokens", path, remedy=_SLICE_AGAIN, columns=columns)
+    with arrow_errors_as_user_errors(path, SLICE_AGAIN):
+        check_schema(pq.read_schema(path), "tokens", path, remedy=SLICE_AGAIN, columns=columns)
         num_rows = pq.read_metadata(path).num_rows
     if num_rows != manifest["num_rows"]:
-        raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=_SLICE_AGAIN)
+        raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=SLICE_AGAIN)
 
 
 def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
@@ -193,7 +195,8 @@ class RowReader:
         self._layout = str(manifest["kind"])
         most = {"sequence": int(manifest.get("num_sequences") or MOST) - 1, "position": int(manifest.get("seq_len") or LONGEST)}
         vocab_size = int((manifest.get("tokenizer") or {}).get("vocab_size", MOST)) if self._layout == "tokens" else MOST
-        self._most = {**most, "distance": most["position"], "token": vocab_size - 1, "prev_token": vocab_size - 1}
+        of_context = dict.fromkeys(("distance", "first_distance", "match_length"), most["position"])
+        self._most = {**most, **of_context, "train_count": LARGEST_COUNT, "token": vocab_size - 1, "prev_token": vocab_size - 1}
         with arrow_errors_as_user_errors(path, remedy):
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             check_schema(self._file.schema_arrow, self._layout, path, remedy=remedy, columns=columns)

@@ -1,0 +1,27 @@
+-- Tokens and NLLs by what of a token is in its context, and by its bigram's training count: AR hits and every threshold of them;
+-- beside its own NLLs those of the first occurrence of its bigram in the sequence, where nothing can be recalled.
+-- Grain in:  `tokens`, one row per predicted token: cluster, source, context_class, train_count, nll_0, nll_1 ... and first_0, first_1 ... in
+--            nats; of a token that repeats nothing they are equal.
+-- Grain out: one row per cluster, source, context class and class of counts that occurs.
+-- Units:     a class of counts is named by its largest count, 0, a power of two, or one of the further cuts `papers` and `most`, which is
+--            the largest count of an AR hit; NLLs are summed, in nats.
+-- Source:    Zoology section 3.1: an AR hit completes a bigram that occurs earlier in its sequence (context_class 'bigram') and is rare in
+--            training (train_count <= $most).
+WITH classes AS (
+    SELECT
+        cluster,
+        source,
+        context_class,
+        -- log2(c - 1/2) rounded up is the power of two that c does not exceed: 1 -> 0, 2 -> 1, 3 and 4 -> 2.
+        least(
+            CASE WHEN train_count = 0 THEN 0 ELSE 1::BIGINT << greatest(ceil(log2(train_count - 0.5)), 0)::INTEGER END,
+            CASE WHEN train_count <= $papers THEN $papers END,
+            CASE WHEN train_count <= $most THEN $most END
+        )::BIGINT AS largest_count,
+        COLUMNS('(nll|first)_\d+')
+    FROM tokens
+)
+
+SELECT cluster, source, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(nll|first)_\d+')::DOUBLE)
+FROM classes
+GROUP BY cluster, source, context_class, largest_count

@@ -1,0 +1,188 @@
+"""A gap divided over slices (Zoology, section 3.1 and appendix C.1), and the one rule by which a share of it is void: it means nothing.
+
+Gaps are signed, model minus reference in nats: positive if the model is worse. A share is the fraction of the overall gap that is in a
+slice; it is not clipped and may be below 0 or above 1. A share says where a gap lies, not why.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, resample_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from recallkit.measure.sums import RowSums
+
+NO_GAP = "no gap overall"
+NOT_TOLD_FROM_ZERO = "overall gap cannot be told from zero"
+MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
+REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
+FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
+ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
+MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
+WORSE_ON_HITS = "model is better overall but worse on AR hits"
+WORSE_ON_OTHER = "model is better overall but worse on the other tokens"
+BETTER_ON_HITS = "negative share: model is better on AR hits"
+BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
+SHARE_LIKE_NOTHING = "negative share, but by its interval it may be positive"
+SHARE_LIKE_ALL = "share above 100 %, but by its interval it may be below"
+
+_VOID = (NO_GAP, NOT_TOLD_FROM_ZERO, MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM, ALL_TOKENS, FEW_CLUSTERS.partition("{")[0])
+"""What notes begin with that say why a share means nothing."""
+
+
+def gap_figures(
+    tokens: np.ndarray, reference: np.ndarray, model: np.ndarray, whole_tokens: np.ndarray, whole_gap: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The figures of K rows (K,) from their tokens and summed NLLs, nats; `whole_*` (K,): of all tokens of a row's source.
+
+    A slice's NLL is the mean over its tokens, its perplexity exp of that; its share of the gap is the summed difference in it over the
+    summed difference in all tokens: (dNLL_AR n_AR) / (dNLL n) in appendix C.1. NaN where there is no token, or no gap.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        nll_reference, nll_model = reference / tokens, model / tokens
+        return {
+            "share_of_tokens": tokens / whole_tokens,
+            "nll_reference": nll_reference,
+            "nll_model": nll_model,
+            "ppl_reference": np.exp(nll_reference),
+            "ppl_model": np.exp(nll_model),
+            "delta_nll": (model - reference) / tokens,
+            "gap_share": np.where((tokens > 0) & (whole_gap != 0), (model - reference) / whole_gap, np.nan),
+        }
+
+
+def clipped_share(gap: float, share: float | None) -> float | None:
+    """The share as the papers report it: at most 1, and 1 if the model is better overall but worse in the slice.
+
+    A negative share of a positive gap stays negative: the papers clip above only (Zoology, appendix C.1).
+    None without a share, that is, if there is no gap or no token in the slice.
+    """
+    if share is None:
+        return None
+    return 1.0 if gap < 0 and share < 0 else min(share, 1.0)
+
+
+def enrichment(share: float | None, share_of_tokens: float) -> float | None:
+    """How many times as much of the gap lies in a slice as it has of the tokens: 1 if the gap is the same for every token."""
+    return None if share is None or not share_of_tokens else share / share_of_tokens
+
+
+def like_uniform(nll_reference: float, nll_model: float, vocab_size: int | None) -> list[str]:
+    """Notes on those of a pair whose mean NLL (nats per token) is no lower than that of a uniform guess, ln `vocab_size`."""
+    uniform = math.log(vocab_size) if vocab_size else math.inf
+    found = ((nll_reference, REFERENCE_LIKE_UNIFORM), (nll_model, MODEL_LIKE_UNIFORM))
+    return [note for nll, note in found if nll >= uniform]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGap:
+    """The gap of all tokens between a model and the reference, by which every share of it is judged, in every command.
+
+    gap: nats per token; interval: its confidence interval, None if there is none; uniform: the notes of `like_uniform`; effective: the
+    effective number of the clusters that were resampled, each a `cluster`.
+    """
+
+    gap: float
+    interval: tuple[float, float] | None
+    uniform: Sequence[str]
+    effective: float
+    cluster: str = "document"
+
+    def why_void(self, *, share_of_tokens: float | None = None, effective: float = math.inf) -> list[str]:
+        """Why the share of a slice is void: empty if it means something. Of any slice where nothing is said of it.
+
+        The gap is zero or cannot be told from it, a model predicts no better than a uniform guess, the slice has all tokens
+        (`share_of_tokens` is 1), or there is too little text for an interval (`effective`: of the slice's clusters).
+        """
+        of_slice = [ALL_TOKENS] if share_of_tokens == 1 else []
+        few = [FEW_CLUSTERS.format(self.cluster)] if min(self.effective, effective) < MIN_CLUSTERS else []
+        return [*self._of_gap(), *of_slice, *few]
+
+    def describe(self, hits_share: float | None = None, share_interval: tuple[float, float] | None = None) -> list[str]:
+        """What to know before quoting the AR hits' share of the gap; empty if nothing is unusual. Little text is not said here.
+
+        `hits_share` is None if there are no AR hits, or another share is asked about; `share_interval` is its confidence interval. Where a
+        share is void, only why is said. Which model is better on AR hits, or on the other tokens, is said only where the share's interval
+        says the same.
+        """
+        if void := self._of_gap():
+            return void
+        behind, low_or_high = self.gap > 0, hits_share is not None and (hits_share < 0 or hits_share > 1)
+        if not low_or_high or hits_share is None:
+            return [] if behind else [MODEL_BETTER]
+        low, high = share_interval or (hits_share, hits_share)
+        if high >= 0 if hits_share < 0 else low <= 1:
+            return [*([] if behind else [MODEL_BETTER]), SHARE_LIKE_NOTHING if hits_share < 0 else SHARE_LIKE_ALL]
+        if hits_share < 0:
+            return [BETTER_ON_HITS if behind else WORSE_ON_HITS]
+        return [BETTER_ON_OTHER if behind else WORSE_ON_OTHER]
+
+    def _of_gap(self) -> list[str]:
+        none = [NO_GAP] if self.gap == 0 else []
+        if not none and self.interval is not None and self.interval[0] <= 0 <= self.interval[1]:
+            none = [NOT_TOLD_FROM_ZERO]
+        return [*self.uniform, *none]
+
+
+def is_void(row: Mapping[str, Any]) -> bool:
+    """Whether the share in a row of a table means nothing, by its note: such a figure is struck out wherever it is shown.
+
+    The gap is zero or cannot be told from it, a model predicts no better than a uniform guess, the slice has all tokens, or none, or
+    there is too little text for an interval.
+    """
+    return row["gap_share"] is None or bool(void_notes(row))
+
+
+def void_notes(row: Mapping[str, Any]) -> list[str]:
+    """Those notes of a row by which its share is void."""
+    return [note for note in row["note"].split("; ") if note.startswith(_VOID)]
+
+
+@dataclass(frozen=True, slots=True)
+class GapIntervals:
+    """95 % intervals of the K rows of a table for m models, (2, m, K) low and high: NaN where the text is too small, or without tokens."""
+
+    delta_nll: np.ndarray  # nats per token
+    share: np.ndarray  # of the gap of all tokens of the row's source
+
+
+def gap_intervals(
+    tables: Mapping[str, RowSums], whole: Mapping[str, np.ndarray], num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> dict[str, GapIntervals]:
+    """Intervals of the gaps to the first model of each table, from the same resamples of clusters; with `num_resamples` 0 all are NaN.
+
+    `whole`: for tables whose rows are of several sources, the row of all tokens that each row's share is of, (K,); the shares of all
+    others are of the first row of the first table.
+
+    A share is a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens', and so are its
+    degrees of freedom.
+    """
+    names = list(tables)
+    held = tables[names[0]].tokens.any(axis=1)  # a document may have no token
+    blocks = [
+        np.hstack([of.tokens[held], *(nll[held] - of.nlls[0][held] for nll in of.nlls[1:])])  # (g, (1 + m) K)
+        for of in tables.values()
+    ]
+    totals = dict(zip(names, resample_totals(blocks, num_resamples, seed), strict=True))
+    found = {}
+    drawn = {name: totals[name].reshape(num_resamples, len(of.nlls), of.tokens.shape[1]) for name, of in tables.items()}
+    for name, of in tables.items():
+        own, rows = drawn[name], np.flatnonzero(of.clusters)
+        base, at = (name, whole[name][rows]) if name in whole else (names[0], np.zeros(len(rows), np.int64))
+        wholes = drawn[base][..., at]
+        smaller = [np.minimum(getattr(of, kind)[rows], getattr(tables[base], kind)[at]) for kind in ("effective", "freedom")]
+        delta_nll, share = np.full((2, 2, len(of.nlls) - 1, of.tokens.shape[1]), np.nan)
+        for model in range(len(of.nlls) - 1):  # one at a time: samples are the largest arrays here
+            gaps = own[:, 1 + model, rows]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                delta_nll[:, model, rows] = expanded_interval(gaps / own[:, 0, rows], of.effective[rows], of.freedom[rows])
+                share[:, model, rows] = expanded_interval(gaps / wholes[:, 1 + model], *smaller)
+        found[name] = GapIntervals(delta_nll, share)
+    return found
