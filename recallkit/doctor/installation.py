@@ -164,7 +164,9 @@ def installed_parts() -> list[Part]:
     """The parts of this installation, largest first. Raises UserError where recallkit runs without being installed."""
     from packaging.utils import canonicalize_name
 
-    there = {canonicalize_name(each.metadata["Name"]): each for each in metadata.distributions() if each.metadata["Name"]}
+    there: dict[str, metadata.Distribution] = {
+        canonicalize_name(each.metadata["Name"]): each for each in metadata.distributions() if each.metadata["Name"]
+    }
     required = _required(DISTRIBUTION, (), there)
     if not required:
         raise UserError("recallkit is not installed here, so nothing says what it needs", where=DISTRIBUTION, remedy="install it with pip")

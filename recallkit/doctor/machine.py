@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.doctor.checks import Check, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _GROUP = "machine"
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -117,7 +120,7 @@ def _nvidia_driver() -> str | None:
 # --------------------------------------------------------------------------------------------------------------- disks
 
 
-FOLDERS = {
+FOLDERS: dict[str, tuple[Callable[[], Path | str], str]] = {
     "this folder": (Path.cwd, "write elsewhere with -o"),
     "cache": (config.home, "name another with RECALLKIT_HOME"),
     "temporary files": (tempfile.gettempdir, "name another with TMPDIR"),

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from recallkit import builtin
 from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UsageError, UserError
-from recallkit.models.spec import list_models
-from recallkit.recall.evaluated import (
+from recallkit.models.evaluated import (
     EvaluatedModel,
     EvaluationOptions,
     check_counts,
@@ -21,6 +21,7 @@ from recallkit.recall.evaluated import (
     check_named_once,
     report_completed,
 )
+from recallkit.models.spec import list_models
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
@@ -87,7 +88,7 @@ class MqarModel(EvaluatedModel):
     takes = ("tokenizer", "dtype", "device")
 
     def __init__(self, model: str | ModelSpec, options: MqarOptions) -> None:
-        super().__init__(model, options)
+        super().__init__(model, options, builtin.counts)
         if self.copies_text:
             raise UserError(
                 "it reads text, and these are sequences of ids", where=self.spec, remedy="evaluate it with `recallkit eval-recall`"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from lm_eval.api.instance import Instance
 
+    from recallkit.models.evaluated import EvaluatedModel
     from recallkit.models.protocol import ScoringModel
     from recallkit.storage.journal import Parts
     from recallkit.text.tokenizers import TextTokenizer
@@ -304,6 +305,24 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         return outcomes
 
 
+def _is_recall(requests: Sequence[Instance]) -> bool:
+    return all(isinstance(request, RecallInstance) for request in requests)
+
+
+def _key(request: RecallInstance) -> tuple[str, str]:
+    """The key of a recall: its prompt and its value."""
+    return request.doc["prompt"], request.doc["value"]
+
+
+def lm_eval_model(evaluated: EvaluatedModel, parts: Parts, show: Callable[[int], None]) -> LM:
+    """A model as lm-eval sees it; `parts` stores its answers, `show` is called with the number of requests done."""
+    if evaluated.copies_text:
+        return CopyLM(evaluated.tokenizer)
+    options = evaluated.options
+    context, batch_size = options.context, options.batch_size
+    return ModelLM(lambda: evaluated.model, evaluated.tokenizer, parts, max_length=context, batch_size=batch_size, show=show)
+
+
 class CopyLM(LM):  # type: ignore[misc]
     """`control:copy`: a control model on text, without likelihoods; `tokenizer` measures prompts and distances."""
 
@@ -333,12 +352,3 @@ class CopyLM(LM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Raises UserError: it has no likelihoods."""
         raise UserError("it copies text and has no likelihoods", where="control:copy", remedy="leave it out of this task")
-
-
-def _is_recall(requests: Sequence[Instance]) -> bool:
-    return all(isinstance(request, RecallInstance) for request in requests)
-
-
-def _key(request: RecallInstance) -> tuple[str, str]:
-    """The key of a recall: its prompt and its value."""
-    return request.doc["prompt"], request.doc["value"]

@@ -14,12 +14,14 @@ import tempfile
 import time
 import warnings
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import VERSION
 from recallkit.errors import UserError
-from recallkit.recall.squad_metrics import provide_to_lm_eval
+from recallkit.recall.prompts import word_f1, words_of
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
     """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError for a task that does not exist."""
     from lm_eval.tasks import TaskManager
 
-    provide_to_lm_eval()
+    _provide_squad_metrics()
     stock = [name for name in names if isinstance(name, str) and not _is_yaml(name)]
     with _quiet():
         manager = TaskManager(include_defaults=bool(stock))
@@ -54,6 +56,21 @@ def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
             named = ", ".join(map(str, names))
             raise UserError(f"lm-eval cannot load it ({error})", where=named, remedy="check its file, its data and the network") from error
     return loaded
+
+
+def _provide_squad_metrics() -> None:
+    """Makes `transformers.data.metrics.squad_metrics`, which transformers 5 no longer has and tasks of lm-eval import (ReCoRD, CoQA)."""
+    name = "transformers.data.metrics"
+    if name in sys.modules or find_spec(name) is not None:
+        return
+    package, module = ModuleType(name), ModuleType(f"{name}.squad_metrics")
+    functions = {
+        "compute_f1": lambda value, generation: word_f1(generation, value),
+        "compute_exact": lambda value, generation: int(words_of(generation) == words_of(value)),
+    }
+    vars(module).update(functions)
+    vars(package).update(squad_metrics=module, __path__=[])
+    sys.modules |= {name: package, module.__name__: module}
 
 
 def _is_yaml(name: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import string
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Kind = Literal["standard", "once", "twice"]
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,24 @@ def has_any(generation: str, answers: Iterable[str]) -> bool:
 def contains(generation: str, value: str) -> bool:
     """Whether a generation contains a value, regardless of case: the metric of the tasks."""
     return re.search(re.escape(value), generation, re.IGNORECASE) is not None
+
+
+def word_f1(generation: str, value: str) -> float:
+    """The harmonic mean of the shares of each one's words that the other has, too; SQuAD's metric (Rajpurkar et al. 2016, section 6.1).
+
+    Words are in lower case, without ASCII punctuation and the articles a, an, the; a word counts as often as it occurs. Where either has
+    no words, 1 if neither has any, else 0.
+    """
+    ours, theirs = words_of(generation), words_of(value)
+    if not ours or not theirs:
+        return float(ours == theirs)
+    common = (Counter(ours) & Counter(theirs)).total()
+    return 2 * common / (len(ours) + len(theirs))
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as SQuAD compares them."""
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
 def split_query(row: RecallRow) -> tuple[str, str]:

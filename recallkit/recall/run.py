@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from recallkit import builtin
 from recallkit.display.progress import one_after_another, progress
-from recallkit.models.spec import list_models
-from recallkit.recall.evaluated import (
+from recallkit.models.evaluated import (
     EvaluatedModel,
     EvaluationOptions,
     check_counts,
@@ -19,6 +19,7 @@ from recallkit.recall.evaluated import (
     check_named_once,
     report_completed,
 )
+from recallkit.models.spec import list_models
 from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
@@ -136,7 +137,7 @@ def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Pa
     check_named_once(task=tasks)
     check_counts(options)
     rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
-    evaluated = {spec.shown: EvaluatedModel(spec, options) for spec in specs}
+    evaluated = {spec.shown: EvaluatedModel(spec, options, builtin.counts) for spec in specs}
     documents = {(name, task): _result(model, task, rows[task], out, options) for name, model in evaluated.items() for task in tasks}
     check_first(evaluated, documents)
     return RecallPlan(evaluated, rows, documents, out, options)
@@ -175,13 +176,15 @@ def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, o
 
 def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:
     """Makes one documents table, with lm-eval's files."""
+    from recallkit.recall.lm_eval_model import lm_eval_model
+
     documents = list(_documents(task, rows.rows, evaluated.tokenizer, options))
     with result.parts(batch_size=options.batch_size) as journal:
         there = len(journal.parts.done())
         journal.note_resumed(there, "batches")
         timings, telling = Timings(), progress(f"{task}: {evaluated.shown}", total=len(documents), unit="prompts")
         with timings.stage("evaluating", of=f"{evaluated.shown}, {task}", resumed=bool(there)) as stage, telling as show:
-            recalls = _run(evaluated.as_lm_eval_model(journal.parts, show), documents, evaluated, lm_eval_folder, options, task)
+            recalls = _run(lm_eval_model(evaluated, journal.parts, show), documents, evaluated, lm_eval_folder, options, task)
             if not there:
                 stage.amounts["prompts"] = len(documents)
         facts = {**result.stamp(), **_asked(task, options)}

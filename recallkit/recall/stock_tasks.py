@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from recallkit import builtin
 from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UsageError, UserError
-from recallkit.models.spec import list_models
-from recallkit.recall.evaluated import (
+from recallkit.models.evaluated import (
     EvaluatedModel,
     EvaluationOptions,
     check_counts,
@@ -17,6 +17,7 @@ from recallkit.recall.evaluated import (
     check_named_once,
     report_completed,
 )
+from recallkit.models.spec import list_models
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 
@@ -115,10 +116,11 @@ class StockPlan:
     def _evaluate(self, model: str, task: str, result: Result) -> None:
         import polars as pl
 
+        from recallkit.recall.lm_eval_model import lm_eval_model
         from recallkit.recall.lm_eval_run import run_tasks, write_results
 
         with result.parts(batch_size=self.options.batch_size) as journal, progress(f"{task}: {model}", unit="requests") as show:
-            lm = self.models[model].as_lm_eval_model(journal.parts, show)
+            lm = lm_eval_model(self.models[model], journal.parts, show)
             results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit, shots=self.shots)
             write_results(results, self.out / "lm-eval", self.models[model].key, model)
             table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
@@ -144,7 +146,7 @@ def plan_stock(
 
     check_named_once(task=tasks)
     check_counts(options)
-    evaluated = {spec.shown: EvaluatedModel(spec, options) for spec in list_models(models)}
+    evaluated = {spec.shown: EvaluatedModel(spec, options, builtin.counts) for spec in list_models(models)}
     for each in evaluated.values():
         if each.copies_text:
             raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")

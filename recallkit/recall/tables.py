@@ -10,7 +10,7 @@ from recallkit.errors import UserError
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.intervals import number_or_none
 from recallkit.recall.accuracy import accuracy_intervals
-from recallkit.recall.squad_metrics import word_f1
+from recallkit.recall.prompts import word_f1
 from recallkit.storage import db, schemas
 from recallkit.storage.artifacts import read_manifest, write_parquet
 

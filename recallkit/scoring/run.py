@@ -19,9 +19,9 @@ from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, find_precision
+from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.spec import ModelSpec, list_models, one_model
-from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.result import Result

@@ -29,12 +29,14 @@ MODELS = ("llama", "mamba")
 
 
 def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:
-    from recallkit.recall.evaluated import EvaluatedModel, EvaluationOptions
+    from recallkit import builtin
+    from recallkit.models.evaluated import EvaluatedModel, EvaluationOptions
+    from recallkit.recall.lm_eval_model import lm_eval_model
     from recallkit.storage.journal import Parts
 
     options = EvaluationOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
-    evaluated = EvaluatedModel(str(path), options)
-    return lambda: evaluated.as_lm_eval_model(Parts(Path(tempfile.mkdtemp(dir=path)), "benchmark"), lambda _: None)
+    evaluated = EvaluatedModel(str(path), options, builtin.counts)
+    return lambda: lm_eval_model(evaluated, Parts(Path(tempfile.mkdtemp(dir=path)), "benchmark"), lambda _: None)
 
 
 def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:

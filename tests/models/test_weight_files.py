@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, identify_model, load_model
+from recallkit.models.model_tokenizer import identify_tokenizer
 from recallkit.models.protocol import ModelRequest
-from recallkit.scoring.model_tokenizer import identify_tokenizer
 from recallkit.text.tokenizers import load_tokenizer
 from tests.models.test_hf import change_config, copied, ragged
 

@@ -69,7 +69,9 @@ def test_stock_tasks_agree_to_the_document(out, asked, smollm2, tmp_path):
     import datasets
     from lm_eval.tasks.squad_completion.task import SQUADCompletion
 
-    from recallkit.recall.evaluated import EvaluatedModel
+    from recallkit import builtin
+    from recallkit.models.evaluated import EvaluatedModel
+    from recallkit.recall.lm_eval_model import lm_eval_model
 
     class Local(SQUADCompletion):
         def download(self, dataset_kwargs=None, **kwargs):
@@ -78,7 +80,7 @@ def test_stock_tasks_agree_to_the_document(out, asked, smollm2, tmp_path):
     task = Local()
     task.set_config("task", "squad_completion")
     task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": 48, "do_sample": False})
-    lm = EvaluatedModel(str(smollm2), RecallOptions()).as_lm_eval_model(Parts(tmp_path, "stock"), lambda _: None)
+    lm = lm_eval_model(EvaluatedModel(str(smollm2), RecallOptions(), builtin.counts), Parts(tmp_path, "stock"), lambda _: None)
     found = samples(lm, task)
     table = pl.read_parquet(documents_path(out, str(smollm2), "squad-v1"))
     assert [row["filtered_resps"][0] for row in found] == table["generation"].to_list()

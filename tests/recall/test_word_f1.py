@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from recallkit.recall.squad_metrics import word_f1
+from recallkit.recall.prompts import word_f1
 
 TEXTS = st.text(alphabet="ab the.an,-A\n’", max_size=30) | st.lists(st.sampled_from(["the", "Denver", "Broncos,", "an", "a", "15-1"])).map(
     " ".join

@@ -1,4 +1,4 @@
-"""A model to be evaluated: its identity, its tokenizer, the model itself, loaded when first needed, and its form for lm-eval."""
+"""A model to be evaluated: its identity, its tokenizer, and the model itself, loaded when first needed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.loading import check_model, find_precision
+from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.spec import one_model
-from recallkit.scoring.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.storage import artifacts
 from recallkit.storage.result import REPLACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lm_eval.api.model import LM
-
     from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
-    from recallkit.storage.journal import Parts
     from recallkit.storage.result import Result
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -91,13 +88,14 @@ def check_first(models: Mapping[str, EvaluatedModel], results: Mapping[tuple[str
 class EvaluatedModel:
     """A model as the user named it, loaded when first needed; its own options come before those of all.
 
-    `spec` is where it is, `shown` what results call it, `key` what they are filed under. Raises UserError if it does not exist.
+    `spec` is where it is, `shown` what results call it, `key` what they are filed under; `default_counts` gives the counts of a control
+    model for which none are named. Raises UserError if it does not exist.
     """
 
     takes: ClassVar[tuple[str, ...]] = ("tokenizer", "dtype", "context", "device")
     """The options that it may have of its own."""
 
-    def __init__(self, model: str | ModelSpec, options: EvaluationOptions) -> None:
+    def __init__(self, model: str | ModelSpec, options: EvaluationOptions, default_counts: Callable[[], Path]) -> None:
         model = one_model(model)
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
@@ -111,6 +109,7 @@ class EvaluatedModel:
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE
         self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
         self.options = replace(options, tokenizer=tokenizer_name(options.tokenizer))
+        self._default_counts = default_counts
 
     @property
     def copies_text(self) -> bool:
@@ -179,12 +178,10 @@ class EvaluatedModel:
 
     @property
     def _request(self) -> ModelRequest:
-        """The request with the tokenizer in use and, for control models, the counts: the built-in ones unless others are given."""
+        """The request with the tokenizer in use and, for control models, the counts: the default ones unless others are given."""
         options, counts = self.options, self.options.counts
         if counts is None and self._is_control:
-            from recallkit import builtin
-
-            counts = builtin.counts()
+            counts = self._default_counts()
         return ModelRequest(
             self.spec,
             self.tokenizer.vocab_size,
@@ -229,12 +226,3 @@ class EvaluatedModel:
                 yield
             finally:
                 self.__dict__.pop("model", None)
-
-    def as_lm_eval_model(self, parts: Parts, show: Callable[[int], None]) -> LM:
-        """The model as lm-eval sees it; `parts` stores its answers."""
-        from recallkit.recall.lm_eval_model import CopyLM, ModelLM
-
-        if self.copies_text:
-            return CopyLM(self.tokenizer)
-        options = self.options
-        return ModelLM(lambda: self.model, self.tokenizer, parts, max_length=options.context, batch_size=options.batch_size, show=show)
