@@ -14,7 +14,7 @@ import numpy as np
 from recallkit.display.notebook import Shown
 from recallkit.measure.intervals import expanded_interval, number_or_none, resample_totals
 from recallkit.measure.labelled import open_scores, open_tokens
-from recallkit.measure.shares import gap_intervals
+from recallkit.measure.shares import WholeGap, gap_intervals, like_uniform
 from recallkit.measure.sums import add_up
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.schemas import LAYOUTS
@@ -49,7 +49,7 @@ class AblationTables(Shown):
 
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
     `loss` = `nll_ablated` - `nll`; `share`: of the whole loss, what is lost in the slice, beside its `share_of_tokens`. `void`: the share
-    means nothing, because the whole loss cannot be told from zero.
+    means nothing (`measure.shares.WholeGap`).
     mixers: a row a set, the largest `specific` first. `specific` = `loss_ar_hit` - `loss_first_rare`: what AR hits lose beyond tokens
     that are as rare and cannot be recalled, because their bigram is new.
 
@@ -89,6 +89,7 @@ def measure_losses(
         sums,
         gap_intervals({_SLICES: sums}, {}, num_resamples, seed)[_SLICES],
         _specific_intervals(sums, places["ar_hit"], places["first_rare"], num_resamples, seed),
+        (labelled.manifest.get("tokenizer") or {}).get("vocab_size"),
     )
     rows, mixers = [], []
     for number, of_set in enumerate(sets):
@@ -107,6 +108,7 @@ class _Losses:
     sums: RowSums
     intervals: GapIntervals
     specific_intervals: np.ndarray  # (2, m)
+    vocab_size: int | None
 
     @property
     def tokens(self) -> np.ndarray:
@@ -125,7 +127,11 @@ class _Losses:
         place, whole = self.places[name], self.places["all"]
         tokens, nlls = self.tokens, self.nlls
         losses = nlls[1 + number] - nlls[0]
-        low, high = self.intervals.delta_nll[:, number, whole]
+        nll, ablated = self._mean(nlls[0], whole) or 0.0, self._mean(nlls[1 + number], whole) or 0.0
+        bounds = self.intervals.delta_nll[:, number, whole].tolist()
+        interval, uniform = None if np.isnan(bounds).any() else (bounds[0], bounds[1]), like_uniform(nll, ablated, self.vocab_size)
+        judged = WholeGap(float(losses[whole]), interval, uniform, float(self.sums.effective[whole]))
+        void = judged.why_void(share_of_tokens=tokens[place] / tokens[whole], effective=float(self.sums.effective[place]))
         share = None if name == "all" or not losses[whole] else float(losses[place] / losses[whole])
         ends = (np.nan, np.nan) if share is None else self.intervals.share[:, number, place]
         return {
@@ -137,7 +143,7 @@ class _Losses:
             **_ends("loss", self.intervals.delta_nll[:, number, place]),
             "share": share,
             **_ends("share", ends),
-            "void": share is None or not (low > 0 or high < 0),  # NaN, where there is no interval, is neither
+            "void": share is None or bool(void),
             "clusters": int(self.sums.clusters[place]),
             "effective_clusters": float(self.sums.effective[place]),
         }

@@ -22,7 +22,7 @@ from recallkit.intervening.sampling import FIRST_RARE, SliceReader
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none
 from recallkit.measure.labelled import RowReader, batch_ranges, open_scores, open_tokens
-from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.measure.shares import WholeGap, like_uniform
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def measure(
     text = read_text(tokens, [own for own, _ in files.values()], changed.samples["row"].to_numpy(), slices)
     asked = changed.samples.with_columns(number=pl.int_range(pl.len())).filter(excluded="")
     values = read_values(asked, text.sampled, changed, [other for _, other in files.values()])
-    measured = Measured(names, asked, values, text, Documents(text.document, num_resamples, seed))
+    vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
+    measured = Measured(names, asked, values, text, Documents(text.document, num_resamples, seed), vocab_size)
     order = [slice_.name for slice_ in slices if slice_.name in set(asked["slice"])]
     excluded = changed.samples.filter(pl.col("excluded") != "")["slice"].value_counts()
     left_out = dict(excluded.iter_rows())
@@ -167,8 +168,10 @@ def read_values(asked: pl.DataFrame, sampled: np.ndarray, changed: ChangedText, 
 class Measured:
     """Weighted means of asked tokens and shares of gaps."""
 
-    def __init__(self, names: Sequence[str], asked: pl.DataFrame, values: np.ndarray, text: TextSums, documents: Documents) -> None:
-        self._names, self._asked, self._text, self._documents = names, asked, text, documents
+    def __init__(
+        self, names: Sequence[str], asked: pl.DataFrame, values: np.ndarray, text: TextSums, documents: Documents, vocab_size: int | None
+    ) -> None:
+        self._names, self._asked, self._text, self._documents, self._vocab_size = names, asked, text, documents, vocab_size
         self._values = np.moveaxis(values, 0, 1)
         self._weight = asked["weight"].to_numpy()
 
@@ -214,8 +217,8 @@ class Measured:
         [point] = _shares(sums.sum(axis=0)[None], [each.mean[None] for each in means], model, places)
         drawn = _shares(self._documents.resampled(sums), [each.resampled for each in means], model, places)
         bounds = expanded_interval(drawn, effective, freedom)
-        note = NO_GAP if not point[0] else NOT_TOLD_FROM_ZERO if bounds[0, 0] <= 0 <= bounds[1, 0] else ""
         tokens = self._text.tokens[:, places].sum()
+        note = "; ".join(self._whole(model, point[0], bounds[:, 0]).why_void(share_of_tokens=tokens / sizes.sum(), effective=effective))
         known = 0.0 if name != FIRST_RARE else np.nan  # first occurrences stand for AR hits: where the gap lies is not asked of them
         return {
             "reference": self._names[0],
@@ -231,6 +234,14 @@ class Measured:
             "note": note,
             "void": bool(note),
         }
+
+    def _whole(self, model: int, gap: float, bounds: np.ndarray) -> WholeGap:
+        """What shares of a model's gap are judged by: the gap summed over all tokens, and its interval."""
+        sizes = self._text.tokens[:, 0]
+        nll_reference, nll_model = (self._text.nlls[place][:, 0].sum() / sizes.sum() for place in (0, model))
+        interval = None if np.isnan(bounds).any() else (float(bounds[0]), float(bounds[1]))
+        uniform = like_uniform(nll_reference, nll_model, self._vocab_size)
+        return WholeGap(gap, interval, uniform, float(effective_number(sizes)))
 
     def _weighted(self, chosen: pl.Series) -> WeightedMeans:
         """Means (m, 6) of the chosen tokens."""

@@ -1,0 +1,68 @@
+"""One rule says when a share means nothing, and every command that prints one has it, on every row."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recallkit
+from recallkit.ablation.tables import AblatedSet, measure_losses
+from recallkit.attribution.tables import attribute_gap
+from recallkit.intervening import InterventionOptions, intervene
+from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
+from recallkit.scoring.run import score_path
+from recallkit.slicing.view import manifest_of
+from recallkit.storage import artifacts
+
+MODELS = ("control:recall", "control:bigram")
+
+
+@pytest.fixture(scope="module")
+def one_document(home, tmp_path_factory) -> Path:
+    """Slices of one document, with scores under which both models are worse than a uniform guess, one of them more so on AR hits."""
+    folder = tmp_path_factory.mktemp("one")
+    (folder / "text.txt").write_text(
+        "Rare words, quennevillish and zaphodian ones, are said again: quennevillish, zaphodian. " * 60
+    )
+    slices = folder / "slices"
+    recallkit.slice(folder / "text.txt", slices, counts=recallkit.zoo_counts(), max_count=5, seq_len=64)
+    return slices
+
+
+def worsen(folder: Path) -> None:
+    """Adds to every NLL under `folder`, so that the models are worse than a uniform guess."""
+    uniform = math.log(manifest_of(folder)["tokenizer"]["vocab_size"])
+    hits = pl.read_parquet(folder / "tokens.parquet")["ar_hit"].to_numpy()
+    for number, model in enumerate(MODELS):
+        path = score_path(folder, model)
+        table = pq.read_table(path)
+        nlls = np.asarray(table["nll"]) + uniform + number * (1 + hits)
+        table = table.set_column(table.schema.get_field_index("nll"), "nll", pa.array(nlls.astype(np.float32)))
+        artifacts.write_parquet(path, [table], table.schema, artifacts.read_manifest(path))
+
+
+def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_share(one_document):
+    intervene(MODELS, one_document, options=InterventionOptions(samples=40, design="exact"))
+    changed = next(one_document.glob("intervene/text-*"))
+    for folder in (one_document, changed):
+        worsen(folder)
+    files = [score_path(one_document, model) for model in MODELS]
+    gap = attribute_gap(one_document / "tokens.parquet", files[0], files[1:])
+    why = f"{REFERENCE_LIKE_UNIFORM}; {MODEL_LIKE_UNIFORM}"
+    for table in (gap.gap, gap.by_partition, gap.by_threshold):
+        assert table.height
+        assert table["void"].all()
+        assert all(note.startswith(why) for note in table["note"])
+    shares = intervene(MODELS, one_document, options=InterventionOptions(samples=40, design="exact")).recall_share
+    assert shares.height
+    assert shares["void"].all()
+    assert all(note.startswith(why) for note in shares["note"])
+    lost = measure_losses(one_document / "tokens.parquet", files[0], files[1:], [AblatedSet("1.conv", "conv", 1)], model="model").ablation
+    assert lost.height
+    assert lost["void"].all()
