@@ -127,9 +127,10 @@ class _Losses:
         place, whole = self.places[name], self.places["all"]
         tokens, nlls = self.tokens, self.nlls
         losses = nlls[1 + number] - nlls[0]
-        nll, ablated = self._mean(nlls[0], whole) or 0.0, self._mean(nlls[1 + number], whole) or 0.0
         bounds = self.intervals.delta_nll[:, number, whole].tolist()
-        interval, uniform = None if np.isnan(bounds).any() else (bounds[0], bounds[1]), like_uniform(nll, ablated, self.vocab_size)
+        interval = None if np.isnan(bounds).any() else (bounds[0], bounds[1])
+        # Only of the model as it is: that one without a mixer predicts nothing is what an ablation may find.
+        uniform = like_uniform(float(nlls[0, whole] / tokens[whole]), -np.inf, self.vocab_size)
         judged = WholeGap(float(losses[whole]), interval, uniform, float(self.sums.effective[whole]))
         void = judged.why_void(share_of_tokens=tokens[place] / tokens[whole], effective=float(self.sums.effective[place]))
         share = None if name == "all" or not losses[whole] else float(losses[place] / losses[whole])
