@@ -60,7 +60,8 @@ def recaller(tmp_path_factory):
 def slices(tmp_path_factory, small_slices):
     """Made-up text in documents of a sequence each, so that intervals are of many."""
     folder = tmp_path_factory.mktemp("made")
-    texts = write_jsonl(folder / "valid.jsonl", made_up_texts(24, 60, seed=5), "books")
+    twice = [f"{text} {text}" for text in made_up_texts(24, 60, seed=5)]  # so that who recalls predicts better than a guess
+    texts = write_jsonl(folder / "valid.jsonl", twice, "books")
     text = slicing.run.TextOptions([str(texts)], "validation", boundary="document")
     slicing.slice_text(text, folder / "slices", counts=small_slices.parent / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
     return folder / "slices"
