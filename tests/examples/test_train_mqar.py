@@ -68,7 +68,7 @@ def test_shares_are_disjoint_and_a_stopped_sweep_resumes(example, monkeypatch, c
     assert all(read_run(job, tmp_path) is not None for job in jobs)
 
 
-@pytest.mark.parametrize(("arguments", "said"), [(("--share", "3/2"), "--share"), (("--device", "nowhere"), "--device nowhere")])
+@pytest.mark.parametrize(("arguments", "said"), [(("--share", "3/2"), "--share"), (("--device", "nowhere"), "no such device")])
 def test_mistakes_are_one_line(call_example, arguments, said):
     with pytest.raises(SystemExit, match=said) as refused:
         call_example(*arguments)

@@ -80,7 +80,9 @@ def test_held_out_tokens_are_told_apart_by_counts_in_training_and_by_repetition(
         assert losses[name] == pytest.approx(nll[sorted(place - 1 for place in places)].mean(), abs=0.01), name
 
 
-def test_who_copies_what_followed_recalls_everything(zoo_measures):
+def test_who_copies_what_followed_recalls_everything(zoo_measures, monkeypatch):
+    monkeypatch.setattr(zoo_measures, "ALL_PAIRS", (2, 64))
+    monkeypatch.setattr(zoo_measures, "COPIES", 8)
     rows = np.stack([np.random.default_rng(i).permutation(300)[:257] for i in range(3)]).astype(np.uint16)
     twice = np.tile(rows[:1, :129], 2)[:, :257]  # so that there are hits to be measured
     measured = zoo_measures.HeldOut(np.concatenate([rows, twice]), np.zeros((1, 257), np.uint16))
