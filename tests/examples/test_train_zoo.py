@@ -43,6 +43,7 @@ def small(train_zoo, zoo_measures, monkeypatch):
     monkeypatch.setattr(train_zoo, "RATES", (0.5, 1.0))
     monkeypatch.setattr(zoo_measures, "ALL_PAIRS", (4, 16))
     monkeypatch.setattr(zoo_measures, "COPIES", 4)
+    monkeypatch.setattr(train_zoo, "estimate", lambda *_: "it takes a while")
 
 
 TOKENS = 23 * 256

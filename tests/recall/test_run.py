@@ -8,10 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.display import console
+from recallkit.errors import UserError
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
-from recallkit.recall.tasks import load_rows
-from recallkit.recall.view import print_recall
+from recallkit.recall.tasks import expand_groups, load_rows
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import ROOT, made_up_texts
@@ -50,8 +49,8 @@ def test_controls_on_real_documents(home, test_data, tmp_path, task):
     assert nll["control:recall"] < nll["control:unigram"]
 
 
-def test_the_builtin_default(run_afresh, run):
-    done = run_afresh("eval-recall", "--limit", 30, "--json")
+def test_the_builtin_default(run):
+    done = run("eval-recall", "--limit", 30, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rows = {row["model"]: row for row in found["recall"]}
@@ -141,31 +140,31 @@ def test_prompts_read_twice_and_documents_cut_around_the_answer(home, rows, tmp_
     assert names == {"samples_fda", "samples_fda_twice", "samples_fda_answer_cut", "samples_fda_twice_answer_cut"}
 
 
-def test_other_options_and_other_rows_are_told_apart(run, home, rows, tmp_path):
-    command = ["eval-recall", "control:unigram", "--tasks", "fda", "--data", rows, "-o", tmp_path / "out"]
-    assert run(*command).returncode == 0
-    again = run(*command, "--limit", 3)
-    assert again.returncode == 1
-    assert "already made with other options (differs in num_rows)" in again.stderr
-    assert run(*command, "--limit", 1000).returncode == 0, "all rows are all rows"
+def test_other_options_and_other_rows_are_told_apart(home, rows, tmp_path):
+    def evaluate(**changes) -> int:
+        options = RecallOptions(data=rows, **changes)
+        return int(evaluate_recall(["control:unigram"], ["fda"], tmp_path / "out", options)[0].recall["num_rows"][0])
+
+    assert evaluate() == evaluate(limit=1000) == 12, "all rows are all rows"
+    with pytest.raises(UserError, match=r"already made with other options \(differs in num_rows\)"):
+        evaluate(limit=3)
     write_rows(rows, 13)
-    assert "differs in num_rows, rows" in run(*command).stderr
-    forced = run(*command, "--force", "--json")
-    assert json.loads(forced.stdout)["recall"][0]["num_rows"] == 13
-    assert run(*command, "--task-version", 0).returncode == 0, "another version is another table"
+    with pytest.raises(UserError, match="differs in num_rows, rows"):
+        evaluate()
+    assert evaluate(force=True) == 13
+    assert evaluate(version=0) == 13, "another version is another table"
 
 
-@pytest.mark.parametrize("model", ["control:recall", "control:copy"])
-def test_everything_that_decides_numbers_is_told_apart(run, home, rows, tmp_path, model):
-    command = ["eval-recall", model, "--tasks", "fda", "--data", rows, "--cut", "answer", "-o", tmp_path / "out"]
-    assert run(*command).returncode == 0
-    other = run(*command, "--model-tokenizer", "bytes").stderr
-    assert "differs in" in other
-    assert "tokenizer)" in other
-    if model == "control:recall":
-        assert "differs in context" in run(*command, "--context", 90).stderr
-        cut = run(*command, "--context", 90, "--force", "--json")
-        assert json.loads(cut.stdout)["recall"][0]["truncated"] > 0
+def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
+    def evaluate(**changes) -> pl.DataFrame:
+        options = RecallOptions(data=rows, cut="answer", **changes)
+        return evaluate_recall(["control:recall"], ["fda"], tmp_path / "out", options)[0].recall
+
+    evaluate()
+    for changes, said in (({"tokenizer": "bytes"}, "tokenizer"), ({"context": 90}, "differs in context")):
+        with pytest.raises(UserError, match=said):
+            evaluate(**changes)
+    assert evaluate(context=90, force=True)["truncated"][0] > 0
 
 
 def test_other_accepted_answers(home, tmp_path):
@@ -222,16 +221,16 @@ def test_any_of_several_answers_is_right(home, run, tmp_path):
     assert cached["answer_nll"][2] == cached["answer_nll"][3] != cached["answer_nll"][1]
 
 
-def test_all_tasks_of_jrt_once_and_twice(home, run, tmp_path):
-    """Eight files, one command."""
+def test_all_tasks_of_jrt_once_and_twice(home, tmp_path):
+    """Eight files, one call."""
     for task in ("swde", "fda", "squad"):
         write_rows(tmp_path / f"{task}.jsonl", 3)
     for task in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"):
         write_questions(tmp_path / f"{task}.jsonl")
+    tasks = expand_groups(["jrt"])
     for prompt in ("once", "twice"):
-        done = run("eval-recall", "control:copy", "--tasks", "jrt", "--data", tmp_path, "--prompt", prompt, "-o", tmp_path / "e", "--json")
-        assert done.returncode == 0, done.stderr
-        found = {row["task"]: row["accuracy"] for row in json.loads(done.stdout)["recall"]}
+        tables, _ = evaluate_recall(["control:copy"], tasks, tmp_path / "e", RecallOptions(data=tmp_path, prompt=prompt))
+        found = dict(tables.recall.select("task", "accuracy").rows())
         assert list(found) == ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
         assert set(found.values()) == {1.0, 0.5}
         assert found["squad"] == 1.0
@@ -239,8 +238,8 @@ def test_all_tasks_of_jrt_once_and_twice(home, run, tmp_path):
     once, twice = (documents(tmp_path / "e", "control:copy", f"drop-v1-{prompt}") for prompt in ("once", "twice"))
     assert (once["occurrences"].to_list(), twice["occurrences"].to_list()) == ([1, 1, 0, 0], [2, 2, 0, 0])
     (tmp_path / "drop.jsonl").unlink()
-    missing = run("eval-recall", "control:copy", "--tasks", "jrt", "--data", tmp_path, "-o", tmp_path / "e")
-    assert "no file for drop" in missing.stderr
+    with pytest.raises(UserError, match="no file for drop"):
+        evaluate_recall(["control:copy"], tasks, tmp_path / "e", RecallOptions(data=tmp_path))
 
 
 def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
@@ -262,36 +261,31 @@ def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
     assert run(*command, "--cut", "answer", "--cut-tokens", 8).returncode == 0, "found again"
 
 
-def test_the_examples_of_rows_with_several_answers(home, run, tmp_path):
-    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "10_question_rows.jsonl", "-o", tmp_path, "--json")
-    [row] = json.loads(done.stdout)["recall"]
-    assert (row["task"], row["num_rows"], row["num_documents"], row["accuracy"]) == ("own", 4, 3, 1.0)
+@pytest.mark.parametrize(("example", "asked"), [("10_question_rows", 4), ("04_recall_rows", 5)])
+def test_the_examples_of_rows_of_ones_own_are_answered_by_copying(home, tmp_path, example, asked):
+    tables, _ = evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=ROOT / "examples" / f"{example}.jsonl"))
+    [row] = tables.recall.to_dicts()
+    assert (row["num_rows"], row["num_documents"], row["accuracy"]) == (asked, 3, 1.0)
 
 
-def test_the_example_of_rows_of_ones_own(home, run, tmp_path):
-    done = run("eval-recall", "control:copy", "--data", ROOT / "examples" / "04_recall_rows.jsonl", "-o", tmp_path, "--json")
-    [row] = json.loads(done.stdout)["recall"]
-    assert (row["task"], row["num_rows"], row["num_documents"], row["accuracy"]) == ("own", 5, 3, 1.0)
-
-
-def test_mistakes_are_one_line(run, home, rows, tmp_path):
-    out = ["-o", tmp_path / "out"]
-    for arguments, message in [
-        (["control:unigram", "--tasks", "fad", "--data", rows], "did you mean fda?"),
-        (["no/such/model/here", "--tasks", "fda", "--data", rows], "no such file or directory"),
-        (["control:unigram", "--tasks", "swde", "--data", tmp_path / "nothing"], "nothing"),
-        (["control:nothing", "--tasks", "fda", "--data", rows], "no such control model"),
-        (["control:unigram", "--tasks", "fda", "--data", rows, "--context", 48], "has no room for a prompt"),
-    ]:
-        done = run("eval-recall", *arguments, *out)
-        assert done.returncode == 1
-        assert message in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert run("eval-recall", "--tasks", ",").returncode == 2
-    twice = run("eval-recall", "control:unigram", "control:unigram", "--tasks", "fda", "--data", rows, *out)
-    assert (twice.returncode, "a model is named twice" in twice.stderr) == (2, True)
-    (tmp_path / "empty.jsonl").write_text(json.dumps({"text": "a:", "value": " "}) + "\n")
-    assert "no row has a value" in run("eval-recall", "control:unigram", "--tasks", "fda", "--data", tmp_path / "empty.jsonl", *out).stderr
+@pytest.mark.parametrize(
+    ("model", "task", "changes", "said"),
+    [
+        ("control:unigram", "fad", {}, "did you mean fda?"),
+        ("no/such/model/here", "fda", {}, "no such file or directory"),
+        ("control:unigram", "swde", {"data": Path("nothing")}, "no such file or folder"),
+        ("control:nothing", "fda", {}, "no such control model"),
+        ("control:unigram", "fda", {"context": 48}, "has no room for a prompt"),
+        ("control:unigram", "own", {"data": Path("empty.jsonl")}, "no row has a value"),
+    ],
+)
+def test_mistakes_are_one_line(home, rows, tmp_path, monkeypatch, model, task, changes, said):
+    monkeypatch.chdir(tmp_path)
+    Path("empty.jsonl").write_text(json.dumps({"text": "a:", "value": " "}) + "\n")
+    with pytest.raises(UserError) as mistake:
+        evaluate_recall([model], [task], tmp_path / "out", RecallOptions(**{"data": rows, **changes}))
+    assert said in mistake.value.line()
+    assert "\n" not in mistake.value.line()
 
 
 def test_a_name_is_what_results_show(run, home, rows, tmp_path):
@@ -366,29 +360,6 @@ def test_one_model_is_in_memory_at_a_time(home, rows, tmp_path, monkeypatch):
     (tmp_path / "squad.jsonl").write_bytes(rows.read_bytes())
     evaluate_recall(["control:unigram", "control:bigram"], ["fda", "squad"], tmp_path / "out", RecallOptions(data=tmp_path))
     assert len(loaded) == 2, "once for all tasks"
-
-
-def test_brackets_are_letters(run, home, rows, tmp_path):
-    done = run("eval-recall", "control:copy", "--tasks", "fda", "--data", rows, "-o", tmp_path / "x[bold]*")
-    assert done.returncode == 0, done.stderr
-    assert "x[bold]*" in done.stdout
-
-
-def test_tables_fit_a_narrow_terminal(home, rows, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
-    console.stdout.cache_clear()
-    for name in ("swde", "squad", "own"):
-        (tmp_path / f"{name}.jsonl").write_bytes(rows.read_bytes())
-    models = ["control:unigram", "control:copy", "control:bigram", "control:recall"]
-    tables, folder = evaluate_recall(models, ["swde", "fda", "squad", "own"], tmp_path / "out", RecallOptions(data=tmp_path))
-    print_recall(tables, folder, tmp_path / "out")
-    console.stdout.cache_clear()
-    lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if "/" not in line) <= 80
-    assert not [line for line in lines if "…" in line]
-    assert [line.split(":")[0] for line in lines if "prompts of 6 documents" in line] == ["swde", "fda", "squad", "own"]
-    for model in models[1:]:
-        assert sum(line.strip().startswith(model) for line in lines) >= 6, "in each table, in each row of differences"
 
 
 def test_nothing_but_json_on_stdout(run, home, tmp_path):
