@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from recallkit.commands.build_rows import build_rows
     from recallkit.commands.count import bigrams, count, zoo_counts
     from recallkit.commands.eval_recall import eval_recall, eval_stock
-    from recallkit.commands.gap import gap, gap_of_table, paper_table, read_comparison
+    from recallkit.commands.gap import gap, read_comparison
     from recallkit.commands.intervene import intervene
     from recallkit.commands.mqar import eval_mqar
     from recallkit.commands.profile import profile
+    from recallkit.commands.published import paper_table, published
     from recallkit.commands.report import figures, write_report
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
@@ -79,10 +80,10 @@ __all__ = [
     "eval_stock",
     "figures",
     "gap",
-    "gap_of_table",
     "intervene",
     "paper_table",
     "profile",
+    "published",
     "read_comparison",
     "score",
     "slice",
@@ -104,10 +105,11 @@ _PLACES = {
     "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
     "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
     "recallkit.commands.build_rows": ("build_rows",),
-    "recallkit.commands.gap": ("gap", "gap_of_table", "paper_table", "read_comparison"),
+    "recallkit.commands.gap": ("gap", "read_comparison"),
     "recallkit.commands.intervene": ("intervene",),
     "recallkit.commands.mqar": ("eval_mqar",),
     "recallkit.commands.profile": ("profile",),
+    "recallkit.commands.published": ("paper_table", "published"),
     "recallkit.commands.report": ("figures", "write_report"),
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.slice": ("slice",),

@@ -11,19 +11,18 @@ import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any
 
 from recallkit import config, counting, slicing
 from recallkit.config import VERSION
-from recallkit.errors import UsageError
+from recallkit.declarations import path
 from recallkit.models import zoo
+from recallkit.options import LabelledTextOptions, TextOptions
 from recallkit.storage import artifacts
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import BUILTIN
 
-TRAINING_TEXT = TextOptions(("demo:train",), "train")
-VALIDATION_TEXT = TextOptions(("demo:validation",), "validation")
-SAMPLE_TEXT = TextOptions(("demo:sample",), "validation")
+TRAINING_TEXT = TextOptions("demo:train")
+VALIDATION_TEXT = TextOptions("demo:validation")
+SAMPLE_TEXT = TextOptions("demo:sample")
 """A passage of each document of the validation text, which all models of the zoo score quickly."""
 
 MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.shipped())
@@ -66,18 +65,18 @@ def page() -> Path:
 
 def counts(*, force: bool = False) -> Path:
     """The counts table of the zoo's training tokens, made if it is missing, or with `force`."""
-    path = folder() / "zoo-counts.duckdb"
-    if force or not path.exists():
-        counting.import_counts(zoo.TRAINING_BIGRAMS, path, tokenizer=BUILTIN, num_tokens=None, boundary="pack", force=force)
-    return path
+    made = folder() / "zoo-counts.duckdb"
+    if force or not made.exists():
+        counting.import_counts(zoo.TRAINING_BIGRAMS, made, tokenizer=BUILTIN, num_tokens=None, boundary="pack", force=force)
+    return made
 
 
 def slices(*, force: bool = False) -> Path:
     """The slice directory of the sample, made if it is missing, or with `force`."""
-    path = folder() / "slices"
-    if force or not (path / "tokens.parquet").exists():
-        slicing.slice_text(SAMPLE_TEXT, path, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
-    return path
+    made = folder() / "slices"
+    if force or not (made / "tokens.parquet").exists():
+        slicing.slice_text(SAMPLE_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
+    return made
 
 
 def comparison(slices_folder: Path | None = None) -> Path:
@@ -92,15 +91,6 @@ def comparison(slices_folder: Path | None = None) -> Path:
 # ---------------------------------------------------------------------------------------------- defaults of the commands
 
 
-def resolve_count_defaults(text: TextOptions, out: Path | None, *, is_builtin: bool) -> tuple[TextOptions, Path]:
-    """The text that `count` reads and the file that it writes; a text without sources is the built-in one.
-
-    Without `out` it is a file here, or, if nothing else is given (`is_builtin`), one in the cache folder.
-    """
-    text = replace(text, sources=tuple(text.sources) or TRAINING_TEXT.sources, default_split=TRAINING_TEXT.default_split)
-    return text, results_folder("counts.duckdb", out, is_builtin=is_builtin)
-
-
 @dataclass(frozen=True, slots=True)
 class Slicing:
     """The arguments of `slicing.slice_text`."""
@@ -111,42 +101,27 @@ class Slicing:
     rare: slicing.RareCount
     seq_len: int
 
-    def run(self, *, force: bool = False) -> dict[str, Any]:
-        """Labels the text; returns the manifest of `tokens.parquet`. Raises UserError for everything a user can correct."""
-        return slicing.slice_text(self.text, self.out, counts=self.counts, rare=self.rare, seq_len=self.seq_len, force=force)
 
-
-def resolve_slice_defaults(
-    text: TextOptions,
-    *,
-    out: Path | None = None,
-    counts_file: Path | None = None,
-    max_count: int | None = None,
-    max_rate: float | None = None,
-    seq_len: int | None = None,
-    is_sample: bool = False,
-    name: str = "slices",
-) -> Slicing:
+def resolve_slice_defaults(asked: LabelledTextOptions, out: Path | None = None, *, is_sample: bool, name: str = "slices") -> Slicing:
     """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the built-in one.
 
     With its own tokenizer, the built-in text is read as the models of the zoo read it: in sequences of their length, with the
     counts of their training text. If nothing at all was given (`is_sample`), it is the
-    sample that the zoo is compared on, in the cache folder. Raises UsageError if both a count and a rate are given, and for
-    a rate that is not a number.
+    sample that the zoo is compared on, in the cache folder.
     """
-    if max_count is not None and max_rate is not None:
-        raise UsageError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
-    if max_rate is not None and not 0 <= max_rate < config.MOST:
-        raise UsageError(f"{max_rate} occurrences per billion tokens", where="--max-rate", remedy="give a number of occurrences")
-    is_ours = not text.sources and text.tokenizer is None
-    text = replace(text, sources=tuple(text.sources) or VALIDATION_TEXT.sources, default_split=VALIDATION_TEXT.default_split)
+    is_ours = not asked.source_names and asked.tokenizer is None
     return Slicing(
-        text=SAMPLE_TEXT if is_sample else text,
+        text=SAMPLE_TEXT if is_sample else or_builtin(asked, VALIDATION_TEXT),
         out=results_folder(name, out, is_builtin=is_sample),
-        counts=counts() if counts_file is None and is_ours else counts_file,
-        rare=slicing.RareCount(max_count, max_rate),
-        seq_len=seq_len if seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,
+        counts=counts() if asked.counts is None and is_ours else path(asked.counts),
+        rare=slicing.RareCount(asked.max_count, asked.max_rate),
+        seq_len=asked.seq_len if asked.seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,
     )
+
+
+def or_builtin(asked: TextOptions, builtin: TextOptions) -> TextOptions:
+    """The text that is asked for, or a built-in one where no source is named."""
+    return asked if asked.source_names else replace(asked, sources=builtin.sources)
 
 
 def results_folder(name: str, out: Path | None, *, is_builtin: bool) -> Path:

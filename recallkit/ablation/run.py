@@ -13,7 +13,8 @@ from recallkit.errors import UsageError
 from recallkit.models.ablation import NONE, Ablation
 from recallkit.models.mixer_outputs import choose_mixers
 from recallkit.models.spec import list_models, one_model
-from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.options import ScoringOptions
+from recallkit.scoring.run import plan_scores, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings
@@ -42,6 +43,7 @@ def ablate(
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
     *,
+    force: bool = False,
     asked: Sequence[str] = (EACH,),
     by: By = "zero",
     cluster: str = "document",
@@ -58,17 +60,16 @@ def ablate(
     out = out or ablation_path(slices, spec, asked, by, clean=clean)
     beside = table_files(AblationTables, out)
     Result(out / "ablation.parquet", "ablation", {}, beside=beside).check_replaceable()
-    scoring = replace(options, force=False)  # --force applies to these tables only
-    [intact] = plan_scores([spec], slices, scoring)
+    [intact] = plan_scores([spec], slices, options)
     question = {"model": spec.key, "mixers": list(asked), "by": by, "cluster": cluster, "clean": clean, "scores": intact.result.options}
-    result = Result(out / "ablation.parquet", "ablation", question, force=options.force, beside=beside)
+    result = Result(out / "ablation.parquet", "ablation", question, force=force, beside=beside)
     if result.reused() is not None:
         return read_tables(AblationTables, out)
     placed = intact.mixers()
     sets = choose_sets(placed, asked, by, spec.shown)
     specs = list_models([spec, *(spec.ablated(each) for each in sets)])
     console.note(f"{spec.shown}: {len(specs)} passes over the text, one with each of {len(sets)} sets of mixers replaced")
-    plans = plan_scores(specs, slices, scoring)
+    plans = plan_scores(specs, slices, options)
     manifests = [plan.run() for plan in one_after_another(plans)]
     timings = Timings()
     with timings.stage("measuring") as stage:

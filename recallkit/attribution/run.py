@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.models.spec import list_models
-from recallkit.scoring.run import ScoringOptions, count_inexact, plan_scores, score_path
+from recallkit.options import ScoringOptions
+from recallkit.scoring.run import count_inexact, plan_scores, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
@@ -47,6 +48,7 @@ def gap(
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
     *,
+    force: bool = False,
     given: Sequence[Slice] = (),
     cluster: str = "document",
     clean: bool = False,
@@ -71,14 +73,14 @@ def gap(
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
-    result = Result(out / "gap.parquet", "gap", question, force=options.force, beside=table_files(GapTables, out))
+    result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
     open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
     if needed_columns(given):
         make_words(slices)
-    # --force applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
-    plans = plan_scores(specs, slices, replace(options, force=False))
+    # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
+    plans = plan_scores(specs, slices, options)
     shorter = [plan.from_last(last) for last in context_gain for plan in plans]
     made = [plan.run() for plan in one_after_another([*plans, *shorter])]
     manifests = dict(zip(names, made, strict=False))

@@ -7,6 +7,7 @@ COMMANDS = {
     "profile": "recallkit.commands.profile",
     "score": "recallkit.commands.score",
     "gap": "recallkit.commands.gap",
+    "published": "recallkit.commands.published",
     "track": "recallkit.commands.track",
     "intervene": "recallkit.commands.intervene",
     "ablate": "recallkit.commands.ablate",
@@ -26,7 +27,7 @@ COMMANDS = {
 """The module of each command, in the order of the help."""
 
 PANELS = {
-    **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap", "track"), "The gap"),
+    **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap", "published", "track"), "The gap"),
     **dict.fromkeys(("intervene", "ablate"), "Is it recall?"),
     **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train-mqar"), "Recall tasks"),
     **dict.fromkeys(("report", "tokens", "verify"), "Results"),

@@ -1,10 +1,13 @@
 """`ablate`."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from recallkit.commands import options as opt
-from recallkit.commands.adapter import Argument, File, Option, Outcome, command
+from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.gap import ComparisonOptions
+from recallkit.declarations import Argument, Option, path
 from recallkit.errors import UsageError
+from recallkit.options import MODEL_SYNTAX, AnyModel, ScoringOptions, Slices, WritingOptions
 
 if TYPE_CHECKING:
     from recallkit.ablation.tables import AblationTables
@@ -12,18 +15,13 @@ if TYPE_CHECKING:
 _MODEL = "zoo:hybrid"
 
 
-@command(
-    "ablate",
-    examples=(
-        "recallkit ablate zoo:hybrid --mixers each --figures figures",
-        "recallkit ablate path/to/model --slices slices -o ablation",
-    ),
-    exports=True,
-)
-def ablate(
-    model: Annotated[opt.AnyModel | None, Argument(f"The model, {opt.MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")] = None,
-    *,
-    slices: opt.Slices = None,
+@dataclass(frozen=True)
+class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
+    """Which mixers of which model are replaced, and by what."""
+
+    model: Annotated[AnyModel | None, Argument(f"The model, {MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")] = None
+    _: KW_ONLY
+    slices: Slices = None
     mixers: Annotated[
         str,
         Option(
@@ -31,42 +29,38 @@ def ablate(
             "and every kind as a whole.",
             metavar="SETS",
         ),
-    ] = "each",
-    by: Annotated[Literal["zero", "mean"], Option("What replaces their outputs: zero, or the mean of each over the text.")] = "zero",
-    cluster: Annotated[
-        Literal["document", "sequence", "source"],
-        Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
-    ] = "document",
-    clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False,
-    out: Annotated[File | None, opt.out("Directory of the result tables.", default="a folder in the slices")] = None,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = None,
-    batch_tokens: opt.BatchTokens = None,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    workers: opt.Workers = 1,
-    log_to: opt.LogTo = None,
-    force: opt.Force = False,
-) -> Outcome["AblationTables"]:
+    ] = "each"
+    by: Annotated[Literal["zero", "mean"], Option("What replaces their outputs: zero, or the mean of each over the text.")] = "zero"
+
+
+@command(
+    "ablate",
+    Ablate,
+    examples=(
+        "recallkit ablate zoo:hybrid --mixers each --figures figures",
+        "recallkit ablate path/to/model --slices slices -o ablation",
+    ),
+    exports=True,
+)
+def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's mixers, one by one and by kind, and measure what AR hits and other tokens lose: which layers recall.
 
     Scores the model as it is and without each set of mixers, as far as that is not done yet. The tables are also written to `out`.
     Columns: see `AblationTables`.
     """
-    from recallkit import ablation, builtin, scoring
+    from recallkit import ablation, builtin
     from recallkit.ablation.charts import ablation_figures
     from recallkit.ablation.view import ablation_json, ablation_tables, print_ablation
     from recallkit.models.spec import one_model
     from recallkit.storage import artifacts
 
-    asked = [name.strip() for name in mixers.split(",") if name.strip()]
-    if not asked:
+    sets = [name.strip() for name in asked.mixers.split(",") if name.strip()]
+    if not sets:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
-    options = scoring.ScoringOptions(
-        None, device, dtype, opt.amount(batch_tokens), force, trust_remote_code=trust_remote_code, workers=workers
-    )
-    spec, folder = one_model(_MODEL if model is None else model), opt.path(slices) or builtin.slices()
-    target = opt.path(out) or ablation.ablation_path(folder, spec, asked, by, clean=clean)
-    tables = ablation.ablate(spec, folder, target, options, asked=asked, by=by, cluster=cluster, clean=clean)
+    model, folder = one_model(_MODEL if asked.model is None else asked.model), path(asked.slices) or builtin.slices()
+    target = path(asked.out) or ablation.ablation_path(folder, model, sets, asked.by, clean=asked.clean)
+    question: dict[str, Any] = {"asked": sets, "by": asked.by, "cluster": asked.cluster, "clean": asked.clean}
+    tables = ablation.ablate(model, folder, target, asked, force=asked.force, **question)
     manifest = artifacts.read_manifest(target / "ablation.parquet")
     return Outcome(
         value=lambda: tables,

@@ -9,8 +9,9 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from recallkit import events
 from recallkit.commands import COMMANDS, PANELS
-from recallkit.commands.adapter import DECLARED, Argument, Command, Parameter
+from recallkit.commands.adapter import DECLARED, Command
 from recallkit.config import VERSION
+from recallkit.declarations import Argument, Parameter
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -108,8 +109,8 @@ def as_typer(app: typer.Typer, command: Command) -> None:
     def run(**given: Any) -> int:
         return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
 
-    repeated = {parameter.name for parameter in command.options if parameter.is_repeated}
-    parameters = [_typer_parameter(parameter) for parameter in command.options]
+    repeated = {parameter.name for parameter in command.parameters if parameter.is_repeated}
+    parameters = [_typer_parameter(parameter) for parameter in command.parameters]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     summary = (inspect.getdoc(command.function) or "").partition("\n\n")[0]

@@ -1,37 +1,27 @@
 """`count`, and the counts as tables for Python."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recallkit import config
-from recallkit.commands import options as opt
-from recallkit.commands.adapter import File, Option, Outcome, checked, command
+from recallkit.commands.adapter import Outcome, checked, command
+from recallkit.declarations import File, Option, Options, amount, path
 from recallkit.errors import UsageError
+from recallkit.options import CountingOptions, Counts, ForceOptions, TextOptions, out_option
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-@command(
-    "count",
-    examples=(
-        "recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb",
-        "recallkit count 'train/*.parquet' --tokenizer gpt2.json --workers 8 -o counts.duckdb",
-    ),
-)
-def count(
-    sources: opt.Sources = None,
-    out: Annotated[File | None, opt.out("The DuckDB file to write.", default="counts.duckdb", metavar="FILE")] = None,
-    *,
-    tokenizer: opt.Tokenizer = None,
-    end_token: opt.EndToken = None,
-    boundary: opt.Boundary = "pack",
-    limit_tokens: opt.LimitTokens = None,
-    text_field: opt.TextField = None,
-    source_field: opt.SourceField = None,
-    skip_bad: opt.SkipBad = False,
-    texts: opt.Texts = None,
-    only: Annotated[File | None, Option("Keep only the bigrams that this slice directory contains.", metavar="DIR")] = None,
+@dataclass(frozen=True)
+class Count(TextOptions, CountingOptions, ForceOptions):
+    """Which text is counted, or which counts are taken over."""
+
+    default_split: str = field(default="train", init=False)
+    out: Annotated[File | None, out_option("The DuckDB file to write.", default="counts.duckdb", metavar="FILE")] = None
+    _: KW_ONLY
+    only: Annotated[File | None, Option("Keep only the bigrams that this slice directory contains.", metavar="DIR")] = None
     import_file: Annotated[
         File | None,
         Option(
@@ -40,26 +30,29 @@ def count(
             ("--import",),
             metavar="PATH",
         ),
-    ] = None,
+    ] = None
     training_tokens: Annotated[
         int | str | None,
-        Option("With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=opt.amount),
-    ] = None,
-    hashes: Annotated[
-        int,
-        Option(
-            "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, by which `slice` finds copies of it; "
-            "none are kept with --only or --import.",
-            least=0,
-            most=1 << 30,
-        ),
-    ] = config.NUM_HASHES,
-    workers: opt.Workers = 1,
-    engine: opt.Engine = "local",
-    address: opt.Address = None,
-    export: Annotated[File | None, Option("Also write the bigrams to this Parquet file.", metavar="FILE")] = None,
-    force: opt.Force = False,
-) -> Outcome["pl.DataFrame"]:
+        Option("With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=amount),
+    ] = None
+    export: Annotated[File | None, Option("Also write the bigrams to this Parquet file.", metavar="FILE")] = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for a text and counts to import."""
+        super().__post_init__()
+        if self.import_file is not None and (self.sources is not None or self.texts is not None):
+            raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
+
+
+@command(
+    "count",
+    Count,
+    examples=(
+        "recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb",
+        "recallkit count 'train/*.parquet' --tokenizer gpt2.json --workers 8 -o counts.duckdb",
+    ),
+)
+def count(asked: Count) -> Outcome["pl.DataFrame"]:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
 
     From Python `texts`, a list of strings, of mappings with text and source, or a `datasets.Dataset`, may take the place of `sources`.
@@ -67,28 +60,26 @@ def count(
     Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
     from recallkit import builtin, counting
-    from recallkit.counting.run import CountingOptions
     from recallkit.counting.view import counts_json, print_counts
 
-    kept = opt.path(only)
-    if import_file is not None:
-        if sources is not None or texts is not None:
-            raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
-        file, spec, num_tokens = opt.path(out) or Path("counts.duckdb"), opt.text(tokenizer), opt.amount(training_tokens)
+    if asked.import_file is not None:
+        file = path(asked.out) or Path("counts.duckdb")
         meta = counting.import_counts(
-            opt.path(import_file), file, tokenizer=spec, end_token=end_token, num_tokens=num_tokens, boundary=boundary, force=force
+            path(asked.import_file),
+            file,
+            tokenizer=asked.tokenizer_name,
+            end_token=asked.end_token,
+            num_tokens=amount(asked.training_tokens),
+            boundary=asked.boundary,
+            force=asked.force,
         )
     else:
-        is_builtin = opt.nothing_given(
-            sources, texts, tokenizer, end_token, boundary != "pack", limit_tokens, text_field, source_field, skip_bad, only
-        )
-        read = opt.text_options(
-            sources, tokenizer, end_token, boundary, limit_tokens, text_field, source_field, skip_bad=skip_bad, texts=texts
-        )
-        read, file = builtin.resolve_count_defaults(read, opt.path(out), is_builtin=is_builtin)
-        meta = counting.count(read, file, only=kept, force=force, options=CountingOptions(engine, workers, address, hashes))
-    if export is not None:
-        counting.export_counts(file, opt.path(export), force=force)
+        is_builtin = asked.is_usual(TextOptions) and asked.only is None
+        file = builtin.results_folder("counts.duckdb", path(asked.out), is_builtin=is_builtin)
+        text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
+        meta = counting.count(text, file, only=path(asked.only), force=asked.force, options=asked)
+    if asked.export is not None:
+        counting.export_counts(file, path(asked.export), force=asked.force)
     return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))
 
 
@@ -111,10 +102,17 @@ def zoo_counts() -> Path:
     return builtin.counts()
 
 
-@checked
-def bigrams(
-    counts: opt.Counts = None, *, limit: Annotated[int | None, Option("The most frequent ones only.", least=1, most=config.MOST)] = None
-) -> "pl.DataFrame":
+@dataclass(frozen=True)
+class Bigrams(Options):
+    """Which bigrams are read."""
+
+    counts: Counts = None
+    _: KW_ONLY
+    limit: Annotated[int | None, Option("The most frequent ones only.", least=1, most=config.MOST)] = None
+
+
+@checked(Bigrams)
+def bigrams(asked: Bigrams) -> "pl.DataFrame":
     """The `limit` most frequent bigrams of a counts table, the most frequent first; without `counts` those of the zoo's training.
 
     Columns: first, second (ids), count (in training). Reads the table into memory, 16 bytes per bigram.
@@ -123,8 +121,8 @@ def bigrams(
 
     from recallkit.counting.table import open_counts
 
-    table = open_counts(opt.path(counts) or zoo_counts())
+    table = open_counts(path(asked.counts) or zoo_counts())
     keys = pl.Series("key", table.keys)
     ids = {"first": (keys // (1 << 32)).cast(pl.Int32), "second": (keys % (1 << 32)).cast(pl.Int32)}
     frame = pl.DataFrame({**ids, "count": pl.Series(table.counts).cast(pl.Int64)})
-    return frame.sort("count", "first", "second", descending=[True, False, False]).head(len(frame) if limit is None else limit)
+    return frame.sort("count", "first", "second", descending=[True, False, False]).head(asked.limit or len(frame))

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from recallkit.commands.adapter import Outcome, command
-from recallkit.commands.options import Force
+from recallkit.options import ForceOptions
 
 if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
 
 
-@command("demo", examples=("recallkit demo",), exports=True)
-def demo(*, force: Force = False) -> Outcome["GapTables"]:
+@command("demo", ForceOptions, examples=("recallkit demo",), exports=True)
+def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
     from recallkit import attribution, builtin, scoring
     from recallkit.attribution import comparison
@@ -20,11 +20,11 @@ def demo(*, force: Force = False) -> Outcome["GapTables"]:
     from recallkit.report.write import write_report
     from recallkit.slicing.view import manifest_of, print_slices, slices_json
 
-    slices = builtin.slices(force=force)
+    slices = builtin.slices(force=asked.force)
     reference, *models = builtin.MODELS
     for model in builtin.MODELS:
-        scoring.score(model, slices, scoring.ScoringOptions(force=force))
-    tables = attribution.gap(reference, models, slices, options=scoring.ScoringOptions(force=force))
+        scoring.score(model, slices, force=asked.force)
+    tables = attribution.gap(reference, models, slices, force=asked.force)
     out = attribution.gap_path(slices, reference, models)
     page = write_report(out, builtin.page()).page
     sliced = manifest_of(slices)

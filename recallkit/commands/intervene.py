@@ -1,75 +1,51 @@
 """`intervene`: what models lose where the earlier occurrences of a bigram are changed."""
 
-from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from recallkit import config
-from recallkit.commands import options as opt
-from recallkit.commands.adapter import File, Option, Outcome, command
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import File, path
+from recallkit.options import InterventionOptions, Models, ScoringOptions, Slices, WritingOptions, models, out_option
 
 if TYPE_CHECKING:
     from recallkit.intervening.tables import InterveneTables
 
 
+@dataclass(frozen=True)
+class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
+    """Which models are asked, and about what."""
+
+    models: Models = None
+    _: KW_ONLY
+    slices: Slices = None
+    out: Annotated[File | None, out_option("Directory of the result tables.", default="a folder in the slices")] = None
+
+
 @command(
     "intervene",
+    Intervene,
     examples=(
         "recallkit intervene zoo:attention zoo:mamba --samples 200",
         "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
     ),
     exports=True,
 )
-def intervene(
-    models: opt.Models = None,
-    *,
-    slices: opt.Slices = None,
-    slice: Annotated[  # noqa: A002 - the option's name
-        str | Sequence[str] | None,
-        Option(
-            "A slice to ask about, by name or as 'NAME=EXPRESSION'; may be repeated.",
-            metavar="NAME",
-            default="ar_hit, repeated_frequent, first_rare",
-        ),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        Option("Tokens of each slice that are asked about.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"),
-    ] = None,
-    design: Annotated[
-        Literal["joint", "exact"],
-        Option("joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long."),
-    ] = "joint",
-    seed: Annotated[int, Option("Decides samples and replacements.", least=0, most=config.MOST)] = 0,
-    out: Annotated[File | None, opt.out("Directory of the result tables.", default="a folder in the slices")] = None,
-    counts: opt.Counts = None,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = None,
-    batch_tokens: opt.BatchTokens = None,
-    trust_remote_code: opt.TrustRemoteCode = False,
-    workers: opt.Workers = 1,
-    log_to: opt.LogTo = None,
-    force: opt.Force = False,
-) -> Outcome["InterveneTables"]:
+def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     """Measure what models recall: the nats they lose where the earlier occurrences of a bigram are replaced, less a placebo's; resumes.
 
     The first model is the reference: beside the share of each other model's gap that lies in AR hits, the share that is recall.
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening
-    from recallkit.scoring import ScoringOptions
-    from recallkit.slicing.definitions import parse_slices
+    from recallkit.options import BUILTIN_SAMPLES
 
-    folder = opt.path(slices) or builtin.slices()
-    compared = opt.models(models, builtin.MODELS)
-    asked = parse_slices(opt.names(slice), without=())
-    usual = intervening.BUILTIN_SAMPLES if models is None else intervening.SAMPLES
-    options = intervening.InterventionOptions(samples or usual, design, seed, asked, force)
-    scoring = ScoringOptions(
-        opt.path(counts), device, dtype, opt.amount(batch_tokens), trust_remote_code=trust_remote_code, workers=workers
-    )
-    target = opt.path(out) or intervening.intervention_path(folder, compared, options)
-    return outcome_of(intervening.intervene(compared, folder, target, options, scoring), target)
+    folder = path(asked.slices) or builtin.slices()
+    compared = models(asked.models, builtin.MODELS)
+    if asked.models is None:
+        asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
+    target = path(asked.out) or intervening.intervention_path(folder, compared, asked)
+    return outcome_of(intervening.intervene(compared, folder, target, asked, asked), target)
 
 
 def outcome_of(tables: "InterveneTables", folder: Path) -> Outcome["InterveneTables"]:

@@ -1,12 +1,12 @@
 """Results as a page for readers: `report`; and their figures for Python."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Union
 
-from recallkit.commands import options as opt
-from recallkit.commands.adapter import Argument, File, Option, Outcome, command
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import Argument, File, Option, path
+from recallkit.options import ReportOptions, out_option
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -17,22 +17,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReportWords:
-    """Options of the command line only: Python has the page's path, and webbrowser."""
+class WriteReport(ReportOptions):
+    """Which results a page shows."""
 
-    open_page: Annotated[bool, Option("Open the page in a browser.", ("--open",))] = False
-
-
-@command(
-    "report",
-    examples=(
-        "recallkit report slices --open",
-        "recallkit report slices --with evals --figures figures -o report.html",
-    ),
-    words=ReportWords,
-)
-def write_report(
-    own_words: ReportWords | None,
     folder: Annotated[
         File | None,
         Argument(
@@ -40,22 +27,30 @@ def write_report(
             "if none.",
             metavar="DIR",
         ),
-    ] = None,
+    ] = None
     out: Annotated[
-        File | None, opt.out("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE")
-    ] = None,
-    *,
-    slices: Annotated[
         File | None,
-        Option("The slice directory that was compared on, with its scores, where the comparison is not in it.", metavar="DIR"),
-    ] = None,
-    more: Annotated[
-        File | Sequence[File] | None, Option("Also show the results in this folder; may be repeated.", ("--with",), metavar="DIR")
-    ] = None,
-    sequence: Annotated[int | Sequence[int] | None, Option("Also show this sequence of the text; may be repeated.", least=0)] = None,
-    document: Annotated[int | Sequence[int] | None, Option("Also show all sequences of this document; may be repeated.", least=0)] = None,
-    figures: opt.Figures = None,
-) -> Outcome[Path]:
+        out_option("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE"),
+    ] = None
+    _: KW_ONLY
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportLine(WriteReport):
+    """What the command line has besides: Python has the page's path, and webbrowser."""
+
+    open_page: Annotated[bool, Option("Open the page in a browser.", ("--open",))] = False
+
+
+@command(
+    "report",
+    WriteReport,
+    examples=(
+        "recallkit report slices --open",
+        "recallkit report slices --with evals --figures figures -o report.html",
+    ),
+)
+def write_report(asked: ReportLine) -> Outcome[Path]:
     """Write one HTML page: the gap and what it is made of, figures, and the text token by token. It needs no network; text is in it.
 
     Returns the page.
@@ -64,16 +59,14 @@ def write_report(
     from recallkit.report import write
     from recallkit.storage.timings import Timings
 
-    own, target, asked = opt.path(slices), opt.path(out), (opt.numbers(sequence), opt.numbers(document))
-    options = write.ReportOptions(own, [Path(name) for name in opt.names(more)], opt.path(figures), *asked)
-    timings = Timings()
-    compared = opt.path(folder) or builtin.comparison(own)
-    if folder is None and own is None and target is None:
+    timings, target = Timings(), path(asked.out)
+    compared = path(asked.folder) or builtin.comparison(path(asked.slices))
+    if asked.folder is None and asked.slices is None and target is None:
         target = builtin.page()
     with timings.stage("writing the page") as stage:
-        written = write.write_report(compared, target, options)
+        written = write.write_report(compared, target, asked)
         stage.amounts["bytes"] = written.num_bytes
-    if own_words is not None and own_words.open_page:
+    if asked.open_page:
         _open(written.page)
     return Outcome(
         value=lambda: written.page,
@@ -119,6 +112,6 @@ def _figures(of: File) -> "list[Figure]":
     from recallkit.report.found import find_results
     from recallkit.report.sections import OTHERS
 
-    found = find_results(opt.path(of))
+    found = find_results(path(of))
     compared = gap_figures(read_comparison(found["gap"])) if "gap" in found else []
     return [*compared, *(figure for kind, place in found.items() if kind != "gap" for figure in OTHERS[kind](place)[1])]

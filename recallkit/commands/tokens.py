@@ -1,12 +1,14 @@
 """`tokens`: one sequence as text; and for Python the table of all tokens."""
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from recallkit.commands.adapter import Argument, File, Option, Outcome, command
-from recallkit.commands.options import Slices, path
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import Argument, File, Option, Options, path
 from recallkit.errors import UserError
+from recallkit.options import Slices
 from recallkit.report.token_view import ShownSequence, Which
 
 if TYPE_CHECKING:
@@ -15,37 +17,44 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
 
 
+@dataclass(frozen=True)
+class ShowTokens(Options):
+    """Which sequence is shown, and with which models."""
+
+    folder: Annotated[
+        File | None,
+        Argument("The folder of a comparison (`recallkit gap`), or a slice directory; the built-in one if not given.", metavar="DIR"),
+    ] = None
+    _: KW_ONLY
+    sequence: Annotated[int | None, Option("Number of the sequence, from 0; the one where the models differ most if not given.")] = None
+    model: Annotated[
+        str | None, Option("The model; that of the comparison which is farthest behind on AR hits if not given.", metavar="NAME")
+    ] = None
+    reference: Annotated[str | None, Option("The model beside it; the comparison's reference if not given.", metavar="NAME")] = None
+    slices: Slices = None
+    which: Annotated[
+        Which | None, Option("The tokens that are listed, and alone are marked in the text.", ("--filter",), default="ar_hit")
+    ] = None
+
+
 @command(
     "tokens",
+    ShowTokens,
     examples=(
         "recallkit tokens",
         "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only",
     ),
 )
-def show_tokens(
-    folder: Annotated[
-        File | None,
-        Argument("The folder of a comparison (`recallkit gap`), or a slice directory; the built-in one if not given.", metavar="DIR"),
-    ] = None,
-    *,
-    sequence: Annotated[int | None, Option("Number of the sequence, from 0; the one where the models differ most if not given.")] = None,
-    model: Annotated[
-        str | None, Option("The model; that of the comparison which is farthest behind on AR hits if not given.", metavar="NAME")
-    ] = None,
-    reference: Annotated[str | None, Option("The model beside it; the comparison's reference if not given.", metavar="NAME")] = None,
-    slices: Slices = None,
-    which: Annotated[
-        Which | None, Option("The tokens that are listed, and alone are marked in the text.", ("--filter",), default="ar_hit")
-    ] = None,
-) -> Outcome[ShownSequence]:
+def show_tokens(asked: ShowTokens) -> Outcome[ShownSequence]:
     """Show the text of one sequence, each token marked: is it an AR hit, and which of two models was right?"""
     from recallkit.report.sequence import open_excerpts
     from recallkit.report.token_view import print_tokens, tokens_json
 
-    directory, comparison = _find(path(folder), path(slices), is_named=model is not None and reference is not None)
-    reference, model = _models(comparison, reference, model)
+    is_named = asked.model is not None and asked.reference is not None
+    directory, comparison = _find(path(asked.folder), path(asked.slices), is_named=is_named)
+    reference, model = _models(comparison, asked.reference, asked.model)
     excerpts = open_excerpts(directory, [name for name in (reference, model) if name is not None], comparison)
-    number = excerpts.most_telling() if sequence is None else sequence
+    number = excerpts.most_telling() if asked.sequence is None else asked.sequence
     rows = excerpts.read(number)
     shown = ShownSequence(
         number,
@@ -55,12 +64,12 @@ def show_tokens(
         reference,
         model,
         has_counts=excerpts.has_counts,
-        is_chosen=sequence is None,
+        is_chosen=asked.sequence is None,
     )
     return Outcome(
         value=lambda: shown,
-        show=lambda: print_tokens(shown, which),
-        json=lambda: {"slices": str(directory), **tokens_json(shown, which)},
+        show=lambda: print_tokens(shown, asked.which),
+        json=lambda: {"slices": str(directory), **tokens_json(shown, asked.which)},
     )
 
 

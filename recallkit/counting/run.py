@@ -6,7 +6,7 @@ cross from one to the next are found from their ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from recallkit.counting.sorted_runs import RunFiles
 from recallkit.counting.table import counts_result, open_counts
 from recallkit.display import console
 from recallkit.display.progress import progress
-from recallkit.errors import UsageError, UserError
+from recallkit.errors import UserError
+from recallkit.options import CountingOptions
 from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
 from recallkit.storage.timings import Timings
@@ -29,32 +30,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.counting.worker import CountingJob, ShardRange
+    from recallkit.options import TextOptions
     from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.joining import Boundary
-    from recallkit.text.open_text import TextOptions
     from recallkit.text.readers import Shard
 
 
 _LEAST_CHUNK = 1 << 24
 """Tokens: smaller chunks are counted less quickly."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountingOptions:
-    """How a text is counted: the number of workers and their engine.
-
-    `num_hashes` hashes of its n-grams of 13 and of 50 ids are kept, to recognise text copied from it; with `only`, none.
-    """
-
-    engine: str = "local"
-    workers: int = 1
-    address: str | None = None
-    num_hashes: int = config.NUM_HASHES
-
-    def check(self) -> None:
-        """Raises UsageError for options that cannot be combined."""
-        if self.engine != "ray" and self.address is not None:
-            raise UsageError("names a Ray cluster", where="--address", remedy="add --engine ray")
 
 
 def count(
@@ -65,24 +48,23 @@ def count(
     `only` names a slice directory: bigrams that are not in its sequences are left out, to save memory and disk.
     Raises UserError for everything a user can correct.
     """
-    options.check()
     opened = OpenText(text)
     sequences = only / "sequences.parquet" if only else None
     identity = {**opened.identity(), "only": artifacts.read_manifest(sequences)["sequences_digest"] if sequences else None}
-    if options.num_hashes != config.NUM_HASHES:
-        identity["hashes"] = options.num_hashes
+    if options.hashes != config.NUM_HASHES:
+        identity["hashes"] = options.hashes
     if any(Path(name).exists() and Path(name).resolve() == out.resolve() for name in opened.names()):
         raise UserError("the output is one of the inputs", where=out, remedy="give another name with -o")
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:
         return meta
     needed = bigrams.needed_bigrams(sequences) if sequences else None
-    options = replace(options, num_hashes=0) if only else options
-    with result.parts(hashes=options.num_hashes) as journal:
+    options = replace(options, hashes=0) if only else options
+    with result.parts(hashes=options.hashes) as journal:
         timings = Timings()
         counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
-            raise UserError("no text to count", where=", ".join(text.sources))
+            raise UserError("no text to count", where=", ".join(text.source_names))
         meta = make_table.write_counts(out, counted, {**result.stamp(), **identity, "names": opened.names()}, timings)
         journal.finish()
     return meta
@@ -158,7 +140,7 @@ def _job(opened: OpenText, parts: Parts, options: CountingOptions, only: np.ndar
     tokenizer = opened.tokenizer
     pieces = _pieces(opened, parts)
     shards = [piece for of_shard in pieces for piece in of_shard]
-    counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, only, options.num_hashes)
+    counting = bigrams.Counting(tokenizer.end_token_id, tokenizer.vocab_size, opened.options.boundary, only, options.hashes)
     return CountingJob(
         opened.options,
         shards,
@@ -201,7 +183,7 @@ def _count_shard_ranges(
     job: CountingJob, shard_ranges: Sequence[range], journal: PartsJournal, options: CountingOptions, timings: Timings
 ) -> list[CountedShardRange]:
     """Counts every range; with a limit on tokens, the ranges up to the limit, the last of which ends there."""
-    limit = job.text.limit_tokens
+    limit = job.text.most_tokens
     before = done = sum(_tokens_there(job.parts, number) for number in range(len(shard_ranges)))
     read, all_bytes = (0, None) if limit is not None else _bytes_read(job, shard_ranges)
     journal.note_resumed(before, "tokens")

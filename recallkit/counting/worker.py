@@ -13,12 +13,13 @@ from recallkit.errors import UserError
 from recallkit.parallel.job import Done, WorkerSlot
 from recallkit.parallel.processes import num_cores
 from recallkit.storage.journal import Journal
-from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+    from recallkit.options import TextOptions
     from recallkit.storage.journal import Parts
     from recallkit.text.readers import Shard
 
@@ -58,12 +59,12 @@ class CountingJob:
 
     def for_others(self) -> CountingJob:
         """The job as it is sent to other processes."""
-        return replace(self, opened=None, text=replace(self.text, texts=None))  # texts are in the shards
+        return replace(self, opened=None, text=replace(self.text, sources=self.text.source_names, texts=None))  # texts are in the shards
 
     @property
     def where(self) -> str:
         """The sources."""
-        return ", ".join(self.text.sources)
+        return ", ".join(self.text.source_names)
 
     def open(self, slot: WorkerSlot | None = None) -> Counter:
         """Opens the tokenizer. See `Job.open`."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from recallkit.config import sequences_per_row_group
 from recallkit.counting.table import open_counts
+from recallkit.declarations import names
 from recallkit.errors import UserError
 from recallkit.intervening.asking import Asker
 from recallkit.intervening.places import CHANGES
@@ -25,7 +26,7 @@ from recallkit.intervening.replacements import Replacements
 from recallkit.intervening.sampling import FIRST_RARE, draw_samples
 from recallkit.intervening.windows import changed_sequences
 from recallkit.ragged import offsets_of
-from recallkit.slicing.definitions import SLICES
+from recallkit.slicing.definitions import SLICES, parse_slices
 from recallkit.slicing.run import make_labels
 from recallkit.slicing.threshold import Threshold
 from recallkit.storage import artifacts, schemas
@@ -44,29 +45,16 @@ if TYPE_CHECKING:
     from recallkit.intervening.asking import AskedToken
     from recallkit.intervening.windows import ChangedSequence
     from recallkit.measure.labelled import LabelledTokens
+    from recallkit.options import InterventionOptions
     from recallkit.slicing.definitions import Slice
     from recallkit.text.tokenizers import TextTokenizer
-
-SAMPLES, BUILTIN_SAMPLES = 2000, 300
-"""Tokens of each slice that are asked about; of the built-in models fewer, because there are ten."""
 
 DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
 
 
-@dataclass(frozen=True, slots=True)
-class InterventionOptions:
-    """What is asked: the sampled tokens of each slice, the design (`windows.DESIGNS`), the seed; `force`: made again."""
-
-    samples: int = SAMPLES
-    design: str = "joint"
-    seed: int = 0
-    slices: tuple[Slice, ...] = ()
-    force: bool = False
-
-    @property
-    def asked(self) -> tuple[Slice, ...]:
-        """The slices that are asked about: those given, or the default."""
-        return self.slices or tuple(SLICES[name] for name in DEFAULT_SLICES)
+def asked_slices(options: InterventionOptions) -> tuple[Slice, ...]:
+    """The slices that are asked about: those given, or the default."""
+    return parse_slices(names(options.slice), without=()) or tuple(SLICES[name] for name in DEFAULT_SLICES)
 
 
 _POOL = 2
@@ -97,7 +85,7 @@ def make_changed_text(
         "counts_id": tokens.manifest["counts"]["id"],
         "max_count": tokens.max_count,
         "slices": [slice_.given for slice_ in slices],
-        "samples": options.samples,
+        "samples": options.num_samples,
         "design": options.design,
         "seed": options.seed,
         "version": _VERSION,
@@ -126,7 +114,7 @@ def _write(
     source, folder = tokens.path.parent, result.path.parent
     described = tokens.manifest["tokenizer"]
     tokenizer = tokenizers.load_slices_tokenizer(source, described)
-    sizes = [options.samples * (_POOL if slice_.name == FIRST_RARE else 1) for slice_ in slices]
+    sizes = [options.num_samples * (_POOL if slice_.name == FIRST_RARE else 1) for slice_ in slices]
     samples = draw_samples(tokens, slices, sizes, options.seed)
     kept = _read_sequences(source / "sequences.parquet", np.unique(np.concatenate([sample.sequence for sample in samples])))
     replacements = Replacements(counts.unigram_counts, described["end_token_id"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
-from recallkit.intervening.changed_text import InterventionOptions, make_changed_text
+from recallkit.intervening.changed_text import asked_slices, make_changed_text
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import list_models
-from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.options import InterventionOptions, ScoringOptions
+from recallkit.scoring.run import plan_scores, score_path
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 def intervention_path(slices: Path, models: Sequence[ModelSpec], options: InterventionOptions) -> Path:
     """Default folder of the result: each question has a folder of its own."""
     usual = InterventionOptions()
-    changed = {name: value for name in ("samples", "design", "seed") if (value := getattr(options, name)) != getattr(usual, name)} | (
-        {"slices": [slice_.given for slice_ in options.slices]} if options.slices else {}
+    deciding = {"samples": "num_samples", "design": "design", "seed": "seed"}
+    changed = {name: value for name, of in deciding.items() if (value := getattr(options, of)) != getattr(usual, of)} | (
+        {"slices": [slice_.given for slice_ in asked_slices(options)]} if options.slice else {}
     )
     more = f" {artifacts.digest_json(changed)[:8]}" if changed else ""
     first, *others = [spec.shown for spec in models]
@@ -48,32 +51,31 @@ def intervene(
     (default `intervention_path`). Raises UserError for everything a user can correct.
     """
     specs = list_models(list(models))
-    keys = [spec.key for spec in specs]
+    keys, asked = [spec.key for spec in specs], asked_slices(options)
     out = out or intervention_path(slices, specs, options)
     question: dict[str, Any] = {
         "models": keys,
-        "slices": [slice_.given for slice_ in options.asked],
-        "samples": options.samples,
+        "slices": [slice_.given for slice_ in asked],
+        "samples": options.num_samples,
         "design": options.design,
         "seed": options.seed,
     }
-    beside, force = table_files(InterveneTables, out), options.force or scoring.force
-    result = Result(out / "intervene.parquet", "intervene", question, force=force, beside=beside)
+    beside = table_files(InterveneTables, out)
+    result = Result(out / "intervene.parquet", "intervene", question, force=options.force, beside=beside)
     result.finished()  # a result of another question is not replaced; one of the same question takes seconds, and is made again
     tokens = open_tokens(slices / "tokens.parquet")
-    if needed_columns(options.asked):
+    if needed_columns(asked):
         make_words(slices)
-    scoring = replace(scoring, force=False)
     plans = plan_scores(specs, slices, scoring)
     timings = Timings()
-    changed = make_changed_text(tokens, options.asked, options, scoring.counts, timings)
+    changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings)
     manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
     alike = [plan_scores([spec], changed.folder, _as_scored(scoring, manifests[spec.shown]["options"]))[0] for spec in specs]
     for plan in one_after_another(alike):
         plan.run()
     with timings.stage("measuring"):
         files = {spec.shown: (score_path(slices, spec), score_path(changed.folder, spec)) for spec in specs}
-        tables = measure(tokens, changed, files, options.asked)
+        tables = measure(tokens, changed, files, asked)
     counted = ("tokens_of_slices", "excluded", "num_far", "changed_tokens")
     facts = {
         **question,

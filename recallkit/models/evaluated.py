@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.config import VERSION
+from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import COPY_CONTROL, kind_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
+    from recallkit.options import EvaluationOptions
     from recallkit.storage.result import Result
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -31,25 +33,6 @@ if TYPE_CHECKING:
 _USUAL_DTYPE = "float32"
 _SPARE_ENTRIES = 256
 """Entries that a model's vocabulary may have beyond its tokenizer's: rounding up, and tokens that were never used."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationOptions:
-    """How models are run.
-
-    `limit`: the first documents of each task only. None means: the model's own tokenizer and context, a batch of 8
-    prompts on CPU and 32 on a GPU.
-    """
-
-    limit: int | None = None
-    context: int | None = None
-    batch_size: int | None = None
-    counts: Path | None = None
-    device: str = "auto"
-    dtype: str = _USUAL_DTYPE
-    tokenizer: Any = None
-    trust_remote_code: bool = False
-    force: bool = False
 
 
 @contextlib.contextmanager
@@ -76,7 +59,7 @@ def check_counts(options: EvaluationOptions) -> None:
     if options.counts is not None:
         from recallkit.counting.table import read_meta
 
-        read_meta(options.counts)
+        read_meta(path(options.counts))
 
 
 def check_first(models: Mapping[str, EvaluatedModel], results: Mapping[tuple[str, Any], Result]) -> None:
@@ -100,7 +83,7 @@ class EvaluatedModel:
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
                 raise UserError(f"{name} is no option of a model here", where=model.shown, remedy="leave it out")
-        own = {name: value for name in self.takes if (value := getattr(model, name)) is not None}
+        own = {name: value for name in self.takes if name != "tokenizer" and (value := getattr(model, name)) is not None}
         if model.is_live and options.dtype == _USUAL_DTYPE:
             own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
@@ -108,7 +91,8 @@ class EvaluatedModel:
         self._module, self._ablation = model.path if model.is_live else None, model.ablation
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE
         self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
-        self.options = replace(options, tokenizer=tokenizer_name(options.tokenizer))
+        tokenizer = options.model_tokenizer if model.tokenizer is None else model.tokenizer
+        self.options = replace(options, model_tokenizer=tokenizer_name(tokenizer))
         self._default_counts = default_counts
 
     @property
@@ -129,7 +113,7 @@ class EvaluatedModel:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code, module=self._module)
         request = replace(request, ablation=self._ablation)
-        tokenizer = identify_tokenizer(self.spec, options.tokenizer)
+        tokenizer = identify_tokenizer(self.spec, options.model_tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
         kept = {name: value for name, value in known.items() if value is not None}
@@ -160,7 +144,7 @@ class EvaluatedModel:
         from recallkit.text.tokenizers import BUILTIN
 
         own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
-        return self.options.tokenizer or own
+        return self.options.model_tokenizer or own
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -173,13 +157,15 @@ class EvaluatedModel:
         try:
             return load_tokenizer(name)
         except UserError as error:
-            remedy = "give another --model-tokenizer" if self.options.tokenizer else "give the model's tokenizer with --model-tokenizer"
+            remedy = (
+                "give another --model-tokenizer" if self.options.model_tokenizer else "give the model's tokenizer with --model-tokenizer"
+            )
             raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
 
     @property
     def _request(self) -> ModelRequest:
         """The request with the tokenizer in use and, for control models, the counts: the default ones unless others are given."""
-        options, counts = self.options, self.options.counts
+        options, counts = self.options, path(self.options.counts)
         if counts is None and self._is_control:
             counts = self._default_counts()
         return ModelRequest(

@@ -6,16 +6,16 @@ the form of the sequences. Each number of pairs has tables of its own, so that o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
+from recallkit.declarations import amount
 from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.evaluated import (
     EvaluatedModel,
-    EvaluationOptions,
     check_counts,
     check_first,
     check_named_once,
@@ -34,52 +34,34 @@ if TYPE_CHECKING:
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.sequences import MqarTask, MqarVocabulary
     from recallkit.mqar.tables import MqarFiles, MqarTables
+    from recallkit.options import MqarOptions
     from recallkit.storage.journal import PartsJournal
 
 CPU_BATCH_TOKENS = 4096
 """Ids of a batch of a torch model on CPU: fixed, since a probe's result would depend on the machine's other work."""
 
 
-@dataclass(frozen=True, slots=True)
-class MqarSize:
-    """How much is asked: ids per sequence, numbers of pairs, sequences for each."""
+PAPER = {"seq_len": 1024, "pairs": (16, 32, 64, 128, 256), "samples": 1000}
+"""Ids of a sequence, numbers of pairs, sequences for each: Zoology, Appendix G."""
 
-    length: int
-    pairs: tuple[int, ...]
-    samples: int
-
-
-PAPER = MqarSize(1024, (16, 32, 64, 128, 256), 1000)
-"""Zoology, Appendix G."""
-
-BUILTIN = MqarSize(256, (4, 8, 16, 32, 64), 50)
+BUILTIN = {"seq_len": 256, "pairs": (4, 8, 16, 32, 64), "samples": 50}
 """For the zoo, whose models read 256 tokens at once."""
 
 
-def choose_size(length: int | None, pairs: Sequence[int] | None, samples: int | None, *, is_zoo: bool) -> MqarSize:
-    """What is asked, in ascending numbers of pairs; omitted values are the zoo's or the paper's. Raises UserError for no numbers."""
-    usual = BUILTIN if is_zoo else PAPER
-    numbers = usual.pairs if pairs is None else tuple(sorted(pairs))
-    if not numbers:
+def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
+    """The options with the zoo's or the paper's size where none is given, pairs ascending. Raises UserError for no numbers of pairs."""
+    given = {"seq_len": options.seq_len, "pairs": options.pairs, "samples": options.num_samples}
+    size: dict[str, Any] = (BUILTIN if is_zoo else PAPER) | {name: value for name, value in given.items() if value is not None}
+    if not size["pairs"]:
         raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
-    return MqarSize(length or usual.length, numbers, samples or usual.samples)
+    return replace(options, **{**size, "pairs": tuple(sorted(size["pairs"]))})
 
 
-@dataclass(frozen=True, slots=True)
-class MqarOptions(EvaluationOptions):
-    """What is asked, in addition to how models are run; `power` of the law of places. `batch_tokens` None: chosen for the device."""
+def task_of(options: MqarOptions, pairs: int) -> MqarTask:
+    """The sequences with this number of pairs."""
+    from recallkit.mqar.sequences import MqarTask
 
-    length: int = PAPER.length
-    samples: int = PAPER.samples
-    power: float = 0.01
-    seed: int = 0
-    batch_tokens: int | None = None
-
-    def task(self, pairs: int) -> MqarTask:
-        """The sequences with this number of pairs."""
-        from recallkit.mqar.sequences import MqarTask
-
-        return MqarTask(self.length, pairs, self.power, self.seed)
+    return MqarTask(options.length, pairs, options.power, options.seed)
 
 
 class MqarModel(EvaluatedModel):
@@ -178,7 +160,7 @@ def plan_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path
     check_named_once(**{"number of pairs": [str(number) for number in pairs]})
     check_counts(options)
     for number in pairs:
-        options.task(number).check()
+        task_of(options, number).check()
     asked = {spec.shown: MqarModel(spec, options) for spec in specs}
     queries = {(name, number): _result(model, number, out, options) for name, model in asked.items() for number in pairs}
     check_first(asked, queries)
@@ -195,7 +177,7 @@ def evaluate_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: 
 
 
 def _asked(options: MqarOptions) -> dict[str, Any]:
-    return {"length": options.length, "num_samples": options.samples, "power": options.power, "seed": options.seed}
+    return {"length": options.length, "num_samples": options.num_samples, "power": options.power, "seed": options.seed}
 
 
 def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
@@ -209,12 +191,14 @@ def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) ->
     """Makes the two tables of one model and one number of pairs."""
     from recallkit.mqar.tables import MqarFiles, join_parts
 
-    with result.parts(batch_tokens=options.batch_tokens, part="batch") as journal:
-        batch_tokens = journal.parts.settle("batch_tokens", lambda: options.batch_tokens or _choose_batch(asked.model, options.length))
+    with result.parts(batch_tokens=amount(options.batch_tokens), part="batch") as journal:
+        batch_tokens = journal.parts.settle(
+            "batch_tokens", lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length)
+        )
         size = max(1, int(batch_tokens) // (len(asked.vocabulary.prefix) + options.length))
-        parts = [range(first, min(first + size, options.samples)) for first in range(0, options.samples, size)]
+        parts = [range(first, min(first + size, options.num_samples)) for first in range(0, options.num_samples, size)]
         timings = Timings()
-        _make_parts(asked, options.task(pairs), journal, parts, int(batch_tokens), timings)
+        _make_parts(asked, task_of(options, pairs), journal, parts, int(batch_tokens), timings)
         facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
         manifest = {**result.stamp(), **facts}
         with artifacts.replacing_together(result.path.parent) as staged:

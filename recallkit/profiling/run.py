@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit import config, slicing
 from recallkit.errors import UserError
+from recallkit.options import ProfileOptions
 from recallkit.profiling.content import NLTK, NONE, OURS, stop_words, token_mask
 from recallkit.slicing.threshold import BY_DEFAULT
 from recallkit.storage import artifacts
@@ -16,19 +16,9 @@ from recallkit.storage.timings import Timings
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from recallkit.options import TextOptions
     from recallkit.profiling.tables import ProfileTables
     from recallkit.slicing.threshold import RareCount
-    from recallkit.text.open_text import TextOptions
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileOptions:
-    """What is counted, for any text: the words that are dropped (`ours`, `nltk`, `none` or a file), where tails begin."""
-
-    stop_words: str = OURS
-    x_min: int | None = None
-    force: bool = False
-
 
 _DEFAULTS = ProfileOptions()
 

@@ -1,5 +1,6 @@
 """Recall from real documents: SWDE, FDA, SQuAD, NQ, TriviaQA and DROP, evaluated through lm-eval."""
 
-from recallkit.recall.run import CENTRED_TOKENS, RecallOptions, documents_path, evaluate_recall, plan_recall
+from recallkit.options import RecallOptions
+from recallkit.recall.run import documents_path, evaluate_recall, plan_recall
 
-__all__ = ["CENTRED_TOKENS", "RecallOptions", "documents_path", "evaluate_recall", "plan_recall"]
+__all__ = ["RecallOptions", "documents_path", "evaluate_recall", "plan_recall"]

@@ -7,19 +7,20 @@ tokenizer, the rows asked, and how prompts are made and cut.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
+from recallkit.declarations import path
 from recallkit.display.progress import one_after_another, progress
 from recallkit.models.evaluated import (
     EvaluatedModel,
-    EvaluationOptions,
     check_counts,
     check_first,
     check_named_once,
     report_completed,
 )
 from recallkit.models.spec import list_models
+from recallkit.options import CENTRED_TOKENS, RecallOptions
 from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
@@ -33,44 +34,28 @@ if TYPE_CHECKING:
 
     from recallkit.models.spec import ModelSpec
     from recallkit.recall.lm_eval_model import Recall
-    from recallkit.recall.prompts import Kind, QuestionRow, RecallRow
+    from recallkit.recall.prompts import QuestionRow, RecallRow
     from recallkit.recall.tables import RecallTables
     from recallkit.recall.tasks import RecallRows
     from recallkit.text.tokenizers import TextTokenizer
 
-CENTRED_TOKENS = 950
-"""Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the answer (JRT, arXiv 2407.05483)."""
+
+def variation(options: RecallOptions) -> str:
+    """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
+    tokens = f"-{options.kept_tokens}" * _has_own_cut(options)
+    return f"-{options.prompt}" * (options.prompt != "standard") + f"-answer-cut{tokens}" * (options.cut == "answer")
 
 
-@dataclass(frozen=True, slots=True)
-class RecallOptions(EvaluationOptions):
-    """What is asked, in addition to how models are run.
+def variant(options: RecallOptions, task: str) -> str:
+    """The name of a task, and of the file if rows are local, with version and variation: `swde-v0-twice`."""
+    data = path(options.data)
+    own = f"-{artifacts.file_slug(data.name.partition('.')[0])}" if task == OWN and data is not None else ""
+    return f"{task}{own}-v{options.task_version}{variation(options)}"
 
-    `version` of the tasks (1 strips white space off text and value), `prompt` `standard`, `once` or `twice`, `cut` `left`
-    or `answer`, with `cut_tokens` kept of each document; `data`: local rows instead of the hub's.
-    """
 
-    version: int = 1
-    prompt: Kind = "standard"
-    cut: Literal["left", "answer"] = "left"
-    cut_tokens: int = CENTRED_TOKENS
-    data: Path | None = None
-
-    @property
-    def has_own_cut(self) -> bool:
-        """Whether documents are cut to another length than usual."""
-        return self.cut == "answer" and self.cut_tokens != CENTRED_TOKENS
-
-    @property
-    def variation(self) -> str:
-        """The settings that differ from the usual ones, if any: `-twice-answer-cut`."""
-        tokens = f"-{self.cut_tokens}" * (self.cut_tokens != CENTRED_TOKENS)
-        return f"-{self.prompt}" * (self.prompt != "standard") + f"-answer-cut{tokens}" * (self.cut == "answer")
-
-    def variant(self, task: str) -> str:
-        """The name of a task, and of the file if rows are local, with version and variation: `swde-v0-twice`."""
-        own = f"-{artifacts.file_slug(self.data.name.partition('.')[0])}" if task == OWN and self.data is not None else ""
-        return f"{task}{own}-v{self.version}{self.variation}"
+def _has_own_cut(options: RecallOptions) -> bool:
+    """Whether documents are cut to another length than usual."""
+    return options.cut == "answer" and options.kept_tokens != CENTRED_TOKENS
 
 
 def documents_path(out: Path, model: str, variant: str) -> Path:
@@ -81,7 +66,7 @@ def documents_path(out: Path, model: str, variant: str) -> Path:
 def comparison_path(out: Path, models: Sequence[str], tasks: Sequence[str], options: RecallOptions) -> Path:
     """The folder of the comparison of these models on these tasks, or on a group of that name: each question has a folder of its own."""
     named = [name for name, of in GROUPS.items() if list(tasks) == list(of)] or tasks
-    variants = "_".join(options.variant(task) for task in named)
+    variants = "_".join(variant(options, task) for task in named)
     return out / "compared" / f"{artifacts.file_slug(variants)}.{artifacts.digest_json(list(models))[:8]}"
 
 
@@ -102,7 +87,7 @@ class RecallPlan:
         """Makes the missing documents tables and lm-eval's files, and the comparison, which is returned with its folder."""
         from recallkit.recall.tables import RecallTables, compare_recall
 
-        models, variants = list(self.models), [self.options.variant(task) for task in self.rows]
+        models, variants = list(self.models), [variant(self.options, task) for task in self.rows]
         keys = [evaluated.key for evaluated in self.models.values()]
         question = {"reference": keys[0], "models": keys, "tasks": variants}
         folder = comparison_path(self.out, keys, list(self.rows), self.options)
@@ -123,7 +108,7 @@ class RecallPlan:
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
         contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
         facts = {**shown, "rows": origins, "contexts": contexts, "limit": self.options.limit}
-        facts |= {"cut_tokens": self.options.cut_tokens} if self.options.has_own_cut else {}
+        facts |= {"cut_tokens": self.options.kept_tokens} if _has_own_cut(self.options) else {}
         compared.write_tables(tables, facts, timings)
         return tables, folder
 
@@ -136,7 +121,7 @@ def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Pa
     specs = list_models(models)
     check_named_once(task=tasks)
     check_counts(options)
-    rows = {task: load_rows(task, options.data, options.limit) for task in tasks}
+    rows = {task: load_rows(task, path(options.data), options.limit) for task in tasks}
     evaluated = {spec.shown: EvaluatedModel(spec, options, builtin.counts) for spec in specs}
     documents = {(name, task): _result(model, task, rows[task], out, options) for name, model in evaluated.items() for task in tasks}
     check_first(evaluated, documents)
@@ -163,14 +148,14 @@ def describe_tasks() -> list[tuple[str, str]]:
 
 
 def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
-    asked = {"task": task, "version": options.version, "prompt": options.prompt, "cut": options.cut}
-    return {**asked, **({"cut_tokens": options.cut_tokens} if options.has_own_cut else {})}
+    asked = {"task": task, "version": options.task_version, "prompt": options.prompt, "cut": options.cut}
+    return {**asked, **({"cut_tokens": options.kept_tokens} if _has_own_cut(options) else {})}
 
 
 def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, options: RecallOptions) -> Result:
     """A documents table as a result."""
     identity = {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
-    path = documents_path(out, evaluated.key, options.variant(task))
+    path = documents_path(out, evaluated.key, variant(options, task))
     return Result(path, "recall documents", identity, force=options.force, remedy=evaluated.remedy)
 
 
@@ -201,12 +186,12 @@ def _documents(
     from recallkit.recall.prompts import cut_around_answer, make_prompt
 
     def centred(document: str, value: str) -> str:
-        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], options.cut_tokens)
+        return cut_around_answer(document, value, tokenizer.encode_with_stops([document])[0][1], options.kept_tokens)
 
     for number, row in enumerate(rows):
         shorten = centred if options.cut == "answer" else None
-        prompt = make_prompt(row, version=options.version, kind=options.prompt, task=task, shorten=shorten)
-        answers = [answer.strip() if options.version else answer for answer in row.answers]
+        prompt = make_prompt(row, version=options.task_version, kind=options.prompt, task=task, shorten=shorten)
+        answers = [answer.strip() if options.task_version else answer for answer in row.answers]
         fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
         yield {"prompt": prompt.text, "value": prompt.value, "right": list(prompt.answers or (prompt.value,)), **fields}
 
@@ -218,9 +203,9 @@ def _run(
     from recallkit.recall.lm_eval_run import load_tasks, run_tasks, write_results
     from recallkit.recall.lm_eval_task import RecallTask
 
-    name = (TASKS[task].lm_eval_name or task) + options.variation.replace("-", "_")
+    name = (TASKS[task].lm_eval_name or task) + variation(options).replace("-", "_")
     metadata = {"prompt": options.prompt, "cut": options.cut}
-    loaded = load_tasks([RecallTask(name, documents, options.version, metadata)])
+    loaded = load_tasks([RecallTask(name, documents, options.task_version, metadata)])
     write_results(run_tasks(lm, loaded, model=model.shown, limit=None), folder, model.key, model.shown)
     recalls: Mapping[tuple[str, str], Recall] = lm.recalls
     return recalls

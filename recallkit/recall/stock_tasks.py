@@ -11,13 +11,13 @@ from recallkit.display.progress import one_after_another, progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.evaluated import (
     EvaluatedModel,
-    EvaluationOptions,
     check_counts,
     check_first,
     check_named_once,
     report_completed,
 )
 from recallkit.models.spec import list_models
+from recallkit.options import EvaluationOptions
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 

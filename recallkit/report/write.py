@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.config import VERSION
+from recallkit.declarations import names, numbers, path
 from recallkit.display.chart_theme import check_figures_folder, save_figures
 from recallkit.errors import UserError
+from recallkit.options import ReportOptions
 from recallkit.report import excerpts, page, sections, words
 from recallkit.report.found import find_results
 from recallkit.storage import artifacts
@@ -17,25 +20,12 @@ from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from recallkit.display.chart_theme import Figure
     from recallkit.report.sections import Section
 
 _OTHERS_QUESTION = "How much do these models, and this text, recall?"
 """Of a page with several kinds of results, but no comparison."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """Options of a page. `slices`: the slice directory of the comparison, if the comparison is not in it; `more`: further folders
-    with results; `figures`: a folder for charts as files; `sequences`, `documents`: text to show in addition to the default."""
-
-    slices: Path | None = None
-    more: Sequence[Path] = ()
-    figures: Path | None = None
-    sequences: Sequence[int] = ()
-    documents: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +55,23 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
     Raises UserError if there are no results, too many to choose from, or damaged ones; if text was requested that does not exist;
     and if a file that recallkit did not write would be replaced.
     """
-    check_figures_folder(options.figures)
-    found = find_results(folder, options.more)
-    comparison = read_comparison(found["gap"], options.slices) if "gap" in found else None
-    if comparison is None and (options.slices, tuple(options.sequences), tuple(options.documents)) != (None, (), ()):
+    check_figures_folder(path(options.figures))
+    found = find_results(folder, [Path(name) for name in names(options.more)])
+    comparison = read_comparison(found["gap"], path(options.slices)) if "gap" in found else None
+    if comparison is None and _asks_for_text(options):
         problem = "there is no comparison here, hence no text to show"
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
     artifacts.check_replaceable(target, page.HEAD)
     content, figures, num_excerpts = _compose(comparison, found, options)
-    pictures = save_figures(figures, options.figures) if options.figures is not None else []
+    pictures = save_figures(figures, Path(options.figures)) if options.figures is not None else []
     with artifacts.replacing(target) as temporary:
         temporary.write_bytes(content)
     return Report(target, len(content), found, num_excerpts, pictures)
+
+
+def _asks_for_text(options: ReportOptions) -> bool:
+    return options.slices is not None or bool(numbers(options.sequence) or numbers(options.document))
 
 
 def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
@@ -124,7 +118,7 @@ def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> 
     reason = UserError("the slices of this comparison were not found")
     if comparison.slices is not None:
         try:
-            view = excerpts.token_view(comparison, options.sequences, options.documents, most_bytes)
+            view = excerpts.token_view(comparison, numbers(options.sequence), numbers(options.document), most_bytes)
             excerpts.give_back_memory()  # drawing needs as much
             if view.shown:
                 return sections.token_section(view, "DIR"), view.shown
@@ -133,6 +127,6 @@ def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> 
             raise
         except UserError as error:
             reason = error
-    if options.slices is not None or options.sequences or options.documents:
+    if _asks_for_text(options):
         raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
     return sections.no_token_section(reason.problem, "DIR"), 0

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.counting.table import read_meta
+from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.display.progress import progress
-from recallkit.errors import UsageError, UserError
+from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, find_precision
 from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.spec import ModelSpec, list_models, one_model
+from recallkit.options import ScoringOptions
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.result import Result
@@ -39,40 +41,6 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringOptions:
-    """How models are run.
-
-    What a model's own `ModelSpec` says comes first. None means: as in the existing scores, else float32, a batch chosen from the
-    model and the machine's memory, the model's own tokenizer and context. `tokenizer` as in `ModelSpec`. `share` (k, n): only every
-    n-th part, the k-th of each n, for one of n jobs that share the directory. `quiet`: no note where a model
-    without a tokenizer is taken to read the ids of the slices.
-    """
-
-    counts: Path | None = None
-    device: str = "auto"
-    dtype: str | None = None
-    batch_tokens: int | None = None
-    force: bool = False
-    tokenizer: Any = None
-    context: int | None = None
-    stride: int | None = None
-    carry_state: bool = False
-    trust_remote_code: bool = False
-    workers: int = 1
-    engine: str = "local"
-    address: str | None = None
-    share: tuple[int, int] | None = None
-    quiet: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises UserError for options that cannot be combined."""
-        if self.stride is not None and self.carry_state:
-            raise UsageError("two ways to read a long sequence", where="--stride and --carry-state", remedy="give one of them")
-        if self.address is not None and self.engine != "ray":
-            raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
-
-
 def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None) -> Path:
     """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place.
 
@@ -87,23 +55,23 @@ def find_scores(slices: Path, model: Any) -> Path:
 
     Whether or not there is such a file.
     """
-    if isinstance(model, str) and (path := score_path(slices, model)).is_file():
-        return path
-    path = score_path(slices, one_model(model))
-    if path.is_file() or not isinstance(model, str):
-        return path
+    if isinstance(model, str) and (found := score_path(slices, model)).is_file():
+        return found
+    found = score_path(slices, one_model(model))
+    if found.is_file() or not isinstance(model, str):
+        return found
     shown = [file for file, name in scored_models(slices).items() if name == model]
-    return shown[0] if len(shown) == 1 else path
+    return shown[0] if len(shown) == 1 else found
 
 
 def scored_models(slices: Path) -> dict[Path, str]:
     """The readable score files of a slice directory, and the names of their models."""
     names = {}
-    for path in sorted((slices / "scores").glob("*.parquet")):
+    for file in sorted((slices / "scores").glob("*.parquet")):
         with contextlib.suppress(UserError):
-            manifest = artifacts.read_manifest(path)
+            manifest = artifacts.read_manifest(file)
             if manifest.get("kind") == "scores":
-                names[path] = str(manifest["model"])
+                names[file] = str(manifest["model"])
     return names
 
 
@@ -112,25 +80,33 @@ def score_timings(slices: Path, model: str | ModelSpec) -> dict[str, Any] | None
     return read_timings(score_path(slices, model).with_suffix(".json"))
 
 
-def score(model: str | ModelSpec, slices: Path, options: ScoringOptions = ScoringOptions()) -> dict[str, Any]:
+def score(model: str | ModelSpec, slices: Path, options: ScoringOptions = ScoringOptions(), *, force: bool = False) -> dict[str, Any]:
     """Scores every predicted token of a slice directory with one model; returns the score file's manifest.
 
-    Done once for a model and a set of sequences: a finished file is reused, an interrupted run resumed.
-    With a `share` nothing is joined, and the manifest has the progress of all shares (`parts_done` of `num_parts`).
+    Done once for a model and a set of sequences: a finished file is reused unless with `force`, an interrupted run resumed.
     Raises UserError for everything a user can correct.
     """
-    return plan_scores([model], slices, options)[0].run()
+    return plan_scores([model], slices, options, force=force)[0].run()
 
 
-def plan_scores(models: Sequence[str | ModelSpec], slices: Path, options: ScoringOptions = ScoringOptions()) -> list[ScoringPlan]:
+def plan_scores(
+    models: Sequence[str | ModelSpec],
+    slices: Path,
+    options: ScoringOptions = ScoringOptions(),
+    *,
+    force: bool = False,
+    share: tuple[int, int] | None = None,
+    quiet: bool = False,
+) -> list[ScoringPlan]:
     """Finds models, tokenizers and finished scores, and checks what can be checked before a weight is read.
 
-    So what is wrong with the last model is reported before hours of work with the first. Raises UserError for everything a user can
-    correct.
+    So what is wrong with the last model is reported before hours of work with the first. `share` (k, n): only every n-th part, the
+    k-th of each n, for one of n jobs that share the directory; then nothing is joined. `quiet`: no note where a model without a
+    tokenizer is taken to read the ids of the slices. Raises UserError for everything a user can correct.
     """
     if options.counts is not None:
-        read_meta(options.counts)
-    return [_plan(model, slices, options) for model in list_models(models)]
+        read_meta(path(options.counts))
+    return [_plan(model, slices, options, force=force, share=share, quiet=quiet) for model in list_models(models)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +123,7 @@ class ScoringPlan:
     """The model's own tokenizer with its name, if it is not that of the slices."""
     last: LastIds | None = None
     """If every prediction is made from its last ids alone."""
+    share: tuple[int, int] | None = None
 
     def from_last(self, last: LastIds) -> ScoringPlan:
         """The plan of the same model's scores from its `last` ids alone, kept beside these.
@@ -161,9 +138,8 @@ class ScoringPlan:
             problem = f"windows of {last.most:,} ids contain whole sequences of {self.sequences['seq_len']:,} predictions"
             raise UserError(problem, where=f"the last {last.ids:,} ids", remedy="give fewer ids, or slice with a larger --seq-len")
         full = {name: value for name, value in self.result.options.items() if name not in ("context", "stride", "carry_state")}
-        path = score_path(self.slices, self.model, last)
         options = {**full, "last": last.ids, "stride": last.stride}
-        result = Result(path, "scores", options, remedy="delete this file")
+        result = Result(score_path(self.slices, self.model, last), "scores", options, remedy="delete this file")
         plan = replace(self, result=result, last=last)
         if plan.result.finished() is None:
             _check_context(plan, check_model(self.request).max_length)
@@ -185,23 +161,23 @@ class ScoringPlan:
         return min(SEQUENCES_PER_PART, config.sequences_per_row_group(self.sequences["seq_len"]))
 
     def run(self) -> dict[str, Any]:
-        """Makes what is missing; see `score`."""
+        """Makes what is missing; returns the manifest, or of a share the progress of all (`parts_done` of `num_parts`)."""
         from recallkit.models.live import evaluating
 
         options, result, sequences = self.options, self.result, self.sequences
         if (manifest := result.finished()) is not None:
             num_parts = -(-sequences["num_sequences"] // self.sequences_per_part)
-            return manifest if options.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
-        cut: dict[str, Any] = {"batch_tokens": options.batch_tokens, "sequences_per_part": self.sequences_per_part}
+            return manifest if self.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
+        cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         means = self.means()
         cut |= {} if means is None else {"means": means.digest}
-        with result.parts(shared=options.share is not None, **cut) as journal, evaluating(self.request.module):
+        with result.parts(shared=self.share is not None, **cut) as journal, evaluating(self.request.module):
             job = self.job(journal.parts)
             job = job if means is None else replace(job, request=replace(job.request, means=means.by_mixer))
             num_parts = job.reader().num_parts()
             timings = Timings()
-            _score_parts(job, _wanted(num_parts, options), journal, sequences["num_rows"], options, timings)
-            if options.share is not None:
+            _score_parts(job, _wanted(num_parts, self.share), journal, sequences["num_rows"], options, timings)
+            if self.share is not None:
                 return {**result.options, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
             manifest = _join(job, num_parts, result, sequences, timings)
             journal.finish()
@@ -252,30 +228,32 @@ class ScoringPlan:
             self.sequences["seq_len"],
             tokenizer,
             end_token,
-            options.batch_tokens,
+            amount(options.batch_tokens),
             self.window,
             self.sequences_per_part,
         )
 
 
-def _plan(model: ModelSpec, slices: Path, options: ScoringOptions) -> ScoringPlan:
+def _plan(
+    model: ModelSpec, slices: Path, options: ScoringOptions, *, force: bool, share: tuple[int, int] | None, quiet: bool
+) -> ScoringPlan:
     """The plan of one model, checked. Raises UserError for everything a user can correct."""
-    if model.is_live and (options.workers > 1 or options.engine != "local" or options.share is not None):
+    if model.is_live and (options.workers > 1 or options.engine != "local" or share is not None):
         problem = "a live model is scored in this process alone"
         raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
-    path = score_path(slices, model)
-    Result(path, "scores", {}).check_replaceable()
-    found = artifacts.manifest_options(path, force=options.force)
-    options = _as_scored(_of_model(options, model), {} if options.force else found or {})
+    file = score_path(slices, model)
+    Result(file, "scores", {}).check_replaceable()
+    found = artifacts.manifest_options(file, force=force)
+    options = _as_scored(_of_model(options, model), {} if force else found or {})
     sequences = _sequences(slices)
     request = _request(model, sequences, options)
     request = replace(request, dtype=find_precision(request))
     remedy = _remedy(model, slices, _as_typed(options, request.dtype))
-    result = Result(path, "scores", _identity(request, sequences, options), force=options.force, remedy=remedy)
-    plan = ScoringPlan(model, request, slices, options, sequences, result)
+    result = Result(file, "scores", _identity(request, sequences, options), force=force, remedy=remedy)
+    plan = ScoringPlan(model, request, slices, options, sequences, result, share=share)
     if result.finished() is not None:
         return plan
-    plan = replace(plan, tokenizer=_other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"], quiet=options.quiet))
+    plan = replace(plan, tokenizer=_other_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"], quiet=quiet))
     facts = check_model(request if plan.tokenizer is None else _with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
@@ -290,10 +268,10 @@ def _remedy(model: ModelSpec, slices: Path, options: str) -> str:
 
 def _of_model(options: ScoringOptions, model: ModelSpec) -> ScoringOptions:
     """The options of one model: its own come first."""
-    own = {name: getattr(model, name) for name in ("tokenizer", "dtype", "context", "stride", "device")}
+    own: dict[str, Any] = {name: getattr(model, name) for name in ("dtype", "context", "stride", "device")}
     chosen = replace(options, **{name: value for name, value in own.items() if value is not None})
-    dtype = chosen.dtype or ("auto" if model.is_live else None)
-    return replace(chosen, dtype=dtype, tokenizer=tokenizer_name(chosen.tokenizer))
+    tokenizer = tokenizer_name(options.model_tokenizer if model.tokenizer is None else model.tokenizer)
+    return replace(chosen, dtype=chosen.dtype or ("auto" if model.is_live else None), model_tokenizer=tokenizer)
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
@@ -311,7 +289,7 @@ def _as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOpti
     return replace(
         options,
         dtype=options.dtype or found.get("dtype") or "float32",
-        tokenizer=options.tokenizer or (found.get("tokenizer") or {}).get("given"),
+        model_tokenizer=options.model_tokenizer or (found.get("tokenizer") or {}).get("given"),
         **window,
     )
 
@@ -320,7 +298,7 @@ def _as_typed(options: ScoringOptions, dtype: str) -> str:
     """The options that determine numbers, as they are typed."""
     given = {
         "--dtype": dtype if dtype != "float32" else None,
-        "--model-tokenizer": options.tokenizer,
+        "--model-tokenizer": options.model_tokenizer,
         "--context": options.context,
         "--stride": options.stride,
     }
@@ -346,7 +324,7 @@ def _request(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringOpt
         model.location,
         sequences["tokenizer"]["vocab_size"],
         sequences["tokenizer"],
-        counts=options.counts or (Path(known["path"]) if known else None),
+        counts=path(options.counts) or (Path(known["path"]) if known else None),
         counts_id=known["id"] if known else None,
         device=options.device,
         dtype=options.dtype or "float32",
@@ -362,11 +340,11 @@ def _identity(request: ModelRequest, sequences: Mapping[str, Any], options: Scor
     from recallkit.models.loading import identify_model
 
     is_control = kind_of(request.spec).is_control
-    if is_control and (options.tokenizer or options.carry_state):
+    if is_control and (options.model_tokenizer or options.carry_state):
         problem = "a control model reads the slices' own tokens and keeps no state"
         raise UserError(problem, where=request.spec, remedy="leave out --model-tokenizer and --carry-state")
     chosen = {
-        "tokenizer": identify_tokenizer(request.spec, options.tokenizer),
+        "tokenizer": identify_tokenizer(request.spec, options.model_tokenizer),
         "context": options.context,
         "stride": options.stride,
         "carry_state": options.carry_state or None,
@@ -448,11 +426,11 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
 # ------------------------------------------------------------------------------------------------------------ the work
 
 
-def _wanted(num_parts: int, options: ScoringOptions) -> Sequence[int]:
+def _wanted(num_parts: int, share: tuple[int, int] | None) -> Sequence[int]:
     """The numbers of the parts that this run is to score."""
-    if options.share is None:
+    if share is None:
         return range(num_parts)
-    place, shares = options.share
+    place, shares = share
     return range(place - 1, num_parts, shares)
 
 
@@ -525,19 +503,19 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     from recallkit.scoring.worker import Scorer
 
     model = one_model(model)
-    path = score_path(slices, model)
-    manifest = artifacts.read_manifest(path)
+    file = score_path(slices, model)
+    manifest = artifacts.read_manifest(file)
     options = _as_scored(replace(_of_model(options, model), dtype=None), manifest["options"])
     sequences = _sequences(slices)
     options = replace(options, batch_tokens=1)
     request = replace(_request(model, sequences, options), device="cpu", dtype="float64")
-    other = _other_tokenizer(request, options.tokenizer, slices, sequences["tokenizer"], quiet=options.quiet)
-    plan = ScoringPlan(model, request, slices, options, sequences, Result(path, "scores", manifest["options"]), other)
+    other = _other_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
+    plan = ScoringPlan(model, request, slices, options, sequences, Result(file, "scores", manifest["options"]), other)
     with tempfile.TemporaryDirectory() as folder:
         job = plan.job(Parts(Path(folder), "check"))
         scorer, reader = Scorer(job), job.reader()
         checked = sorted({sequences["num_sequences"] * place // _CHECKED_SEQUENCES for place in range(_CHECKED_SEQUENCES)})
-        compared = [_compare(scorer, reader, path, number) for number in checked]
+        compared = [_compare(scorer, reader, file, number) for number in checked]
     table = pl.concat(compared)
     worst = table.row(int(table["difference"].arg_max() or 0), named=True)
     return {
@@ -550,7 +528,7 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     }
 
 
-def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) -> pl.DataFrame:
+def _compare(scorer: Scorer, reader: SequenceReader, file: Path, number: int) -> pl.DataFrame:
     """The stored scores of one sequence beside those of `scorer`."""
     import numpy as np
     import polars as pl
@@ -558,7 +536,7 @@ def _compare(scorer: Scorer, reader: SequenceReader, path: Path, number: int) ->
     first, ids, offsets = reader.read(number // scorer.job.sequences_per_part)
     own = ids[offsets[number - first] : offsets[number - first + 1]]
     exact = scorer.score_sequences(own, np.array([0, len(own)]))
-    stored = pl.read_parquet(path, glob=False, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
+    stored = pl.read_parquet(file, glob=False, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
     return stored.select(
         "sequence",
         "position",
@@ -577,11 +555,11 @@ def count_inexact(model: str | ModelSpec, slices: Path) -> dict[str, float] | No
     """
     from recallkit.storage import db
 
-    path = score_path(slices, model)
-    if artifacts.read_manifest(path).get("tokenizer") is None:
+    file = score_path(slices, model)
+    if artifacts.read_manifest(file).get("tokenizer") is None:
         return None
     with db.connect(threads=1) as connection:
         db.view_file(connection, "tokens", slices / "tokens.parquet")
-        db.view_file(connection, "scores", path)
+        db.view_file(connection, "scores", file)
         rows = db.frame(connection, "scores/count_inexact").iter_rows(named=True)
         return {row["slice"]: row["share"] for row in rows}

@@ -17,7 +17,7 @@ from recallkit.storage import artifacts, schemas
 from recallkit.storage.ownership import JSON_MAGIC, PARQUET_MAGIC
 from recallkit.storage.result import MANIFEST, Result
 from recallkit.storage.timings import Timings
-from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.open_text import OpenText
 from recallkit.text.tokenizers import check_tokenizer_file, keep_tokenizer
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.counting.table import CountsTable
+    from recallkit.options import TextOptions
     from recallkit.slicing.threshold import Threshold
     from recallkit.storage.journal import Journal
     from recallkit.text.sequences import Sequences
@@ -93,7 +94,7 @@ def _open_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     with result.journal() as journal:
         facts = {**result.stamp(), **options, "names": opened.names()}
         sequences = Sequences.made(path, ahead(_sequence_groups(opened, journal, seq_len)), facts)
-        sequences.num_tokens, sequences.seconds_before = opened.options.limit_tokens, journal.seconds_before
+        sequences.num_tokens, sequences.seconds_before = opened.options.most_tokens, journal.seconds_before
         with contextlib.closing(sequences):
             yield sequences
             sequences.complete()
@@ -125,7 +126,7 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
             end_token_id=opened.tokenizer.end_token_id,
             seq_len=seq_len,
             boundary=opened.options.boundary,
-            limit_predictions=opened.options.limit_tokens,
+            limit_predictions=opened.options.most_tokens,
             state=state,
         )
         for block in ahead(blocks):
@@ -135,7 +136,7 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
             journal.commit(asdict(block.state))
             yield with_text(table, opened.tokenizer)
     if not journal.num_parts:
-        raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.sources))
+        raise UserError("the text is too short for a single prediction", where=", ".join(opened.options.source_names))
 
 
 def make_labels(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.display import console
 from recallkit.errors import UserError
@@ -14,33 +13,18 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from recallkit.options import TextOptions
     from recallkit.storage.journal import Journal
-    from recallkit.text.given import Texts
-    from recallkit.text.joining import Boundary
     from recallkit.text.readers import Shard
     from recallkit.text.records import EncodedDocuments, Position
     from recallkit.text.tokenizers import Encoder, TextTokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class TextOptions:
-    """Which text, and how it becomes a stream of token ids. `texts`, if given, are the text, and `sources` only their name."""
-
-    sources: Sequence[str]
-    default_split: str
-    tokenizer: str | None = None
-    end_token: str | None = None
-    boundary: Boundary = "pack"
-    limit_tokens: int | None = None
-    text_field: str | None = None
-    source_field: str | None = None
-    skip_bad: bool = False
-    fast: bool = True
-    texts: Texts | None = None
-
-
 class OpenText:
     """A corpus and a tokenizer, opened: the source of every stream."""
+
+    fast: ClassVar[bool] = True
+    """Whether gigatoken encodes where it gives the same ids."""
 
     def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None) -> None:
         """`shards`: what another process found the sources to be; looked up if not given."""
@@ -51,7 +35,7 @@ class OpenText:
         self._encoder: Encoder | None = None
         self._checked, self._read = 0, 0
         self._reached = (0, 0.0)
-        self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer, end_token=options.end_token)
+        self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
         vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
         fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
         if shards is not None:
@@ -59,7 +43,7 @@ class OpenText:
         elif options.texts is not None:
             self.corpus = open_texts(options.texts, fields)
         else:
-            self.corpus = open_corpus(options.sources, fields, default_split=options.default_split)
+            self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
 
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:
         """The same text with other shards, such as pieces of its own."""
@@ -104,7 +88,7 @@ class OpenText:
 
     def estimated_tokens(self, num_tokens: int) -> int | None:
         """How many tokens the text has about, if it had `num_tokens` so far; None for a size that is not known, and with a limit."""
-        if self.options.limit_tokens is not None:
+        if self.options.most_tokens is not None:
             return None
         return extrapolated(num_tokens, self.bytes_read(), self.corpus.num_bytes(0, len(self.corpus.shards)))
 
@@ -112,7 +96,7 @@ class OpenText:
         """The encoder for this text, chosen once, on the first documents that are read."""
         if self._encoder is None:
             tokenizer = self.tokenizer
-            self._encoder = tokenizer.checked_encoder(texts, console.note) if self.options.fast else tokenizer.encode
+            self._encoder = tokenizer.checked_encoder(texts, console.note) if self.fast else tokenizer.encode
         return self._encoder
 
     def _check(self, shards: Iterable[int], digests: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import BUILTIN_SEQ_LEN
 from recallkit.errors import UsageError, UserError
 from recallkit.models.spec import ModelSpec, list_models
-from recallkit.scoring.run import ScoringOptions, plan_scores
+from recallkit.options import ScoringOptions
+from recallkit.scoring.run import plan_scores
 from recallkit.storage import artifacts
 from recallkit.tracking.run import TrackedRun
 
@@ -55,7 +56,7 @@ class Tracker:
             raise UsageError(f"{sample_tokens!r} is no number of tokens", where="sample_tokens", remedy="give one such as 20_000")
         folder = Path(out)
         chosen = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
-        self._scoring = ScoringOptions(device=device, quiet=True)
+        self._scoring = ScoringOptions(device=device)
         self._tokenizer = tokenizer
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
@@ -64,7 +65,7 @@ class Tracker:
         if not force:
             self._continue(folder / "track.parquet")
         if first is not None:
-            plan_scores([first], chosen, self._scoring)[0].run()
+            plan_scores([first], chosen, self._scoring, quiet=True)[0].run()
 
     def log(self, step: int, model: Any) -> dict[str, Any]:
         """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns its row.
@@ -77,7 +78,7 @@ class Tracker:
         step = int(step)
         spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
         with _random_state_kept():
-            [plan] = plan_scores([spec], self._run.slices, dataclasses.replace(self._scoring, force=True))
+            [plan] = plan_scores([spec], self._run.slices, self._scoring, force=True, quiet=True)
             plan.run()
         self._run.add(step, spec)
         self._run.forget(self._run.scores[step][1])
@@ -124,11 +125,11 @@ class Tracker:
 
 def _sample(folder: Path, num_tokens: int) -> Path:
     """The first tokens of the built-in text as a slice directory, made where it is missing."""
-    from recallkit import builtin
+    from recallkit import builtin, slicing
 
     text = dataclasses.replace(builtin.SAMPLE_TEXT, limit_tokens=num_tokens)
     try:
-        builtin.resolve_slice_defaults(text, out=folder, counts_file=builtin.counts(), seq_len=BUILTIN_SEQ_LEN).run()
+        slicing.slice_text(text, folder, counts=builtin.counts(), seq_len=BUILTIN_SEQ_LEN)
     except UserError as error:
         raise UserError(error.problem, where=error.where, remedy="choose another `out`") from error
     return folder

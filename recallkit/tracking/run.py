@@ -11,7 +11,8 @@ from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import ModelSpec, list_models
-from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.options import ScoringOptions
+from recallkit.scoring.run import plan_scores, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings

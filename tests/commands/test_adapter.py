@@ -14,12 +14,12 @@ import altair as alt
 import polars as pl
 import pytest
 import typer
+from recallkit.commands.options import File, amount, names, path
 
 from recallkit import cli
 from recallkit.commands import COMMANDS, PANELS, adapter
 from recallkit.commands.adapter import Argument, Option, Outcome, Parameter, command
 from recallkit.commands.app import as_typer
-from recallkit.commands.options import File, amount, names, path
 from recallkit.display import console
 from recallkit.display.chart_theme import Figure
 from recallkit.errors import UserError

@@ -1,0 +1,514 @@
+"""Groups of options, each declared once: how text is read, how models are run, what is asked, what is written.
+
+A command's options derive from the groups that it takes, and its instance is handed on as such a group. What a package below the
+commands does not need as a whole is declared with its command.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from recallkit import config
+from recallkit.declarations import OUTPUT, Argument, File, Option, Options, amount, names, text
+from recallkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from recallkit.models.spec import ModelSpec
+
+TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
+"""Groups of options in the help; what a command is mainly asked with has none."""
+
+# ----------------------------------------------------------------------------------------------------------- declarations
+
+Texts = Iterable[str | Mapping[str, Any]] | None
+"""Python's only: the text itself in place of sources."""
+
+Slices = Annotated[File | None, Option("A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")]
+Counts = Annotated[File | None, Option("A table made by `recallkit count`.", metavar="FILE")]
+
+
+Tokenizer = Annotated[
+    File | None,
+    Option(
+        "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",
+        metavar="TOKENIZER",
+        panel=TEXT,
+    ),
+]
+Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE", panel=LOADING)]
+
+
+class LiveModel(Protocol):
+    """A torch.nn.Module, said without importing torch."""
+
+    training: bool
+
+
+class OneSpec(Protocol):
+    """A `recallkit.ModelSpec`, said without importing it."""
+
+    @property
+    def location(self) -> str:
+        """Where it is."""
+        ...
+
+
+AnyModel = File | LiveModel | OneSpec | Mapping[str, Any]
+"""A model as `recallkit.models.spec.list_models` takes it; several of them as {NAME: model}."""
+AnyModels = AnyModel | Sequence[Any]
+MODEL_SYNTAX = "PATH or NAME=PATH, with options of its own: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
+
+Models = Annotated[
+    AnyModels | None,
+    Argument(f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"),
+]
+Precision = Literal["float32", "bfloat16", "float16"]
+_AUTO = "auto: that of the checkpoint on a GPU, float32 on CPU."
+
+
+def out_option(what: str = "The directory to write.", default: str | None = None, *, metavar: str = "DIR") -> Option:
+    """`-o`, `--out`: where a command writes."""
+    return Option(what, ("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
+
+
+def models(given: AnyModels | None, default: Sequence[str] = ()) -> "tuple[ModelSpec, ...]":
+    """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is no model."""
+    from recallkit.models.spec import list_models
+
+    found = list_models(list(default) if given is None else given)
+    if not found:
+        raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
+    return found
+
+
+def _destination(given: Any) -> Any:
+    """A tracker to log to, such as `wandb:PROJECT`. Raises ValueError for an unknown one."""
+    from recallkit.trackers import parse_destination
+
+    return given if isinstance(given, tuple) else parse_destination(given)
+
+
+# ------------------------------------------------------------------------------------------------------- what is written
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForceOptions(Options):
+    """Whether what is there already is replaced."""
+
+    force: Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.", panel=OUTPUT)] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogOptions(Options):
+    """Where a result is logged."""
+
+    log_to: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Also log the result there: trackio, wandb, mlflow or tensorboard, or NAME:PROJECT (of tensorboard, a folder); may be repeated "
+            "(docs/trackers.md).",
+            metavar="NAME",
+            parse=_destination,
+            panel=OUTPUT,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingOptions(LogOptions, ForceOptions):
+    """What is done with a result that is written."""
+
+
+# ------------------------------------------------------------------------------------------------------ how text is read
+
+
+@dataclass(frozen=True)
+class TextOptions(Options):
+    """Which text, and how it becomes a stream of token ids.
+
+    `texts`, if given, are the text. `default_split` is read of a dataset whose name says none. Without sources it is the built-in text.
+    """
+
+    sources: Annotated[
+        File | Sequence[File] | None,
+        Argument(
+            "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"
+        ),
+    ] = None
+    default_split: str = "validation"
+    _: KW_ONLY
+    tokenizer: Tokenizer = None
+    end_token: Annotated[str | None, Option("The token that separates documents; found if not given.", metavar="TOKEN", panel=TEXT)] = None
+    boundary: Annotated[
+        Literal["pack", "document"],
+        Option("pack: context runs across documents, as in the papers; document: it is reset at each.", panel=TEXT),
+    ] = "pack"
+    limit_tokens: Annotated[
+        int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT)
+    ] = None
+    text_field: Annotated[str | None, Option("Field of the text, dotted; found if not given.", metavar="FIELD", panel=TEXT)] = None
+    source_field: Annotated[
+        str | None, Option("Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD", panel=TEXT)
+    ] = None
+    skip_bad: Annotated[bool, Option("Skip and count records that cannot be read instead of stopping.", panel=TEXT)] = False
+    texts: Texts = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for two texts, and for what names none."""
+        super().__post_init__()
+        if self.sources is not None and self.texts is not None:
+            raise UsageError("sources and texts", where="texts", remedy="give one of them")
+        if self.sources is not None and not self.source_names:
+            raise UsageError("no source is named", where="SOURCE", remedy="name one, or leave it out for the built-in text")
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """What the text is called; empty for the built-in one."""
+        try:
+            return ("texts",) if self.texts is not None else tuple(names(self.sources))
+        except TypeError as error:
+            remedy = "name files, or give texts themselves as texts="
+            raise UsageError(f"of type {type(self.sources).__name__}, not the name of a file", where="SOURCE", remedy=remedy) from error
+
+    @property
+    def tokenizer_name(self) -> str | None:
+        """The tokenizer as `load_tokenizer` takes it."""
+        return text(self.tokenizer)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """`limit_tokens` as a number."""
+        return amount(self.limit_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(Options):
+    """How tokens are labelled: in which sequences, and what counts as rare."""
+
+    counts: Counts = None
+    max_count: Annotated[
+        int | None, Option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
+    ] = None
+    max_rate: Annotated[
+        float | None, Option("The same as occurrences per billion training tokens.", least=0, default="the papers' 125")
+    ] = None
+    seq_len: Annotated[
+        int | None,
+        Option(
+            "Predictions in a sequence.",
+            least=1,
+            most=config.LONGEST,
+            default=f"{config.SEQ_LEN}; for the built-in text {config.BUILTIN_SEQ_LEN}",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for two thresholds, and for a rate that is not a number."""
+        super().__post_init__()
+        if self.max_count is not None and self.max_rate is not None:
+            raise UsageError("two thresholds", where="--max-count and --max-rate", remedy="give one of them")
+        if self.max_rate is not None and not 0 <= self.max_rate < config.MOST:
+            raise UsageError(f"{self.max_rate} occurrences per billion tokens", where="--max-rate", remedy="give a number of occurrences")
+
+
+@dataclass(frozen=True)
+class LabelledTextOptions(LabelOptions, TextOptions):
+    """A text, and how its tokens are labelled: what `slice` and `profile` have in common."""
+
+    default_split: str = field(default="validation", init=False)
+
+
+# --------------------------------------------------------------------------------------------------- how work is shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Options):
+    """How many processes share the work, and where."""
+
+    workers: Annotated[
+        int,
+        Option(
+            "Processes that share the work, when scoring one per GPU in turn; with --engine ray, actors. The bytes are the same.",
+            least=1,
+            most=1024,
+            panel=MANY_DEVICES,
+        ),
+    ] = 1
+    engine: Annotated[
+        Literal["local", "ray"],
+        Option("local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", panel=MANY_DEVICES),
+    ] = "local"
+    address: Annotated[
+        str | None,
+        Option(
+            "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
+            metavar="ADDRESS",
+            panel=MANY_DEVICES,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for an address without a cluster."""
+        super().__post_init__()
+        if self.address is not None and self.engine != "ray":
+            raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingOptions(WorkerOptions):
+    """How a text is counted. `hashes` of a count of some bigrams only are none."""
+
+    hashes: Annotated[
+        int,
+        Option(
+            "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, by which `slice` finds copies of it; "
+            "none are kept with --only or --import.",
+            least=0,
+            most=1 << 30,
+        ),
+    ] = config.NUM_HASHES
+
+
+# ---------------------------------------------------------------------------------------------------- how models are run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(Options):
+    """How models are loaded. What a model's own `ModelSpec` says comes first; None means its own."""
+
+    counts: Counts = None
+    device: Device = "auto"
+    model_tokenizer: Annotated[
+        Any, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING)
+    ] = None
+    trust_remote_code: Annotated[bool, Option("Run the Python code that comes with a checkpoint. Read it first.", panel=LOADING)] = False
+
+
+BatchTokens = Annotated[
+    int | str | None, Option("Tokens per batch; found by a probe if not given.", metavar="N", parse=amount, panel=LOADING)
+]
+Context = Annotated[
+    int | None,
+    Option("Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions(WorkerOptions, ModelOptions):
+    """How models are run that score a slice directory: every command that scores has all of these.
+
+    None means: as in the existing scores, else float32, a batch chosen from the model and the machine's memory, the model's own
+    tokenizer and context.
+    """
+
+    dtype: Annotated[
+        Literal[Precision, "auto"] | None,
+        Option(f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored", panel=LOADING),
+    ] = None
+    batch_tokens: BatchTokens = None
+    model_tokenizer: Annotated[
+        Any,
+        Option(
+            "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads "
+            "the same bytes and its NLLs are aligned to the reference tokens.",
+            metavar="TOKENIZER",
+            panel=LOADING,
+        ),
+    ] = None
+    context: Context = None
+    stride: Annotated[
+        int | None,
+        Option(
+            "Read sequences that are longer than the context in windows, N predictions from each further one.",
+            least=1,
+            most=config.LONGEST,
+            panel=LONG_SEQUENCES,
+        ),
+    ] = None
+    carry_state: Annotated[
+        bool, Option("A recurrent model reads --context ids at a time and keeps its state between them.", panel=LONG_SEQUENCES)
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for two ways to read a long sequence."""
+        super().__post_init__()
+        if self.stride is not None and self.carry_state:
+            raise UsageError("two ways to read a long sequence", where="--stride and --carry-state", remedy="give one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(ModelOptions, ForceOptions):
+    """How models are run that are asked for answers; of the tasks, the first `limit` rows alone."""
+
+    dtype: Annotated[Literal[Precision, "auto"], Option(f"Precision of the weights. {_AUTO}", panel=LOADING)] = "float32"
+    limit: Annotated[int | None, Option("The first rows of each task only.", least=1, most=config.MOST)] = None
+    context: Context = None
+    batch_size: Annotated[
+        int | None,
+        Option("Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096, panel=LOADING),
+    ] = None
+
+
+# --------------------------------------------------------------------------------------------------------- what is asked
+
+CENTRED_TOKENS = 950
+"""Tokens kept around the answer by the answer-centred cut: a context of 1,000 less 50 for the answer (JRT, arXiv 2407.05483)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallOptions(EvaluationOptions):
+    """What models are asked of real documents, and how they are run."""
+
+    data: Annotated[
+        File | None,
+        Option(
+            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
+            "a file, or a folder of TASK.jsonl.",
+            metavar="PATH",
+        ),
+    ] = None
+    task_version: Annotated[
+        int,
+        Option(
+            "1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
+            least=0,
+            most=1,
+            panel=PROMPTS,
+        ),
+    ] = 1
+    prompt: Annotated[
+        Literal["standard", "once", "twice"],
+        Option("standard: the document, then the query, as lm-eval; once, twice: as JRT, the document once or twice.", panel=PROMPTS),
+    ] = "standard"
+    cut: Annotated[
+        Literal["left", "answer"],
+        Option(
+            "left: what does not fit the context is cut on the left; answer: documents are cut to --cut-tokens around it (JRT).",
+            panel=PROMPTS,
+        ),
+    ] = "left"
+    cut_tokens: Annotated[
+        int | None,
+        Option(
+            "With --cut answer: tokens kept of each document.",
+            metavar="NUMBER",
+            least=2,
+            most=config.LONGEST,
+            default="950, a context of 1,000 less 50 for the answer",
+            panel=PROMPTS,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for a length of a cut that is not made."""
+        super().__post_init__()
+        if self.cut_tokens is not None and self.cut != "answer":
+            raise UsageError("is for documents cut around the answer", where="--cut-tokens", remedy="add --cut answer")
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens of a document that are kept around the answer."""
+        return self.cut_tokens or CENTRED_TOKENS
+
+
+@dataclass(frozen=True, kw_only=True)
+class MqarOptions(EvaluationOptions):
+    """What models are asked of made-up pairs, and how they are run: sequences of ids are batched by tokens, and are never cut."""
+
+    limit: int | None = field(default=None, init=False)
+    context: int | None = field(default=None, init=False)
+    batch_size: int | None = field(default=None, init=False)
+    seq_len: Annotated[int | None, Option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")] = None
+    pairs: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Numbers of key-value pairs, joined with commas.",
+            metavar="NUMBERS",
+            default="16,32,64,128,256; 4,8,16,32,64 for the zoo",
+            least=1,
+            most=config.LONGEST,
+            joined=True,
+        ),
+    ] = None
+    samples: Annotated[
+        int | None, Option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
+    ] = None
+    power: Annotated[
+        float,
+        Option("Of the law by which queries are placed: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), anywhere at 1."),
+    ] = 0.01
+    seed: Annotated[int, Option("Decides keys, values and places.", least=0, most=config.MOST)] = 0
+    batch_tokens: BatchTokens = None
+
+    @property
+    def length(self) -> int:
+        """Ids of a sequence."""
+        return self.seq_len or 1024
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences for each number of pairs."""
+        return self.samples or 1000
+
+
+SAMPLES, BUILTIN_SAMPLES = 2000, 300
+"""Tokens of each slice that `intervene` asks about; of the built-in models fewer, because there are ten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterventionOptions(ForceOptions):
+    """Which tokens are asked about, and how the text before them is changed."""
+
+    slice: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "A slice to ask about, by name or as 'NAME=EXPRESSION'; may be repeated.",
+            metavar="NAME",
+            default="ar_hit, repeated_frequent, first_rare",
+        ),
+    ] = None
+    samples: Annotated[
+        int | None,
+        Option("Tokens of each slice that are asked about.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"),
+    ] = None
+    design: Annotated[
+        Literal["joint", "exact"],
+        Option("joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long."),
+    ] = "joint"
+    seed: Annotated[int, Option("Decides samples and replacements.", least=0, most=config.MOST)] = 0
+
+    @property
+    def num_samples(self) -> int:
+        """Tokens of each slice that are asked about."""
+        return self.samples or SAMPLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(ForceOptions):
+    """What is counted of a text."""
+
+    stop_words: Annotated[
+        str,
+        Option("Words whose bigrams are left out: ours, nltk (its data must be there), none, or a file of a word a line.", metavar="LIST"),
+    ] = "ours"
+    x_min: Annotated[
+        int | None, Option("Where the power law of distances begins; the best fit if not given.", least=1, most=config.LONGEST)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Options):
+    """What a page shows besides the results of a folder."""
+
+    slices: Annotated[
+        File | None,
+        Option("The slice directory that was compared on, with its scores, where the comparison is not in it.", metavar="DIR"),
+    ] = None
+    more: Annotated[
+        File | Sequence[File] | None, Option("Also show the results in this folder; may be repeated.", ("--with",), metavar="DIR")
+    ] = None
+    sequence: Annotated[int | Sequence[int] | None, Option("Also show this sequence of the text; may be repeated.", least=0)] = None
+    document: Annotated[int | Sequence[int] | None, Option("Also show all sequences of this document; may be repeated.", least=0)] = None
+    figures: Annotated[
+        File | None, Option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
+    ] = None
