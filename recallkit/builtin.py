@@ -11,14 +11,23 @@ import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recallkit import config, counting, slicing
 from recallkit.config import VERSION
 from recallkit.declarations import path
+from recallkit.errors import UsageError
 from recallkit.models import zoo
+from recallkit.models.spec import list_models
 from recallkit.options import LabelledTextOptions, TextOptions
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import BUILTIN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recallkit.models.spec import ModelSpec
+    from recallkit.options import AnyModels
 
 TRAINING_TEXT = TextOptions("demo:train")
 VALIDATION_TEXT = TextOptions("demo:validation")
@@ -122,6 +131,14 @@ def resolve_slice_defaults(asked: LabelledTextOptions, out: Path | None = None, 
 def or_builtin(asked: TextOptions, builtin: TextOptions) -> TextOptions:
     """The text that is asked for, or a built-in one where no source is named."""
     return asked if asked.source_names else replace(asked, sources=builtin.sources)
+
+
+def named_models(given: AnyModels | None, default: Sequence[str] = MODELS) -> tuple[ModelSpec, ...]:
+    """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is no model."""
+    found = list_models(list(default) if given is None else given)
+    if not found:
+        raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
+    return found
 
 
 def results_folder(name: str, out: Path | None, *, is_builtin: bool) -> Path:

@@ -6,14 +6,11 @@ commands does not need as a whole is declared with its command.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from recallkit import config
 from recallkit.declarations import OUTPUT, Argument, File, Option, Options, amount, names, text
 from recallkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from recallkit.models.spec import ModelSpec
 
 TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
 """Groups of options in the help; what a command is mainly asked with has none."""
@@ -69,16 +66,6 @@ _AUTO = "auto: that of the checkpoint on a GPU, float32 on CPU."
 def out_option(what: str = "The directory to write.", default: str | None = None, *, metavar: str = "DIR") -> Option:
     """`-o`, `--out`: where a command writes."""
     return Option(what, ("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
-
-
-def models(given: AnyModels | None, default: Sequence[str] = ()) -> "tuple[ModelSpec, ...]":
-    """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is no model."""
-    from recallkit.models.spec import list_models
-
-    found = list_models(list(default) if given is None else given)
-    if not found:
-        raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")
-    return found
 
 
 def _destination(given: Any) -> Any:

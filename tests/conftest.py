@@ -19,7 +19,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from recallkit.text.open_text import TextOptions
+from recallkit.options import TextOptions
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
 

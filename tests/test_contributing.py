@@ -165,19 +165,25 @@ def test_a_recall_task_is_a_line(clone):
 
 COMMAND = '''"""`vowels`: how many vowels a word has."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from recallkit.commands.adapter import Argument, Option, Outcome, command
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import Argument, Option, Options
 
 
-@command("vowels", examples=("recallkit vowels banana",))
-def vowels(
-    word: Annotated[str, Argument("The word.", metavar="WORD")],
-    *,
-    most: Annotated[int, Option("Count no further.", least=1, most=99)] = 99,
-) -> Outcome[int]:
+@dataclass(frozen=True)
+class Vowels(Options):
+    """Whose vowels are counted, and up to how many."""
+
+    word: Annotated[str, Argument("The word.", metavar="WORD")]
+    most: Annotated[int, Option("Count no further.", least=1, most=99)] = 99
+
+
+@command("vowels", Vowels, examples=("recallkit vowels banana",))
+def vowels(asked: Vowels) -> Outcome[int]:
     """Count the vowels of a word."""
-    found = min(most, sum(letter in "aeiou" for letter in word))
+    found = min(asked.most, sum(letter in "aeiou" for letter in asked.word))
     return Outcome(value=lambda: found, show=lambda: print(found, "vowels"), json=lambda: {"vowels": found})
 '''
 

@@ -189,7 +189,7 @@ def in_small(line: str) -> list[str]:
     given = words(line)
     more = BY_DEFAULT.get(given[0], [])
     pairs = zip(more[::2], more[1::2], strict=True)
-    return [*given, *(word for option, value in pairs if not {option, "--table"} & set(given) for word in (option, value))]
+    return [*given, *(word for option, value in pairs if option not in given for word in (option, value))]
 
 
 def reason_not_to_run(line: str) -> str | None:

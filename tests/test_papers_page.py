@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 
 def test_the_table_is_what_the_command_prints(run):
     """In a terminal of 100 columns."""
-    printed = run("gap", "--table", "zoology:1").stdout
+    printed = run("published", "zoology:1").stdout
     block = PAGE.split("```\n")[1]
     assert [line.rstrip() for line in block.splitlines()] == [line.rstrip() for line in printed.splitlines()]
 

@@ -24,6 +24,7 @@ ORDER = """
 kernels
 errors
 config
+declarations
 events
 registry
 ragged
@@ -34,6 +35,7 @@ storage
 display
 trackers
 parallel
+options
 text
 counting
 models
@@ -172,6 +174,19 @@ def test_the_package_imports_nothing_heavy():
         "import sys, recallkit, recallkit.cli; print(sorted({'torch', 'numpy', 'polars', 'duckdb', 'numba', 'pyarrow'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_no_signature_is_longer_than_twelve_parameters():
+    """What goes together is a group of options, handed on as it is."""
+    wrong = []
+    for path in python_files("recallkit"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef):
+                arguments = [
+                    a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs) if a.arg not in ("self", "cls")
+                ]
+                wrong += [f"{path.relative_to(ROOT)}: {node.name} has {len(arguments)}"] if len(arguments) > 12 else []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_module_says_what_it_is():

@@ -33,12 +33,12 @@ class Bench(Options):
         str | None, Option("Of the architectures: 2m, 360m or 1.3b parameters.", metavar="SIZE", default="360m on a GPU, else 2m")
     ] = None
     prompt: Annotated[int | None, Option("Tokens of the prompt.", least=1, most=config.LONGEST, default="4096 on a GPU, else 1024")] = None
-    batch: Annotated[
-        int | None, Option("Rows that generate together.", least=1, most=config.LONGEST, default="128 on a GPU, else 8")
-    ] = None
-    new: Annotated[
-        int | None, Option("Tokens that each row generates.", least=1, most=config.LONGEST, default="128 on a GPU, else 32")
-    ] = None
+    batch: Annotated[int | None, Option("Rows that generate together.", least=1, most=config.LONGEST, default="128 on a GPU, else 8")] = (
+        None
+    )
+    new: Annotated[int | None, Option("Tokens that each row generates.", least=1, most=config.LONGEST, default="128 on a GPU, else 32")] = (
+        None
+    )
     repeats: Annotated[int | None, Option("Samples of each time.", least=1, most=1000, default="3")] = None
     paper: Annotated[
         bool, Option("Lengths of Based's table 1: prompts of 4,096 tokens, 16,384 for models of 360M parameters, and 2,048 new ones.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from recallkit.commands.adapter import Outcome, checked, command
 from recallkit.declarations import Argument, File, Option, names, path
 from recallkit.errors import UsageError
-from recallkit.options import MODEL_SYNTAX, AnyModels, EvaluationOptions, LogOptions, RecallOptions, models, out_option
+from recallkit.options import MODEL_SYNTAX, AnyModels, EvaluationOptions, LogOptions, RecallOptions, out_option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -78,7 +78,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     named = [] if is_stock_alone else tasks_of(path(asked.data)) if asked.tasks is None else expand_groups(task_names(asked.tasks))
     stock = lm_eval_names([*names(asked.lm_eval_task), *(name for name in named if name in SETS)])
     tasks = [name for name in named if name not in SETS]
-    compared = models(asked.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    compared = builtin.named_models(asked.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
     folder = builtin.results_folder("evals", path(asked.out), is_builtin=asked.models is None and asked.data is None)
     own_plan = recall.plan_recall(compared, tasks, folder, asked) if tasks else None
     if asked.shots is not None and not stock:
@@ -132,4 +132,4 @@ def eval_stock(asked: EvalStock) -> "pl.DataFrame":
 
     named = lm_eval_names(task_names(asked.tasks))
     folder = builtin.results_folder("evals", path(asked.out), is_builtin=asked.models is None)
-    return plan_stock(models(asked.models, builtin.LIKELIHOOD_MODELS), named, folder, asked, shots=asked.shots).run()
+    return plan_stock(builtin.named_models(asked.models, builtin.LIKELIHOOD_MODELS), named, folder, asked, shots=asked.shots).run()

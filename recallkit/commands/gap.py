@@ -17,7 +17,6 @@ from recallkit.options import (
     ScoringOptions,
     Slices,
     WritingOptions,
-    models,
     out_option,
 )
 
@@ -92,7 +91,7 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
         from recallkit import builtin
 
         reference, others = self.reference, [] if self.models is None else self.models
-        compared = models(None if reference is None else [reference, others], builtin.MODELS)
+        compared = builtin.named_models(None if reference is None else [reference, others])
         if (reference is None and self.models is not None) or len(compared) < 2:
             where = "gap" if reference is None else compared[0].shown
             raise UsageError("a gap is between two models", where=where, remedy="name the reference, and the models to compare with it")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, path
-from recallkit.options import InterventionOptions, Models, ScoringOptions, Slices, WritingOptions, models, out_option
+from recallkit.options import InterventionOptions, Models, ScoringOptions, Slices, WritingOptions, out_option
 
 if TYPE_CHECKING:
     from recallkit.intervening.tables import InterveneTables
@@ -41,7 +41,7 @@ def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     from recallkit.options import BUILTIN_SAMPLES
 
     folder = path(asked.slices) or builtin.slices()
-    compared = models(asked.models, builtin.MODELS)
+    compared = builtin.named_models(asked.models)
     if asked.models is None:
         asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
     target = path(asked.out) or intervening.intervention_path(folder, compared, asked)

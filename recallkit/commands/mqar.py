@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import Argument, File, numbers, path
-from recallkit.options import MODEL_SYNTAX, AnyModels, LogOptions, MqarOptions, models, out_option
+from recallkit.options import MODEL_SYNTAX, AnyModels, LogOptions, MqarOptions, out_option
 
 if TYPE_CHECKING:
     from recallkit.mqar.tables import MqarTables
@@ -47,7 +47,7 @@ def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
 
     folder = builtin.results_folder("mqar", path(asked.out), is_builtin=asked.models is None)
     sized = with_usual_size(asked, is_zoo=asked.models is None)
-    tables, compared = plan_mqar(models(asked.models, builtin.MODELS), numbers(sized.pairs), folder, sized).run()
+    tables, compared = plan_mqar(builtin.named_models(asked.models), numbers(sized.pairs), folder, sized).run()
     return Outcome(
         value=lambda: tables,
         show=lambda: print_mqar(tables, compared, folder),

@@ -9,7 +9,7 @@ from recallkit import config
 from recallkit.commands.adapter import Outcome, checked, command
 from recallkit.declarations import Option, Options, path
 from recallkit.errors import UsageError
-from recallkit.options import MANY_DEVICES, AnyModels, Counts, Models, ScoringOptions, Slices, WritingOptions, models
+from recallkit.options import MANY_DEVICES, AnyModels, Counts, Models, ScoringOptions, Slices, WritingOptions
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,7 +81,7 @@ def score(asked: ScoreLine) -> Outcome["pl.DataFrame"]:
     from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json, scores_table
 
     folder = path(asked.slices) or builtin.slices()
-    plans = scoring.plan_scores(models(asked.models, builtin.MODELS), folder, asked, force=asked.force, share=asked.share)
+    plans = scoring.plan_scores(builtin.named_models(asked.models), folder, asked, force=asked.force, share=asked.share)
     manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
     checks = {
         each: scoring.check_scores(each, folder, asked) for each in manifests if asked.check and not kind_of(each.location).is_control
@@ -150,4 +150,6 @@ def check_scores(asked: CheckScores) -> "pl.DataFrame":
 
     folder = path(asked.slices) or builtin.slices()
     options = ScoringOptions(counts=asked.counts, trust_remote_code=asked.trust_remote_code)
-    return pl.DataFrame([{"model": each.shown, **scoring.check_scores(each, folder, options)} for each in models(asked.models)])
+    return pl.DataFrame(
+        [{"model": each.shown, **scoring.check_scores(each, folder, options)} for each in builtin.named_models(asked.models)]
+    )

@@ -7,7 +7,7 @@ from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import Argument, File, Option, path
 from recallkit.errors import UsageError
-from recallkit.options import MODEL_SYNTAX, AnyModel, AnyModels, ScoringOptions, Slices, WritingOptions, models, out_option
+from recallkit.options import MODEL_SYNTAX, AnyModel, AnyModels, ScoringOptions, Slices, WritingOptions, out_option
 
 if TYPE_CHECKING:
     from recallkit.tracking.tables import TrackTables
@@ -62,7 +62,13 @@ def track(asked: Track) -> Outcome["TrackTables"]:
         raise UsageError("no model is named", where=missing, remedy="name a reference, then the checkpoints of a run")
     if asked.until is not None and not asked.watch:
         raise UsageError("goes with --watch", where="--until", remedy="give --watch as well, or leave it out")
-    run = one_model(asked.reference), models(asked.checkpoints), path(asked.slices) or builtin.slices(), path(asked.out), asked
+    run = (
+        one_model(asked.reference),
+        builtin.named_models(asked.checkpoints),
+        path(asked.slices) or builtin.slices(),
+        path(asked.out),
+        asked,
+    )
     if asked.watch:
         tables, folder = watch(*run, print_track, force=asked.force, seconds=asked.interval, until=asked.until)
     else:

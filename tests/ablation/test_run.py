@@ -20,7 +20,8 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.mixer_outputs import PlacedMixer
 from recallkit.models.spec import ModelSpec, one_model
-from recallkit.scoring import ScoringOptions, score, score_path
+from recallkit.options import ScoringOptions, TextOptions
+from recallkit.scoring import score, score_path
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -62,7 +63,7 @@ def slices(tmp_path_factory, small_slices):
     folder = tmp_path_factory.mktemp("made")
     twice = [f"{text} {text}" for text in made_up_texts(24, 60, seed=5)]  # so that who recalls predicts better than a guess
     texts = write_jsonl(folder / "valid.jsonl", twice, "books")
-    text = slicing.run.TextOptions([str(texts)], "validation", boundary="document")
+    text = TextOptions([str(texts)], "validation", boundary="document")
     slicing.slice_text(text, folder / "slices", counts=small_slices.parent / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
     return folder / "slices"
 
@@ -183,7 +184,7 @@ def test_an_ablated_model_is_not_ablated_again(slices):
 
 
 def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
-    text = slicing.run.TextOptions(("demo:sample",), "validation", limit_tokens=4000)
+    text = TextOptions(("demo:sample",), "validation", limit_tokens=4000)
     slicing.slice_text(text, tmp_path / "slices", counts=builtin.counts(), seq_len=256)
     found = ablate("zoo:base-conv-selective", tmp_path / "slices", options=CPU, asked=["0", "1", "2", "3"])
     hits, first, whole = (losses(found, name) for name in ("ar_hit", "first_rare", "all"))

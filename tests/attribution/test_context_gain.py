@@ -343,6 +343,6 @@ def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
     with pytest.raises(UsageError, match="needs --context-gain"):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_stride=1)
     byte_level = shutil.copytree(tiny_model("llama", vocab_size=256), tmp_path / "bytes")
-    plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(tokenizer="bytes"))[0]
+    plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(model_tokenizer="bytes"))[0]
     with pytest.raises(UserError, match="a tokenizer of its own"):
         plan.from_last(LastIds(4, 1))

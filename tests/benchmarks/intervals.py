@@ -153,7 +153,6 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     from recallkit.intervening.changed_text import ChangedText
     from recallkit.measure.labelled import open_tokens
     from recallkit.scoring.run import score_path
-    from recallkit.slicing.definitions import parse_slices
     from recallkit.storage import artifacts
     from recallkit.text.corpus import open_corpus
 
@@ -162,10 +161,10 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     texts = list(itertools.islice(documents, min(limit or INTERVENED, INTERVENED)))
     slices, file = folder / "intervened", folder / "intervened.jsonl"
     file.write_text("".join(json.dumps({"text": text.text[:SHORT], "source": text.source}) + "\n" for text in texts))
-    asked = parse_slices(["ar_hit", "repeated_frequent"], without=())
+    asked = ["ar_hit", "repeated_frequent"]
     with contextlib.redirect_stdout(io.StringIO()):
         recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
-        intervene(models, slices, options=InterventionOptions(samples=10**7, slices=asked))
+        intervene(models, slices, options=InterventionOptions(samples=10**7, slice=asked))
     labelled = open_tokens(slices / "tokens.parquet")
     [path] = slices.glob("intervene/text-*/samples.parquet")
     changed = ChangedText(path.parent, pl.read_parquet(path), artifacts.read_manifest(path))
@@ -218,7 +217,7 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
 
     from recallkit import builtin, profiling, slicing
     from recallkit.profiling.tables import make_tables
-    from recallkit.text.open_text import TextOptions
+    from recallkit.options import TextOptions
     from recallkit.text.tokenizers import load_tokenizer
 
     text = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", boundary="document")
@@ -297,11 +296,12 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
 
 def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Population]:
     """Sequences of MQAR, asked of two models of the zoo and of `control:recall`, which recalls nine in ten values."""
-    from recallkit.mqar.run import MqarOptions, plan_mqar
+    from recallkit.mqar.run import plan_mqar
     from recallkit.mqar.tables import sample_intervals
+    from recallkit.options import MqarOptions
     from recallkit.storage import db, schemas
 
-    models, pairs, options = ("zoo:attention", "zoo:based", "control:recall"), (4, 16), MqarOptions(length=128, samples=limit or 400)
+    models, pairs, options = ("zoo:attention", "zoo:based", "control:recall"), (4, 16), MqarOptions(seq_len=128, samples=limit or 400)
     with contextlib.redirect_stdout(io.StringIO()):
         plan = plan_mqar(models, pairs, folder / "mqar", options)
         plan.run()

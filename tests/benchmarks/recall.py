@@ -30,7 +30,8 @@ MODELS = ("llama", "mamba")
 
 def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:
     from recallkit import builtin
-    from recallkit.models.evaluated import EvaluatedModel, EvaluationOptions
+    from recallkit.models.evaluated import EvaluatedModel
+    from recallkit.options import EvaluationOptions
     from recallkit.recall.lm_eval_model import lm_eval_model
     from recallkit.storage.journal import Parts
 

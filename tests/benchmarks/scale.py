@@ -148,10 +148,10 @@ def tokeniser_alone(folder: Path) -> dict[str, Any]:
 
 
 def options_of(folder: Path) -> Any:
-    from recallkit.text.open_text import TextOptions
+    from recallkit.options import TextOptions
 
     shards = [str(path) for path in sorted(folder.glob("*.jsonl.zst"))]
-    return TextOptions(shards, "train", str(Path(os.environ["RECALLKIT_TEST_DATA"]) / "tokenizers" / "gpt2.json"))
+    return TextOptions(shards, "train", tokenizer=str(Path(os.environ["RECALLKIT_TEST_DATA"]) / "tokenizers" / "gpt2.json"))
 
 
 def whole_command(folder: Path, workers: int) -> dict[str, Any]:
@@ -159,13 +159,13 @@ def whole_command(folder: Path, workers: int) -> dict[str, Any]:
     from recallkit import counting
     from recallkit.counting import bigrams
     from recallkit.counting.run import CountingOptions
-    from recallkit.text.open_text import TextOptions
+    from recallkit.options import TextOptions
 
     bigrams.SHARD_RANGE_BYTES = 1
     with tempfile.TemporaryDirectory(dir=folder) as name:
         out = Path(name)
         (out / "small.jsonl").write_text('{"text": "' + "a few words " * 1000 + '"}\n')
-        counting.count(TextOptions([str(out / "small.jsonl")], "train", options_of(folder).tokenizer), out / "small.duckdb")
+        counting.count(TextOptions([str(out / "small.jsonl")], "train", tokenizer=options_of(folder).tokenizer), out / "small.duckdb")
         begin = time.perf_counter()
         meta = counting.count(options_of(folder), out / "counts.duckdb", options=CountingOptions(workers=workers))
         return {"seconds": time.perf_counter() - begin, "num_tokens": meta["num_tokens"], "id": meta["id"]}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from recallkit.text.open_text import TextOptions
+from recallkit.options import TextOptions
 from tests.benchmarks import counting
 
 Columns = tuple[np.ndarray, ...]
@@ -174,6 +174,7 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     from recallkit import slicing
     from recallkit.text import tokenizers
     from recallkit.text.corpus import open_corpus
+    from recallkit.text.open_text import OpenText
 
     data = Path(os.environ["RECALLKIT_TEST_DATA"])
     shards = sorted((data / "corpus").glob("train-0*.jsonl.zst"))[: None if fast else SLOW_SHARDS]
@@ -187,9 +188,10 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     alone, num_documents = time.perf_counter() - begin, len(documents)
     del documents, batches  # or Python's collector would look through them again and again
 
-    options = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", str(tokenizer_path(data)), fast=fast)
+    OpenText.fast = fast
+    options = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", tokenizer=str(tokenizer_path(data)))
     slicing.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
-    options = TextOptions([str(shard) for shard in shards], "validation", str(tokenizer_path(data)), fast=fast)
+    options = TextOptions([str(shard) for shard in shards], "validation", tokenizer=str(tokenizer_path(data)))
     begin = time.perf_counter()
     manifest = slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
     seconds = time.perf_counter() - begin
@@ -273,7 +275,7 @@ def write_inputs(folder: Path, tasks: list[str]) -> None:
     if "slice" in tasks:
         data = Path(os.environ["RECALLKIT_TEST_DATA"])
         shards = [str(shard) for shard in sorted((data / "corpus").glob("train-0*.jsonl.zst"))]
-        count(TextOptions(shards, "train", str(tokenizer_path(data))), folder / "counts.duckdb")
+        count(TextOptions(shards, "train", tokenizer=str(tokenizer_path(data))), folder / "counts.duckdb")
     tiled.unlink()
 
 

@@ -46,7 +46,7 @@ def measure(model: str, slices: Path) -> dict[str, float]:
 
     load_model(ModelRequest(model, 4096, device="cpu"))
     begun, used = time.perf_counter(), time.process_time()
-    scoring.score(model, slices, scoring.ScoringOptions(device="cpu", batch_tokens=2048, force=True))
+    scoring.score(model, slices, scoring.ScoringOptions(device="cpu", batch_tokens=2048), force=True)
     return {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - used}
 
 

@@ -1,11 +1,14 @@
 """One declaration makes a command and a function: a toy in both, and the declarations of the real commands."""
 
+import ast
+import importlib
 import inspect
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,11 +21,13 @@ from recallkit.commands.options import File, amount, names, path
 
 from recallkit import cli
 from recallkit.commands import COMMANDS, PANELS, adapter
-from recallkit.commands.adapter import Argument, Option, Outcome, Parameter, command
+from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.app import as_typer
+from recallkit.declarations import Argument, File, Option, Options, Parameter, amount, names, parameters_of, path
 from recallkit.display import console
 from recallkit.display.chart_theme import Figure
 from recallkit.errors import UserError
+from recallkit.options import ScoringOptions
 
 
 class Colour(StrEnum):
@@ -30,58 +35,53 @@ class Colour(StrEnum):
     dark_blue = "dark-blue"
 
 
-@dataclass(frozen=True)
-class ToyWords:
-    shout: Annotated[bool, Option("Say it loudly.")] = False
-
-
 MANY = 2**60
 FIGURE = Figure("orders", "Orders", "A dot.", lambda palette: alt.Chart(alt.InlineData([{"x": 1}])).mark_point().encode(x="x:Q"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Options):
+    size: Annotated[int | str | None, Option("How much.", metavar="N", parse=amount)] = None
+    order: Annotated[int, Option("Which.", least=2, most=5)] = 2
+    most: Annotated[int | None, Option("How many.", least=0, most=MANY)] = None
+    rate: Annotated[float | None, Option("How often.", least=0)] = None
+    pairs: Annotated[int | Sequence[int] | None, Option("Numbers.", least=1, joined=True)] = None
+    rows: Annotated[int | Sequence[int] | None, Option("Rows.", least=0)] = None
+    given: str = "not an option"
+
+
+@dataclass(frozen=True)
+class Toy(Numbers):
+    sources: Annotated[File | Sequence[File] | None, Argument("What to read.", metavar="SOURCE")] = None
+    _: KW_ONLY
+    out: Annotated[File | None, Option("Where.", ("-o", "--out"), metavar="DIR", default="here")] = None
+    how: Annotated[Literal["pack", "document"], Option("How.")] = "pack"
+    colour: Annotated[Colour | None, Option("Colour.", ("--paint",))] = None
+    force: Annotated[bool, Option("Again.")] = False
+    given: str = field(default="set by the command", init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyLine(Toy):
+    shout: Annotated[bool, Option("Say it loudly.")] = False
+
+
 def declare():
-    @command("toy", examples=("recallkit toy a b --size 10k",), words=ToyWords, exports=True)
-    def toy(
-        own: ToyWords | None,
-        sources: Annotated[File | Sequence[File] | None, Argument("What to read.", metavar="SOURCE")] = None,
-        *,
-        out: Annotated[File | None, Option("Where.", ("-o", "--out"), metavar="DIR", default="here")] = None,
-        size: Annotated[int | str | None, Option("How much.", metavar="N", parse=amount)] = None,
-        order: Annotated[int, Option("Which.", least=2, most=5)] = 2,
-        most: Annotated[int | None, Option("How many.", least=0, most=MANY)] = None,
-        rate: Annotated[float | None, Option("How often.", least=0)] = None,
-        pairs: Annotated[int | Sequence[int] | None, Option("Numbers.", least=1, joined=True)] = None,
-        rows: Annotated[int | Sequence[int] | None, Option("Rows.", least=0)] = None,
-        how: Annotated[Literal["pack", "document"], Option("How.")] = "pack",
-        colour: Annotated[Colour | None, Option("Colour.", ("--paint",))] = None,
-        force: Annotated[bool, Option("Again.")] = False,
-    ) -> Outcome[dict[str, object]]:
+    @command("toy", Toy, examples=("recallkit toy a b --size 10k",), exports=True)
+    def toy(asked: ToyLine) -> Outcome[dict[str, object]]:
         """Read what there is: in order.
 
         Returns all of it.
         """
-        found = {
-            "sources": names(sources),
-            "out": str(path(out)),
-            "size": amount(size),
-            "order": order,
-            "most": most,
-            "rate": rate,
-            "pairs": pairs,
-            "rows": rows,
-            "how": how,
-            "colour": colour,
-            "force": force,
-            "own": own is not None and own.shout,
-        }
-        frame = pl.DataFrame({"order": [order]})
+        found = vars(asked) | {"sources": names(asked.sources), "out": str(path(asked.out)), "size": amount(asked.size)}
+        frame = pl.DataFrame({"order": [asked.order]})
         return Outcome(
             value=lambda: found,
-            show=lambda: console.print_line(f"order {order}"),
+            show=lambda: console.print_line(f"order {asked.order}"),
             json=lambda: found,
-            exports=lambda: [({"toy": frame}, {}, path(out))],
-            figures=lambda: [FIGURE] if order == 2 else [],
-            failure="out of order" if order == 5 else None,
+            exports=lambda: [({"toy": frame}, {}, path(asked.out))],
+            figures=lambda: [FIGURE] if asked.order == 2 else [],
+            failure="out of order" if asked.order == 5 else None,
         )
 
     return toy
@@ -194,14 +194,13 @@ def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
 
 
 def test_every_command_with_tables_writes_them_and_draws_them():
-    both = {name for name in COMMANDS if {"export", "figures"} <= {option.name for option in adapter.DECLARED[name].options}}
+    both = {name for name in COMMANDS if {"export", "figures"} <= {option.name for option in adapter.DECLARED[name].parameters}}
     assert {"gap", "intervene", "ablate", "profile", "eval-recall", "mqar", "train-mqar", "slice", "bench", "demo"} <= both
-    assert {name for name, command in adapter.DECLARED.items() if command.exports} == both
 
 
 def test_options_of_the_command_line_alone_are_none_of_pythons(toy, invoke):
-    assert json.loads(invoke("--shout", "--json")[1])["own"] is True
-    assert toy()["own"] is False
+    assert json.loads(invoke("--shout", "--json")[1])["shout"] is True
+    assert toy()["shout"] is False
     with pytest.raises(TypeError, match="shout"):
         toy(shout=True)
 
@@ -225,6 +224,20 @@ def test_help_tells_what_a_reader_needs(invoke):
     assert shown.endswith("Examples: recallkit toy a b --size 10k")
 
 
+def test_a_group_is_handed_on_as_it_is():
+    """Its values are checked and converted wherever an instance is made; what a command sets itself is no option of it."""
+    asked = ToyLine("a", size="10k", pairs=4)
+    assert isinstance(asked, Numbers)
+    assert (asked.size, asked.pairs, asked.given) == (10_000, [4], "set by the command")
+    assert replace(asked, order=3) == ToyLine("a", size=10_000, pairs=[4], order=3)
+    with pytest.raises(UserError, match="order: 9 is out of bounds"):
+        replace(asked, order=9)
+    assert asked.is_usual(Toy) is False
+    assert ToyLine("a", size="10k").is_usual(ToyLine) is ToyLine(how="document").is_usual(Toy) is False
+    assert ToyLine(how="pack", shout=True).is_usual(Toy)
+    assert "given" not in parameters_of(Toy)
+
+
 def test_what_is_not_declared_is_left_alone():
     assert Parameter.declared("x", int, 3) is None
     assert Parameter.declared("x", Annotated[int, "a note"], 3) is None
@@ -233,6 +246,29 @@ def test_what_is_not_declared_is_left_alone():
 # --------------------------------------------------------------------------------------------------- the real commands
 
 REAL = typer.main.get_command(cli.app).commands
+
+
+def called_of_packages(name):
+    """What the module of a command calls of the packages below, as `package.function(...)`."""
+    tree = ast.parse(Path(sys.modules[COMMANDS[name]].__file__).read_text(encoding="utf-8"))
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    for call in calls:
+        if isinstance(call.value, ast.Name) and importlib.util.find_spec(f"recallkit.{call.value.id}"):
+            yield getattr(importlib.import_module(f"recallkit.{call.value.id}"), call.attr)
+
+
+def test_every_command_that_scores_takes_every_option_of_how_models_are_run():
+    """`demo` has its own models, which need none."""
+    scoring = {
+        name
+        for name in COMMANDS
+        if any(
+            "ScoringOptions" in str(p.annotation) for each in called_of_packages(name) for p in inspect.signature(each).parameters.values()
+        )
+    }
+    assert {"score", "gap", "track", "intervene", "ablate", "demo"} == scoring
+    for name in scoring - {"demo"}:
+        assert parameters_of(ScoringOptions).keys() <= {each.name for each in adapter.DECLARED[name].parameters}, name
 
 
 def test_every_command_is_in_its_place():
@@ -262,6 +298,6 @@ def test_an_example_with_a_wrong_option_would_be_seen(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_a_command_is_declared(name):
     """A flag that typer makes up, such as --no-force, would be one that no declaration knows."""
-    declared = {flag for option in adapter.DECLARED[name].options for flag in option.flags if not isinstance(option.option, Argument)}
+    declared = {flag for option in adapter.DECLARED[name].parameters for flag in option.flags if not isinstance(option.option, Argument)}
     known = {flag for option in REAL[name].params for flag in (*option.opts, *option.secondary_opts) if flag.startswith("-")}
     assert known == declared

@@ -179,7 +179,7 @@ def test_nan_logits_are_named(invoke, tmp_path, small_slices, tiny_model):
         (["score", "control:bigam"], ["control:bigam", "did you mean control:bigram"]),
         (["score", "no/such/model/anywhere"], ["no/such/model/anywhere"]),
         (["count", "--import", "nothing.csv", "-o", "x.duckdb"], ["nothing.csv", "no such file"]),
-        (["gap", "--table", "nothing.csv"], ["nothing.csv"]),
+        (["published", "nothing.csv"], ["nothing.csv"]),
     ],
 )
 def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_path):
@@ -329,7 +329,6 @@ def test_names_from_data_never_command_a_terminal(invoke, tmp_path):
         (["count", ""], 1),
         (["count", "~nobody-of-this-name/x.jsonl"], 1),
         (["count", "a.jsonl", "--import", "b.csv"], 2),
-        (["gap", "--table", "t.csv", "--fail-above", "1"], 2),
         (["slice", "--max-rate", "inf"], 2),
         (["slice", "--seq-len", "99999999999999"], 2),
         (["slice", "--max-count", "9223372036854775808"], 2),
@@ -463,15 +462,15 @@ def test_a_gate_on_the_gap_fails_the_command(invoke, tmp_path, small_slices):
 def test_printed_perplexities_are_attributed(invoke, tmp_path):
     table = tmp_path / "zoology.csv"
     table.write_text("model,all,ar,other\nAttention,12.99,2.41,14.76\nHyena,15.13,9.00,\n")
-    status, out, _ = invoke("gap", "--table", table, "--json")
+    status, out, _ = invoke("published", table, "--json")
     assert status == 0
     result = json.loads(out)
     [group] = result["groups"]
     assert 100 * group["ar_share"] == pytest.approx(7.05, abs=0.01)
     share = group["ar_share"] * math.log(9.00 / 2.41) / math.log(15.13 / 12.99)
     assert result["rows"][1]["gap_share"] == pytest.approx(share)
-    assert f"{100 * share:.1f} ± 0.4 %" in invoke("gap", "--table", table)[1]
-    status, out, _ = invoke("gap", "--table", "zoology:4")
+    assert f"{100 * share:.1f} ± 0.4 %" in invoke("published", table)[1]
+    status, out, _ = invoke("published", "zoology:4")
     assert status == 0
     assert out.count("AR hits are 7.0") == 3, "one table for each size"
 

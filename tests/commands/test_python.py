@@ -140,8 +140,8 @@ def test_an_editor_sees_the_signatures(tmp_path):
         ("gap", {"reference": "control:recall"}),
         ("gap", {"models": ["control:recall"]}),
         ("gap", {"reference": "control:recall", "models": ["control:recall"], "slices": "s"}),
-        ("gap_of_table", {"table": "missing.csv"}),
-        ("gap_of_table", {"table": "zoology:9"}),
+        ("published", {"table": "missing.csv"}),
+        ("published", {"table": "zoology:9"}),
         ("paper_table", {"name": "../zoo"}),
         ("eval_recall", {"task_version": 2}),
         ("eval_recall", {"prompt": "thrice"}),
@@ -373,11 +373,11 @@ def test_a_gap_without_out_lies_where_the_command_looks(scored, command_line):
 def test_printed_perplexities(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("model,all,ar,other\nattention,12.99,2.41,14.91\nhyena,15.13,9.0,\n")
-    published = recallkit.gap_of_table(str(table), ar_share=0.068)
+    published = recallkit.published(str(table), ar_share=0.068)
     assert isinstance(published, recallkit.PublishedGap)
     assert published.groups[0].ar_share == 0.068
-    assert recallkit.gap_of_table(table, reference="attention").groups[0].reference == "attention"
-    assert recallkit.gap_of_table("zoology:4").frame["model"].to_list().count("Attention") == 3
+    assert recallkit.published(table, reference="attention").groups[0].reference == "attention"
+    assert recallkit.published("zoology:4").frame["model"].to_list().count("Attention") == 3
     assert recallkit.paper_table("yun:2").filter(depth=2)["strided_union"].item() == 12.4
 
 
@@ -445,7 +445,7 @@ def test_the_page_shows_what_happens(home, corpus, tmp_path, monkeypatch):
     assert sum("30k" in code for code, _ in BLOCKS) == 1
     for code, output in BLOCKS:
         found = ran(code.replace("30k", "2k"), names)  # as much text as is scored in seconds
-        if "gap_of_table" in code:
+        if "published" in code:
             assert found.strip() == output.strip()
         elif output:
             assert heads(found) == heads(output), code
@@ -463,7 +463,7 @@ def test_the_page_names_every_function_and_no_other():
 def test_the_builtin_text_is_cut_as_the_zoo_reads_it(said, home):
     """Whatever else is said of it; text of one's own is cut as in the papers."""
     from recallkit import builtin, config
-    from recallkit.text.open_text import TextOptions
+    from recallkit.options import TextOptions
 
     assert builtin.resolve_slice_defaults(TextOptions((), "validation", **said)).seq_len == config.BUILTIN_SEQ_LEN
     assert builtin.resolve_slice_defaults(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN

@@ -13,11 +13,11 @@ import pytest
 from recallkit import attribution, cli, scoring, slicing
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.report.sequence import open_excerpts
 from recallkit.report.token_view import ShownSequence, Which, print_tokens, tokens_json
 from recallkit.scoring.run import scored_models
 from recallkit.storage import artifacts
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 

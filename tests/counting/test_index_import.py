@@ -13,7 +13,7 @@ from recallkit import counting
 from recallkit.counting import indexes
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.text.open_text import TextOptions
+from recallkit.options import TextOptions
 from recallkit.text.records import Position
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl

@@ -23,13 +23,14 @@ from recallkit.counting.bigrams import CountedShardRange
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import read_meta
 from recallkit.errors import UsageError, UserError
+from recallkit.options import TextOptions
 from recallkit.parallel import processes
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.timings import Timings
 from recallkit.text import tokenizers
 from recallkit.text.fields import FieldFinder
 from recallkit.text.hub import HubShard
-from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.open_text import OpenText
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -95,9 +96,9 @@ def test_a_limit_ends_the_text_at_the_same_token(text, tmp_path, limit, warm_wor
 
 @pytest.mark.parametrize("num_hashes", [0, 300])
 def test_a_sample_of_hashes_is_the_same_in_shard_ranges(text, tmp_path, num_hashes, warm_workers, monkeypatch):
-    several = count(text, tmp_path / "several.duckdb", workers=3, num_hashes=num_hashes)
+    several = count(text, tmp_path / "several.duckdb", workers=3, hashes=num_hashes)
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
-    assert count(text, tmp_path / "one.duckdb", num_hashes=num_hashes) == several
+    assert count(text, tmp_path / "one.duckdb", hashes=num_hashes) == several
     assert several.get("ngram_hashes", {}).get("num") == ({"13": 300, "50": 300} if num_hashes else None)
 
 

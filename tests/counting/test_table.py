@@ -12,8 +12,8 @@ import pytest
 from recallkit import counting
 from recallkit.counting.table import counts_id, open_counts, read_meta
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.storage import artifacts, db
-from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 

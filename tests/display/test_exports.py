@@ -145,10 +145,10 @@ def test_commands_export_beside_their_tables(run, small_slices, tmp_path):
 def test_printed_perplexities_are_exported_where_told(run, tmp_path):
     table = tmp_path / "zoology.csv"
     table.write_text("model,all,ar,other\nAttention,12.99,2.41,14.76\n=Hyena,15.13,9.00,\n")
-    done = run("gap", "--table", table, "--export", "csv,tex")
+    done = run("published", table, "--export", "csv,tex")
     assert done.returncode == 2
     assert "-o DIR" in " ".join(done.stderr.split())
-    assert run("gap", "--table", table, "--export", "csv,tex", "-o", tmp_path / "out").returncode == 0
+    assert run("published", table, "--export", "csv,tex", "-o", tmp_path / "out").returncode == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"published.csv", "published.tex"}
     assert "'=Hyena,15.13" in (tmp_path / "out/published.csv").read_text()
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from recallkit import attribution, gap_of_table
+from recallkit import attribution, published
 from recallkit.attribution.view import gap_tables, published_tables
 from recallkit.display.tables import Struck, Table
 from recallkit.models.spec import list_models
@@ -55,7 +55,7 @@ def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
     found |= {f"profile-{name}": table for name, table in profile_tables(profiled, made).items()}
     found["slices"] = read_slices_table(small_slices, slices)
     for paper in ("zoology:1", "zoology:4", "zoology:5"):
-        found |= {f"{paper.replace(':', '-')}-{name}": table for name, table in published_tables(gap_of_table(paper)).items()}
+        found |= {f"{paper.replace(':', '-')}-{name}": table for name, table in published_tables(published(paper)).items()}
     rows = [[name, "1.00", Struck("-252.7 %"), "2.0 to 3.1 %"] for name in (*HOSTILE, *LONG, "x" * 90)]
     groups = [("", 1), ("perplexity", 1), ("gap_{%}", 2)]
     found["hostile"] = Table("A title & 50 %", ["model", *LONG], rows, caption="\n".join(HOSTILE), groups=groups)

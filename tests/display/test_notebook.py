@@ -87,7 +87,7 @@ def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp
 
 
 def test_printed_perplexities_have_tables_and_no_figures():
-    published = recallkit.gap_of_table("zoology:4")
+    published = recallkit.published("zoology:4")
     assert {"Attention", "Hyena", "RWKV"} <= set(Cells(published._repr_html_()).cells)
     with pytest.raises(recallkit.UserError, match="no figures here"):
         published.chart()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from recallkit import cli, slicing
+from recallkit.options import TextOptions
 from recallkit.text import readers, sequences, tokenizers
-from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.open_text import OpenText
 from recallkit.text.records import EncodedDocuments, Position
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import has_committed, left_over, visible

@@ -19,9 +19,9 @@ import pytest
 
 from recallkit import cli, slicing
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.storage import db
 from recallkit.storage.journal import removing_damage
-from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import left_over
 

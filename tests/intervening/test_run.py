@@ -19,7 +19,6 @@ from recallkit.intervening.tables import MEASURES, InterveneTables
 from recallkit.intervening.view import answer, intervene_json
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
-from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.text import demo_text
@@ -231,15 +230,15 @@ def test_finished_work_is_reused_and_other_questions_have_other_folders(slices, 
     assert {path: path.stat().st_mtime_ns for path in files} == files
     for name in ("intervene", "by_distance", "by_count", "recall_share"):
         assert getattr(again, name).equals(getattr(control, name))
-    intervene(CONTROLS, slices, options=InterventionOptions(samples=5, slices=parse_slices(["copy:k3"], without=())))
+    intervene(CONTROLS, slices, options=InterventionOptions(samples=5, slice=["copy:k3"]))
     folders = [path.parent for path in slices.glob("intervene/*/intervene.parquet")]
     assert len(folders) >= 2
     assert all(isinstance(read_tables(InterveneTables, folder), InterveneTables) for folder in folders)
 
 
 def test_a_slice_of_ones_own(slices):
-    far = parse_slices(["far=distance > 100 AND context_class <> 'new'"], without=())
-    tables = intervene(["control:recall"], slices, options=InterventionOptions(samples=20, slices=far))
+    far = "far=distance > 100 AND context_class <> 'new'"
+    tables = intervene(["control:recall"], slices, options=InterventionOptions(samples=20, slice=far))
     [row] = tables.intervene.to_dicts()
     assert (row["slice"], row["model"]) == ("far", "control:recall")
     assert row["tokens"] == len(pl.read_parquet(slices / "tokens.parquet").filter(pl.col("distance") > 100))
@@ -248,7 +247,7 @@ def test_a_slice_of_ones_own(slices):
 
 
 def test_slices_of_words_too(slices):
-    tables = intervene(CONTROLS, slices, options=InterventionOptions(samples=10, slices=parse_slices(["rare_word", "identifier"])))
+    tables = intervene(CONTROLS, slices, options=InterventionOptions(samples=10, slice=["rare_word", "identifier"]))
     assert tables.intervene["slice"].unique(maintain_order=True).to_list() == ["rare_word", "identifier"]
     assert (tables.intervene.filter(model="control:recall")["recall"] > 0).all()
     assert tables.recall_share["slice"].to_list() == ["rare_word", "identifier"]
@@ -256,7 +255,7 @@ def test_slices_of_words_too(slices):
 
 def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
     with pytest.raises(UserError, match="none of the sampled tokens"):
-        intervene(["control:recall"], slices, options=InterventionOptions(slices=parse_slices(["none=distance > 100000"], without=())))
+        intervene(["control:recall"], slices, options=InterventionOptions(slice=["none=distance > 100000"]))
     other = small_slices.parent / "counts.duckdb"
     with pytest.raises(UserError, match="other counts"):
         recallkit.intervene(induction(tmp_path), slices=slices, samples=7, counts=other)

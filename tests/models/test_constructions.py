@@ -14,8 +14,9 @@ from recallkit.models.constructions import CONSTRUCTIONS, token_words
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.mqar.run import MqarOptions, evaluate_mqar
+from recallkit.mqar.run import evaluate_mqar
 from recallkit.mqar.sequences import MqarTask, MqarVocabulary, ask, make_sequences
+from recallkit.options import MqarOptions
 
 each_construction = pytest.mark.parametrize("name", CONSTRUCTIONS)
 
@@ -117,7 +118,7 @@ def test_attention_is_of_logarithmic_width():
 
 def test_it_is_asked_by_the_command_as_any_model(home, tmp_path):
     names = [f"construct:{name}" for name in CONSTRUCTIONS]
-    tables, _ = evaluate_mqar(names, [4, 16], tmp_path, MqarOptions(length=64, samples=8, device="cpu", batch_tokens=1024))
+    tables, _ = evaluate_mqar(names, [4, 16], tmp_path, MqarOptions(seq_len=64, samples=8, device="cpu", batch_tokens=1024))
     assert tables.mqar["accuracy"].to_list() == [1.0] * 4
     assert tables.mqar["ar_ppl"].max() < 1.0001
     assert set(tables.mqar["model"]) == set(names)

@@ -19,9 +19,9 @@ from recallkit.errors import UserError
 from recallkit.models.gguf_header import read_gguf_header
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
+from recallkit.options import TextOptions
 from recallkit.scoring import run as scoring
 from recallkit.storage import artifacts
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.models.test_hf import LENGTHS, ragged

@@ -12,14 +12,15 @@ import pytest
 
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.mqar.run import MqarModel, MqarOptions, evaluate_mqar, files_of, plan_mqar
+from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
 from recallkit.mqar.sequences import ask, make_sequences, split_vocabulary
 from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
+from recallkit.options import MqarOptions
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 
 VOCAB = 4096
-SMALL = MqarOptions(length=64, samples=40, batch_tokens=1024)
+SMALL = MqarOptions(seq_len=64, samples=40, batch_tokens=1024)
 
 PERFECT = """
 import torch
@@ -129,7 +130,7 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
 def test_batches_change_no_number_beyond_rounding(home, tiny_model, tmp_path):
     found = []
     for batch in (64, 1000, 10**6):
-        evaluate_mqar([str(tiny_model("mamba"))], [8], tmp_path / str(batch), MqarOptions(length=70, samples=40, batch_tokens=batch))
+        evaluate_mqar([str(tiny_model("mamba"))], [8], tmp_path / str(batch), MqarOptions(seq_len=70, samples=40, batch_tokens=batch))
         found.append(pl.read_parquet(files_of(tmp_path / str(batch), str(tiny_model("mamba")), 70, 8).queries))
     for other in found[1:]:
         assert other.drop("nll", "rank").equals(found[0].drop("nll", "rank"))
@@ -151,7 +152,7 @@ def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model,
     model = f"{tmp_path / 'sees.py'}:load"
     plain, before = tmp_path / "plain", tmp_path / "before"
     evaluate_mqar([model], [8], plain, SMALL)
-    tables, folder = evaluate_mqar([model], [8], before, MqarOptions(length=64, samples=40, tokenizer=str(tmp_path / "begins.json")))
+    tables, folder = evaluate_mqar([model], [8], before, MqarOptions(seq_len=64, samples=40, model_tokenizer=str(tmp_path / "begins.json")))
     without, with_ = (pl.read_parquet(files_of(out, model, 64, 8).queries) for out in (plain, before))
     assert with_["place"].equals(without["place"])
     assert without["nll"].to_numpy() == pytest.approx(math.log(VOCAB))
@@ -167,7 +168,7 @@ def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model,
     assert tables.mqar["accuracy"][0] == 0
     with pytest.raises(UserError, match="give --seq-len 256 or less"):
         evaluate_mqar(
-            [str(tiny_model("llama"))], [8], tmp_path, MqarOptions(length=257, samples=2, tokenizer=str(tmp_path / "begins.json"))
+            [str(tiny_model("llama"))], [8], tmp_path, MqarOptions(seq_len=257, samples=2, model_tokenizer=str(tmp_path / "begins.json"))
         )
 
 
@@ -206,14 +207,14 @@ def test_a_table_that_is_gone_is_made_again(home, tmp_path):
 def test_other_options_are_told_apart(home, tmp_path):
     evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
     for name, value in [("samples", 41), ("power", 0.5), ("seed", 1)]:
-        options = MqarOptions(**{"length": 64, "samples": 40, name: value})
+        options = MqarOptions(**{"seq_len": 64, "samples": 40, name: value})
         column = {"samples": "num_samples"}.get(name, name)
         with pytest.raises(UserError, match=f"already made with other options \\(differs in {column}\\)"):
             plan_mqar(["control:unigram"], [4], tmp_path, options)
-    forced, _ = evaluate_mqar(["control:unigram"], [4], tmp_path, MqarOptions(length=64, samples=41, force=True))
+    forced, _ = evaluate_mqar(["control:unigram"], [4], tmp_path, MqarOptions(seq_len=64, samples=41, force=True))
     assert forced.mqar["num_samples"].to_list() == [41]
-    evaluate_mqar(["control:unigram"], [4, 5], tmp_path, MqarOptions(length=64, samples=41))
-    plan_mqar(["control:unigram"], [4], tmp_path, MqarOptions(length=65, samples=40))
+    evaluate_mqar(["control:unigram"], [4, 5], tmp_path, MqarOptions(seq_len=64, samples=41))
+    plan_mqar(["control:unigram"], [4], tmp_path, MqarOptions(seq_len=65, samples=40))
 
 
 def test_one_model_is_in_memory_at_a_time(home, tmp_path, monkeypatch):
@@ -240,7 +241,7 @@ def test_one_model_is_in_memory_at_a_time(home, tmp_path, monkeypatch):
 
 
 def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
-    long = MqarOptions(length=300, samples=40)
+    long = MqarOptions(seq_len=300, samples=40)
     short = str(tiny_model("gpt_neox"))
     for models, pairs, options, message in [
         (["zoo:attention,stride=8"], [4], SMALL, "zoo:attention: stride is no option of a model here; leave it out"),
@@ -249,7 +250,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),
         (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
         (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, but a sequence has 64"),
-        (["control:unigram"], [4], MqarOptions(length=64, samples=40, power=-1.0), "--power -1.0"),
+        (["control:unigram"], [4], MqarOptions(seq_len=64, samples=40, power=-1.0), "--power -1.0"),
         (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context holds 256 ids.* give --seq-len 257 or less"),
         (["control:unigram", short], [4], long, "its context holds 256 ids.* give --seq-len 257 or less"),
     ]:
@@ -257,10 +258,10 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
             evaluate_mqar(models, pairs, tmp_path / "out", options)
         assert "\n" not in caught.value.line()
         assert not list((tmp_path / "out").rglob("*.parquet"))
-    bytes_ = MqarOptions(length=1024, samples=2, tokenizer="bytes")
+    bytes_ = MqarOptions(seq_len=1024, samples=2, model_tokenizer="bytes")
     with pytest.raises(UserError, match="127 keys and 127 values, too few for 128 pairs; give --pairs of 127 at most"):
         plan_mqar([str(tiny_model("llama"))], [128], tmp_path / "out", bytes_)
-    evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(length=257, samples=2))
+    evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(seq_len=257, samples=2))
 
 
 # ------------------------------------------------------------------------------------------------------- what is printed
@@ -268,7 +269,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
 
 def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
     """The zoo's models are tiny, and MQAR is far from their text: what they show is small, and goes the right way."""
-    tables, folder = evaluate_mqar(["zoo:attention", "zoo:hyena"], [4, 16], tmp_path, MqarOptions(length=128, samples=40))
+    tables, folder = evaluate_mqar(["zoo:attention", "zoo:hyena"], [4, 16], tmp_path, MqarOptions(seq_len=128, samples=40))
     for attention, hyena in zip(rows_of(tables, "zoo:attention"), rows_of(tables, "zoo:hyena"), strict=True):
         assert attention["accuracy"] > hyena["accuracy"]
         assert attention["ar_nll_high"] < hyena["ar_nll_low"]
@@ -287,8 +288,8 @@ def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
 
 def test_low_figures_are_the_models_own(home):
     """The same pairs twice: attention completes them in any order, and among filler far fewer (docs/mqar.md)."""
-    asked = MqarModel("zoo:attention", MqarOptions(length=256))
-    task, vocabulary, rng = MqarOptions(length=256).task(16), asked.vocabulary, np.random.default_rng(0)
+    asked = MqarModel("zoo:attention", MqarOptions(seq_len=256))
+    task, vocabulary, rng = task_of(MqarOptions(seq_len=256), 16), asked.vocabulary, np.random.default_rng(0)
     made = make_sequences(task, vocabulary, range(50))
     pairs = made.ids[:, :32].reshape(50, 16, 2)
 
@@ -306,7 +307,7 @@ def test_low_figures_are_the_models_own(home):
 
 def test_many_numbers_of_pairs_fit_a_terminal_and_one_table_of_a_paper(home, tmp_path, monkeypatch, capsys):
     numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
-    tables, folder = evaluate_mqar(["control:recall", "control:bigram"], numbers, tmp_path, MqarOptions(length=64, samples=3))
+    tables, folder = evaluate_mqar(["control:recall", "control:bigram"], numbers, tmp_path, MqarOptions(seq_len=64, samples=3))
     monkeypatch.setenv("COLUMNS", "80")
     console.stdout.cache_clear()
     print_mqar(tables, folder, tmp_path)

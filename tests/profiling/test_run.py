@@ -19,7 +19,6 @@ from recallkit.profiling.run import read_profile
 from recallkit.profiling.tables import ProfileTables
 from recallkit.profiling.view import distances_table, profile_table
 from recallkit.storage import artifacts
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.made_tokenizers import NAMES, made
@@ -69,7 +68,7 @@ def test_work_is_found_again_and_not_replaced(text, tmp_path, capsys):
     assert_same(profile(text, tmp_path / "out", seq_len=64), first)
     assert "profile.parquet is complete: reused" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in files} == files
-    for changed in ({"seq_len": 32}, {"options": ProfileOptions("none")}, {"options": ProfileOptions(x_min=2)}):
+    for changed in ({"seq_len": 32}, {"options": ProfileOptions(stop_words="none")}, {"options": ProfileOptions(x_min=2)}):
         with pytest.raises(UserError, match="already made with other options"):
             profile(text, tmp_path / "out", **{"seq_len": 64, **changed})
     forced = profile(text, tmp_path / "out", seq_len=32, options=ProfileOptions(force=True))
@@ -86,7 +85,7 @@ def test_work_is_found_again_and_not_replaced(text, tmp_path, capsys):
         ({"seq_len": 64, "options": ProfileOptions(x_min=63)}, "no tail of distances begins at 63; give 1 to 62"),
         ({"seq_len": 2, "options": ProfileOptions(x_min=2)}, "give 1 to 1,"),
         ({"rare": slicing.RareCount(max_rate=5.0)}, "a rate needs"),
-        ({"options": ProfileOptions("no/such/file")}, "no such list"),
+        ({"options": ProfileOptions(stop_words="no/such/file")}, "no such list"),
     ],
 )
 def test_mistakes_are_told_before_the_work(text, tmp_path, arguments, problem):
@@ -212,5 +211,5 @@ def test_real_text(test_data, tmp_path):
         assert row["ks"] < (0.1 if row["source"] == "ALL" else 0.2)
     words = (test_data / "evals" / "nltk-stopwords-english-179.txt").read_text(encoding="utf-8").split()
     (tmp_path / "words").write_text("\n".join(words), encoding="utf-8")
-    others = profile_slices(tmp_path / "out" / "slices", tmp_path / "nltk", ProfileOptions(str(tmp_path / "words")))
+    others = profile_slices(tmp_path / "out" / "slices", tmp_path / "nltk", ProfileOptions(stop_words=str(tmp_path / "words")))
     assert tables.profile["repeated_bigrams"][0] == pytest.approx(others.profile["repeated_bigrams"][0], rel=0.1)

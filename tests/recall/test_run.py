@@ -94,7 +94,7 @@ def test_versions_differ_where_spaces_do(home, tiny_model, tmp_path):
     for data in (plain, spaced):
         for version in (0, 1):
             out = tmp_path / data.stem
-            evaluate_recall([model], ["fda"], out, RecallOptions(data=data, version=version, context=4096))
+            evaluate_recall([model], ["fda"], out, RecallOptions(data=data, task_version=version, context=4096))
             found[data.stem, version] = documents(out, model, f"fda-v{version}")
     asked = ["prompt_tokens", "generation"]
     assert found["plain", 1].select(asked).equals(found["spaced", 1].select(asked))

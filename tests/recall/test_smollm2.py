@@ -93,7 +93,7 @@ def test_a_space_at_the_end_matters_in_version_0_alone(home, asked, smollm2, tmp
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     accuracy, generations = {}, {}
     for name, version in (("plain", 0), ("spaced", 0), ("spaced", 1)):
-        options = RecallOptions(data=tmp_path / f"{name}.jsonl", version=version)
+        options = RecallOptions(data=tmp_path / f"{name}.jsonl", task_version=version)
         tables, _ = evaluate_recall([str(smollm2)], ["squad"], tmp_path / name, options)
         accuracy[name, version] = tables.recall["accuracy"][0]
         path = documents_path(tmp_path / name, str(smollm2), f"squad-v{version}")

@@ -10,7 +10,7 @@ import pytest
 
 from recallkit import attribution, counting, scoring, slicing
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.text.open_text import TextOptions
+from recallkit.options import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
@@ -74,7 +74,7 @@ def hostile(home, own_model, tmp_path_factory) -> Path:
     counting.count(TextOptions([str(train)], "train", **text), folder / "counts.duckdb")
     options = TextOptions([str(valid)], "validation", **text)
     slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", rare=slicing.RareCount(9), seq_len=96)
-    scoring.score(own_model, folder / "slices", scoring.ScoringOptions(device="cpu", tokenizer="recallkit-4k"))
+    scoring.score(own_model, folder / "slices", scoring.ScoringOptions(device="cpu", model_tokenizer="recallkit-4k"))
     attribution.gap(REFERENCE, ["control:bigram", own_model], folder / "slices")
     return folder / "slices"
 

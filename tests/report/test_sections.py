@@ -11,9 +11,10 @@ import pytest
 
 from recallkit.attribution.comparison import read_comparison
 from recallkit.errors import UserError
-from recallkit.mqar.run import MqarOptions, evaluate_mqar
+from recallkit.mqar.run import evaluate_mqar
 from recallkit.mqar.tables import MqarTables
 from recallkit.mqar.view import shown_mqar
+from recallkit.options import MqarOptions
 from recallkit.profiling.run import profile_slices
 from recallkit.profiling.view import profile_tables
 from recallkit.recall.tables import RecallTables, compare_recall, write_documents
@@ -37,7 +38,7 @@ def evaluations(words, tmp_path_factory):
         write_documents(files[model, "fda"], documents(model, right), manifest(3))
     recall = compare_recall(files)
     artifacts.write_frames(recall, folder / "evals" / "compared" / "fda-v1", {"models": list(contained), "kind": "recall"})
-    mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(length=64, samples=12, batch_tokens=1024))
+    mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(seq_len=64, samples=12, batch_tokens=1024))
     profile = profile_slices(words, folder / "profile")
     facts = artifacts.read_manifest(folder / "profile" / "profile.parquet")
     return folder, [*recall_tables(recall).values(), *shown_mqar(mqar).values(), *profile_tables(profile, facts).values()]
@@ -86,7 +87,7 @@ def test_without_a_comparison_there_is_a_page_of_the_rest(evaluations):
     assert first.startswith(f"With the most pairs, 8 in 64 ids, {REFERENCE} recalls ")
     assert f"; {MODELS[0]} {100 * accuracy:.1f} % (" in first
     with pytest.raises(UserError, match="there is no comparison here, hence no text to show"):
-        write_report(folder / "mqar", options=ReportOptions(sequences=[1]))
+        write_report(folder / "mqar", options=ReportOptions(sequence=[1]))
 
 
 def test_tables_of_different_results_are_refused(evaluations, tmp_path):

@@ -435,11 +435,11 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
         write_report(folder)
     assert (folder / "report.html").read_text() == "<!doctype html><p>mine"
     (folder / "report.html").unlink()
-    for options in (ReportOptions(sequences=[1]), ReportOptions(documents=[1])):
+    for options in (ReportOptions(sequence=[1]), ReportOptions(document=[1])):
         with pytest.raises(UserError, match="the slices of this comparison were not found; give --slices DIR"):
             write_report(folder, options=options)
     with pytest.raises(UserError, match="no such sequence"):
-        write_report(folder, options=ReportOptions(slices=words, sequences=[10**7]))
+        write_report(folder, options=ReportOptions(slices=words, sequence=[10**7]))
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="not a directory"):
         write_report(folder, options=ReportOptions(figures=tmp_path / "file"))
@@ -508,6 +508,6 @@ def test_the_slices_may_lie_elsewhere(comparison, words, tmp_path):
     folder = put(comparison.tables, tmp_path / "a" / "b", comparison)
     moved = replace(comparison, folder=folder, slices=None)
     assert read_comparison(folder).slices is None
-    with_text = Page.read(write_report(folder, options=ReportOptions(slices=words, sequences=[7])).page)
+    with_text = Page.read(write_report(folder, options=ReportOptions(slices=words, sequence=[7])).page)
     assert [e["sequence"] for e in with_text.token_data()["excerpts"] if e["asked"]] == [7]
     assert told.question(moved) == with_text.texts("h1")[0]

@@ -26,12 +26,12 @@ from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
+from recallkit.options import TextOptions
 from recallkit.parallel import processes
 from recallkit.scoring import run as scoring
 from recallkit.scoring import scores
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_schema
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import FAMILIES, made_up_texts, write_jsonl
 from tests.models.test_hf import direct
@@ -50,8 +50,8 @@ def sequences_of(slices: Path) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("batch_tokens", [64, 1000, None])
 def test_a_score_file_holds_the_models_own_nlls(small_slices, tiny_model, family, batch_tokens):
     path = str(tiny_model(family))
-    options = scoring.ScoringOptions(device="cpu", batch_tokens=batch_tokens, force=True)
-    scoring.score(path, small_slices, options)
+    options = scoring.ScoringOptions(device="cpu", batch_tokens=batch_tokens)
+    scoring.score(path, small_slices, options, force=True)
     table = pl.read_parquet(scoring.score_path(small_slices, path))
     nll, argmax, _ = direct(path, *sequences_of(small_slices))
     np.testing.assert_allclose(table["nll"], nll, rtol=0, atol=1e-5)
@@ -331,7 +331,7 @@ def test_the_check_measures_the_distance_to_float64(small_slices, tiny_model, tm
     slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
     scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="bfloat16"))
     rough = scoring.check_scores(path, slices)
-    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="float32", force=True))
+    scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="float32"), force=True)
     fine = scoring.check_scores(path, slices)
     assert fine["tokens"] == rough["tokens"] > 100
     assert 0 < fine["largest"] < 1e-5 < 1e-3 < rough["largest"]
@@ -373,7 +373,7 @@ def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_
     slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
     shutil.copytree(tiny_model("mamba", vocab_size=256), model)
     path = str(model)
-    manifest = scoring.score(path, slices, scoring.ScoringOptions(device="cpu", tokenizer="bytes"))
+    manifest = scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer="bytes"))
     assert "tokenizer of its own (bytes)" in capfd.readouterr().err
     table = pl.read_parquet(scoring.score_path(slices, path))
     assert table.select("sequence", "position").equals(pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]))
@@ -394,7 +394,7 @@ def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_
     # Asked again without the option the scores are found; another tokenizer is another question.
     assert scoring.score(path, slices) == manifest
     with pytest.raises(UserError, match="differs in tokenizer"):
-        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", tokenizer=str(slices / "tokenizer.json")))
+        scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer=str(slices / "tokenizer.json")))
 
 
 def renamed_end(settings: dict) -> None:

@@ -13,8 +13,8 @@ from recallkit import attribution, counting, slicing
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.storage import artifacts, db
-from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 INJECTIONS = ["'; DROP TABLE bigrams; --", "$1", '"', "%s", "$source", "{0}", "\\'", "a'b\"c", "?", "`x`", "/* */"]

@@ -26,7 +26,7 @@ COMMANDS = {
     "results": ("report", f"{BAD}-slices"),
     "counts": ("slice", "text.jsonl", "-o", "slices", "--counts", f"{BAD}.duckdb"),
     "a tokenizer": ("count", "text.jsonl", "-o", "c.duckdb", "--tokenizer", f"{BAD}.json"),
-    "a table of perplexities": ("gap", "--table", f"{BAD}.csv"),
+    "a table of perplexities": ("published", f"{BAD}.csv"),
     "a table of counts": ("count", "--import", f"{BAD}.csv", "--training-tokens", "9", "-o", "c.duckdb"),
     "a model": ("score", f"{BAD}.py:model", "--slices", f"{BAD}-slices"),
     "a field": ("count", "text.jsonl", "-o", "c.duckdb", "--tokenizer", "bytes", "--text-field", BAD),

@@ -14,8 +14,8 @@ from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import NgramHashes
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.slicing.copies import CopyFinder
-from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 from tests.slicing.references import copies_reference
 
@@ -117,7 +117,7 @@ def test_a_copied_document_among_others_is_marked_from_end_to_end(tmp_path):
 
 def test_without_hashes_nothing_is_known_of_copies(tmp_path):
     texts = made_up_texts(5, 100, seed=1)
-    tokens, manifest = sliced(tmp_path, texts, texts, num_hashes=0)
+    tokens, manifest = sliced(tmp_path, texts, texts, hashes=0)
     assert tokens["in_training"].null_count() == len(tokens)
     assert manifest["in_training"] is None
     again, manifest = sliced(tmp_path, texts, texts)
@@ -127,7 +127,7 @@ def test_without_hashes_nothing_is_known_of_copies(tmp_path):
 
 def test_labels_without_hashes_are_not_taken_for_labels_with_them(tmp_path):
     texts = made_up_texts(5, 100, seed=1)
-    sliced(tmp_path, texts, texts, num_hashes=0)
+    sliced(tmp_path, texts, texts, hashes=0)
     counting.count(TextOptions([str(tmp_path / "train.jsonl")], "train"), tmp_path / "more.duckdb")
     text = TextOptions([str(tmp_path / "valid.jsonl")], "validation")
     with pytest.raises(UserError, match="differs in hashes"):

@@ -14,13 +14,13 @@ import zstandard
 from recallkit import counting, slicing
 from recallkit.counting.bigrams import needed_bigrams
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.slicing import labels as slices_stage
 from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import LAYOUTS
 from recallkit.text import sequences
 from recallkit.text.corpus import open_corpus
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
 from tests.conftest import write_jsonl
 from tests.made_tokenizers import made
@@ -154,7 +154,7 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
     if every > 1:  # as many row groups as of all text
         monkeypatch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", sequences.SEQUENCES_PER_ROW_GROUP // every)
     train, valid = real_text["train"], real_text["valid"]
-    options = counting.CountingOptions(num_hashes=1 << 25)  # all
+    options = counting.CountingOptions(hashes=1 << 25)  # all
     counting.count(TextOptions(train, "train", boundary=boundary), tmp_path / "counts.duckdb", options=options)
     manifest = slicing.slice_text(
         TextOptions(valid, "validation", boundary=boundary),

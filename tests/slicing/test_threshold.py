@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import recallkit
 from recallkit import counting, slicing
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.slicing.threshold import LEAST_COUNT, RareCount, Threshold, common_warning, note_threshold
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
-from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 
 

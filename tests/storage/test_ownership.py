@@ -17,13 +17,13 @@ from recallkit.attribution.run import gap
 from recallkit.counting.run import CountingOptions, count
 from recallkit.counting.table import read_meta
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.profiling.run import ProfileOptions, profile
-from recallkit.scoring.run import ScoringOptions, score
+from recallkit.scoring.run import score
 from recallkit.slicing.run import slice_text
 from recallkit.storage import artifacts, ownership
 from recallkit.storage.ownership import DATABASE_MAGIC, JSON_MAGIC, PARQUET_MAGIC
 from recallkit.storage.result import Result
-from recallkit.text.open_text import TextOptions
 
 TABLE = pa.table({"recallkit": ["recallkit_version"] * 100})
 
@@ -153,7 +153,7 @@ def test_gap_replaces_nothing_foreign(made, tmp_path, name):
     theirs = foreign(tmp_path / name)
     for force in (False, True):
         with pytest.raises(UserError, match="did not write") as refused:
-            gap("control:recall", ["control:bigram"], made / "slices", tmp_path, ScoringOptions(force=force))
+            gap("control:recall", ["control:bigram"], made / "slices", tmp_path, force=force)
         assert "--force" not in refused.value.line()
     assert (tmp_path / name).read_bytes() == theirs
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -169,7 +169,7 @@ def test_score_replaces_nothing_foreign(made, suffix):
     theirs = foreign(path)
     for force in (False, True):
         with pytest.raises(UserError, match="did not write") as refused:
-            score(model, made / "slices", ScoringOptions(force=force))
+            score(model, made / "slices", force=force)
         assert "--force" not in refused.value.line()
     assert path.read_bytes() == theirs
     path.unlink()

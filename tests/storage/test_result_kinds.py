@@ -18,7 +18,8 @@ from recallkit import __version__, counting
 from recallkit.ablation.run import ablate
 from recallkit.attribution.run import gap
 from recallkit.counting.table import read_meta
-from recallkit.mqar.run import MqarOptions, evaluate_mqar
+from recallkit.mqar.run import evaluate_mqar
+from recallkit.options import MqarOptions, TextOptions
 from recallkit.profiling.run import profile, profile_slices
 from recallkit.recall.run import RecallOptions, evaluate_recall
 from recallkit.recall.stock_tasks import plan_stock
@@ -26,7 +27,6 @@ from recallkit.scoring.run import ScoringOptions
 from recallkit.slicing import RareCount, slice_text
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
-from recallkit.text.open_text import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.indexes_made import write_tokengrams
@@ -96,7 +96,7 @@ def make_all(folder: Path) -> None:
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "task.yaml").write_text(TASK.format(rows=folder / "rows.jsonl"))
     plan_stock(["control:bigram"], [str(folder / "task.yaml")], folder / "evals").run()
-    evaluate_mqar(MODELS, [2, 4], folder / "mqar", MqarOptions(length=32, samples=4))
+    evaluate_mqar(MODELS, [2, 4], folder / "mqar", MqarOptions(seq_len=32, samples=4))
 
 
 def found_in(folder: Path) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import pytest
 from recallkit import attribution, profiling, scoring, slicing
 from recallkit.display.console import print_line
 from recallkit.display.durations import duration, timings_line
+from recallkit.options import TextOptions
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
 from recallkit.storage.timings import Stage, Timings, read_timings, write_manifest
-from recallkit.text.open_text import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import commit_often
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from recallkit.options import TextOptions
 from recallkit.text import readers, tables, token_files, tokenizers
-from recallkit.text.open_text import OpenText, TextOptions
+from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts, write_jsonl
 

@@ -18,10 +18,10 @@ import zstandard
 
 from recallkit import counting, slicing
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.storage.artifacts import digest_sample
 from recallkit.text import remote
 from recallkit.text.corpus import Corpus, open_corpus
-from recallkit.text.open_text import TextOptions
 from recallkit.text.records import Position
 from recallkit.text.remote import RemotePath
 from tests.conftest import made_up_texts, write_jsonl

@@ -10,8 +10,8 @@ import pytest
 
 from recallkit import slicing
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.text.corpus import open_corpus
-from recallkit.text.open_text import TextOptions
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts
 

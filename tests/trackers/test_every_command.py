@@ -18,7 +18,7 @@ COMMANDS = {
     "profile": ("profile --slices SLICES -o OUT", "profile/ALL/repeated_share", 1),
     "score": ("score control:bigram --slices SLICES", "scores/control:bigram/ppl", 0),
     "gap": ("gap control:bigram control:recall --slices SLICES -o OUT --causal", "intervene/control:recall/ar_hit/recall", 8),
-    "table": (f"gap --table {ROOT / 'examples/02_zoology_70m.csv'}", "published/", 0),
+    "table": (f"published {ROOT / 'examples/02_zoology_70m.csv'}", "published/", 0),
     "intervene": ("intervene control:bigram control:recall --slices SLICES -o OUT", "intervene/control:bigram/ar_hit/nll", 1),
     "track": ("track control:recall run-1=control:unigram run-2=control:bigram --slices SLICES -o OUT", "track/run-2/ar_nll", 1),
     "ablate": ("ablate zoo:hybrid --slices SLICES -o OUT", "ablation/zoo:hybrid/", 1),

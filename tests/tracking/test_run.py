@@ -80,7 +80,7 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path,
     copy("checkpoint-0")
     [reference] = list_models({"r": "control:recall"})
     given = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
-    options = ScoringOptions(small_slices.parent / "counts.duckdb", tokenizer=None)
+    options = ScoringOptions(counts=small_slices.parent / "counts.duckdb")
     tables, out = watch(
         reference,
         given,

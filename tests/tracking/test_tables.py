@@ -22,7 +22,7 @@ def tracked(small_slices, tmp_path_factory):
     """Control models as the checkpoints of a run: from unigrams to a bigram model to one that recalls."""
     counts = small_slices.parent / "counts.duckdb"
     reference, *checkpoints = list_models({"ref": "control:recall"}, STEPS)
-    return track(reference, checkpoints, small_slices, tmp_path_factory.mktemp("track"), ScoringOptions(counts))
+    return track(reference, checkpoints, small_slices, tmp_path_factory.mktemp("track"), ScoringOptions(counts=counts))
 
 
 def slow_means(slices, model):
@@ -112,7 +112,7 @@ def test_the_result_grows_but_not_with_another_reference(tracked, small_slices):
         list_models({"step-10": "control:bigram"}),
         small_slices,
         out,
-        ScoringOptions(counts),
+        ScoringOptions(counts=counts),
     )
     assert again.track["step"].to_list() == [None, 10]
     with pytest.raises(UserError, match=r"other options \(differs in reference"):
@@ -122,7 +122,7 @@ def test_the_result_grows_but_not_with_another_reference(tracked, small_slices):
 def test_damage_and_missing_labels_are_said(small_slices, tmp_path, tracked):
     counts = small_slices.parent / "counts.duckdb"
     [spec] = list_models({"step-0": "control:unigram"})
-    plan_scores([spec], small_slices, ScoringOptions(counts))[0].run()
+    plan_scores([spec], small_slices, ScoringOptions(counts=counts))[0].run()
     recallkit.slice(small_slices.parent / "valid.jsonl", tmp_path / "bare", seq_len=64)
     with pytest.raises(UserError, match="without training counts"):
         TrackedRun(tmp_path / "bare", tmp_path / "out")
