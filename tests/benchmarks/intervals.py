@@ -216,8 +216,8 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
     import pyarrow as pa
 
     from recallkit import builtin, profiling, slicing
-    from recallkit.profiling.tables import make_tables
     from recallkit.options import TextOptions
+    from recallkit.profiling.tables import make_tables
     from recallkit.text.tokenizers import load_tokenizer
 
     text = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", boundary="document")

@@ -14,7 +14,8 @@ from polars.testing import assert_frame_equal
 from recallkit import slicing
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.profiling import ProfileOptions, profile, profile_slices, stop_words, token_mask, token_texts
+from recallkit.options import ProfileOptions, TextOptions
+from recallkit.profiling import profile, profile_slices, stop_words, token_mask, token_texts
 from recallkit.profiling.run import read_profile
 from recallkit.profiling.tables import ProfileTables
 from recallkit.profiling.view import distances_table, profile_table
@@ -203,7 +204,7 @@ def test_command_refuses_text_beside_slices(run: Callable, small_slices, tmp_pat
 def test_real_text(test_data, tmp_path):
     """Figures of real text that a wrong count would miss: code repeats more than prose, and distances fall like a power."""
     data, tokenizer = str(test_data / "corpus" / "valid.jsonl.zst"), str(test_data / "tokenizers" / "gpt2.json")
-    tables = profile(TextOptions([data], "validation", tokenizer, limit_tokens=1_000_000), tmp_path / "out")
+    tables = profile(TextOptions([data], "validation", tokenizer=tokenizer, limit_tokens=1_000_000), tmp_path / "out")
     shares = dict(tables.profile.select("source", "repeated_share").iter_rows())
     assert shares["Github"] > 0.6 > 0.3 > shares["Wikipedia (en)"]
     for row in tables.fits.filter(pl.col("alpha_ci_low").is_not_null()).iter_rows(named=True):
