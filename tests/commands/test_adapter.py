@@ -17,7 +17,6 @@ import altair as alt
 import polars as pl
 import pytest
 import typer
-from recallkit.commands.options import File, amount, names, path
 
 from recallkit import cli
 from recallkit.commands import COMMANDS, PANELS, adapter
