@@ -148,7 +148,8 @@ def _most_likely(statistics: np.ndarray, shares: np.ndarray, log_weight: np.ndar
     def curvature(theta: np.ndarray) -> np.ndarray:
         masses = np.exp(_log_masses(theta, statistics, log_weight))
         centred = statistics - (statistics @ masses)[:, None]
-        return (centred * masses) @ centred.T
+        curved: np.ndarray = (centred * masses) @ centred.T
+        return curved
 
     found = minimize(cost, start, jac=True, hess=curvature, method="trust-exact", options={"gtol": 1e-9, "maxiter": 400})
     return np.asarray(found.x) if np.linalg.norm(found.jac) < 1e-6 else None
