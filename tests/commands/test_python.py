@@ -465,7 +465,7 @@ def test_the_builtin_text_is_cut_as_the_zoo_reads_it(said, home):
     from recallkit import builtin, config
     from recallkit.options import TextOptions
 
-    assert builtin.resolve_slice_defaults(TextOptions((), "validation", **said)).seq_len == config.BUILTIN_SEQ_LEN
+    assert builtin.resolve_slice_defaults(TextOptions(None, "validation", **said)).seq_len == config.BUILTIN_SEQ_LEN
     assert builtin.resolve_slice_defaults(TextOptions(("a.jsonl",), "validation", **said)).seq_len == config.SEQ_LEN
 
 

@@ -110,7 +110,7 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
     queries = pl.read_parquet(files_of(tmp_path, model, 64, 6).queries)
     fillers = pl.read_parquet(files_of(tmp_path, model, 64, 6).fillers)
     vocabulary = split_vocabulary(load_tokenizer(None))
-    made = make_sequences(SMALL.task(6), vocabulary, range(40))
+    made = make_sequences(task_of(SMALL, 6), vocabulary, range(40))
     net = AutoModelForCausalLM.from_pretrained(model).double().eval()
     with torch.no_grad():
         log_probabilities = net(torch.from_numpy(made.ids)).logits.log_softmax(-1).numpy()

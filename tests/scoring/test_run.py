@@ -187,10 +187,14 @@ def test_several_processes_write_the_same_bytes(whole, small_slices, tiny_model,
     assert only_scores(slices) == whole
 
 
+def score_share(model: object, slices: Path, share: tuple[int, int], **options: object) -> dict[str, object]:
+    """Scores what one of several jobs would."""
+    return scoring.plan_scores([str(model)], slices, replace(SETTLED, **options), share=share)[0].run()
+
+
 def test_shares_are_scored_and_joined(whole, warm_workers, small_slices, tiny_model, tmp_path):
     slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    options = [replace(SETTLED, share=(place, 3)) for place in (3, 1)]
-    told = [scoring.score(model, slices, o) for o in options]
+    told = [score_share(model, slices, (place, 3)) for place in (3, 1)]
     assert told[0]["parts_done"] < told[1]["parts_done"] < told[1]["num_parts"]
     assert not scoring.score_path(slices, model).exists()
     scoring.score(model, slices, replace(SETTLED, workers=2))
@@ -256,7 +260,7 @@ def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_m
     monkeypatch.setattr(scores, "write_part", original)
     with pytest.raises(UserError, match="replaced while it was scored"):
         scores.SequenceReader(slices / "sequences.parquet", 2, "another digest")
-    scoring.score(str(model), slices, replace(SETTLED, share=(1, 2)))
+    score_share(str(model), slices, (1, 2))
     [first, *_] = (slices / "scores").glob(".*.partial/part-*")
     artifacts.write_parquet(first, [pq.read_table(first).slice(1)], arrow_schema("scores"), {})
     with pytest.raises(UserError, match="its parts have"):
@@ -266,7 +270,7 @@ def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_m
 @pytest.mark.parametrize("spoil", [lambda data: data[:100], lambda data: data[:60] + b"\xff" * 16 + data[76:]], ids=["cut", "a bad page"])
 def test_a_damaged_part_is_removed_and_made_anew(whole, small_slices, tiny_model, tmp_path, spoil):
     slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    scoring.score(model, slices, replace(SETTLED, share=(1, 3)))
+    score_share(model, slices, (1, 3))
     part = sorted((slices / "scores").glob(".*.partial/part-*"))[1]
     part.write_bytes(spoil(part.read_bytes()))
     with pytest.raises(UserError, match=r"damaged part.*run the same command again"):
@@ -279,13 +283,13 @@ def test_a_wrong_option_of_a_share_blocks_nobody(small_slices, tiny_model, tmp_p
     """Where no part was made yet, another job with other options goes on; where one was, it is told."""
     slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
     with pytest.raises(UserError, match=r"context (holds|is) 256 ids"):
-        scoring.score(model, slices, replace(SETTLED, context=300, share=(1, 2)))
-    told = scoring.score(model, slices, replace(SETTLED, context=20, stride=10, share=(1, 2)))
+        score_share(model, slices, (1, 2), context=300)
+    told = score_share(model, slices, (1, 2), context=20, stride=10)
     assert not told["joined"]
     with pytest.raises(UserError, match="differs in stride"):
-        scoring.score(model, slices, replace(SETTLED, context=20, stride=11, share=(2, 2)))
+        score_share(model, slices, (2, 2), context=20, stride=11)
     done = scoring.score(model, slices, replace(SETTLED, context=20, stride=10))
-    told = scoring.score(model, slices, replace(SETTLED, share=(2, 2)))
+    told = score_share(model, slices, (2, 2))
     assert (told["parts_done"], told["joined"]) == (told["num_parts"], True)
     assert done["stride"] == 10
 
