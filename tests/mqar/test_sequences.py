@@ -128,17 +128,6 @@ def test_pairs_take_free_slots_by_the_power_law(power):
     assert chi_square(observed, exact, number) < 50.8, "19 degrees of freedom: exceeded once in ten thousand"
 
 
-def test_the_first_query_of_a_long_sequence_follows_the_power_law():
-    task, number = MqarTask(1024, 16, 0.01, 5), 4000
-    drawn = make_sequences(task, MqarVocabulary(np.arange(1, 100), np.arange(100, 200), 0, ()), range(number))
-    slots = (drawn.places[:, 0] - 32) // 2
-    weights = np.arange(1, 497) ** -0.99
-    edges = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 496]
-    exact = {low: weights[low:high].sum() / weights.sum() for low, high in itertools.pairwise(edges)}
-    observed = {low: int(((slots >= low) & (slots < high)).sum()) for low, high in itertools.pairwise(edges)}
-    assert chi_square(observed, exact, number) < 33.7, "9 degrees of freedom: exceeded once in ten thousand"
-
-
 def test_keys_and_values_are_drawn_evenly():
     task, number = MqarTask(64, 10, 0.01, 2), 3000
     drawn = make_sequences(task, SMALL, range(number))

@@ -10,7 +10,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
-from recallkit.recall.samples import MOST_OF_EACH, VERDICTS, passages, read_samples
+from recallkit.recall.samples import MOST_OF_EACH, passages, read_samples
 from recallkit.recall.tables import RecallTables
 from recallkit.storage import artifacts, schemas
 
@@ -107,7 +107,3 @@ def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
             read_samples(folder, tables)
     finally:
         path.write_bytes(before)
-
-
-def test_verdicts_are_three():
-    assert VERDICTS == ("right", "wrong", "cut")

@@ -239,19 +239,6 @@ def test_the_hub_gives_the_validation_split(tmp_path: Path, monkeypatch: pytest.
         load_rows("fda")
 
 
-def test_tasks_say_what_they_are() -> None:
-    assert {name: task.lm_eval_name for name, task in tasks.TASKS.items()} == {
-        "swde": "swde",
-        "fda": "fda",
-        "squad": "squad_completion",
-        **{name: f"based_{name}" for name in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop")},
-        "metadata": None,
-        "own": None,
-    }
-    assert [task.name for task in tasks.TASKS.values() if not task.is_comparable] == ["metadata", "own"]
-    assert "not comparable" in tasks.TASKS["metadata"].description
-
-
 @pytest.mark.parametrize(("task", "num_rows", "num_documents"), [("swde", 200, 70), ("fda", 200, 68), ("squad", 2000, 2000)])
 def test_real_rows(task: str, num_rows: int, num_documents: int, test_data: Path) -> None:
     loaded = load_rows(task, test_data / "evals")

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from recallkit.errors import UsageError, UserError
-from recallkit.training.presets import PRESETS, Choices, jobs_of, paper_batch
+from recallkit.training.presets import PRESETS, Choices, jobs_of
 
 
 def shapes(parts):
@@ -36,10 +36,6 @@ def test_zoologys_figure_2():
         assert job.batch == {64: 64, 128: 64, 256: 16, 512: 8}[max(trained.length, made.width)]
         assert job.steps == 64 * (100_000 // job.batch)
     assert len(jobs) == len(set(jobs)) == 4 * 4 * 4 * 8
-
-
-def test_batches_are_those_of_the_paper():
-    assert [paper_batch(*shape) for shape in ((64, 64), (255, 128), (256, 64), (64, 256), (512, 64), (64, 512))] == [64, 64, 16, 16, 8, 8]
 
 
 def test_zoologys_figure_6():

@@ -49,10 +49,6 @@ def test_the_seed_decides_and_every_set_has_draws_of_its_own():
     assert not any(one & more for one, more in itertools.combinations(keys, 2))
 
 
-def test_the_power_is_the_papers():
-    assert POWER == 0.1, "Zoology, F.1: alpha = 0.1 for all experiments"
-
-
 def test_gaps_are_drawn_by_the_power_law_one_after_another():
     num, slots = 60_000, 5
     drawn = weighted_draws(num, 2, slots, POWER, torch.Generator().manual_seed(0)).tolist()
