@@ -100,12 +100,7 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 
 def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
     """The content of the manifests of all tables, which differ only in their kinds: the name of each."""
-    missing = [path.name for path in files.values() if not path.is_file()]
-    if missing and "gap.parquet" not in missing:
-        raise UserError(
-            f"compared before {missing[0]} existed, which is missing", where=folder, remedy="run the same `recallkit gap` again"
-        )
-    if missing:
+    if missing := [path.name for path in files.values() if not path.is_file()]:
         raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
     manifests = {name: artifacts.read_manifest(path) for name, path in files.items()}
     for name, manifest in manifests.items():

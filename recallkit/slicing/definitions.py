@@ -132,12 +132,6 @@ The first class is the AR hits.
 """
 
 
-def context_kinds(repeated: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """What of n tokens is in the context, uint8 (n,), in the order of PARTITION: 0 the bigram, 1 the token, 2 nothing; both bool (n,)."""
-    kinds: np.ndarray = (~repeated).view("uint8") + new
-    return kinds
-
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _MOST_SLICES, _LONGEST, _DEEPEST = 16, 500, 8
 _KEYWORDS = ("and", "or", "not", "in", "is", "null", "between", "like", "true", "false")

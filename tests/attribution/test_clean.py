@@ -143,25 +143,3 @@ def test_what_is_told(copied):
         recallkit.write_report(folder, out=page)
         assert share in page.read_text()
         assert ("--clean" in page.read_text()) == clean
-
-
-def test_a_sample_is_told_as_such():
-    ngrams = {"13": {"fraction": 0.01, "sampled": 200, "found": 5}, "50": {"fraction": 0.01, "sampled": 200, "found": 0}}
-    manifest = {"num_rows": 20_000, "in_training": {"tokens": 65, "ar_hits": 3, "of_ar_hits": 600, "ngrams": ngrams}}
-    told = "In the training text: at least 0.3 % of tokens and 0.5 % of AR hits (2.5 % of its 13-grams, as a sample of 1.00 % shows)."
-    assert what_is_copied(manifest) == told
-    assert what_is_copied({"num_rows": 5}) == what_is_copied({"num_rows": 5, "in_training": None}) == ""
-
-
-def test_copies_in_the_demo_text_move_its_shares_little(tmp_path):
-    """docs/slices.md has the same of 100,000 tokens, 3 million of training text, and the models of the zoo."""
-    recallkit.count("demo:train", tmp_path / "counts.duckdb", limit_tokens="1M")
-    text = {"limit_tokens": "40k", "max_count": 2, "seq_len": 256}
-    recallkit.slice("demo:validation", tmp_path / "slices", counts=tmp_path / "counts.duckdb", **text)
-    manifest = manifest_of(tmp_path / "slices")
-    ngrams, marked = manifest["in_training"]["ngrams"]["13"], manifest["in_training"]["tokens"] / manifest["num_rows"]
-    assert ngrams["fraction"] == 1
-    assert 0.002 < ngrams["found"] / ngrams["sampled"] < 0.05
-    assert 0.005 < marked < 0.15
-    shares = [recallkit.gap(*MODELS, slices=tmp_path / "slices", clean=clean).gap["gap_share"][1] for clean in (False, True)]
-    assert 0 < abs(shares[0] - shares[1]) < 0.04  # which documents these are depends on what is installed

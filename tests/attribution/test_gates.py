@@ -100,14 +100,6 @@ def test_a_share_of_no_gap_or_of_a_lead_is_not_judged_and_said_to_be_so(gap):
     assert (status, found["gates"][0]["note"], found["gates"][1]["value"]) == (0, NO_GAP, 0)
 
 
-def test_what_is_not_judged_is_noted_beside_the_printed_tables(home, small_slices, tmp_path, capsys):
-    words = ["gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", tmp_path, "--fail-above", "5 %"]
-    with pytest.raises(SystemExit) as stopped:
-        cli.run([str(word) for word in words])
-    assert not stopped.value.code
-    assert f"--fail-above ar_hit=5%: not judged for control:bigram: {NOT_BEHIND}" in capsys.readouterr().err
-
-
 def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
     row = {"source": "ALL", "model": "m", "void": False, "note": "", "gap_share": math.nan}
     of_all = {**row, "slice": "all", "delta_nll": math.nan}

@@ -38,15 +38,6 @@ def test_a_straight_fall_crosses_where_it_says(start, slope):
         assert found.largest == ENDS[-1][1]
 
 
-@settings(max_examples=50)
-@given(st.floats(2, 8), st.floats(0.2, 2), st.lists(st.floats(-20, 20), min_size=len(ENDS) - 1, max_size=len(ENDS) - 1))
-def test_buckets_of_few_tokens_are_as_if_they_were_not_there(start, slope, wild):
-    wanted = curve([start - slope * place for place in PLACES])
-    few = [bucket._replace(tokens=MIN_TOKENS - 1, excess=nats) for bucket, nats in zip(wanted, wild, strict=False)]
-    assert find_knee([bucket for pair in zip(wanted, [*few, None], strict=True) for bucket in pair if bucket]) == find_knee(wanted)
-    assert find_knee(few) == Knee(None, None, None)
-
-
 def nearest_falling(values, weights):
     """Isotonic regression by its formula: the smallest, over all beginnings, of the largest mean up to any end."""
 
@@ -153,13 +144,3 @@ def test_the_knee_is_in_manifest_json_and_table(compared, small_slices):
     assert told.endswith(", ".join(f"{name} {knee}" for name, knee in knees(tables.by_count).items()) + ".")
     assert curves_table(tables, {"max_count": 20}).caption.endswith(f"\n{told}")
     assert describe_knees(tables.by_count.with_columns(tokens=MIN_TOKENS - 1)) is None
-
-
-@pytest.mark.slow
-def test_a_model_that_recalls_has_a_knee_on_real_text(home):
-    """The cache helps until a bigram is so frequent that the counts alone predict it as well."""
-    from recallkit import builtin
-
-    found = knees(attribution.gap("control:recall", ["control:bigram"], builtin.slices()).by_count)
-    assert 3_000 < found["control:recall"].count < 12_000
-    assert found["control:bigram"].count == 0

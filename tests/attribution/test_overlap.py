@@ -17,12 +17,10 @@ from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, overlap_table
-from recallkit.errors import UserError
 from recallkit.measure import labelled
 from recallkit.measure.classes import IN_NONE
 from recallkit.slicing.definitions import parse_slices
 from recallkit.slicing.view import manifest_of
-from recallkit.storage import artifacts
 from tests.attribution.test_clean import mark
 from tests.attribution.test_slices import texts
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, small_corpus
@@ -128,23 +126,6 @@ def test_it_adds_up_and_is_shown(small_slices, compared):
     page = (compared / "report.html").read_text()
     assert "divided among the slices" in page
     assert IN_NONE in page
-
-
-def test_a_comparison_of_before_is_read_without_and_a_lost_table_is_told(compared, tmp_path):
-    older = tmp_path / "older"
-    older.mkdir()
-    for path in compared.glob("*.parquet"):
-        if path.stem != "by_overlap":
-            manifest = {name: value for name, value in artifacts.read_manifest(path).items() if name != "overlap"}
-            table = pl.read_parquet(path).to_arrow()
-            artifacts.write_parquet(older / path.name, [table], table.schema, manifest)
-    assert read_comparison(older).tables.by_overlap is None
-    assert overlap_table(read_comparison(older).tables) is None
-    for path in compared.glob("*.parquet"):
-        (older / path.name).write_bytes(path.read_bytes())
-    (older / "by_overlap.parquet").unlink()
-    with pytest.raises(UserError, match=r"by_overlap\.parquet"):
-        read_comparison(older)
 
 
 def test_what_is_left_out_counts_for_no_slice(tmp_path):

@@ -73,38 +73,6 @@ ODD = {
 """Rows whose three perplexities imply another share of AR hits than the reference's, in percent, however they were rounded."""
 
 
-def test_averages_of_common_sense_tasks_are_those_of_the_columns_but_for_three():
-    columns = ["lambada", "hellaswag", "piqa", "arc_e", "arc_c", "winogrande"]
-    frame = papers.read_table("based:2").with_columns(ours=pl.mean_horizontal(columns))
-    off = frame.filter((pl.col("ours") - pl.col("average")).abs() > 0.0151).select("group", "model", "average", pl.col("ours").round(2))
-    assert off.rows() == [
-        ("1.3B, 50B", "Based", 53.81, 53.95),
-        ("1.3B, 50B", "Mamba", 53.50, 53.67),
-        ("360M, 30B", "Mamba", 45.62, 45.29),
-    ]
-
-
-def test_averages_of_superglue_are_by_task_then_across_tasks():
-    frame = papers.read_table("based:3")
-    two = [pl.mean_horizontal("cb", "cb_f1"), pl.mean_horizontal("record_f1", "record_em")]
-    ours = frame.with_columns(ours=pl.mean_horizontal("boolq", two[0], "copa", "multirc", two[1], "rte", "wic", "wsc"))
-    off = ours.filter((pl.col("ours") - pl.col("average")).abs() > 0.11).select("model", "shots", "average", pl.col("ours").round(2))
-    assert off.rows() == []
-
-
-def test_tables_of_one_model_agree():
-    """Based's Table 1 repeats the averages of Table 2, and the default of the ablations."""
-    first, second = (papers.read_table(name).with_columns(pl.col("model").str.split(" (").list.first()) for name in ("based:1", "based:2"))
-    both = first.join(second.filter(pl.col("params") != "356m"), on=["group", "model"])
-    assert len(both) == 13
-    assert (both["lm_eval"] == both["average"]).all()
-    default = first.filter(group="360M, 10B", model="Based").select("all", "ar", "other", "swde", "fda").row(0)
-    ablated = papers.read_table("based:6").filter(feature_dim=16, features=153, window=64, convolutions="yes", decay="yes")
-    assert set(ablated.select("all", "ar", "other", "swde", "fda").rows()) == {default}
-    small = papers.read_table("zoology:1").select("group", "model", "all", "ar", "other").rows()
-    assert set(small) <= set(papers.read_table("zoology:4").select("group", "model", "all", "ar", "other").rows())
-
-
 def test_a_table_that_is_not_there_is_named():
     with pytest.raises(UserError, match=r"zoology:9: no such table; give one of zoology:1, .*, or a file"):
         papers.table_path("zoology:9")

@@ -9,7 +9,6 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +21,7 @@ from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
 from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
 from recallkit.errors import UserError
-from recallkit.measure import intervals, labelled
+from recallkit.measure import labelled
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
 from recallkit.slicing.view import manifest_of
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, assert_same, small_corpus
@@ -126,14 +125,6 @@ def test_slices_change_nothing_else(tmp_path, rows_per_group):
     assert [first[name] for name in figures[1:7]] == [hits[name] for name in figures[1:7]]
 
 
-def test_blocks_of_sums_share_their_resamples_and_none_changes_another():
-    rng = np.random.default_rng(0)
-    sums, more = rng.normal(size=(40, 3)), rng.normal(size=(40, 5))
-    both = intervals.resample_totals([sums, more], 30, seed=2)
-    assert (both[0] == intervals.resample_totals([sums], 30, seed=2)[0]).all()
-    assert both[1] == pytest.approx(intervals.draw_weights(np.random.Generator(np.random.PCG64(2)), 30, 40) @ more)
-
-
 NAMES = ("control:recall", "control:bigram", "control:unigram")
 
 
@@ -206,14 +197,6 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     fewer = partition_table(tables, labels, most_columns=1)
     assert len(fewer.headers) == 3
     assert "1 more models" in fewer.caption
-
-
-def test_the_page_shows_slices_and_partition(small_slices, sliced):
-    _, _, folder = sliced
-    recallkit.write_report(folder / "with", slices=small_slices)
-    page = (folder / "with" / "report.html").read_text()
-    for text in ("figure-by_partition", "figure-by_slice", "Tokens where distance &gt; 20.", "<span>copy:k4</span>", "token new, frequent"):
-        assert text in page, text
 
 
 def test_the_command_and_the_function_take_slices(run, small_slices, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import recallkit
-from recallkit import attribution
 from recallkit.attribution.tables import EMPTY_SLICE, SMALL_SOURCE, attribute_gap
 from recallkit.attribution.view import gap_json, print_gap
 from recallkit.config import SCHEMA_VERSION
@@ -286,15 +283,6 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
         assert {rows["code", name][column] for name in SLICES} == {None}
 
 
-@pytest.mark.parametrize("num_bytes", [None, [["ALL", 0, 0]]])
-def test_without_bytes_there_are_no_bits_per_byte(tmp_path, num_bytes):
-    corpus = small_corpus(tmp_path, num_bytes=num_bytes)
-    gap = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20).gap
-    assert gap["bpb_reference"].null_count() == gap["bpb_model"].null_count() == gap.height
-    assert (gap["bytes"].dtype, gap["bpb_model"].dtype) == (pl.Int64, pl.Float64)
-    assert gap["bytes"].null_count() == (gap.height if num_bytes is None else gap.height - 3)
-
-
 @pytest.mark.parametrize("num_bytes", [None, [["ALL", 40, 10]]])
 def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkeypatch, num_bytes):
     monkeypatch.setenv("COLUMNS", "80")
@@ -306,16 +294,6 @@ def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkey
     assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
     row = gap_json(tables, read_manifest(corpus.path), tmp_path / "out")["gap"][0]
     assert row["bpb_model"] == (None if num_bytes is None else pytest.approx(23 / math.log(2) / 40))
-
-
-def test_all_is_the_sum_of_the_sources(tmp_path):
-    corpus = small_corpus(tmp_path)
-    gap = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20).gap
-    for name in SLICES:
-        rows = gap.filter(pl.col("slice") == name)
-        total, sources = rows.filter(pl.col("source") == "ALL"), rows.filter(pl.col("source") != "ALL")
-        assert sources["tokens"].sum() == total["tokens"][0]
-        assert close((sources["delta_nll"] * sources["tokens"]).sum(), total["delta_nll"][0] * total["tokens"][0])
 
 
 def clustered_corpus(folder):
@@ -614,18 +592,6 @@ def test_a_perplexity_beyond_floats_is_infinite_and_the_rest_is_as_ever(tmp_path
     assert pl.read_parquet(tmp_path / "out" / "gap.parquet").equals(tables.gap)
 
 
-def test_tables_are_written_with_the_manifest_and_read_back_the_same(tmp_path):
-    corpus = small_corpus(tmp_path)
-    tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
-    files = artifacts.write_frames(tables, tmp_path / "out", {"schema_version": SCHEMA_VERSION, "max_count": 1250})
-    assert [path.name for path in files] == [f"{name}.parquet" for name in figures(tables)]
-    for path in files:
-        assert pl.read_parquet(path).equals(getattr(tables, path.stem))
-        manifest = read_manifest(path)
-        assert manifest.pop("tables") == read_manifest(files[0])["tables"]
-        assert manifest == {"schema_version": SCHEMA_VERSION, "max_count": 1250, "kind": path.stem}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -641,14 +607,6 @@ def test_scores_of_other_sequences_are_refused(tmp_path, change, message):
         attribute_gap(corpus.path, reference, [model])
     assert str(model) in caught.value.line()
     assert "recallkit score" in caught.value.line()
-
-
-def test_the_remedy_names_the_model_and_the_folder(tmp_path):
-    corpus = small_corpus(tmp_path)
-    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS, sequences_digest="x")
-    with pytest.raises(UserError) as caught:
-        attribute_gap(corpus.path, reference, [model])
-    assert caught.value.remedy == f"score them again with `recallkit score behind --slices {tmp_path} --force`"
 
 
 def rewrite(path, columns, **changes):
@@ -754,47 +712,6 @@ def test_log2_buckets_change_just_above_each_power_of_two():
     assert log2_bucket(np.arange(18)).tolist() == [0, 1, 2, 3, 3, *[4] * 4, *[5] * 8, 6]
     edges = np.array([[2**k, 2**k + 1] for k in range(1, 50)])
     assert (np.diff(log2_bucket(edges.ravel()).reshape(-1, 2).astype(int)) == 1).all()
-
-
-def test_the_gap_by_match_is_that_of_a_group_by_in_polars(small_slices, tmp_path):
-    names = ["control:recall", "control:bigram"]
-    found = attribution.gap(names[0], names[1:], small_slices, tmp_path / "gap").by_match
-    rows = recallkit.tokens(small_slices, {"reference": names[0], "model": names[1]}).with_columns(pl.col("^nll_.*$").cast(pl.Float64))
-    low = pl.when(pl.col("match_length") < 4).then("match_length").otherwise(2 ** pl.col("match_length").log(2).floor())
-    sums = pl.col("nll_reference", "nll_model").sum(), (pl.col("nll_model") - pl.col("nll_reference")).sum().alias("gap")
-    expected = rows.group_by("ar_hit", low=low.cast(pl.Int64)).agg(pl.len().alias("tokens"), *sums)
-    expected = expected.sort("ar_hit", "low", descending=[True, False]).collect()
-    assert found.select("ar_hit", "low", "tokens").rows() == expected.select("ar_hit", "low", "tokens").rows()
-    assert {0, 1, 2, 3, 4} <= set(found["low"])
-    assert found["high"].to_list() == [low if low < 4 else 2 * low - 1 for low in found["low"]]
-    assert found["nll_model"].to_list() == pytest.approx((expected["nll_model"] / expected["tokens"]).to_list(), rel=1e-9)
-    assert found["gap_share"].to_list() == pytest.approx((expected["gap"] / expected["gap"].sum()).to_list(), rel=1e-9)
-    assert found["share_of_tokens"].sum() == pytest.approx(1)
-    assert pl.read_parquet(tmp_path / "gap" / "by_match.parquet").equals(found)
-
-
-@pytest.fixture
-def old_slices(small_slices, tmp_path) -> Path:
-    """Slices as they were made before there was a column `context_class`."""
-    folder = Path(shutil.copytree(small_slices, tmp_path / "old", ignore=shutil.ignore_patterns("gap", "scores")))
-    table, manifest = pq.read_table(folder / "tokens.parquet").drop_columns("context_class"), read_manifest(folder / "tokens.parquet")
-    write_parquet(folder / "tokens.parquet", [table], table.schema, manifest)
-    return folder
-
-
-def test_old_slices_are_refused_in_one_line_and_sliced_again(run, old_slices, small_slices):
-    for command in (("gap", "control:recall", "control:bigram", "--slices", old_slices), ("tokens", old_slices, "--sequence", 0)):
-        done = run(*command)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert len(done.stderr.splitlines()) == 1
-        assert done.stderr.endswith("tokens.parquet: sliced before context_class existed; slice again with --force\n")
-    assert not (old_slices / "gap").exists()
-    assert not (old_slices / "scores").exists(), "told before models are scored"
-    made = small_slices.parent
-    given = (made / "valid.jsonl", made / "other.jsonl", "--counts", made / "counts.duckdb", "--max-count", 20, "--seq-len", 64)
-    again = run("slice", *given, "-o", old_slices, "--force")
-    assert again.returncode == 0, again.stderr
-    assert pq.read_table(old_slices / "tokens.parquet").equals(pq.read_table(small_slices / "tokens.parquet"))
 
 
 def test_totals_do_not_depend_on_how_resamples_are_blocked(monkeypatch):

@@ -13,7 +13,6 @@ from recallkit import counting, slicing
 from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import NgramHashes
-from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from recallkit.slicing.copies import CopyFinder
 from tests.conftest import made_up_texts, write_jsonl
@@ -99,14 +98,6 @@ def test_text_that_shares_nothing_has_no_copies(tmp_path):
     assert manifest["in_training"]["ngrams"]["13"]["found"] == 0 < manifest["in_training"]["ngrams"]["13"]["sampled"]
 
 
-def test_text_that_is_all_copied_is_all_marked(tmp_path):
-    texts = made_up_texts(10, 300, seed=1)
-    tokens, manifest = sliced(tmp_path, texts, texts)
-    assert (tokens["in_training"] == 50).all()
-    for ngrams in manifest["in_training"]["ngrams"].values():
-        assert ngrams == {"fraction": 1.0, "sampled": ngrams["found"], "found": ngrams["sampled"]}
-
-
 def test_a_copied_document_among_others_is_marked_from_end_to_end(tmp_path):
     train, valid = made_up_texts(10, 300, seed=1), made_up_texts(10, 300, seed=2)
     tokens, _ = sliced(tmp_path, train, [*valid[:4], train[3], *valid[4:]])
@@ -123,12 +114,3 @@ def test_without_hashes_nothing_is_known_of_copies(tmp_path):
     again, manifest = sliced(tmp_path, texts, texts)
     assert again["in_training"].null_count() == 0
     assert again.drop("in_training").equals(tokens.drop("in_training"))
-
-
-def test_labels_without_hashes_are_not_taken_for_labels_with_them(tmp_path):
-    texts = made_up_texts(5, 100, seed=1)
-    sliced(tmp_path, texts, texts, hashes=0)
-    counting.count(TextOptions([str(tmp_path / "train.jsonl")], "train"), tmp_path / "more.duckdb")
-    text = TextOptions([str(tmp_path / "valid.jsonl")], "validation")
-    with pytest.raises(UserError, match="differs in hashes"):
-        slicing.slice_text(text, tmp_path / "slices", counts=tmp_path / "more.duckdb", seq_len=64)

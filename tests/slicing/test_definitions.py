@@ -22,7 +22,6 @@ from recallkit.slicing.definitions import (
     PARTITION,
     SLICES,
     STANDARD,
-    context_kinds,
     members,
     parse_slice,
     parse_slices,
@@ -203,16 +202,6 @@ def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
         "a=repeated",
     ]
     assert {slice_.name for slice_ in STANDARD} == {"all", "ar_hit", "other", "repeated"}
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9)), min_size=1, max_size=40))
-def test_kinds_of_context_are_those_of_the_partition(tokens):
-    repeated, new, counts = (np.array(column) for column in zip(*tokens, strict=True))
-    new &= ~repeated
-    classes = np.where(repeated, "bigram", np.where(new, "new", "token"))
-    rows = pa.table({"repeated": repeated, "context_class": classes, "train_count": counts})
-    codes = 2 * context_kinds(repeated, new) + (counts > 5)
-    assert [(codes == place).tolist() for place in range(6)] == [mask.tolist() for mask in members(PARTITION, rows, 5)]
 
 
 def ngrams_reference(ids: list[int], size: int) -> list[bool]:

@@ -12,10 +12,8 @@ import pytest
 import zstandard
 
 from recallkit import counting, slicing
-from recallkit.counting.bigrams import needed_bigrams
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.slicing import labels as slices_stage
 from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import LAYOUTS
@@ -196,21 +194,6 @@ def test_without_counts_rarity_is_unknown_not_false(tmp_path):
     assert summarise_slices(tmp_path / "slices" / "tokens.parquet")["ar_hits"].to_list() == [None, None]
 
 
-def test_a_match_is_as_long_as_the_context_that_stood_there_too(small_slices):
-    tokens = pl.read_parquet(small_slices / "tokens.parquet")
-    assert tokens.schema["match_length"] == pl.Int32
-    assert tokens["match_length"].null_count() == 0
-    assert ((tokens["match_length"] >= 1) == tokens["repeated"]).all()
-    longer = tokens.select(pl.col("match_length").diff().over("sequence")).to_series()
-    assert longer.max() == 1
-
-
-def test_needed_bigrams_are_those_of_the_sequences(small_slices):
-    tokens = pl.read_parquet(small_slices / "tokens.parquet")
-    pairs = set(zip(tokens["prev_token"], tokens["token"], strict=True))
-    assert {(int(k) >> 32, int(k) & 0xFFFFFFFF) for k in needed_bigrams(small_slices / "sequences.parquet")} == pairs
-
-
 def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, tmp_path):
     train = [str(small_slices.parent / "train.jsonl")]
     meta = counting.count(TextOptions(train, "train"), tmp_path / "only.duckdb", only=small_slices)
@@ -278,14 +261,6 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
     expected = {source: [len("".join(documents).encode()), None] for source, documents in texts.items()}
     assert num_bytes_of(tmp_path / "slices") == {"ALL": [sum(whole for whole, _ in expected.values()), None], **expected}
     assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")
-
-
-def test_only_the_largest_sources_have_bytes_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(slices_stage, "MAX_RESAMPLED_SOURCES", 2)
-    shards = [str(write_jsonl(tmp_path / f"{n}.jsonl", ["a b " * n], f"s{n}")) for n in (3, 9, 2, 7)]
-    slicing.slice_text(TextOptions(shards, "validation", tokenizer="bytes"), tmp_path / "slices", counts=None)
-    # An end token, a newline, for each document; the stream's first byte is not predicted.
-    assert num_bytes_of(tmp_path / "slices") == {"ALL": [4 * (3 + 9 + 2 + 7) + 4 - 1, None], "s7": [29, None], "s9": [37, None]}
 
 
 def test_a_tokenizer_without_bytes_has_no_count_of_them(tmp_path):

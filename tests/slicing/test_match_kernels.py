@@ -77,11 +77,6 @@ def test_an_example_by_hand():
     assert matched([ids]) == by_definition(ids) == longest_matches_reference(ids) == expected
 
 
-def test_overlaps_count_as_they_do_for_bigrams():
-    assert matched([[7, 7, 7, 7, 7]]) == [0, 1, 2, 3]
-    assert matched([[7, 8, 7, 8, 7]]) == [0, 0, 1, 2]
-
-
 @settings(max_examples=150)
 @given(ids_of)
 def test_reference_and_automaton_are_the_definition(ids):
@@ -152,41 +147,6 @@ def test_a_million_ids_with_few_distinct_ones(name):
     assert (np.diff(found) <= 1).all()
 
 
-class Counted:
-    """Ids that count how often one is read."""
-
-    def __init__(self, ids: np.ndarray) -> None:
-        self.ids, self.size, self.reads = ids.tolist(), ids.size, 0
-
-    def __getitem__(self, place: int) -> int:
-        assert 0 <= place < self.size, "beyond the sequence"
-        self.reads += 1
-        return self.ids[place]
-
-
-@pytest.mark.parametrize("name", hostile(10))
-@pytest.mark.parametrize("size", [500, 4000])
-def test_the_quick_path_gives_up_after_its_budget_and_the_rest_reads_each_id_a_few_times(name, size):
-    ids = hostile(size)[name]
-    distance = label_bigrams(ids.astype(np.uint32), np.array([0, size]))[0]
-    counted, lengths = Counted(ids), np.full(size - 1, -1, np.int32)
-    gave_up = np.zeros(1, bool)
-    match_kernels._match_range.py_func(counted, [0, size], 0, 1, distance.tolist(), 8, lengths, gave_up)
-    done = not gave_up[0]
-    assert done == (lengths >= 0).all()
-    assert counted.reads <= 2 * (8 * size + longest_step(lengths)) + 4 * size
-    if name == "binary":
-        assert not done, "a quadratic number of steps, were it not for the budget"
-    counted = Counted(ids)
-    match_kernels._common_prefixes.py_func(counted, *match_kernels._sort_suffixes(ids.astype(np.uint32)))
-    assert counted.reads <= 4 * size
-
-
-def longest_step(lengths: np.ndarray) -> int:
-    """What one comparison may take beyond the budget: the budget is looked at between comparisons."""
-    return int(lengths.max(initial=0)) + 2
-
-
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_offsets_may_begin_anywhere_and_ids_be_of_either_width(dtype, num_threads):
@@ -194,19 +154,3 @@ def test_offsets_may_begin_anywhere_and_ids_be_of_either_width(dtype, num_thread
     offsets = np.array([2, 6, 7, 11])
     distance = label_bigrams(ids, offsets)[0]
     assert longest_matches(ids, offsets, distance, num_threads=num_threads).tolist() == [0, 0, 1, 0, 1, 2]
-
-
-@pytest.mark.usefixtures("steps")
-def test_real_text_agrees_with_labels_and_the_automaton(small_slices):
-    """And what always holds: a match where the bigram is repeated and nowhere else, at most one longer than the one before."""
-    import polars as pl
-
-    frame = pl.read_parquet(small_slices / "sequences.parquet", columns=["tokens"])
-    sequences = frame["tokens"].to_list()
-    offsets = np.cumsum([0, *map(len, sequences)])
-    ids = np.concatenate(sequences).astype(np.uint32)
-    distance = label_bigrams(ids, offsets)[0]
-    found = longest_matches(ids, offsets, distance)
-    assert found.tolist() == [n for one in sequences for n in by_automaton(one)]
-    assert ((found >= 1) == (distance > 0)).all()
-    assert found.max() >= 5

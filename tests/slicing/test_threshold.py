@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import recallkit
 from recallkit import counting, slicing
@@ -37,14 +35,6 @@ def of(num_tokens: int) -> SimpleNamespace:
 )
 def test_the_papers_rate_where_it_is_resolved(num_tokens, found):
     assert RareCount().resolve(of(num_tokens)) == found
-
-
-@settings(max_examples=50)
-@given(st.integers(0, 10**13), st.integers(0, 10**9))
-def test_more_training_text_never_lowers_the_default(num_tokens, more):
-    fewer, greater = RareCount().resolve(of(num_tokens)).max_count, RareCount().resolve(of(num_tokens + more)).max_count
-    assert LEAST_COUNT <= fewer <= greater
-    assert greater == LEAST_COUNT or greater / (num_tokens + more) <= 125 / 1e9
 
 
 def test_what_is_given_is_kept():
@@ -170,13 +160,6 @@ def test_the_default_is_recorded_reused_and_warned_of(invoke, made):
     assert found["warning"] in " ".join(table.split())
 
 
-def test_labels_of_another_threshold_are_not_reused(invoke, made):
-    assert invoke(*slice_into(made, "old", "--max-count", 1250))[0] == 0
-    status, _, err = invoke(*slice_into(made, "old"))
-    assert status == 1
-    assert "already made with other options (differs in max_count)" in " ".join(err.split())
-
-
 def test_a_rate_of_little_text_is_one_line(invoke, made):
     status, out, err = invoke(*slice_into(made, "rate", "--max-rate", 125))
     assert (status, out) == (1, "")
@@ -203,12 +186,3 @@ def test_without_counts_there_is_no_threshold(made):
     text = TextOptions([str(made / "text.jsonl")], "validation")
     manifest = slicing.slice_text(text, made / "bare", counts=None, seq_len=64)
     assert (manifest["max_count"], manifest["threshold"]) == (1250, None), "as labels of before there was a rule"
-
-
-def test_the_built_in_slices_say_nothing_of_their_threshold(made, home, capsys):
-    """`quiet`: nobody chose it."""
-    text = TextOptions([str(made / "text.jsonl")], "validation")
-    slicing.slice_text(text, made / "quiet", counts=made / "counts.duckdb", seq_len=64, quiet=True)
-    assert "rare" not in capsys.readouterr().err
-    slicing.slice_text(text, made / "loud", counts=made / "counts.duckdb", seq_len=64)
-    assert "rare: seen at most 5 times" in capsys.readouterr().err

@@ -19,9 +19,8 @@ from recallkit import attribution
 from recallkit.errors import UserError
 from recallkit.measure.labelled import open_tokens
 from recallkit.slicing import words
-from recallkit.slicing.definitions import members, parse_slice, parse_slices
-from recallkit.slicing.words import fold_word, kind_of_word, label_words, make_words, needed_columns
-from recallkit.storage import artifacts
+from recallkit.slicing.definitions import members, parse_slices
+from recallkit.slicing.words import fold_word, kind_of_word, label_words, make_words
 from recallkit.text.vocabulary import DocumentText
 
 END = b"<end>"
@@ -238,17 +237,6 @@ def test_batches_that_begin_within_a_sequence_have_the_words_of_their_rows(slice
     assert parts.gap["tokens"].equals(whole.gap["tokens"])
 
 
-def test_training_counts_are_read_on_across_row_groups(tmp_path):
-    table = pa.table({"train_count": pa.array([3, None, 5, 2**40, 7], pa.int64())})
-    pq.write_table(table, tmp_path / "tokens.parquet", row_group_size=2)
-    counts = words._TrainCounts(tmp_path / "tokens.parquet")
-    assert counts.next(0).tolist() == []
-    first, rest = counts.next(3), counts.next(2)
-    assert (first[0], np.isnan(first[1]), first[2], rest.tolist()) == (3, True, 5, [2**40, 7])
-    with pytest.raises(UserError, match="fewer tokens than in the sequences"):
-        counts.next(1)
-
-
 @pytest.fixture
 def copied(slices, tmp_path):
     """The slice directory, with its files as links, one of which a test may replace."""
@@ -269,15 +257,6 @@ def test_what_cannot_be_read_is_one_line(copied):
         make_words(copied)
 
 
-def test_a_table_of_fewer_rows_is_refused(copied):
-    path = copied / "words.parquet"
-    table, manifest = pq.read_table(path), artifacts.read_manifest(path)
-    path.unlink()
-    artifacts.write_parquet(path, [table.slice(1)], table.schema, {**manifest, "num_rows": len(table) - 1})
-    with pytest.raises(UserError, match="words of other tokens"):
-        attribution.gap(*MODELS, copied, given=parse_slices(["folded"]))
-
-
 def test_a_tokenizer_without_bytes_is_refused(copied, monkeypatch):
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -285,12 +264,3 @@ def test_a_tokenizer_without_bytes_is_refused(copied, monkeypatch):
     monkeypatch.setattr(TextTokenizer, "document_text", None)
     with pytest.raises(UserError, match="have no bytes of their own"):
         make_words(copied)
-
-
-def test_columns_of_words_are_asked_for_by_slices_that_name_them():
-    assert needed_columns([parse_slice(name) for name in ("ar_hit", "copy:k3", "repeated")]) == ()
-    assert needed_columns([parse_slice("folded"), parse_slice("x=word_count = 3"), parse_slice("rare_word")]) == (
-        "word_repeated",
-        "word_folded",
-        "word_count",
-    )
