@@ -255,17 +255,16 @@ def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
     return result
 
 
-def write_inputs(folder: Path, tasks: list[str]) -> None:
+def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
     """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
     from recallkit.counting import count
     from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
 
     tiled = folder / "tiled.npy"
-    num_tokens = TABLE_TOKENS if "lookup" in tasks else NUM_TOKENS
-    counting.write_ids(tiled, num_tokens)
+    counting.write_ids(tiled, max(TABLE_TOKENS, num_tokens) if "lookup" in tasks else num_tokens)
     ids = np.load(tiled, mmap_mode="r")
     # uint32, as sequences.parquet holds them.
-    np.save(folder / "ids.npy", ids[:NUM_TOKENS].astype(np.uint32))
+    np.save(folder / "ids.npy", ids[:num_tokens].astype(np.uint32))
     if "lookup" in tasks:
         counter = BigramCounter(num_threads=NUM_THREADS)
         chunks = (ids[begin : begin + counting.CHUNK_TOKENS] for begin in range(0, ids.size, counting.CHUNK_TOKENS))
@@ -292,14 +291,14 @@ def median(rows: list[dict[str, Any]], field: str) -> float:
     return float(statistics.median(row[field] for row in rows))
 
 
-def report(task: str, results: dict[str, list[dict[str, Any]]]) -> None:
+def report(task: str, results: dict[str, list[dict[str, Any]]], num_tokens: int) -> None:
     """Medians, ratios to ours at 2 threads, and whether the target is met."""
     first = next(iter(results))
     seconds = {method: median(rows, "seconds") for method, rows in results.items()}
     print(f"\n{task:28}{'seconds':>9}{'min':>8}{'max':>8}{'M/s':>8}{'ours/its':>10}{'extra MB':>10}")
     for method, rows in results.items():
         times = [row["seconds"] for row in rows]
-        line = f"{method:28}{seconds[method]:9.3f}{min(times):8.3f}{max(times):8.3f}{NUM_TOKENS / 1e6 / seconds[method]:8.1f}"
+        line = f"{method:28}{seconds[method]:9.3f}{min(times):8.3f}{max(times):8.3f}{num_tokens / 1e6 / seconds[method]:8.1f}"
         print(line + f"{seconds[method] / seconds[first]:10.2f}{median(rows, 'extra_mb'):10.0f}")
     digests = {row["digest"] for rows in results.values() for row in rows}
     assert len(digests) == 1, f"{task}: results differ"
@@ -325,6 +324,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--repeats", type=int, default=5, help="processes a method")
     options.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, lookup, slice")
+    options.add_argument("--tokens", type=int, default=NUM_TOKENS, help="ids that are labelled and looked up")
     options.add_argument("--task", help=argparse.SUPPRESS)
     options.add_argument("--method", help=argparse.SUPPRESS)
     options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -333,15 +333,15 @@ def main() -> None:
         print(json.dumps(measure(given.task, given.method, given.folder)))
         return
     with tempfile.TemporaryDirectory() as name:
-        write_inputs(Path(name), given.only)
+        write_inputs(Path(name), given.only, given.tokens)
         loads = "/".join(f"{load:.1f}" for load in os.getloadavg())
-        print(f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load {loads}; {NUM_TOKENS:,} GPT-2 ids")
+        print(f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load {loads}; {given.tokens:,} GPT-2 ids")
         if "lookup" in given.only:
             print(
                 f"{np.load(Path(name) / 'keys.npy', mmap_mode='r').size:,} distinct bigrams in the table; {given.repeats} repeats, medians"
             )
         for task, results in repeats_of(given.only, given.repeats, Path(name)):
-            report_slice(results) if task == "slice" else report(task, results)
+            report_slice(results) if task == "slice" else report(task, results, given.tokens)
     print(f"\nload after {os.getloadavg()[0]:.1f}")
 
 

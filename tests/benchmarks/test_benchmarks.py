@@ -33,7 +33,7 @@ SMALLEST = {
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
     "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
     "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64 --no-scan",
-    "slicing": "--repeats 1 --only labels",
+    "slicing": "--repeats 1 --only labels --tokens 500000",
     "table": "--quick --only read gap bigrams scoring eval-recall generate",
     "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
 }
