@@ -163,9 +163,9 @@ class _Losses:
 
 def _specific_intervals(sums: RowSums, hits: int, first: int, num_resamples: int, seed: int) -> np.ndarray:
     """Intervals (2, m) of the mean loss of row `hits` less that of row `first`, both resampled together."""
-    rows, held = [hits, first], sums.tokens.any(axis=1)
-    losses = sums.nlls[1:, held][..., rows] - sums.nlls[:1, held][..., rows]  # (m, g, 2)
-    [drawn] = resample_totals([np.hstack([sums.tokens[held][:, rows], *losses])], num_resamples, seed)
+    rows = [hits, first]
+    losses = sums.nlls[1:][..., rows] - sums.nlls[:1][..., rows]  # (m, g, 2)
+    [drawn] = resample_totals([np.hstack([sums.tokens[:, rows], *losses])], num_resamples, seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = drawn[:, 2:].reshape(num_resamples, -1, 2) / drawn[:, None, :2]
     return expanded_interval(means[..., 0] - means[..., 1], sums.effective[rows].min(), sums.freedom[rows].min())

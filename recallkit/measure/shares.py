@@ -165,11 +165,7 @@ def gap_intervals(
     degrees of freedom.
     """
     names = list(tables)
-    held = tables[names[0]].tokens.any(axis=1)  # a document may have no token
-    blocks = [
-        np.hstack([of.tokens[held], *(nll[held] - of.nlls[0][held] for nll in of.nlls[1:])])  # (g, (1 + m) K)
-        for of in tables.values()
-    ]
+    blocks = [np.hstack([of.tokens, *(nll - of.nlls[0] for nll in of.nlls[1:])]) for of in tables.values()]  # (g, (1 + m) K)
     totals = dict(zip(names, resample_totals(blocks, num_resamples, seed), strict=True))
     found = {}
     drawn = {name: totals[name].reshape(num_resamples, len(of.nlls), of.tokens.shape[1]) for name, of in tables.items()}

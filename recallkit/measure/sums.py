@@ -45,6 +45,10 @@ class RowSums:
         """These rows alone."""
         return RowSums(*(getattr(self, field.name)[..., rows] for field in fields(self)))
 
+    def of_groups(self, held: np.ndarray) -> RowSums:
+        """The sums of these groups alone, bool (g,), which have all tokens."""
+        return replace(self, tokens=self.tokens[held], nlls=self.nlls[:, held])
+
 
 @dataclass(frozen=True, slots=True)
 class Entries:
@@ -304,7 +308,9 @@ def _by_source(rows: Mapping[str, Rows], tables: dict[str, RowSums], entries: En
     num_places = int(places.max()) + 1  # beyond the largest, all others share the last
     apart = Adding(np.kron(np.eye(num_places, dtype=bool), unions), groups, num_nlls)
     apart.add(replace(entries, code=places[source] * num_classes + entries.code))
-    return Sums(rows, tables, names, by_source, [names[place] for place in largest], apart.finish())
+    held: np.ndarray = together.tokens.any(axis=1)  # a document may have no token
+    tables = {name: of.of_groups(held) for name, of in tables.items()}
+    return Sums(rows, tables, names, by_source, [names[place] for place in largest], apart.finish().of_groups(held))
 
 
 def _beside(left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -153,6 +153,7 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     from recallkit.intervening.changed_text import ChangedText
     from recallkit.measure.labelled import open_tokens
     from recallkit.scoring.run import score_path
+    from recallkit.slicing.definitions import SLICES
     from recallkit.storage import artifacts
     from recallkit.text.corpus import open_corpus
 
@@ -169,7 +170,8 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     [path] = slices.glob("intervene/text-*/samples.parquet")
     changed = ChangedText(path.parent, pl.read_parquet(path), artifacts.read_manifest(path))
     known = changed.samples.with_columns(number=pl.int_range(pl.len())).filter(excluded="")
-    text = intervening_tables.read_text(labelled, [score_path(slices, m) for m in models], changed.samples["row"].to_numpy(), asked)
+    given = [SLICES[name] for name in asked]
+    text = intervening_tables.read_text(labelled, [score_path(slices, m) for m in models], changed.samples["row"].to_numpy(), given)
     values = intervening_tables.read_values(known, text.sampled, changed, [score_path(changed.folder, model) for model in models])
     name = f"intervene, {SAMPLES} samples of each slice, at most {SHORT:,} characters of each"
     yield Population(name, len(text.document), partial(measure_intervention, models, known, values, text, itertools.count()))
