@@ -308,7 +308,7 @@ def _by_source(rows: Mapping[str, Rows], tables: dict[str, RowSums], entries: En
     num_places = int(places.max()) + 1  # beyond the largest, all others share the last
     apart = Adding(np.kron(np.eye(num_places, dtype=bool), unions), groups, num_nlls)
     apart.add(replace(entries, code=places[source] * num_classes + entries.code))
-    held: np.ndarray = together.tokens.any(axis=1)  # a document may have no token
+    held = together.tokens.sum(axis=1) > 0  # a document may have no token
     tables = {name: of.of_groups(held) for name, of in tables.items()}
     return Sums(rows, tables, names, by_source, [names[place] for place in largest], apart.finish().of_groups(held))
 

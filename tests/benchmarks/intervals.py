@@ -200,7 +200,7 @@ def measure_intervention(models: Any, known: pl.DataFrame, values: np.ndarray, t
     rows = np.concatenate(kept)
     asked = known[places[rows]].with_columns(document=pl.Series(owner[rows]), weight=pl.Series(np.concatenate(weights)))
     drawn = replace(text, document=np.arange(len(documents)), tokens=text.tokens[documents], nlls=text.nlls[:, documents])
-    measured = Measured(models, asked, values[:, places[rows]], drawn, Documents(drawn.document, 2000, 0))
+    measured = Measured(models, asked, values[:, places[rows]], drawn, Documents(drawn.document, 2000, 0), None)
     figures = {}
     for slice_ in text.slices:
         [row, _] = measured.means(asked["slice"] == slice_)
