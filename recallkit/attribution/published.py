@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError, lacks_resources
 from recallkit.measure.shares import WholeGap, clipped_share, enrichment
-from recallkit.storage.given_files import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,7 +249,6 @@ def _read_frame(table: Path) -> pl.DataFrame:
     """The table as text (CSV, TSV) or as it is (Parquet), with column names in lower case."""
     import polars as pl
 
-    check_name(table)
     try:
         if table.suffix == ".parquet":
             frame = pl.read_parquet(table, glob=False)

@@ -50,7 +50,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
             _insert_all(connection, counted)
             connection.execute("CHECKPOINT")
         meta[TIMINGS] = timings.to_json()
-        facts = artifacts.with_checksum(meta)
+        facts = artifacts.with_digest(meta)
         connection.executemany(db.query("counts/insert_fact"), [{"key": k, "value": json.dumps(v)} for k, v in facts.items()])
         connection.execute("CHECKPOINT")
     return meta

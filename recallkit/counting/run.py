@@ -72,7 +72,7 @@ def count(
 
 def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     """Writes the bigrams of a counts table to Parquet; an existing file with others is replaced only with `force`."""
-    artifacts.check_replaceable(parquet, artifacts.PARQUET_MAGIC)
+    artifacts.check_replaceable(parquet)
     table = open_counts(counts)
     if parquet.exists() and not force:
         if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, seals
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,7 +88,7 @@ class RunFiles:
         return self.is_whole(run) and self._checksums(run.stem) == list(run.checksums)
 
     def _checksums(self, stem: str) -> list[str]:
-        return [seals.file_checksum(path) for path in self.paths(stem)]
+        return [artifacts.describe(path)["sha256"] for path in self.paths(stem)]
 
     def load(self, run: SavedRun) -> Run:
         """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""

@@ -12,11 +12,10 @@ import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts, db, ownership
-from recallkit.storage.ownership import DATABASE_MAGIC
+from recallkit.storage import artifacts, db
+from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import Result
 from recallkit.storage.schemas import check_manifest
-from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -199,7 +198,7 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"its meta is damaged (at {key})", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
-    meta = check_manifest(artifacts.without_checksum(meta, path), path)
+    meta = check_manifest(artifacts.without_digest(meta, path), path)
     if missing := sorted({"id", "num_tokens", "num_bigrams"} - meta.keys()):
         raise DamagedError(f"its meta has no field {missing[0]}", where=path, remedy=_AGAIN)
     return meta
@@ -274,5 +273,5 @@ def _reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         if lacks_resources(error):
             raise
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        remedy = "make it again with --force" if ownership.is_ours(path, DATABASE_MAGIC, at=8) else "name one that `recallkit count` made"
+        remedy = "make it again with --force" if db.is_ours(path) else "name one that `recallkit count` made"
         raise UserError(f"not a readable counts table ({first_line})", where=path, remedy=remedy) from error

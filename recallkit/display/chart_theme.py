@@ -287,32 +287,33 @@ def _wrapped(run: list[ET.Element]) -> ET.Element:
 
 
 def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Writes each picture as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, atomically; returns the files.
+    """Writes each picture as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, members of the folder's list; returns the files.
 
     Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
     """
-    paths = {folder / f"{figure.name}{ending}": figure for figure in figures for ending in ENDINGS}
-    for path in paths:
-        check_picture(path)
-    for path, figure in paths.items():
-        save_figure(figure, path)
-    return list(paths)
+    pictures = {f"{figure.name}{ending}": figure for figure in figures for ending in ENDINGS}
+    with artifacts.adding_members(folder, pictures) as new:
+        for name, figure in pictures.items():
+            (new / name).write_bytes(_drawing(figure, (new / name).suffix))
+    return [folder / name for name in pictures]
 
 
 def check_picture(path: Path) -> None:
     """Raises UserError if `path` has another suffix, or is a file that recallkit did not write."""
     if path.suffix not in ENDINGS:
         raise UserError(f"charts cannot be written as {path.suffix or 'that'}", where=path, remedy="use .svg, .png or .pdf")
-    head, at = {".svg": (SVG_HEAD, 0), ".png": (PNG_HEAD, PNG_HEAD_AT), ".pdf": (PDF_HEAD, 0)}[path.suffix]
-    artifacts.check_replaceable(path, head, at=at)
+    artifacts.check_replaceable(path)
 
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Writes one chart as SVG, PNG or PDF, by the suffix of `path`, atomically. Raises UserError as `check_picture` does."""
     check_picture(path)
-    drawing = _svg_file(figure) if path.suffix == ".svg" else _png_file(figure) if path.suffix == ".png" else _pdf_file(figure)
-    with artifacts.replacing(path) as temporary:
-        temporary.write_bytes(drawing)
+    with artifacts.adding_members(path.parent, [path.name]) as new:
+        (new / path.name).write_bytes(_drawing(figure, path.suffix))
+
+
+def _drawing(figure: Figure, ending: str) -> bytes:
+    return _svg_file(figure) if ending == ".svg" else _png_file(figure) if ending == ".png" else _pdf_file(figure)
 
 
 @lru_cache(maxsize=1)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD
 from recallkit.events import strict
 from recallkit.storage import artifacts
 
@@ -67,31 +66,30 @@ def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
 def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Writes each frame of `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
 
-    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for; each file atomically.
+    `tables` is a dataclass of polars frames, or a mapping of names to them. Only the formats asked for,
+    as members of the folder's `manifest.json`.
     Numbers are written in full precision; a null is empty in CSV and null in JSON, where non-finite numbers are null, too.
-    Returns the files. Raises UserError, before anything is written, if a file of that name was not written by this function.
+    Returns the files. Raises UserError, before anything is written, if recallkit did not write a file of that name.
     """
     if not formats:
         return []
-    files = dict(_contents(tables, shown, folder, formats))
-    for path, (head, _) in files.items():
-        artifacts.check_replaceable(path, head.encode())
-    for path, (_, text) in files.items():
-        with artifacts.replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8", newline="")
-    return list(files)
+    files = _contents(tables, shown, formats)
+    with artifacts.adding_members(folder, list(files)) as new:
+        for name, text in files.items():
+            (new / name).write_text(text, encoding="utf-8", newline="")
+    return [folder / name for name in files]
 
 
-def _contents(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[tuple[Path, tuple[str, str]]]:
-    """Each file with its first bytes and its content, format by format."""
+def _contents(tables: Any, shown: Mapping[str, Table], formats: Sequence[str]) -> dict[str, str]:
+    """Each file's content by its name, format by format."""
     frames = frames_of(tables)
-    made: dict[str, dict[str, tuple[str, str]]] = {
-        "csv": {name: (frame.clear().write_csv(), _csv(frame)) for name, frame in frames.items()} if "csv" in formats else {},
-        "json": {name: (_JSON_HEAD, _json(name, frame)) for name, frame in frames.items()} if "json" in formats else {},
-        "md": {name: (MARKDOWN_HEAD, table.markdown()) for name, table in shown.items()} if "md" in formats else {},
-        "tex": {name: (LATEX_HEAD, table.latex(name)) for name, table in shown.items()} if "tex" in formats else {},
+    made: dict[str, dict[str, str]] = {
+        "csv": {name: _csv(frame) for name, frame in frames.items()} if "csv" in formats else {},
+        "json": {name: _json(name, frame) for name, frame in frames.items()} if "json" in formats else {},
+        "md": {name: table.markdown() for name, table in shown.items()} if "md" in formats else {},
+        "tex": {name: table.latex(name) for name, table in shown.items()} if "tex" in formats else {},
     }
-    return [(folder / f"{name}.{ending}", content) for ending in formats for name, content in made[ending].items()]
+    return {f"{name}.{ending}": content for ending in formats for name, content in made[ending].items()}
 
 
 def _csv(frame: pl.DataFrame) -> str:
@@ -102,10 +100,7 @@ def _csv(frame: pl.DataFrame) -> str:
     return frame.with_columns(pl.when(is_formula).then("'" + names).otherwise(names).name.keep()).write_csv()
 
 
-_JSON_HEAD = '{"made_by": "recallkit"'
-
-
 def _json(name: str, frame: pl.DataFrame) -> str:
     """One row per line."""
     lines = ",\n".join(json.dumps(strict(row), ensure_ascii=False, allow_nan=False) for row in frame.iter_rows(named=True))
-    return f'{_JSON_HEAD}, "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'
+    return f'{{"made_by": "recallkit", "table": {json.dumps(name)}, "rows": [\n{lines}\n]}}\n'

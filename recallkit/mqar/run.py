@@ -201,10 +201,9 @@ def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) ->
         _make_parts(asked, task_of(options, pairs), journal, parts, int(batch_tokens), timings)
         facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
         manifest = {**result.stamp(), **facts}
-        with artifacts.replacing_together(result.path.parent) as staged:
-            files = MqarFiles(staged / result.path.name, *result.others)
+        with result.writing(manifest, timings) as new:
+            files = MqarFiles(new / result.path.name, *result.others)
             join_parts([journal.parts.path(number) for number in range(len(parts))], pairs, files, manifest)
-            result.write_json(manifest, timings, staged)
         journal.finish()
 
 

@@ -23,7 +23,7 @@ from recallkit import config, events
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done, WorkerSlot, make_tasks
-from recallkit.storage.locks import describe, is_stopped
+from recallkit.storage.unfinished import describe, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

@@ -173,9 +173,8 @@ def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Re
             if not there:
                 stage.amounts["prompts"] = len(documents)
         facts = {**result.stamp(), **_asked(task, options)}
-        with artifacts.replacing_together(result.path.parent) as staged:
-            _write(staged / result.path.name, documents, recalls, rows, evaluated, facts)
-            result.write_json(facts, timings, staged)
+        with result.writing(facts, timings) as new:
+            _write(new / result.path.name, documents, recalls, rows, evaluated, facts)
         journal.finish()
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
+from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS
-from recallkit.storage.seals import DamagedError
+from recallkit.storage.unfinished import PARTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ def _within(top: Path) -> Iterator[Path]:
     """`top` and the folders in it, in order of their names."""
     for path, names, _ in os.walk(top):
         is_deepest = len(Path(path).relative_to(top).parts) >= _DEEPEST
-        names[:] = sorted(name for name in names if not (is_deepest or name.startswith(".") or name.endswith(artifacts.PARTIAL)))
+        names[:] = sorted(name for name in names if not (is_deepest or name.startswith(".") or name.endswith(PARTIAL)))
         yield Path(path)
 
 
@@ -63,13 +64,7 @@ def _contains(folder: Path, kind: str) -> bool:
         return path.is_file() and bool(artifacts.read_manifest(path).get("kind") == kind)
     except UserError as error:
         # One that is damaged is one all the same, as is a comparison of another version: reading it says what is wrong with it.
-        return kind == "gap" or (isinstance(error, DamagedError) and _was_parquet(path))
-
-
-def _was_parquet(path: Path) -> bool:
-    """Whether one of the ends of a file, at least, is that of a Parquet file."""
-    content = path.read_bytes()
-    return content.startswith(artifacts.PARQUET_MAGIC) or content.endswith(artifacts.PARQUET_MAGIC)
+        return kind == "gap" or isinstance(error, DamagedError)
 
 
 def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:

@@ -15,8 +15,8 @@ from recallkit.options import ReportOptions
 from recallkit.report import excerpts, page, sections, words
 from recallkit.report.found import find_results
 from recallkit.storage import artifacts
+from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS
-from recallkit.storage.seals import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
     artifacts.check_replaceable(target, page.HEAD)
     content, figures, num_excerpts = _compose(comparison, found, options)
     pictures = save_figures(figures, Path(options.figures)) if options.figures is not None else []
-    with artifacts.replacing(target) as temporary:
+    with artifacts.adding(target) as temporary:
         temporary.write_bytes(content)
     return Report(target, len(content), found, num_excerpts, pictures)
 

@@ -479,11 +479,10 @@ def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[st
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
-    with artifacts.replacing_together(result.path.parent) as staged:
-        with timings.stage("joining", of=job.where) as stage:
-            manifest = scores.join_parts(files, job.sequences_per_part, job.seq_len, staged / result.path.name, facts)
-            stage.amounts["tokens"] = sequences["num_rows"]
-        result.write_json(manifest, timings, staged)
+    manifest: dict[str, Any] = {}
+    with result.writing(manifest, timings) as new, timings.stage("joining", of=job.where) as stage:
+        manifest |= scores.join_parts(files, job.sequences_per_part, job.seq_len, new / result.path.name, facts)
+        stage.amounts["tokens"] = sequences["num_rows"]
     return manifest
 
 

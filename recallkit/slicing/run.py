@@ -14,11 +14,11 @@ from recallkit.errors import UserError
 from recallkit.parallel.ahead import ahead
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
 from recallkit.storage import artifacts, schemas
-from recallkit.storage.ownership import JSON_MAGIC, PARQUET_MAGIC
-from recallkit.storage.result import MANIFEST, Result
+from recallkit.storage.artifacts import MANIFEST
+from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText
-from recallkit.text.tokenizers import check_tokenizer_file, keep_tokenizer
+from recallkit.text.tokenizers import SLICES_TOKENIZER, write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,13 +54,12 @@ def slice_text(
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
     table = open_counts(counts) if counts else None
     opened = OpenText(text)
-    check_tokenizer_file(out, opened.tokenizer)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
-    for name, magic in (("sequences.parquet", PARQUET_MAGIC), ("tokens.parquet", PARQUET_MAGIC), (MANIFEST, JSON_MAGIC)):
-        artifacts.check_replaceable(out / name, magic)
+    for result in (Result(out / "sequences.parquet", "sequences", {}), _labels_result(out, {})):
+        result.check_replaceable()
     threshold = rare.resolve(table)
     timings = Timings()
     only = None if table is None else table.meta.get("only")
@@ -165,10 +164,9 @@ def make_labels(
         options["max_count"] = threshold.max_count
         if counts is not None and "hashes" in counts:
             options["hashes"] = counts["hashes"]
-        return Result(out / "tokens.parquet", "tokens", options, force=force)
+        return _labels_result(out, options, force=force)
 
     if sequences.manifest is not None and (finished := result().reused()) is not None:
-        keep_tokenizer(out, tokenizer)
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
     copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
@@ -180,15 +178,20 @@ def make_labels(
         return {**result().stamp(), "counts": counts, **rarity, **of_sequences, **found}
 
     doing = "slicing" if sequences.manifest is None else "labelling"
-    with artifacts.replacing_together(out) as staged:
+    manifest: dict[str, Any] = {}
+    with _labels_result(out, {}).writing(manifest, timings) as new:
         with timings.stage(doing, before=sequences.seconds_before) as stage, progress(doing, total=sequences.num_tokens) as show:
             tables = labels.label_sequences(
                 sequences.groups, table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=lambda n: show(n, about(n))
             )
-            schema, path = schemas.arrow_schema("tokens"), staged / "tokens.parquet"
+            schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
-                manifest = artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
+                manifest |= artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
             stage.amounts["tokens"] = manifest["num_rows"]
-        keep_tokenizer(out, tokenizer, staged)
-        result().write_json(manifest, timings, staged)
+        write_tokenizer(new, tokenizer)
     return manifest
+
+
+def _labels_result(out: Path, options: dict[str, Any], *, force: bool = False) -> Result:
+    """The labels in a directory, with the tokenizer, as a result."""
+    return Result(out / "tokens.parquet", "tokens", options, force=force, beside=[out / SLICES_TOKENIZER])

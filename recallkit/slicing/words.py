@@ -77,7 +77,7 @@ def make_words(slices: Path) -> dict[str, Any]:
     tokens, path = slices / "tokens.parquet", words_path(slices / "tokens.parquet")
     labels = artifacts.read_manifest(tokens)
     options = words_options(labels)
-    artifacts.check_replaceable(path, artifacts.PARQUET_MAGIC)
+    artifacts.check_replaceable(path)
     result = Result(path, "words", options, force=artifacts.manifest_options(path, force=True) not in (None, options))
     if (finished := result.finished()) is not None:
         return finished

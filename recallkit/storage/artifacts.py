@@ -1,41 +1,45 @@
-"""Atomic file writes: a file is written under a temporary name, synced and renamed; with a manifest and digests.
+"""Files of results: written aside and renamed, listed with their digests, checked by whoever reads them.
 
-A Parquet table has its manifest (JSON) in the footer's key-value metadata, so that the table alone documents itself.
+A result's list is its manifest in JSON: `manifest.json` of a folder, or NAME.json beside a table NAME.parquet of its own. It names every
+member with size and SHA-256. Parquet tables have the facts about them (the manifest that readers use) in their footers, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import fcntl
 import hashlib
 import json
 import os
-import platform
-import re
-import shutil
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from recallkit.config import SCHEMA_VERSION, home
+from recallkit.config import SCHEMA_VERSION, VERSION, home
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import given_files, locks, ownership, seals
+from recallkit.storage import given_files
 from recallkit.storage.schemas import check_manifest
+from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     import numpy as np
     import pyarrow as pa
 
-MANIFEST_KEY = ownership.MANIFEST_KEY
-PARQUET_MAGIC = ownership.PARQUET_MAGIC
+MANIFEST = "manifest.json"
+"""The list of a folder's result."""
+MEMBERS = "members"
+TIMINGS = "timings"
+MANIFEST_KEY = b"recallkit"
+"""The key of the facts in a Parquet file's footer."""
+
+_VERSION = "recallkit_version"
+_OURS = f'"{_VERSION}"'.encode()
+_DIGEST = "digest"
+_NOT_DIGESTED = (_DIGEST, TIMINGS, "seconds")
+"""What differs between equal results is in no digest."""
 _AGAIN = "make it again with --force"
-_CHECKSUM = "checksum"
-PARTIAL = ".partial"
-"""Suffix of the folders of unfinished work."""
 
 _SAMPLE_BLOCK = 1 << 16
 _NUM_SAMPLES = 16
@@ -43,72 +47,39 @@ _NUM_SAMPLES = 16
 _REMEMBERED_BYTES = 64 << 20
 """Files larger than this are digested once: a smaller one takes a tenth of a second at most."""
 _MOST_DIGESTS = 2000
+_SETTLING_NS = 2_000_000_000
+"""Times of files are coarse: a second write within this interval would not change them."""
+
+
+class DamagedError(UserError):
+    """A file of ours is not as it was written."""
+
+
+# ------------------------------------------------------------------------------------------------------- writing files
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, absent: bool = False) -> Iterator[Path]:
-    """Yields an empty temporary file beside `path`; renames it to `path` if the block succeeds, removes it otherwise.
+    """Yields an empty temporary file; renames it to `path` if the block succeeds, removes it otherwise.
 
     With `absent` the file is not created, for a library that accepts no empty file.
     """
-    ownership.check_regular(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.parent.name.endswith(PARTIAL):  # a journal's folder, of thousands of parts, is removed as a whole
-        remove_abandoned(path.parent)
-    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}.part")
-    both = temporary, temporary.with_name(f"{temporary.name}.wal")  # DuckDB's log, which remains if the disk is full
-    for left in both:  # in containers every process has the same number
-        left.unlink(missing_ok=True)
-    if not absent:  # created exclusively: in a folder of many users, a link of that name would redirect the writing
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-    try:
+    given_files.check_regular(path)
+    with contextlib.ExitStack() as stack:
+        if path.parent.name.endswith(PARTIAL):  # cleaned as a whole
+            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+            stack.callback(temporary.unlink, missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            names = [path.name, f"{path.name}.wal"]  # DuckDB's log, which remains if the disk is full
+            temporary = stack.enter_context(new_folder(path, names)) / path.name
+        if not absent:
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    finally:
-        for left in both:
-            left.unlink(missing_ok=True)
-
-
-def _host() -> str:
-    return "".join(c for c in platform.node() if c.isalnum()) or "host"
-
-
-def remove_abandoned(folder: Path) -> int:
-    """Removes what killed processes of this machine left of their attempts to write files and sets of tables in `folder`.
-
-    Returns how many files and folders that were.
-    """
-    abandoned = [path for path in folder.iterdir() if is_abandoned(path)]
-    for path in abandoned:
-        remove(path)
-    return len(abandoned)
-
-
-_TEMPORARY = re.compile(r"\..+\.(?P<host>\w+)\.(?P<process>\d{1,9})(\.[0-9a-f]+)?\.part(\.wal)?")
-
-
-def is_temporary(path: Path) -> bool:
-    """Whether this is the name of a file, or of a folder of tables, that is being written."""
-    return _TEMPORARY.fullmatch(path.name) is not None
-
-
-def is_abandoned(path: Path) -> bool:
-    """Whether a process of this machine that no longer runs was writing this."""
-    found = _TEMPORARY.fullmatch(path.name)
-    return found is not None and found["host"] == _host() and not _is_running(int(found["process"]))
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def sync_folder(folder: Path) -> None:
@@ -120,38 +91,35 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object with its checksum, indented and with sorted keys, atomically."""
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes a JSON object with a digest of its content, indented, with sorted keys (timings last, in their order), atomically."""
+    facts = {name: entry for name, entry in value.items() if name != TIMINGS}
+    last = {TIMINGS: value[TIMINGS]} if TIMINGS in value else {}
+    ordered = {**json.loads(json.dumps(with_digest(facts), sort_keys=True)), **last}
     with replacing(path) as temporary:
-        temporary.write_text(json_text(with_checksum(value)), encoding="utf-8")
+        temporary.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def json_text(value: Any) -> str:
-    """JSON as in files: indented, with sorted keys."""
-    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+def with_digest(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the digest of its other entries, timings excepted."""
+    return {**value, _DIGEST: digest_json({name: entry for name, entry in value.items() if name not in _NOT_DIGESTED})}
 
 
-def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object with the digest of its other entries as `checksum`."""
-    return {**value, _CHECKSUM: digest_json(value)}
-
-
-def without_checksum(value: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The other entries of such an object. Raises UserError if they are not those of its checksum."""
-    others = {name: entry for name, entry in value.items() if name != _CHECKSUM}
+def without_digest(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Such an object without its digest. Raises DamagedError if it is not that of the other entries."""
     with contextlib.suppress(ValueError):  # text that cannot be written
-        if value.get(_CHECKSUM) == digest_json(others):
-            return others
-    raise seals.DamagedError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
+        if value.get(_DIGEST) == with_digest(value)[_DIGEST]:
+            return {name: entry for name, entry in value.items() if name != _DIGEST}
+    raise DamagedError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file with its checksum, without it. Raises UserError if it is damaged."""
+    """The object in a file of `write_json`. Raises UserError if it is damaged."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(given_files.read_file(path))
     except (ValueError, OSError, RecursionError) as error:
-        raise UserError("not a readable JSON file", where=path, remedy=_AGAIN) from error
-    return without_checksum(value if isinstance(value, dict) else {}, path)
+        raise DamagedError("not a readable JSON file", where=path, remedy=_AGAIN) from error
+    return without_digest(value if isinstance(value, dict) else {}, path)
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -163,7 +131,161 @@ def json_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_PARQUET_OPTIONS = {"compression": "zstd", "write_page_checksum": True, "max_rows_per_page": 1 << 20}
+# --------------------------------------------------------------------------------------------------- lists of members
+
+
+@contextlib.contextmanager
+def writing_members(listing: Path, names: Collection[str]) -> Iterator[Path]:
+    """Yields an empty folder. If the block succeeds, its files become members of the list `listing`, in the folder that this is in.
+
+    The new list is the file of its name there, completed by the members. Old members are removed, then the list is renamed to its
+    place, then the files: who reads meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
+    the result again. `names`: the files that it can have; other members, such as exports, stay.
+    """
+    folder = listing.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(listing, {listing.name, *names}) as new:
+        yield new
+        members = {path.name: describe(path) for path in sorted(new.iterdir()) if path.name not in (MARK, listing.name)}
+        facts, before = json_object(new / listing.name), json_object(listing).get(MEMBERS)
+        before = before if isinstance(before, dict) else {}
+        kept = {name: entry for name, entry in before.items() if name not in names}
+        write_json(new / listing.name, {_VERSION: VERSION, **facts, MEMBERS: {**kept, **members}})
+        for name in before.keys() & set(names):
+            (folder / name).unlink(missing_ok=True)
+        (new / listing.name).replace(listing)
+        sync_folder(folder)
+        for name in members:
+            (new / name).replace(folder / name)
+        sync_folder(folder)
+
+
+@contextlib.contextmanager
+def adding_members(folder: Path, names: Collection[str]) -> Iterator[Path]:
+    """Yields an empty folder whose files, of these `names`, are added to `folder` and to its `manifest.json`, which is made if need be.
+
+    Raises UserError, before anything is written, if a file that recallkit did not write would be replaced.
+    """
+    listing = folder / MANIFEST
+    for name in (MANIFEST, *names):
+        check_replaceable(folder / name)
+    with writing_members(listing, names) as new:
+        facts = read_json(listing) if listing.exists() else {"kind": "files", "schema_version": SCHEMA_VERSION}
+        (new / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
+        yield new
+
+
+@contextlib.contextmanager
+def adding(path: Path) -> Iterator[Path]:
+    """`replacing`; where the folder is that of a result, the file becomes a member."""
+    if is_stamped(path.with_name(MANIFEST)):
+        with adding_members(path.parent, [path.name]) as new:
+            yield new / path.name
+    else:
+        with replacing(path) as temporary:
+            yield temporary
+
+
+def members(listing: Path) -> dict[str, Any]:
+    """Name -> size and digest of the members that a list names; none if there is no list. Raises UserError if it is damaged."""
+    found = read_json(listing).get(MEMBERS) if listing.exists() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Size and SHA-256 of a file, as lists have them; kept in this process until anything about the file changes."""
+    with path.open("rb") as file:
+        state, started = file_state(os.fstat(file.fileno())), time.time_ns()
+        known = _known.get(path)
+        if known is not None and known[0] == state:
+            return known[1]
+        found = {"size": state[0], "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        if started - max(state[1:3]) > _SETTLING_NS and state == file_state(os.fstat(file.fileno())):
+            _known[path] = state, found
+    return found
+
+
+_known: dict[Path, tuple[tuple[int, ...], dict[str, Any]]] = {}
+"""Files that this process read -> their state then, and their description."""
+
+
+def file_state(state: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file does: length, times of change of the content and of the inode (ns), inode, device."""
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino, state.st_dev
+
+
+def lists_beside(path: Path) -> list[Path]:
+    """The lists that may name a file: NAME.json of its own, and that of the folder."""
+    return [listing for listing in (path.with_suffix(".json"), path.with_name(MANIFEST)) if listing != path]
+
+
+def check_member(path: Path) -> Path | None:
+    """The list that names a file; None if none does. Raises DamagedError if it, or the file, is not as it was written."""
+    for listing in lists_beside(path):
+        if not _names(listing, path.name):
+            continue
+        facts = read_json(listing)
+        entry = facts.get(MEMBERS, {}).get(path.name)
+        if entry is None:
+            continue
+        if entry != ({"size": path.stat().st_size} if entry.get("size") != path.stat().st_size else describe(path)):
+            raise DamagedError("damaged (it is not as it was written)", where=path, remedy=remedy_of(facts, path))
+        return listing
+    return None
+
+
+def _names(listing: Path, name: str) -> bool:
+    """Whether a file is a list of ours that names `name`; told by its text, so that a damaged list names its members still."""
+    text = _text(listing)
+    return _OURS in text and f"{json.dumps(name, ensure_ascii=False)}: {{".encode("utf-8", "surrogatepass") in text
+
+
+def is_stamped(path: Path) -> bool:
+    """Whether JSON is a list, or another file of `write_json`, of ours."""
+    return _OURS in _text(path)
+
+
+def _text(path: Path) -> bytes:
+    """The bytes of a small file; none if it cannot be read."""
+    with contextlib.suppress(OSError, UserError):
+        return given_files.read_file(path)
+    return b""
+
+
+def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
+    """What to do about a damaged table, according to its list."""
+    kind, source = facts.get("kind"), facts.get("source")
+    if kind in ("sequences", "tokens", "words"):
+        return "slice again with --force"
+    if kind != "scores":
+        return _AGAIN
+    folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
+    if source is None or folder is None:
+        return "score the model again with --force"
+    return f"score them again with `recallkit score {source} --slices {folder} --force`"
+
+
+def check_replaceable(path: Path, head: bytes | None = None) -> None:
+    """Raises UserError if `path` is there and not ours: then it is never replaced, not even with --force.
+
+    Ours is what a list beside it names, JSON that says so, and, of files that are in no list, what begins with `head`.
+    """
+    given_files.check_regular(path)
+    given_files.check_folders(path)
+    if not path.exists() or not path.stat().st_size or any(_names(listing, path.name) for listing in lists_beside(path)):
+        return
+    with path.open("rb") as file:
+        if head is not None and file.read(len(head)) == head:
+            return
+    if path.suffix == ".json" and is_stamped(path):
+        return
+    problem = "a file that recallkit did not write, as far as can be told, and will not replace"
+    raise UserError(problem, where=path, remedy="give another name, or move this file away")
+
+
+# ------------------------------------------------------------------------------------------------------ Parquet tables
+
+_PARQUET_OPTIONS = {"compression": "zstd", "max_rows_per_page": 1 << 20}
 """Pages end at a megabyte: Arrow's own limit of 20,000 rows would make some fifty of a column, each of which costs time and bytes."""
 
 
@@ -171,9 +293,10 @@ _PARQUET_OPTIONS = {"compression": "zstd", "write_page_checksum": True, "max_row
 def writing_parquet(
     path: Path, schema: pa.Schema, manifest: Callable[[], dict[str, Any]], **options: Any
 ) -> Iterator[Callable[[pa.Table], None]]:
-    """Yields a function that writes a table as one row group; the file is there, whole and sealed, if the block succeeds.
+    """Yields a function that writes a table as one row group; the file is there, whole, if the block succeeds.
 
-    `manifest` is called at its end. `options` are passed to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
+    Except among the new members of a result it gets a list of its own, NAME.json. `manifest` is called at the end of the block.
+    `options` are passed to pyarrow.parquet.ParquetWriter (`use_dictionary`, `column_encoding` ...).
     """
     import pyarrow.parquet as pq
 
@@ -182,16 +305,17 @@ def writing_parquet(
             yield lambda table: writer.write_table(table, row_group_size=max(1, table.num_rows))
             stamp = {"schema_version": SCHEMA_VERSION, **manifest()}
             writer.add_key_value_metadata({MANIFEST_KEY.decode(): json.dumps(stamp, sort_keys=True)})
-            writer.add_key_value_metadata({seals.KEY: seals.EMPTY})
-        seals.seal(temporary)
+        if not path.parent.name.endswith(NEW):
+            path.unlink(missing_ok=True)  # a kill leaves a table that is missing, never one that seems damaged
+            write_json(path.with_suffix(".json"), {_VERSION: VERSION, **stamp, MEMBERS: {path.name: describe(temporary)}})
 
 
 def write_parquet(
     path: Path, tables: Iterable[pa.Table], schema: pa.Schema, manifest: dict[str, Any] | Callable[[], dict[str, Any]], **options: Any
 ) -> dict[str, Any]:
-    """Writes each table as one row group, the manifest and the seal in the footer, atomically; returns the manifest.
+    """Writes each table as one row group, with the manifest, atomically; returns the manifest. See `writing_parquet`.
 
-    A callable `manifest` is called after all tables are written, for facts that are known only then. See `writing_parquet`.
+    A callable `manifest` is called after all tables are written, for facts that are known only then.
     """
     stamp: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
 
@@ -205,191 +329,56 @@ def write_parquet(
     return stamp
 
 
-def write_frames(tables: Any, folder: Path, manifest: dict[str, Any], *, more: Callable[[Path], None] = lambda _: None) -> list[Path]:
-    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
-
-    A field that is None has no file, and one of an earlier run is removed. All are replaced together, with what `more` writes
-    into the folder that it is given. Each has the digest of all (`tables`), which reveals a mixture of copied files.
-    """
-    frames = {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
-    arrows = {name: frame.to_arrow() for name, frame in frames.items() if frame is not None}
-    mark = digest_bytes(*(_digest_table(table).encode() for table in arrows.values()))
-    with replacing_together(folder) as staged:
-        for name, table in arrows.items():
-            write_parquet(staged / f"{name}.parquet", [table], table.schema, {**manifest, "tables": mark, "kind": name})
-        for name in frames.keys() - arrows.keys():
-            _remove_older(folder / f"{name}.parquet", name, staged)
-        more(staged)
-    return [folder / f"{name}.parquet" for name in arrows]
-
-
-def _remove_older(path: Path, kind: str, staged: Path) -> None:
-    """Has a table of an earlier run, which had more of them, removed with the commit."""
-    with contextlib.suppress(UserError):
-        if path.is_file() and read_manifest(path).get("kind") == kind:
-            (staged / f"{path.name}{_REMOVED}").touch()
-
-
-COMMITTED = ".committed"
-"""A folder of files that replace those of the same names in the folder that it is in."""
-_REMOVED = ".removed"
-"""Suffix of an empty file there, for one that is to be removed."""
-
-
-@contextlib.contextmanager
-def replacing_together(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder. If the block succeeds, its files replace those of the same names in `folder`: all of them or none.
-
-    One rename commits them, as `.committed` in `folder`, from where they are moved. If the process is killed meanwhile, whoever reads
-    or writes a result there next moves the rest (`finish_commit`). If two runs write at once, one waits for the other.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(folder)
-    staged = folder / f".tables.{_host()}.{os.getpid()}.{uuid.uuid4().hex}.part"
-    staged.mkdir()
-    try:
-        yield staged
-        sync_folder(staged)
-        with _locked(folder, fcntl.LOCK_EX):
-            _move_committed(folder)
-            staged.rename(folder / COMMITTED)
-            sync_folder(folder)
-            _move_committed(folder)
-    finally:
-        remove(staged)
-
-
-def finish_commit(folder: Path) -> None:
-    """Moves what a killed run had committed but not moved. Raises UserError if it cannot be moved."""
-    if not _is_committed(folder):
-        return
-    try:
-        with _locked(folder, fcntl.LOCK_EX):
-            _move_committed(folder)
-    except OSError as error:
-        if lacks_resources(error):
-            raise
-        problem = f"tables of an interrupted run cannot be moved to where they belong ({error.strerror})"
-        raise UserError(problem, where=folder / COMMITTED, remedy="run this once as a user who may write there") from error
-
-
-def _is_committed(folder: Path) -> bool:
-    committed = folder / COMMITTED
-    return committed.is_dir() and not committed.is_symlink()
-
-
-def _move_committed(folder: Path) -> None:
-    """Moves committed files, in any order: who reads them before all are moved finishes this first, or waits for the lock."""
-    if not _is_committed(folder):
-        return
-    for path in sorted((folder / COMMITTED).iterdir()):
-        if path.name.endswith(_REMOVED):
-            (folder / path.name.removesuffix(_REMOVED)).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-        else:
-            path.replace(folder / path.name)
-    sync_folder(folder)
-    (folder / COMMITTED).rmdir()
-
-
-@contextlib.contextmanager
-def holding(folder: Path) -> Iterator[None]:
-    """A block in which no other process replaces tables in `folder`, and which finds them all of one run.
-
-    The wait is short, since replacing takes no longer. Some file systems cannot lock folders: there tables of two runs
-    may mix, which their digests reveal.
-    """
-    finish_commit(folder)
-    with _locked(folder, fcntl.LOCK_SH):
-        yield
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):
-            locks.acquire(descriptor, kind, folder)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _digest_table(table: pa.Table) -> str:
-    """The digest of a table as Parquet, without the undefined values under its nulls."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    written = pa.BufferOutputStream()
-    pq.write_table(table, written)
-    return digest_bytes(written.getvalue().to_pybytes())
-
-
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in a Parquet file's footer, its schema version checked, and every byte of the file by its seal.
+    """The manifest of a Parquet table of ours, every byte of which is checked by its list.
 
-    Raises UserError if the file is missing, damaged, not ours, or of another schema version.
+    Raises UserError if the file is missing, damaged, not ours, in no list, or of another schema version.
     """
+    given_files.check_file(path)
+    if not path.exists():
+        raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`")
+    listing = check_member(path)
+    facts = _footer(path)
+    if facts is None:
+        raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
+    check_schema_version(facts, path)
+    if listing is None:
+        names = " or ".join(listing.name for listing in lists_beside(path))
+        raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=_AGAIN)
+    return check_manifest(facts, path)
+
+
+def _footer(path: Path) -> dict[str, Any] | None:
+    """The facts in a Parquet file's footer; None if it has none of ours. Raises UserError if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    finish_commit(path.parent)
-    given_files.check_file(path)
     try:
         with path.open("rb") as file:
             metadata = pq.read_metadata(file).metadata or {}
-            # What is damaged is called so, whatever else it looks like; a table of an older version has no seal.
-            manifest = {} if seals.KEY.encode() in metadata else _checked_manifest(metadata, path)
-            seals.check_seal(path, file, _how_to_make(metadata, path))
-            manifest = manifest or _checked_manifest(metadata, path)
-    except FileNotFoundError:
-        raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`") from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        facts = json.loads(metadata[MANIFEST_KEY]) if MANIFEST_KEY in metadata else None
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         if lacks_resources(error):
             raise
-        raise seals.DamagedError(f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN) from error
-    return check_manifest(manifest, path)
-
-
-def _how_to_make(metadata: dict[bytes, bytes], path: Path) -> str:
-    """What to do about a table whose content is damaged, according to its manifest."""
-    try:
-        manifest = json.loads(metadata[MANIFEST_KEY])
-        kind, source = manifest.get("kind"), manifest.get("source")
-    except (ValueError, KeyError, AttributeError, RecursionError):
-        return _AGAIN
-    if kind in ("sequences", "tokens", "words"):
-        return "slice again with --force"
-    if kind != "scores":
-        return _AGAIN
-    folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
-    if source is None or folder is None:
-        return "score the model again with --force"
-    return f"score them again with `recallkit score {source} --slices {folder} --force`"
+        raise UserError(f"not a readable Parquet file ({error})", where=path, remedy=_AGAIN) from error
+    return facts if isinstance(facts, dict) else None
 
 
 def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
-    """A file of `write_parquet`, whole. Raises DamagedError if a byte of it is not as it was written, and errors of Arrow."""
+    """A file of `write_parquet`, whole. Raises DamagedError if it is not as it was written, and errors of Arrow and of the system."""
     import pyarrow.parquet as pq
 
+    if path.exists() and check_member(path) is None:
+        raise DamagedError("damaged (its list is missing)", where=path, remedy=_AGAIN)
     with path.open("rb") as file:
-        table = pq.read_table(file, schema=schema, page_checksum_verification=True)
-        seals.check_seal(path, file, _AGAIN)
-    return table
+        return pq.read_table(file, schema=schema)
 
 
-def _checked_manifest(metadata: dict[bytes, bytes], path: Path) -> dict[str, Any]:
-    """The manifest in a file's metadata. Raises UserError if there is none, or one of another schema version."""
-    if MANIFEST_KEY not in metadata:
-        raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
-    try:
-        manifest = json.loads(metadata[MANIFEST_KEY])
-    except (ValueError, RecursionError):
-        manifest = None
-    if not isinstance(manifest, dict):
-        raise UserError("its manifest is damaged", where=path, remedy=_AGAIN)
-    check_schema_version(manifest, path)
-    return manifest
+def is_table(path: Path) -> bool:
+    """Whether this is a Parquet file that recallkit wrote, in whatever list."""
+    with contextlib.suppress(UserError):
+        return _footer(path) is not None
+    return False
 
 
 def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | None:
@@ -397,7 +386,7 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
 
     Raises UserError for a damaged table, and if none can be written there, before work for it begins.
     """
-    check_folders(path)
+    given_files.check_folders(path)
     try:
         return read_manifest(path)["options"] if path.exists() else None
     except UserError:
@@ -406,42 +395,15 @@ def manifest_options(path: Path, *, force: bool = False) -> dict[str, Any] | Non
         raise
 
 
-def check_replaceable(path: Path, magic: bytes, *, at: int = 0) -> None:
-    """Raises UserError if `path` is there and not ours (see `ownership.is_ours`): it is never replaced, not even with --force."""
-    ownership.check_regular(path)
-    check_folders(path)
-    if path.exists() and path.stat().st_size and not ownership.is_ours(path, magic, at=at):
-        problem = "a file that recallkit did not write, as far as can be told, and will not replace"
-        raise UserError(problem, where=path, remedy="give another name, or move this file away")
-
-
-def is_foreign_parquet(path: Path) -> bool:
-    """Whether this is an undamaged Parquet file of another program. A damaged one may have been ours."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:
-            return MANIFEST_KEY not in (pq.read_metadata(file).metadata or {})
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if lacks_resources(error):
-            raise
-        return False
-
-
-def check_folders(path: Path) -> None:
-    """Raises UserError if a file has the path of a folder that `path` is in."""
-    in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
-    if in_the_way is not None:
-        raise UserError("a file, where a directory is to be", where=in_the_way, remedy="give another name with -o")
-
-
-def check_schema_version(manifest: dict[str, Any], path: Path) -> None:
+def check_schema_version(manifest: Mapping[str, Any], path: Path) -> None:
     """Raises UserError unless the manifest has this program's schema version."""
     found = manifest.get("schema_version")
     if found != SCHEMA_VERSION:
         problem = f"written with table schema {found}, this recallkit reads schema {SCHEMA_VERSION}"
         raise UserError(problem, where=path, remedy="make it again with --force, or use the recallkit that wrote it")
+
+
+# ------------------------------------------------------------------------------------------------------------- digests
 
 
 def digest_bytes(*parts: bytes) -> str:
@@ -491,7 +453,7 @@ def digest_weights(path: Path) -> str:
         return str(known[-1])
     started = time.time_ns()
     digest = digest_file(path)
-    is_settled = started - max(before[1:3]) > seals.SETTLING_NS
+    is_settled = started - max(before[1:3]) > _SETTLING_NS
     if is_settled and _file_state(path) == before:
         _remember_digest(real, [*before, digest])
     return digest
@@ -499,7 +461,7 @@ def digest_weights(path: Path) -> str:
 
 def _file_state(path: Path) -> list[int]:
     """What changes when a file does: length, times of change of the content and of the inode (ns), inode, device."""
-    return list(seals.file_state(path.stat()))
+    return list(file_state(path.stat()))
 
 
 def _read_digests() -> dict[str, list[Any]]:
@@ -557,11 +519,3 @@ def file_slug(name: str, short: str | None = None) -> str:
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in (short if is_long and short else name)).strip("-")
     safe = (safe[:_LONGEST_SLUG] if is_long else safe[-_LONGEST_SLUG:]) or "model"
     return safe if safe == name else f"{safe}.{digest_bytes(name.encode())[:8]}"
-
-
-def remove(path: Path) -> None:
-    """Removes a file or a folder of ours, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -5,12 +5,14 @@ Queries are in `queries/<stage>/<verb_noun>.sql`, one per file, with `$name` par
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage.given_files import check_name
+from recallkit.storage.given_files import check_folders, check_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,12 +32,10 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
 
     Whatever a query or a database requests, the connection reads no other file, no environment variable and no network, loads no
     extension, and cannot change these settings. A file opened read-only must contain tables and nothing that computes: raises
-    UserError for views and macros, which could replace what a query names, and for a path that is not UTF-8.
+    UserError for views and macros, which could replace what a query names.
     """
     import duckdb
 
-    if path is not None:
-        check_name(path.absolute())
     where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
     has_odd_log = "?" in where
     settings = _SETTINGS | {"enable_external_access": has_odd_log} | ({} if threads is None else {"threads": threads})
@@ -62,6 +62,28 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_persistent_secrets": False,
     "python_enable_replacements": False,
 }
+
+
+_MAGIC = b"DUCK"
+"""At byte 8 of a DuckDB file."""
+
+
+def is_ours(path: Path) -> bool:
+    """Whether recallkit wrote a database: its `meta` has a fact that only ours have, whose name can be found in a damaged file, too."""
+    with path.open("rb") as file:
+        if file.read(8 + len(_MAGIC))[8:] != _MAGIC:
+            return False
+        with contextlib.closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content:
+            return content.find(b"recallkit_version") >= 0
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises UserError if `path` is there and no database of ours: then it is never replaced, not even with --force."""
+    check_regular(path)
+    check_folders(path)
+    if path.exists() and path.stat().st_size and not is_ours(path):
+        problem = "a file that recallkit did not write, as far as can be told, and will not replace"
+        raise UserError(problem, where=path, remedy="give another name, or move this file away")
 
 
 def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from recallkit import config
-from recallkit.errors import UserError, is_utf8, undecodable_name
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,6 @@ _NOT_READ = frozenset({"trainer_state.json"})
 """JSON that no library reads, and that grows with training."""
 
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a directory"}
-
-
-def check_name(path: Path) -> None:
-    """Raises UserError for a path that is not UTF-8: DuckDB, polars and `tokenizers` cannot open one, and say other things instead."""
-    if not is_utf8(str(path)):
-        raise undecodable_name(path)
 
 
 def check_file(path: Path, most: int | None = None) -> Path:
@@ -71,3 +65,18 @@ def _check(found: os.stat_result, path: Path, most: int | None) -> None:
     if most is not None and found.st_size > most:
         problem = f"a file of {found.st_size:,} bytes, more than the {most:,} that such a file may have"
         raise UserError(problem, where=path, remedy="check that it is the right file")
+
+
+def check_regular(path: Path) -> None:
+    """Raises UserError if `path` is there and is no regular file: a device, pipe, socket or directory is never replaced, nor opened."""
+    if path.is_dir():
+        raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
+    if path.exists() and not path.is_file():
+        raise UserError("a device, pipe or socket, where a file is to be written", where=path, remedy="give another name with -o")
+
+
+def check_folders(path: Path) -> None:
+    """Raises UserError if a file has the path of a folder that `path` is in."""
+    in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
+    if in_the_way is not None:
+        raise UserError("a file, where a directory is to be", where=in_the_way, remedy="give another name with -o")

@@ -18,16 +18,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from recallkit import events
 from recallkit.errors import UserError, lacks_resources
-from recallkit.storage import artifacts, locks
-from recallkit.storage.seals import DamagedError
+from recallkit.storage import artifacts, unfinished
+from recallkit.storage.artifacts import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
 
 _STATE = "state.json"
+_FILES = (_STATE, f".{_STATE}.*", ".part-*.partial", "part-*", "begun-*", "settled-*", ".settled-*", "*-" + "[0-9a-f]" * 32 + ".*")
+"""What can be in a journal, removed in this order: state, parts with their journals and lists, settled values, sorted runs of counts."""
+_NUMBER = "[0-9]" * 6
 
 
 def _read_state(path: Path) -> dict[str, Any]:
@@ -52,7 +55,7 @@ class Journal:
     def __init__(self, target: Path, key: dict[str, Any], *, force: bool = False, patient: bool = False) -> None:
         self.target = target
         self.patient = patient
-        self.folder = target.with_name(f".{target.name}{artifacts.PARTIAL}")
+        self.folder = journal_folder(target)
         self.key = key
         self.force = force
         self.num_parts = 0
@@ -63,39 +66,19 @@ class Journal:
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
-        if self.folder.is_symlink():
-            raise UserError("a link, where unfinished work is kept", where=self.folder, remedy="remove it, or give another name with -o")
-        self._lock = self._take_lock()
+        try:
+            self._lock = unfinished.open_marked(self.folder, _FILES, self.target, self._lock_kind, wait=self.patient)
+        except BlockingIOError:
+            process = unfinished.holder_of(self.folder)
+            which = "" if process is None else f" ({unfinished.describe(process)})"
+            problem = f"another recallkit process is writing this{which}"
+            raise UserError(problem, where=self.target, remedy="wait for it, or choose another output") from None
         try:
             self._load()
         except BaseException:
             os.close(self._lock)
             raise
         return self
-
-    def _take_lock(self) -> int:
-        """The lock, acquired; again if the process before removed its folder in the meantime."""
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / "lock"
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            try:
-                if self.patient:
-                    locks.acquire(lock, self._lock_kind, self.target)
-                else:
-                    fcntl.flock(lock, self._lock_kind | fcntl.LOCK_NB)
-                if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
-                    return lock
-            except BlockingIOError:
-                process = locks.holder(lock)
-                os.close(lock)
-                which = "" if process is None else f" ({locks.describe(process)})"
-                problem = f"another recallkit process is writing this{which}"
-                raise UserError(problem, where=self.target, remedy="wait for it, or choose another output") from None
-            except BaseException:
-                os.close(lock)
-                raise
-            os.close(lock)
 
     def __exit__(self, *exception: object) -> None:
         if self.num_parts == 0:
@@ -171,7 +154,7 @@ class Journal:
 
     def finish(self) -> None:
         """Removes the folder: the output is complete."""
-        artifacts.remove(self.folder)
+        unfinished.remove(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +178,17 @@ class Parts:
 
     def done(self) -> set[int]:
         """The numbers of the complete parts."""
-        return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-*")}
+        return {int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"part-{self.mark}-{_NUMBER}")}
 
     def begun(self) -> bool:
         """Whether there is work that could be lost: a complete part, or the file or the journal of an incomplete one."""
-        patterns = (f"part-{self.mark}-*", f"begun-{self.mark}-*", f".part-{self.mark}-*{artifacts.PARTIAL}/{_STATE}")
+        patterns = (f"part-{self.mark}-{_NUMBER}", f"begun-{self.mark}-{_NUMBER}", f".part-{self.mark}-*{unfinished.PARTIAL}/{_STATE}")
         return any(path for pattern in patterns for path in self.folder.glob(pattern))
 
     def begun_state(self, index: int) -> dict[str, Any]:
         """The state of the journal of an incomplete part; empty if there is none that can be read."""
         try:
-            state: dict[str, Any] = _read_state(Journal(self.path(index), {}).folder / _STATE)["state"]
+            state: dict[str, Any] = _read_state(journal_folder(self.path(index)) / _STATE)["state"]
         except UserError:
             return {}
         return state
@@ -247,7 +230,7 @@ def _mark(key: dict[str, Any]) -> str:
 
 
 def _write_once(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object with a checksum, atomically, unless the file exists already."""
+    """Writes a JSON object with its digest, atomically, unless the file exists already."""
     mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     artifacts.write_json(mine, value)
     try:
@@ -291,9 +274,9 @@ class PartsJournal(Journal):
         """Whether no other process has the lock, which is shared."""
         assert self._lock is not None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unfinished.acquire(self._lock, fcntl.LOCK_EX, self.target, wait=False)
         except BlockingIOError:
-            locks.acquire(self._lock, fcntl.LOCK_SH, self.target)
+            unfinished.acquire(self._lock, fcntl.LOCK_SH, self.target)
             return False
         return True
 
@@ -301,7 +284,7 @@ class PartsJournal(Journal):
         """Writes the state unless another process was faster: of several with different keys only one continues."""
         _write_once(path, {"key": self.key, "num_parts": 0, "state": {}})
         assert self._lock is not None
-        locks.acquire(self._lock, self._lock_kind, self.target)
+        unfinished.acquire(self._lock, self._lock_kind, self.target)
 
     def __exit__(self, *exception: object) -> None:
         if not self.shared and not self.parts.begun():
@@ -310,34 +293,26 @@ class PartsJournal(Journal):
             os.close(self._lock)
 
 
-def forget_finished(target: Path, key: dict[str, Any]) -> None:
-    """Removes the journal of a complete output, left by a run killed before it could; any other journal is kept.
+def is_leftover(folder: Path, options: Mapping[str, Any] | None) -> bool:
+    """Whether no process uses a journal, and it was being removed or is of a complete result with these `options`.
 
-    `key` is that of the finished output, all of which is part of the key of the journal that made it. A folder without a state
-    was being removed; one that another process uses stays.
+    All of them are part of the key of the journal that made the result.
     """
-    folder = Journal(target, {}).folder
-    if not folder.is_dir() or folder.is_symlink():
-        return
-    with contextlib.suppress(UserError, BlockingIOError), locked(folder):
-        found = read_key(folder)
-        if found is None or all(found.get(name) == value for name, value in key.items()):
-            artifacts.remove(folder)
-
-
-def read_key(folder: Path) -> dict[str, Any] | None:
-    """The key of the journal in `folder`; None if it has no state. Raises UserError if that is damaged."""
-    state = folder / _STATE
-    key: dict[str, Any] | None = _read_state(state)["key"] if state.exists() else None
-    return key
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """A block in which no other process uses the journal in `folder`. Raises BlockingIOError if one does."""
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        lock = os.open(folder / unfinished.MARK, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        unfinished.acquire(lock, fcntl.LOCK_EX, folder, wait=False)
+        if folder.name.endswith(unfinished.NEW) or not (folder / _STATE).exists():
+            return True
+        return options is not None and options.items() <= _read_state(folder / _STATE)["key"].items()
+    except (UserError, BlockingIOError):
+        return False
     finally:
         os.close(lock)
+
+
+def journal_folder(target: Path) -> Path:
+    """The folder of the journal of an output."""
+    return target.with_name(f".{target.name}{unfinished.PARTIAL}")

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from recallkit import events
 from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
-from recallkit.storage import artifacts, given_files, schemas
-from recallkit.storage.journal import Journal, PartsJournal, forget_finished
-from recallkit.storage.ownership import DATABASE_MAGIC, JSON_MAGIC, PARQUET_MAGIC
-from recallkit.storage.timings import Timings, is_of, write_manifest
+from recallkit.storage import artifacts, db, schemas, unfinished
+from recallkit.storage.artifacts import MANIFEST
+from recallkit.storage.journal import Journal, PartsJournal, is_leftover, journal_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from recallkit.storage.timings import Timings
 
 _T = TypeVar("_T")
 
@@ -38,10 +39,9 @@ REPLACE = "choose another output with -o, or replace it with --force"
 class Result:
     """A result, finished or not. `options` are everything that determines its numbers: with other options it is another result.
 
-    `path` is its file, the last one written if there are several: once it exists, so do the `others`. `kind` is its kind in the
-    manifest, which `read` gets from the file. `beside`: further files that are written with it, none of which must exist; its
-    JSON file (`json_path`) is another.
-    `force`: existing files, finished or not, are made again; `remedy`: what to do about a finished result of other options.
+    `path` is its main file. `kind` is its kind in the manifest, which `read` gets from the file. `others`: files that must exist,
+    too; `beside`: further members that it can have. `force`: existing files, finished or not, are made again; `remedy`: what to do
+    about a finished result of other options.
     """
 
     path: Path
@@ -54,13 +54,12 @@ class Result:
     read: Callable[[Path], dict[str, Any]] = artifacts.read_manifest
 
     def finished(self) -> dict[str, Any] | None:
-        """The manifest if the result is complete; None if it is to be made. Reads its tables once, to check them.
+        """The manifest if the result is complete; None if it is to be made. Reads its members once, to check them.
 
         Raises UserError if it was made with other options, is damaged, or can never be written, as where another program's file would
         be replaced.
         """
         self.check_replaceable()
-        artifacts.finish_commit(self.path.parent)
         if self.force or not self.path.exists():
             return None
         manifest = self.read(self.path)
@@ -70,31 +69,40 @@ class Result:
         if found != self.options:
             changed = sorted(key for key in {*found, *self.options} if found.get(key) != self.options.get(key))
             raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=self.path, remedy=self.remedy)
-        if any(artifacts.manifest_options(other) != self.options for other in self.others):
-            return None  # one was removed, or a run with --force and other options was killed while it wrote them
-        self._tidy(manifest)
+        if any(artifacts.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
+            return None  # one was removed, or a run was killed as it renamed them
+        with contextlib.suppress(OSError):  # a folder of another user's can be read
+            journal = journal_folder(self.path)
+            if unfinished.is_marked(journal) and is_leftover(journal, self.options):
+                unfinished.remove(journal)
         return manifest
 
-    def _tidy(self, manifest: dict[str, Any]) -> None:
-        """Removes what killed runs left beside a complete result, and writes its JSON file if that is missing or of another result."""
-        with contextlib.suppress(OSError):  # a folder of another user's can be read
-            forget_finished(self.path, self.options)
-            artifacts.remove_abandoned(self.path.parent)
-            if self.json_path is not None and not is_of(self.json_path, manifest):
-                write_manifest(self.json_path, manifest, Timings())
+    def _has_all_members(self) -> bool:
+        """Whether no member is missing. Raises DamagedError for one that is not as it was written."""
+        if self.listing is None:
+            return True
+        mine = {path.name for path in (*self.others, *self.beside) if path.parent == self.path.parent}
+        listed = [self.path.with_name(name) for name in artifacts.members(self.listing) if name in mine]
+        return all(path.exists() and artifacts.check_member(path) for path in listed)
 
     @property
-    def json_path(self) -> Path | None:
-        """The file of the manifest with the timings, if there is one: that of the folder, or beside one table of many in a folder."""
-        if self.kind in _KINDS_WITH_OWN_JSON:
-            return self.path.with_suffix(".json")
-        return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else None
+    def listing(self) -> Path | None:
+        """The list of its members: that of the folder, or NAME.json of one table of many in a folder; none of a counts table."""
+        if self.path.suffix != ".parquet":
+            return None
+        return self.path.with_name(MANIFEST) if self.kind == "tokens" or self.kind in KINDS else self.path.with_suffix(".json")
 
     def check_replaceable(self) -> None:
-        """Raises UserError if one of its files is there and not recallkit's, or can never be, because its name is not UTF-8."""
-        given_files.check_name(self.path.absolute() if self.path.suffix not in _MAGIC else self.path)  # DuckDB takes no relative path
-        for path in (self.path, *self.others, *self.beside, *filter(None, [self.json_path])):
-            artifacts.check_replaceable(path, _MAGIC.get(path.suffix, DATABASE_MAGIC), at=0 if path.suffix in _MAGIC else 8)
+        """Raises UserError if one of its files is there and not recallkit's, or the folder has another result with the same list."""
+        if self.listing is None:
+            db.check_replaceable(self.path)
+            return
+        for path in (self.path, *self.others, *self.beside, self.listing):
+            artifacts.check_replaceable(path)
+        found = artifacts.json_object(self.listing).get("kind")
+        if found not in (None, "files", self.kind):
+            problem = f"the folder of another result ({found}), whose list this is"
+            raise UserError(problem, where=self.listing, remedy="choose another output with -o")
 
     def is_complete(self) -> bool:
         """Whether the result is complete; see `finished`."""
@@ -121,41 +129,42 @@ class Result:
         return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
-        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`, and `manifest.json` with the timings."""
+        """Writes each frame of a dataclass as FIELD.parquet into the result's folder, stamped (`kind` is FIELD) and with `facts`.
+
+        A field that is None has no file, and one of an earlier run is removed. All are replaced together, see `writing`.
+        """
         manifest = {**self.stamp(), **facts}
-        artifacts.write_frames(tables, self.path.parent, manifest, more=lambda staged: self.write_json(manifest, timings, staged))
+        with self.writing(manifest, timings) as new:
+            for field in fields(tables):
+                if (frame := getattr(tables, field.name)) is not None:
+                    table = frame.to_arrow()
+                    artifacts.write_parquet(new / f"{field.name}.parquet", [table], table.schema, {**manifest, "kind": field.name})
 
-    def write_json(self, manifest: Mapping[str, Any], timings: Timings, staged: Path) -> None:
-        """Writes the manifest with the timings into `staged`, a folder of `artifacts.replacing_together`."""
-        write_manifest(self.json_path or self.path.with_name(MANIFEST), manifest, timings, staged=staged)
+    @contextlib.contextmanager
+    def writing(self, manifest: Mapping[str, Any], timings: Timings) -> Iterator[Path]:
+        """Yields an empty folder for the members; if the block succeeds, they replace the result, `manifest` and timings in their list.
 
-
-_KINDS_WITH_OWN_JSON = {"scores", "mqar queries", "recall documents"}
-
-MANIFEST = "manifest.json"
-"""The manifest beside the tables, with the timings."""
-
-_MAGIC = {".parquet": PARQUET_MAGIC, ".json": JSON_MAGIC}
-"""How files begin, by suffix; all others are counts databases."""
+        See `artifacts.writing_members`. What the block adds to `manifest` and `timings` is in the list, too.
+        """
+        assert self.listing is not None
+        names = {path.name for path in (self.path, *self.others, *self.beside) if path.parent == self.path.parent}
+        with artifacts.writing_members(self.listing, names) as new:
+            yield new
+            artifacts.write_json(new / self.listing.name, {**manifest, artifacts.TIMINGS: timings.to_json()})
 
 
 def table_files(tables: type, folder: Path) -> list[Path]:
-    """All files that `Result.write_tables` may write for a dataclass of frames: its tables and the manifest."""
-    return [*(folder / f"{field.name}.parquet" for field in fields(tables)), folder / MANIFEST]
+    """All tables that `Result.write_tables` may write for a dataclass of frames."""
+    return [folder / f"{field.name}.parquet" for field in fields(tables)]
 
 
 def read_tables(tables: type[_T], folder: Path) -> _T:
-    """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet.
-
-    Raises UserError if one is damaged or they are not of the same result.
-    """
+    """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet. Raises UserError if one is damaged."""
     result = tables.__name__.removesuffix("Tables").lower()
-    files = {field.name: folder / f"{field.name}.parquet" for field in fields(tables)}  # type: ignore[arg-type]
-    with artifacts.holding(folder):
-        manifests = [{**artifacts.read_manifest(path), "kind": ""} for path in files.values()]
-        if any(manifest != manifests[0] for manifest in manifests):
-            raise UserError("tables of different results", where=folder, remedy="make them again with --force")
-        return tables(**{name: schemas.read_frame(path, f"{result}/{name}") for name, path in files.items()})
+    files = {path.stem: path for path in table_files(tables, folder)}
+    for path in files.values():
+        artifacts.read_manifest(path)
+    return tables(**{name: schemas.read_frame(path, f"{result}/{name}") for name, path in files.items()})
 
 
 class Kind(NamedTuple):

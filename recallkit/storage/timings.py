@@ -1,26 +1,24 @@
 """How long each stage of a command took, and how much it processed: kept in the manifest, reported as events.
 
-Seconds are of a monotonic clock. They are in `manifest.json` files beside the tables, never in a
-table's footer: the tables of an interrupted run and of an uninterrupted one have the same bytes.
+Seconds are of a monotonic clock. They are in lists of members (`manifest.json`), never in a table's footer: the tables of an
+interrupted run and of an uninterrupted one have the same bytes, and no digest covers timings.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
-from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-KEY = "timings"
+KEY = artifacts.TIMINGS
 """The key of timings in a manifest."""
 
 
@@ -99,25 +97,3 @@ def read_timings(path: Path, **facts: Any) -> dict[str, Any] | None:
         return None
     sound = {name: of for name, of in found["stages"].items() if isinstance(of, dict) and isinstance(of.get("seconds"), int | float)}
     return {**found, "stages": sound}
-
-
-def is_of(path: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest file is undamaged and of the result with this manifest, or of a result of another kind."""
-    try:
-        found = artifacts.read_json(path)
-    except UserError:
-        return artifacts.json_object(path).get("kind") not in (None, manifest.get("kind"))
-    return found.get("kind") != manifest.get("kind") or found.get("options") == manifest.get("options")
-
-
-def write_manifest(path: Path, manifest: Mapping[str, Any], timings: Timings, *, staged: Path | None = None) -> None:
-    """Writes a manifest file with timings and a checksum, atomically, or into the folder `staged`, from where it is moved to `path`.
-
-    An existing one of another kind of result is kept.
-    """
-    if artifacts.json_object(path).get("kind") not in (None, manifest.get("kind")):
-        return
-    sorted_facts = json.loads(json.dumps(manifest, sort_keys=True))
-    with artifacts.replacing(path if staged is None else staged / path.name) as temporary:  # stages keep their order
-        text = json.dumps(artifacts.with_checksum({**sorted_facts, KEY: timings.to_json()}), indent=2, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf-8")

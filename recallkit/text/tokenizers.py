@@ -23,8 +23,7 @@ from recallkit.parallel.ahead import ahead
 from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import digest_json, replacing
-from recallkit.storage.given_files import check_file, check_files_in, check_name
-from recallkit.storage.ownership import PARQUET_MAGIC, check_regular, is_ours
+from recallkit.storage.given_files import check_file, check_files_in
 from recallkit.text.records import Document, EncodedDocuments, Vocabulary
 from recallkit.text.time_limit import call_within
 from recallkit.text.vocabulary import (
@@ -53,7 +52,7 @@ BYTES = "bytes"
 Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 """Texts to flat ids and offsets, as `TextTokenizer.encode`."""
 
-_SLICES_TOKENIZER = "tokenizer.json"
+SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
 _DECIDE_NO_ID = ("version", "truncation", "padding", "post_processor", "decoder", "model")
 """Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check_determined`."""
@@ -327,7 +326,7 @@ def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTok
 
     Raises UserError if it is missing or another one.
     """
-    path, end_token = slices / _SLICES_TOKENIZER, described["end_token"]
+    path, end_token = slices / SLICES_TOKENIZER, described["end_token"]
     if described["name"] == BYTES:
         tokenizer: TextTokenizer = ByteTokenizer(end_token=end_token)
     elif path.is_file():
@@ -358,40 +357,15 @@ def _not_that_of_the_slices(path: Path, described: Mapping[str, Any]) -> UserErr
     return UserError(f"not {described['name']}, the tokenizer of these slices", where=path, remedy=remedy)
 
 
-def check_tokenizer_file(slices: Path, tokenizer: TextTokenizer) -> None:
-    """Raises UserError if `keep_tokenizer` would replace a file that is not a slice directory's own."""
-    path = slices / _SLICES_TOKENIZER
-    check_regular(path)
-    beside = [slices / name for name in ("sequences.parquet", "tokens.parquet")]
-    has_tables = any(table.is_file() and is_ours(table, PARQUET_MAGIC) for table in beside)
-    if path.exists() and not (has_tables and path.read_bytes().startswith(b"{")) and not _holds(path, tokenizer):
-        problem = "a tokenizer that recallkit did not write and will not replace"
-        raise UserError(problem, where=path, remedy="give another directory with -o")
-
-
-def keep_tokenizer(slices: Path, tokenizer: TextTokenizer, staged: Path | None = None) -> None:
-    """Writes the tokenizer into the slice directory, or into `staged`, from where it is moved there, unless it is there already."""
-    path = slices / _SLICES_TOKENIZER
-    if not (path.exists() and _holds(path, tokenizer)):
-        with replacing((staged or slices) / _SLICES_TOKENIZER) as temporary:
-            temporary.write_text(tokenizer.backend.to_str(), encoding="utf-8")
-
-
-def _holds(path: Path, tokenizer: TextTokenizer) -> bool:
-    """Whether the file gives the same ids as `tokenizer`."""
-    text = tokenizer.backend.to_str()
-    if path.read_bytes() == text.encode():
-        return True
-    try:
-        return _digest_settings(json.loads(_read_tokenizer_file(path).to_str())) == tokenizer.digest
-    except UserError:
-        return False
+def write_tokenizer(folder: Path, tokenizer: TextTokenizer) -> None:
+    """Writes the tokenizer among the new members of a slice directory."""
+    with replacing(folder / SLICES_TOKENIZER) as temporary:
+        temporary.write_text(tokenizer.backend.to_str(), encoding="utf-8")
 
 
 def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
     from tokenizers import Tokenizer
 
-    check_name(path)
     size = path.stat().st_size
     if size > config.MAX_TOKENIZER_BYTES:
         raise UserError(f"a tokenizer.json of {size:,} bytes: more than any tokenizer has", where=path, remedy="use another tokenizer")

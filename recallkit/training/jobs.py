@@ -17,7 +17,7 @@ from recallkit.errors import UserError
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import read_json, write_json
-from recallkit.storage.ownership import check_regular
+from recallkit.storage.given_files import check_regular
 from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
 from recallkit.training.sequences import Task, examples_of
 

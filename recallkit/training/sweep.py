@@ -10,7 +10,6 @@ from recallkit import events
 from recallkit.display.progress import progress
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
-from recallkit.storage.ownership import JSON_MAGIC
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
@@ -52,9 +51,9 @@ class Sweep:
         result.check_replaceable()
         if force:
             for path in (paths := [job.path(self.out) for job in self.jobs]):
-                artifacts.check_replaceable(path, JSON_MAGIC)
+                artifacts.check_replaceable(path)
             for path in paths:
-                artifacts.remove(path)
+                path.unlink(missing_ok=True)
         missing = [place for place, job in enumerate(self.jobs) if read_run(job, self.out) is None]
         timings = Timings()
         if missing:

@@ -1,0 +1,196 @@
+"""Folders of unfinished work, `.NAME.partial`, and their locks: a folder is ours if our mark is in it, which is made before anything else.
+
+The mark lists the files that may be in the folder. Only those are ever removed, one by one, and then the folder if it is empty: what
+somebody else put there stays, and so does a folder of such a name without a mark. The mark is also what processes lock. A wait for
+another process that lasts is explained. Where a file system has no locks, work goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import json
+import os
+import sys
+import threading
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recallkit import config, events
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PARTIAL = ".partial"
+"""Suffix of the folders of unfinished work."""
+NEW = f".new{PARTIAL}"
+"""Suffix of those whose files, once they are complete, are renamed to where they belong."""
+MARK = "recallkit.mark"
+_TEMPORARY = ".*.part"
+"""Files that are being written in such a folder."""
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yields `.TARGET.new.partial`, empty, for files of these `names`; removes what is left of them. One process waits for another."""
+    folder = target.with_name(f".{target.name}{NEW}")
+    lock = open_marked(folder, [glob.escape(name) for name in names], target)
+    try:
+        _remove_listed(folder)  # what a killed run left
+        yield folder
+    finally:
+        remove(folder)
+        os.close(lock)
+
+
+def open_marked(folder: Path, files: Iterable[str], target: Path, kind: int = fcntl.LOCK_EX, *, wait: bool = True) -> int:
+    """The descriptor of a folder's mark, locked; folder and mark are made if they are missing. `files`: patterns of names.
+
+    Raises UserError for a folder that is not ours, BlockingIOError if another process has locked it, unless this is to `wait`.
+    """
+    while True:
+        with contextlib.suppress(FileExistsError):  # by a file or a dangling link
+            folder.mkdir(parents=True, exist_ok=True)
+        check_ours(folder)
+        try:
+            lock = os.open(folder / MARK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:  # the process before removed it meanwhile
+            continue
+        try:
+            acquire(lock, kind, target, wait=wait)
+            if (folder / MARK).exists() and os.path.samestat(os.fstat(lock), (folder / MARK).stat()):
+                _list_files(lock, files)
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def check_ours(folder: Path) -> None:
+    """Raises UserError if there is something other than an empty folder or one with our mark."""
+    another = "move it away, or give another name with -o"
+    if folder.is_symlink():
+        raise UserError("a link, where unfinished work is kept", where=folder, remedy=another)
+    if folder.exists() and not (folder.is_dir() and (is_marked(folder) or not any(folder.iterdir()))):
+        raise UserError("not made by recallkit, and where it would keep unfinished work", where=folder, remedy=another)
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether a folder is ours."""
+    mark = folder / MARK
+    return folder.name.endswith(PARTIAL) and not folder.is_symlink() and mark.is_file() and not mark.is_symlink()
+
+
+def _list_files(mark: int, files: Iterable[str]) -> None:
+    text = json.dumps({"made_by": "recallkit", "files": [*files, _TEMPORARY]}).encode()
+    if os.pread(mark, len(text) + 1, 0) != text:
+        os.pwrite(mark, text, 0)
+        os.ftruncate(mark, len(text))
+
+
+def _remove_listed(folder: Path) -> None:
+    """Removes the files that a folder's mark lists; of folders among them, which have marks of their own, likewise."""
+    try:
+        patterns = json.loads((folder / MARK).read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError):  # a process was killed as it made the mark: there is nothing else
+        patterns = []
+    for pattern in patterns:
+        for path in [path for path in folder.iterdir() if fnmatchcase(path.name, str(pattern))]:
+            if path.is_dir() and not path.is_symlink():
+                remove(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> bool:
+    """Removes a folder of unfinished work as far as it is ours; returns whether all of it was."""
+    if not is_marked(folder):
+        return False
+    _remove_listed(folder)
+    if any(path.name != MARK for path in folder.iterdir()):
+        return False
+    (folder / MARK).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------------------- locks
+
+
+def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> None:
+    """Takes the lock of an open file (`fcntl.flock`), `where` it is; `kind` is LOCK_EX or LOCK_SH.
+
+    Waits for other processes, or raises BlockingIOError. After `config.SECONDS_BEFORE_NOTICE` a line on stderr says for which.
+    """
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if not wait:
+            raise
+        with _noting(descriptor, where):
+            fcntl.flock(descriptor, kind)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+@contextlib.contextmanager
+def _noting(descriptor: int, where: Path) -> Iterator[None]:
+    def note() -> None:
+        process = holder(descriptor)
+        message = f"{where}: waiting for {describe(process)}, which has locked it"
+        events.note(message, event="waiting", level="warning", process=process)
+
+    timer = threading.Timer(config.SECONDS_BEFORE_NOTICE, note)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def holder_of(folder: Path) -> int | None:
+    """`holder` of a folder's mark."""
+    with contextlib.suppress(OSError), (folder / MARK).open("rb") as mark:
+        return holder(mark.fileno())
+    return None
+
+
+def holder(descriptor: int) -> int | None:
+    """The number of the first other process that has a lock of this open file; None if it is not known, as outside Linux."""
+    state = os.fstat(descriptor)
+    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
+    try:
+        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError):
+        return None
+    # 3: FLOCK  ADVISORY  WRITE 15982 fe:00:2220795 0 EOF; one that waits has an arrow after its number
+    held = [int(words[4]) for words in lines if len(words) > 5 and words[1] == "FLOCK" and words[5] == place]
+    return next((process for process in held if process > 0 and process != os.getpid()), None)
+
+
+def describe(process: int | None) -> str:
+    """A process as messages name it, and how a stopped one goes on."""
+    if process is None:
+        return "another process"
+    return f"process {process}" + (f" (it is stopped: `kill -CONT {process}` lets it go on)" if is_stopped(process) else "")
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process was stopped, by Ctrl-Z or a debugger; False where that cannot be known."""
+    if sys.platform != "linux":
+        return False
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] in ("T", "t")
