@@ -5,6 +5,7 @@ The last two are the columns of Based's table 1 (arXiv 2402.18668).
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -146,23 +147,24 @@ class Results:
         """Writes bench.json and bench.parquet into a folder that `make_folder` made."""
         from recallkit.storage import artifacts
 
-        files, table = [folder / name for name in _FILES], self.to_arrow()
-        with artifacts.replacing(files[0]) as temporary:
-            temporary.write_text(artifacts.json_text(self.to_json()), encoding="utf-8")
-        artifacts.write_parquet(files[1], [table], table.schema, {"kind": "bench", "machine": self.machine})
-        return files
+        table = self.to_arrow()
+        with artifacts.adding_members(folder, _FILES) as new:
+            text = json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
+            (new / _FILES[0]).write_text(text + "\n", encoding="utf-8")
+            artifacts.write_parquet(new / _FILES[1], [table], table.schema, {"kind": "bench", "machine": self.machine})
+        return [folder / name for name in _FILES]
 
 
-_FILES = {"bench.json": b'{\n  "machine"', "bench.parquet": b"PAR1"}
-"""The files of `Results.write`, and how each begins."""
+_FILES = ("bench.json", "bench.parquet")
+"""The files of `Results.write`."""
 
 
 def make_folder(folder: Path) -> None:
     """Creates the folder of `Results.write`, before anything is measured. Raises UserError or OSError where it could not be written."""
     from recallkit.storage import artifacts
 
-    for name, beginning in _FILES.items():
-        artifacts.check_replaceable(folder / name, beginning)
+    for name in _FILES:
+        artifacts.check_replaceable(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError("it is not writable", where=folder, remedy="give another folder with -o")

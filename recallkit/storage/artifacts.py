@@ -7,6 +7,7 @@ member with size and SHA-256. Parquet tables have the facts about them (the mani
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -158,6 +159,22 @@ def writing_members(listing: Path, names: Collection[str]) -> Iterator[Path]:
         for name in members:
             (new / name).replace(folder / name)
         sync_folder(folder)
+
+
+def write_frames(tables: Any, folder: Path, manifest: Mapping[str, Any], timings: Mapping[str, Any] | None = None) -> list[Path]:
+    """Writes each polars frame of a dataclass to `folder`/FIELD.parquet with `manifest` (its `kind` set to FIELD); returns the files.
+
+    They are the members of `folder`/manifest.json, which has the manifest and the timings. All are replaced together; a field that is
+    None has no file, and one of an earlier run is removed.
+    """
+    frames = {f"{field.name}.parquet": getattr(tables, field.name) for field in dataclasses.fields(tables)}
+    with writing_members(folder / MANIFEST, frames) as new:
+        write_json(new / MANIFEST, {**manifest, **({} if timings is None else {TIMINGS: timings})})
+        for name, frame in frames.items():
+            if frame is not None:
+                table = frame.to_arrow()
+                write_parquet(new / name, [table], table.schema, {**manifest, "kind": name.removesuffix(".parquet")})
+    return [folder / name for name, frame in frames.items() if frame is not None]
 
 
 @contextlib.contextmanager

@@ -129,16 +129,8 @@ class Result:
         return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
-        """Writes each frame of a dataclass as FIELD.parquet into the result's folder, stamped (`kind` is FIELD) and with `facts`.
-
-        A field that is None has no file, and one of an earlier run is removed. All are replaced together, see `writing`.
-        """
-        manifest = {**self.stamp(), **facts}
-        with self.writing(manifest, timings) as new:
-            for field in fields(tables):
-                if (frame := getattr(tables, field.name)) is not None:
-                    table = frame.to_arrow()
-                    artifacts.write_parquet(new / f"{field.name}.parquet", [table], table.schema, {**manifest, "kind": field.name})
+        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see `artifacts.write_frames`."""
+        artifacts.write_frames(tables, self.path.parent, {**self.stamp(), **facts}, timings.to_json())
 
     @contextlib.contextmanager
     def writing(self, manifest: Mapping[str, Any], timings: Timings) -> Iterator[Path]:
