@@ -63,8 +63,8 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
         "stop_words": {"digest": artifacts.digest_json(words), "num_words": len(words)},
         "x_min": options.x_min,
     }
-    path, *others = sorted(table_files(ProfileTables, out), key=lambda file: file.stem != "profile")
-    result = Result(path, "profile", question, force=options.force, others=others)
+    main, *others = sorted(table_files(ProfileTables, out), key=lambda file: file.stem != "profile")
+    result = Result(main, "profile", question, force=options.force, others=others)
     if result.reused() is not None:
         return read_profile(out)
     timings = Timings()
