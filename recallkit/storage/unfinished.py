@@ -78,7 +78,14 @@ def check_ours(folder: Path) -> None:
     another = "move it away, or give another name with -o"
     if folder.is_symlink():
         raise UserError("a link, where unfinished work is kept", where=folder, remedy=another)
-    if folder.exists() and not (folder.is_dir() and (is_marked(folder) or not any(folder.iterdir()))):
+    mark = folder / MARK
+    try:  # one look at it: another process may remove it meanwhile, files first and the mark last
+        found = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        found = [folder.name]
+    if found and (MARK not in found or mark.is_symlink() or mark.is_dir()):
         raise UserError("not made by recallkit, and where it would keep unfinished work", where=folder, remedy=another)
 
 

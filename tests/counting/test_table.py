@@ -45,7 +45,7 @@ def test_a_table_as_it_was_written_is_read(counted):
     table = open_counts(counted)
     assert table.meta["id"] == table.recompute_id()
     assert len(table.ngram_hashes) == 2
-    assert "checksum" not in table.meta
+    assert "digest" not in table.meta
 
 
 FACTS = [
@@ -76,7 +76,7 @@ def test_a_fact_that_was_changed(counted, tmp_path, name, value):
     ("statement", "said"),
     [
         ("DELETE FROM meta WHERE key = 'id'", "not as it was written"),
-        ("DELETE FROM meta WHERE key = 'checksum'", "not as it was written"),
+        ("DELETE FROM meta WHERE key = 'digest'", "not as it was written"),
         ("INSERT INTO meta SELECT * FROM meta WHERE key = 'id'", "id is there twice"),
         ("UPDATE meta SET value = '\"\\ud800\"' WHERE key = 'sources'", "not as it was written"),
         ("UPDATE meta SET value = 'x{' WHERE key = 'sources'", "damaged (at sources)"),
@@ -135,7 +135,7 @@ def test_rows_that_are_there_twice_under_an_id_that_fits_them(counted, tmp_path)
         arrays = [np.asarray(values) for of in rows for values in of.values()]
         facts = {**meta, "num_bigrams": len(arrays[0]), "id": counts_id(meta, *arrays)}
         connection.execute("DELETE FROM meta")
-        for name, value in artifacts.with_checksum(facts).items():
+        for name, value in artifacts.with_digest(facts).items():
             connection.execute(db.query("counts/insert_fact"), {"key": name, "value": json.dumps(value)})
     assert read_meta(path) == facts
     assert "damaged (a bigram has two counts)" in refused(path)

@@ -99,7 +99,7 @@ def test_each_format_holds_what_it_is_for(tmp_path):
     assert "0.30000000000000004" in (tmp_path / "new/gap.csv").read_text()
     assert (tmp_path / "new/gap.md").read_text() == SHOWN["gap"].markdown()
     assert (tmp_path / "new/gap.tex").read_text() == SHOWN["gap"].latex("gap")
-    assert sorted(tmp_path.glob("new/*")) == sorted(files), "nothing is left beside"
+    assert sorted(tmp_path.glob("new/*")) == sorted([*files, tmp_path / "new/manifest.json"]), "nothing is left beside"
     before = {path: path.read_bytes() for path in files}
     assert export(tables, SHOWN, tmp_path / "new", list(FORMATS)) == files, "our own files are replaced"
     assert {path: path.read_bytes() for path in files} == before
@@ -149,7 +149,7 @@ def test_printed_perplexities_are_exported_where_told(run, tmp_path):
     assert done.returncode == 2
     assert "-o DIR" in " ".join(done.stderr.split())
     assert run("published", table, "--export", "csv,tex", "-o", tmp_path / "out").returncode == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"published.csv", "published.tex"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", "published.csv", "published.tex"}
     assert "'=Hyena,15.13" in (tmp_path / "out/published.csv").read_text()
 
 

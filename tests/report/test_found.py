@@ -14,6 +14,7 @@ from recallkit.storage.artifacts import write_parquet
 
 def put(folder: Path, kind: str, said: str | None = None) -> Path:
     table = pl.DataFrame({"x": [1]}).to_arrow()
+    folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / f"{kind}.parquet", [table], table.schema, {"kind": said or kind})
     return folder
 

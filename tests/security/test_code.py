@@ -115,7 +115,7 @@ def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
                 continue
             switches += len(defaults)
             assert set(defaults) <= {"False"}, f"{path}:{node.lineno}"
-    assert switches >= 9, "fewer switches than there are commands and functions: are they called otherwise now?"
+    assert switches >= 3, "an option, a request, a function: are they called otherwise now?"
 
 
 def test_code_of_tokenizers_is_never_run():

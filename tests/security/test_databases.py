@@ -92,7 +92,7 @@ def test_a_database_may_be_called_anything(tmp_path, monkeypatch, name):
     with db.connect(Path(name)) as connection:
         connection.execute(db.query("counts/create_tables"))
         facts = {"schema_version": SCHEMA_VERSION, "id": "0", "num_tokens": 0, "num_bigrams": 0}
-        for key, value in {**facts, "checksum": artifacts.digest_json(facts)}.items():
+        for key, value in artifacts.with_digest(facts).items():
             connection.execute(db.query("counts/insert_fact"), {"key": key, "value": json.dumps(value)})
         connection.execute("CHECKPOINT")
     assert read_meta(Path(name)) == facts

@@ -17,7 +17,7 @@ import pytest
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
-from recallkit.storage.journal import Journal, PartsJournal, forget_finished
+from recallkit.storage.journal import Journal, PartsJournal
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -139,66 +139,12 @@ def test_a_damaged_state_of_unfinished_work_is_refused_unless_forced(tmp_path):
         assert (journal.num_parts, journal.state) == (0, {})
 
 
-def test_files_committed_by_a_killed_run_are_moved_before_those_of_the_next(tmp_path):
-    committed = tmp_path / artifacts.COMMITTED
-    committed.mkdir()
-    for path in (committed / "both", committed / "first", committed / "old.removed", tmp_path / "old"):
-        path.write_text("of the killed run")
-    with artifacts.replacing_together(tmp_path) as staged:
-        (staged / "both").write_text("of the next")
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == {"both": "of the next", "first": "of the killed run"}
-
-
-def test_a_manifest_is_that_of_the_table_that_a_killed_run_had_committed(tmp_path):
-    (tmp_path / artifacts.COMMITTED).mkdir()
-    table = pa.table({"a": [1]})
-    artifacts.write_parquet(tmp_path / "t.parquet", [table], table.schema, {"kind": "x", "run": "earlier"})
-    artifacts.write_parquet(tmp_path / artifacts.COMMITTED / "t.parquet", [table], table.schema, {"kind": "x", "run": "killed"})
-    assert artifacts.read_manifest(tmp_path / "t.parquet")["run"] == "killed"
-
-
-def test_a_link_is_not_taken_for_committed_files(tmp_path):
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "file").touch()
-    (tmp_path / "here" / artifacts.COMMITTED).symlink_to(tmp_path / "there")
-    artifacts.finish_commit(tmp_path / "here")
-    assert (tmp_path / "there" / "file").exists()
-
-
 def test_two_processes_never_write_one_output(tmp_path):
     target = tmp_path / "out"
     with Journal(target, {}):
         program = "import sys, pathlib; from recallkit.storage.journal import Journal; Journal(pathlib.Path(sys.argv[1]), {}).__enter__()"
         second = subprocess.run([sys.executable, "-c", program, str(target)], capture_output=True, text=True, check=False)
     assert "another recallkit process is writing this" in second.stderr
-
-
-def test_what_a_killed_process_left_is_swept_away(tmp_path):
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    path = tmp_path / "file"
-    with artifacts.replacing(path) as temporary:
-        temporary.write_text("one")
-        mine = temporary.name
-    for name in (mine.replace(str(os.getpid()), str(dead.pid)), mine.replace(str(os.getpid()), str(dead.pid)) + ".wal"):
-        (tmp_path / name).write_text("left behind")
-    running = mine.replace(str(os.getpid()), "1")
-    (tmp_path / running).write_text("somebody is writing")
-    with artifacts.replacing(path) as temporary:
-        temporary.write_text("two")
-    assert {p.name for p in tmp_path.iterdir()} == {"file", running}
-
-
-def test_the_journal_of_finished_work_is_forgotten(tmp_path):
-    with Journal(tmp_path / "out", {"a": 1, "b": 2}) as journal:
-        journal.commit({})
-    forget_finished(tmp_path / "out", {"a": 9})
-    assert list(tmp_path.iterdir()), "the journal of other work went, too"
-    for _ in range(2):
-        forget_finished(tmp_path / "out", {"a": 1})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_forced_work_that_was_interrupted_goes_on(tmp_path):
@@ -239,7 +185,7 @@ def digest_home(tmp_path, monkeypatch):
     """A cache folder of its own, and files that count as large and settled as soon as they are written."""
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(artifacts, "_REMEMBERED_BYTES", 8)
-    monkeypatch.setattr(artifacts.seals, "SETTLING_NS", -1)
+    monkeypatch.setattr(artifacts, "_SETTLING_NS", -1)
     return tmp_path / "home"
 
 
@@ -267,7 +213,7 @@ def test_a_changed_file_is_noticed_even_with_the_old_length_and_time(digest_home
     weights.write_bytes(b"0123456789")
     artifacts.digest_weights(weights)
     before = weights.stat()
-    time.sleep(0.05)  # beyond the grain of the system's file times, as SETTLING_NS sees to in earnest
+    time.sleep(0.05)  # beyond the grain of the system's file times, as _SETTLING_NS sees to in earnest
     if change.startswith("another"):
         (tmp_path / "other").write_bytes(b"012345678x")
         (tmp_path / "other").replace(weights)
@@ -284,7 +230,7 @@ def test_small_and_fresh_files_are_not_remembered(digest_home, tmp_path, monkeyp
     small.write_bytes(b"01234567")
     fresh.write_bytes(b"0123456789")
     artifacts.digest_weights(small)
-    monkeypatch.setattr(artifacts.seals, "SETTLING_NS", 2_000_000_000)
+    monkeypatch.setattr(artifacts, "_SETTLING_NS", 2_000_000_000)
     artifacts.digest_weights(fresh)
     os.utime(fresh, (1, 1))
     assert artifacts.digest_weights(fresh) == artifacts.digest_file(fresh)
@@ -346,7 +292,7 @@ import time
 from pathlib import Path
 from pathlib import Path
 from recallkit.storage import artifacts
-artifacts._REMEMBERED_BYTES, artifacts.seals.SETTLING_NS = 8, -1
+artifacts._REMEMBERED_BYTES, artifacts._SETTLING_NS = 8, -1
 for number in range(40):
     path = Path(f"{sys.argv[1]}.{number}")
     path.write_bytes(sys.argv[1].encode() * 10 + bytes([number]))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.storage.schemas import arrow_schema, check_schema, check_sequences, check_values
+from recallkit.storage.schemas import check_schema, check_sequences, check_values
 
 WHOLE = ("sequence", "position", "argmax", "rank", "context")
 NUMBERS = {name: pa.array([0, 1], pa.int32()) for name in WHOLE}
@@ -98,13 +98,3 @@ def test_sequences_as_they_should_be_are_taken():
 def test_rows_that_are_no_sequences_are_refused(tokens, starts, problem):
     with pytest.raises(UserError, match=problem):
         check_sequences(sequences(tokens, starts), MANIFEST, PATH)
-
-
-def test_labels_without_a_column_that_few_need_are_read():
-    labels = arrow_schema("tokens")
-    older = labels.remove(labels.get_field_index("in_training"))
-    check_schema(older, "tokens", PATH)
-    with pytest.raises(UserError, match="sliced before in_training existed"):
-        check_schema(older, "tokens", PATH, columns=["in_training"])
-    with pytest.raises(UserError, match="sliced before match_length existed"):
-        check_schema(older.remove(older.get_field_index("match_length")), "tokens", PATH)

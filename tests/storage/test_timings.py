@@ -16,7 +16,7 @@ from recallkit.display.durations import duration, timings_line
 from recallkit.options import TextOptions
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
-from recallkit.storage.timings import Stage, Timings, read_timings, write_manifest
+from recallkit.storage.timings import Stage, Timings, read_timings
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import commit_often
 
@@ -96,16 +96,6 @@ def test_stages_that_are_none_are_left_out(tmp_path):
     assert read_timings(path, id=2) is None
 
 
-def test_a_manifest_of_another_kind_stays(tmp_path):
-    path = tmp_path / "manifest.json"
-    write_manifest(path, {"kind": "tokens", "a": 1}, Timings())
-    before = path.read_bytes()
-    write_manifest(path, {"kind": "profile"}, Timings())
-    assert path.read_bytes() == before
-    write_manifest(path, {"kind": "tokens", "a": 2}, Timings())
-    assert json.loads(path.read_text())["a"] == 2
-
-
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.0123, "0.01 s"), (12.34, "12.3 s"), (59.96, "1 min 0 s"), (754.0, "12 min 34 s"), (3599.7, "1 h 0 min"), (7500.0, "2 h 5 min")],
@@ -165,15 +155,6 @@ def test_no_footer_holds_timings(tmp_path, small_slices):
     told = scoring.score_timings(tmp_path / "s", "control:recall")
     assert told is not None
     assert told["stages"]["scoring"]["tokens"] == artifacts.read_manifest(tmp_path / "s" / "tokens.parquet")["num_rows"]
-
-
-def test_a_profile_in_a_slice_directory_leaves_its_manifest(tmp_path, small_slices):
-    import shutil
-
-    slices = shutil.copytree(small_slices, tmp_path / "s")
-    before = (slices / "manifest.json").read_bytes()
-    profiling.profile_slices(slices, slices)
-    assert (slices / "manifest.json").read_bytes() == before
 
 
 def test_a_journal_adds_up_the_seconds_of_all_runs(tmp_path):
