@@ -215,7 +215,7 @@ def _check_sequences(path: Path, manifest: Mapping[str, Any], facts: Facts) -> I
 
 def _check_counts(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iterator[tuple[Path, str, str]]:
     """The counts that labels were made with are where they were, if that is in the folder."""
-    known = manifest.get("counts") or {}
+    known: dict[str, Any] = manifest.get("counts") or {}
     for table in facts:
         if table.suffix == ".duckdb" and str(table.resolve()) == known.get("path") and facts[table].get("id") != known.get("id"):
             yield path, f"labelled with other counts than {table.name} has now", "slice again, or count again as before"
