@@ -79,11 +79,12 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
 
     folder = find_comparison(folder)
     again = "run the same `recallkit gap` again with --force"
-    facts = artifacts.read_manifest(folder / "gap.parquet")
-    further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if facts.get(fact)]
-    files = {name: folder / f"{name}.parquet" for name in (*TABLES, *further)}
-    manifest = _common_manifest(folder, files)
-    frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
+    with artifacts.unchanged(folder / artifacts.MANIFEST):
+        facts = artifacts.read_manifest(folder / "gap.parquet")
+        further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if facts.get(fact)]
+        files = {name: folder / f"{name}.parquet" for name in (*TABLES, *further)}
+        manifest = _common_manifest(folder, files)
+        frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
     tables = GapTables(**frames)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(

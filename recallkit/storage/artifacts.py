@@ -209,6 +209,15 @@ def members(listing: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+@contextlib.contextmanager
+def unchanged(listing: Path) -> Iterator[None]:
+    """A block that reads members of a list. Raises UserError if the list was replaced meanwhile: they may be of two runs."""
+    before = _text(listing)
+    yield
+    if _text(listing) != before:
+        raise UserError("was replaced while it was read", where=listing, remedy="run this again")
+
+
 def describe(path: Path) -> dict[str, Any]:
     """Size and SHA-256 of a file, as lists have them; kept in this process until anything about the file changes."""
     with path.open("rb") as file:
@@ -354,8 +363,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     given_files.check_file(path)
     if not path.exists():
         raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`")
-    listing = check_member(path)
-    facts = _footer(path)
+    try:
+        listing = check_member(path)
+        facts = _footer(path)
+    except FileNotFoundError as error:  # it was being replaced
+        raise UserError("was replaced while it was read", where=path, remedy="run this again") from error
     if facts is None:
         raise UserError("a Parquet file without recallkit's manifest", where=path, remedy="make it with recallkit")
     check_schema_version(facts, path)

@@ -151,7 +151,15 @@ def table_files(tables: type, folder: Path) -> list[Path]:
 
 
 def read_tables(tables: type[_T], folder: Path) -> _T:
-    """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet. Raises UserError if one is damaged."""
+    """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet.
+
+    Raises UserError if one is damaged, or if they were replaced meanwhile: they are of one run.
+    """
+    with artifacts.unchanged(folder / MANIFEST):
+        return _read_tables(tables, folder)
+
+
+def _read_tables(tables: type[_T], folder: Path) -> _T:
     result = tables.__name__.removesuffix("Tables").lower()
     files = {path.stem: path for path in table_files(tables, folder)}
     for path in files.values():

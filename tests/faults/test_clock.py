@@ -17,7 +17,7 @@ TIMES_OF_DAY = [
     "recallkit/events.py: _line",
     "recallkit/recall/lm_eval_run.py: run_tasks",
     "recallkit/storage/artifacts.py: digest_weights",
-    "recallkit/storage/seals.py: checksum",
+    "recallkit/storage/artifacts.py: describe",
     "recallkit/trackers/to_mlflow.py: _write",
     "recallkit/trackers/to_tensorboard.py: log",
     "recallkit/trackers/to_tensorboard.py: log",
@@ -42,7 +42,7 @@ def timings(folder: Path) -> list[dict[str, object]]:
 
 def without_seconds(content: object) -> object:
     """A table, or the facts of counts less their timings."""
-    return {name: fact for name, fact in content.items() if name not in ("timings", "checksum")} if isinstance(content, dict) else content
+    return {name: fact for name, fact in content.items() if name not in ("timings", "digest")} if isinstance(content, dict) else content
 
 
 @pytest.mark.parametrize("name", ["count", "slice", "score"])

@@ -20,7 +20,7 @@ SHIM = """
 int fsync(int file) {
     char link[64], path[4096] = "";
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/.c.duckdb.") && !strstr(path, ".partial")) { errno = EIO; return -1; }
+    if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/.c.duckdb.new.partial/c.duckdb")) { errno = EIO; return -1; }
     return ((int (*)(int)) dlsym(RTLD_NEXT, "fsync"))(file);
 }
 int fdatasync(int file) { return fsync(file); }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ import pytest
 
 from recallkit import attribution, scoring
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.tables import TABLES, GapTables
+from recallkit.attribution.tables import GapTables
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Journal
@@ -49,18 +50,23 @@ def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_pat
         writer.start()
     while not (tmp_path / "d.parquet").exists():
         time.sleep(0.01)
-    seen = set()
+    seen, refused = set(), []
     while any(writer.exitcode is None for writer in writers):
-        tables = read_tables(Tables, tmp_path)
+        try:
+            tables = read_tables(Tables, tmp_path)
+        except UserError as error:  # members that are missing, or were replaced meanwhile: never two runs mixed
+            refused.append(error.problem)
+            continue
         numbers = {getattr(tables, field.name)["number"][0] for field in fields(Tables)}
         assert len(numbers) == 1
         seen |= numbers
     assert len(seen) > 1
+    assert all(re.match(r"no such table|was replaced while|damaged|in no list of a result", problem) for problem in refused), refused
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ["gap", "by_count"])
 def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_slices, tmp_path, name):
     """Also where both were asked the same: the numbers of scores made on another device are not the same."""
     attribution.gap(MODELS[0], MODELS[1:], small_slices, tmp_path / "gap")
@@ -71,7 +77,7 @@ def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_sl
     others = GapTables(**{table: frame.head(1) for table, frame in tables.frames().items()})
     artifacts.write_frames(others, tmp_path / "other", {key: value for key, value in manifest.items() if key != "tables"})
     shutil.copy(tmp_path / "other" / path.name, path)
-    with pytest.raises(UserError, match="tables of different comparisons"):
+    with pytest.raises(UserError, match="not as it was written"):
         read_comparison(tmp_path / "gap")
 
 
@@ -81,7 +87,7 @@ def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, sm
     commands = {
         "count": ([text, "-o", tmp_path / "c.duckdb"], tmp_path / "c.duckdb"),
         "slice": ([text, "-o", tmp_path / "s"], tmp_path / "s" / "sequences.parquet"),
-        "profile": ([text, "-o", tmp_path / "p"], tmp_path / "p" / "profile.parquet"),
+        "profile": ([text, "-o", tmp_path / "p"], tmp_path / "p" / "slices" / "sequences.parquet"),
         "score": (["control:bigram", "--slices", tmp_path / "slices"], scoring.score_path(tmp_path / "slices", "control:bigram")),
     }
     arguments, target = commands[name]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from recallkit.storage import seals
+from recallkit.storage import artifacts
 
 Damage = Callable[[Path], None]
 """Changes a file in place."""
@@ -213,16 +213,20 @@ def _other_value(kind: str, old: Any, column_type: pa.DataType, value: Any, text
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], manifest: Callable[[Any], Any] = lambda value: value) -> None:
-    """Writes a Parquet file again with another table, or another manifest, in it, and a seal that fits."""
+    """Writes a Parquet file again with another table, or another manifest, in it, and a list that fits."""
     facts = (pq.read_metadata(path).metadata or {}).get(b"recallkit")
     changed = change(pq.ParquetFile(path).read())
     loose = changed.cast(pa.schema([field.with_nullable(True) for field in changed.schema]))
     with pq.ParquetWriter(path, loose.schema) as writer:
         writer.write_table(loose)
         if facts is not None:
-            writer.add_key_value_metadata({"recallkit": json.dumps(manifest(json.loads(facts))), seals.KEY: seals.EMPTY})
+            writer.add_key_value_metadata({"recallkit": json.dumps(manifest(json.loads(facts)))})
     if facts is not None:
-        seals.seal(path)  # as another program would that knows how, so that what is inside is read
+        for listing in filter(Path.exists, artifacts.lists_beside(path)):  # as another program would, so that what is inside is read
+            content = artifacts.json_object(listing)
+            if path.name in content.get(artifacts.MEMBERS, {}):
+                content[artifacts.MEMBERS][path.name] = artifacts.describe(path)
+                artifacts.write_json(listing, {name: fact for name, fact in content.items() if name != "digest"})
 
 
 @st.composite

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from recallkit.storage.unfinished import MARK
 from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
 from tests.fuzz.mutations import byte_damage, json_damage, manifest_damage, rewrite, table_damage
 from tests.fuzz.targets import TARGETS
@@ -114,6 +115,7 @@ STATES = [
 def test_a_damaged_state_of_unfinished_work(made: Path, tmp_path: Path, state: str) -> None:
     journal = tmp_path / ".new.duckdb.partial"
     journal.mkdir()
+    (journal / MARK).write_text('{"files": ["state.json"]}')
     (journal / "state.json").write_text(state)
     command = ("count", made / "text.jsonl", "-o", tmp_path / "new.duckdb")
     assert_refused(invoke(*command), "state.json", "--force")

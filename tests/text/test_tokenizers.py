@@ -6,27 +6,23 @@ import json
 from functools import cache
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from recallkit.errors import UserError
-from recallkit.storage.artifacts import write_parquet
 from recallkit.text import tokenizers
 from recallkit.text.records import Document, Position
 from recallkit.text.tokenizers import (
     BUILTIN,
     TextTokenizer,
-    check_tokenizer_file,
     encode_documents,
     fast_encoder,
-    keep_tokenizer,
     load_slices_tokenizer,
     load_tokenizer,
     same_ids,
+    write_tokenizer,
 )
 from tests.conftest import made_up_texts, write_jsonl
 from tests.made_tokenizers import NAMES, made
@@ -354,15 +350,12 @@ def test_documents_are_encoded_as_bytes():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kept_tokenizer_is_loaded_again(tmp_path, name):
     tokenizer = made(name)
-    keep_tokenizer(tmp_path, tokenizer)
+    write_tokenizer(tmp_path, tokenizer)
     loaded = load_slices_tokenizer(tmp_path, tokenizer.describe())
     assert loaded.describe() == tokenizer.describe()
     assert type(loaded) is type(tokenizer)
     text = ["the model é 👩"]
     assert same_ids(loaded.encode, tokenizer.encode, text)
-    before = (tmp_path / "tokenizer.json").stat().st_mtime_ns
-    keep_tokenizer(tmp_path, tokenizer)
-    assert (tmp_path / "tokenizer.json").stat().st_mtime_ns == before
 
 
 def test_without_a_file_bytes_and_the_builtin_tokenizer_are_known_by_name(tmp_path):
@@ -376,18 +369,3 @@ def test_a_missing_or_another_tokenizer_is_one_line_with_its_remedy(tmp_path):
     made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"tokenizer\.json: not unigram, .*again"):
         load_slices_tokenizer(tmp_path, made("unigram").describe())
-
-
-def test_a_tokenizer_that_is_not_ours_is_not_replaced(tmp_path):
-    made("sentencepiece").backend.save(str(tmp_path / "tokenizer.json"))
-    check_tokenizer_file(tmp_path, made("sentencepiece"))
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*did not write.*-o"):
-        check_tokenizer_file(tmp_path, made("unigram"))
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "sequences.parquet")
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*did not write.*-o"):
-        check_tokenizer_file(tmp_path, made("unigram"))
-    write_parquet(tmp_path / "sequences.parquet", [], pa.schema([]), {})
-    check_tokenizer_file(tmp_path, made("unigram"))
-    (tmp_path / "tokenizer.json").write_bytes(b"no JSON")
-    with pytest.raises(UserError, match="did not write"):
-        check_tokenizer_file(tmp_path, made("unigram"))
