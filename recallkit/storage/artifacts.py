@@ -212,9 +212,9 @@ def members(listing: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def unchanged(listing: Path) -> Iterator[None]:
     """A block that reads members of a list. Raises UserError if the list was replaced meanwhile: they may be of two runs."""
-    before = _text(listing)
+    before = file_state(listing.stat()) if listing.exists() else None
     yield
-    if _text(listing) != before:
+    if before != (file_state(listing.stat()) if listing.exists() else None):
         raise UserError("was replaced while it was read", where=listing, remedy="run this again")
 
 
