@@ -223,7 +223,8 @@ def _check_counts(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iter
 
 def _check_scores(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iterator[tuple[Path, str, str]]:
     """The scores that a comparison was made of are those that are here."""
-    files, options = manifest.get("score_files"), manifest.get("scores")
+    files: Any = manifest.get("score_files")
+    options: Any = manifest.get("scores")
     for model, name in files.items() if isinstance(files, dict) and isinstance(options, dict) else ():
         found = next((scores for folder in path.parents if (scores := folder / "scores" / str(name)) in facts), None)
         if found is not None and facts[found].get("options") != options.get(model):
