@@ -159,11 +159,19 @@ class Options:
         for name, parameter in parameters_of(type(self)).items():
             object.__setattr__(self, name, parameter.take(getattr(self, name)))
 
+    def given(self) -> dict[str, Any]:
+        """The fields that do not have their default, by name."""
+        found = {each.name: (getattr(self, each.name), each.default) for each in fields(self) if each.init}
+        return {name: value for name, (value, usual) in found.items() if not _is_same(value, usual)}
+
     def is_usual(self, *groups: "type[Options]") -> bool:
         """Whether every option of these groups has its default: nothing was said of what they decide."""
-        asked = {each.name for group in groups for each in fields(group)}
-        said = [(getattr(self, each.name), each.default) for each in fields(self) if each.init and each.name in asked]
-        return all(value is usual or (isinstance(value, str | int | float) and value == usual) for value, usual in said)
+        return self.given().keys().isdisjoint(each.name for group in groups for each in fields(group))
+
+
+def _is_same(value: Any, usual: Any) -> bool:
+    """Whether a value is the default; arrays and tables are never asked whether they are equal to one."""
+    return value is usual or (isinstance(value, str | int | float) and value == usual)
 
 
 def parameters_of(options: Any) -> dict[str, Parameter]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import multiprocessing
 import os
@@ -145,7 +147,7 @@ def _be_recallkit(
 
 
 @pytest.fixture(scope="session")
-def run(start: Callable[..., BaseProcess]) -> Run:
+def run_apart(start: Callable[..., BaseProcess]) -> Run:
     """Runs `recallkit ARGS` to its end in a process of its own, as `run_afresh` does, but for the seconds of imports."""
 
     def call(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -155,6 +157,35 @@ def run(start: Callable[..., BaseProcess]) -> Run:
             process.kill()
         assert process.exitcode is not None, f"not done in 240 seconds: {arguments}"
         return subprocess.CompletedProcess(arguments, process.exitcode, process.out.read_text(), process.err.read_text())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def run(home: Path, run_apart: Run) -> Run:
+    """Runs `recallkit ARGS` in this process, as a pipe of 100 columns gets it; what takes over stderr itself, in one of its own."""
+    from recallkit import cli, config, events
+    from recallkit.display import console
+
+    def call(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = [str(each) for each in arguments]
+        if events.OPTION in words or events.are_on():
+            return run_apart(*words)
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors) for errors in ("strict", "backslashreplace"))
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            patch.setenv("COLUMNS", "100")
+            patch.setattr(sys, "argv", ["recallkit", *words])
+            patch.setattr(config, "is_program", True)
+            console.stdout.cache_clear()
+            console.stderr.cache_clear()
+            try:
+                with pytest.raises(SystemExit) as stopped:
+                    cli.run(words)
+            finally:
+                console.stdout.cache_clear()
+                console.stderr.cache_clear()
+        texts = [(stream.flush(), stream.buffer.getvalue().decode())[1] for stream in (out, err)]
+        return subprocess.CompletedProcess(words, int(stopped.value.code or 0), *texts)
 
     return call
 

@@ -48,7 +48,6 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
         (("control:recall",), "no mixer of it can be replaced"),
         (("zoo:hybrid", "--mixers", "7"), "it has no mixer 7"),
         (("zoo:hybrid", "--mixers", ","), "no mixers are named"),
-        (("zoo:hybrid", "--mixers", "Attention"), "no mixers"),
         (("zoo:hybrid,ablate=1",), "it is ablated already"),
     ],
 )

@@ -22,10 +22,8 @@ def completed(*words: str) -> list[str]:
     ("words", "found"),
     [
         (["ga"], ["gap"]),
-        (["train"], ["train-mqar"]),
         (["gap", "--cl"], ["--cluster", "--clean"]),
         (["gap", "--cluster", "s"], ["sequence", "source"]),
-        (["slice", "--boundary", "d"], ["document"]),
     ],
 )
 def test_a_word_is_completed(words, found):

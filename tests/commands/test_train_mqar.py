@@ -121,11 +121,8 @@ def test_what_is_killed_resumes_and_ends_in_the_same_bytes(tmp_path, capsys):
     [
         ({"mixers": "attentoin"}, "attention"),
         ({"pairs": 5}, "pairs in 16 ids"),
-        ({"batch": 1000}, "--batch"),
         ({"windows": 4}, "--windows"),
         ({"learning_rates": 0}, "--learning-rates"),
-        ({"convolutions": "wide"}, "--convolutions"),
-        ({"feature_maps": "tailor"}, "taylor"),
     ],
 )
 def test_mistakes_are_one_line(options, said, tmp_path, capsys):

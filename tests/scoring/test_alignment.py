@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 
 import numpy as np
@@ -290,18 +290,6 @@ def test_the_same_tokenizer_reads_the_same_ids(name, documents):
     assert translation.owner.tolist() == [n + int(np.argmax(has_place[n:])) for n in range(len(has_place))]
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_every_token_that_has_text_is_exact_in_bytes(data):
-    name = data.draw(st.sampled_from(WITH_BYTES))
-    reference = made(name)
-    parts = data.draw(sequences(reference))
-    translation = translator(name, "bytes").translate(*flat(parts))
-    read = [text_of(reference, token, before) for part in parts for before, token in itertools.pairwise(part)]
-    assert translation.exact.tolist() == [text != b"" for text in read]
-    assert (translation.counts.num_approximate_texts, translation.counts.num_replaced_bytes) == (0, 0)
-
-
 # ------------------------------------------------------------------------------------------------------ counted by hand
 
 
@@ -329,35 +317,6 @@ def test_scores_are_carried_as_counted_by_hand():
         "num_approximate_texts": 0,
         "num_replaced_bytes": 0,
     }
-
-
-def test_the_worst_rank_counts_and_a_given_context_is_that_of_the_last_id():
-    reference, other = load_tokenizer(None), load_tokenizer("bytes")
-    sequence = [reference.end_token_id, *ids_of(reference, "The", " the"), reference.end_token_id]
-    translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 4]))
-    assert bytes(translation.ids.tolist()) == b"\nThe the\n"
-    own = scored(translation, np.arange(8, dtype=np.float32), np.array([0, 5, 2, 0, 0, 9, 1, 3], np.int32))
-    aligned = align(translation, replace(own, context=np.arange(100, 108, dtype=np.int32)))
-    assert aligned.nll.tolist() == [0 + 1 + 2, 3 + 4 + 5 + 6, 7]
-    assert aligned.rank.tolist() == [5, 9, 3]
-    assert aligned.context.tolist() == [102, 106, 107]
-    assert align(translation, own).context.tolist() == [3, 7, 8]
-
-
-def test_sums_are_rounded_once():
-    reference, other = load_tokenizer(None), load_tokenizer("bytes")
-    sequence = [reference.end_token_id, *ids_of(reference, " the")]
-    translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 2]))
-    nll = np.array([2**24, 1, 1, 1], np.float32)
-    assert align(translation, scored(translation, nll, np.zeros(4, np.int32))).nll.tolist() == [2**24 + 4]
-
-
-def test_ids_of_the_context_are_read_and_not_carried():
-    reference, other = load_tokenizer(None), load_tokenizer("bytes")
-    sequence = ids_of(reference, " the", "The")
-    translation = Translator(reference, other).translate(np.array(sequence, np.uint32), np.array([0, 2]))
-    assert bytes(translation.ids.tolist()) == b" theThe"
-    assert translation.owner.tolist() == [-1, -1, -1, 0, 0, 0]
 
 
 def test_a_tokenizer_that_changes_the_text_is_followed_by_characters():
@@ -399,14 +358,6 @@ def test_a_document_begins_as_the_other_begins_documents():
     assert second.tolist() == [*other.continuation.encode(["\n"])[0].tolist(), *inside]
 
 
-def test_a_document_that_begins_inside_a_character_goes_on_as_a_continuation():
-    reference, other = load_tokenizer(None), made("sentencepiece")
-    broken = reference.token_bytes.index(b"\xa9")
-    translation = Translator(reference, other).translate(*flat([[reference.end_token_id, broken, *ids_of(reference, "The")]]))
-    inside = other.continuation.encode(["The"])[0].tolist()
-    assert translation.ids.tolist() == [other.end_token_id, other.token_bytes.index(b"\xa9"), *inside]
-
-
 def test_ids_without_text_own_nothing_and_keep_sequences_apart():
     reference, other = made("byte-level with a hole"), load_tokenizer("bytes")
     hole = reference.token_bytes.index(b"")
@@ -417,17 +368,6 @@ def test_ids_without_text_own_nothing_and_keep_sequences_apart():
     assert translation.exact.tolist() == [False, True, False, True, False, False]
 
 
-def test_a_sequence_that_the_other_cannot_see_is_filled_up_and_owns_nothing():
-    reference, other = load_tokenizer(None), made("wordpiece")
-    translation = Translator(reference, other).translate(*flat([ids_of(reference, "\n", " "), ids_of(reference, " ", "The")]))
-    first, second = np.split(translation.ids, translation.offsets[1:-1])
-    assert first.tolist() == [other.end_token_id] * 2
-    assert second.tolist() == [other.end_token_id, *other.encode(["the"])[0].tolist()]
-    assert translation.owner.tolist() == [-1, *[1] * (len(second) - 1)]
-    aligned = align(translation, own_scores(translation))
-    assert (aligned.nll[0], aligned.rank[0], aligned.context[0]) == (0, -1, 1)
-
-
 def test_a_reference_without_bytes_is_one_line():
     with pytest.raises(UserError, match=r"wordpiece: its pieces have no bytes of their own.*slice with"):
         Translator(made("wordpiece"), load_tokenizer(None))
@@ -436,7 +376,14 @@ def test_a_reference_without_bytes_is_one_line():
 # --------------------------------------------------------------------------------------------------------- on real text
 
 
-@pytest.mark.parametrize("names", list(itertools.permutations(["gpt2.json", "gpt-neox-20b.json", "built-in", "bytes"], 2)), ids=" to ".join)
+PAIRS = [("gpt2.json", "gpt-neox-20b.json"), ("built-in", "gpt2.json"), ("gpt-neox-20b.json", "bytes"), ("bytes", "built-in")]
+
+
+@pytest.mark.parametrize(
+    "names",
+    PAIRS,
+    ids=" to ".join,
+)
 def test_real_text_is_translated_as_slowly_computed_with_the_fast_encoder(test_data, names):
     from recallkit.text.corpus import open_corpus
 

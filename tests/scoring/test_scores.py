@@ -139,10 +139,3 @@ def test_nan_is_named_by_sequence_and_position():
     nll[8 + 7 + 2] = np.nan
     with pytest.raises(UserError, match=r"sequence 6, position 3 is nan"):
         scores.check_finite("m", nll, 4, offsets)
-
-
-def test_a_sequence_beyond_the_context_is_refused_with_the_number():
-    ids, offsets = ragged_ids([9, 8])
-    scores.score_sequences(Probe(max_length=8), ids, offsets, scores.BatchLimit(100), scores.ContextWindow())
-    with pytest.raises(UserError, match=r"holds 7 ids.*has 8.*--stride 3.*--seq-len 7"):
-        scores.score_sequences(Probe(max_length=7), ids, offsets, scores.BatchLimit(100), scores.ContextWindow())

@@ -61,7 +61,8 @@ def test_texts_given_to_a_function_are_no_options(home, tmp_path):
     given = {"texts": ["a secret text"] * 9, "out": tmp_path / "slices", "seq_len": 16}
     recallkit.slice(**given)
     command = DECLARED["slice"]
-    command.log({Destination("kept", None): Kept()}, command.function(**given), given)
+    asked = command.options(**given)
+    command.log({Destination("kept", None): Kept()}, command.function(asked), asked)
     assert seen[0].options == {"out": str(tmp_path / "slices"), "seq_len": 16}
     assert "secret" not in json.dumps(seen[0].config)
     assert not any("secret" in str(table) for table in seen[0].tables.values())
