@@ -292,6 +292,8 @@ def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
     """
     pictures = {f"{figure.name}{ending}": figure for figure in figures for ending in ENDINGS}
+    if not pictures:
+        return []
     with artifacts.adding_members(folder, pictures) as new:
         for name, figure in pictures.items():
             (new / name).write_bytes(_drawing(figure, (new / name).suffix))

@@ -152,7 +152,7 @@ def test_other_options_and_other_rows_are_told_apart(home, rows, tmp_path):
     with pytest.raises(UserError, match="differs in num_rows, rows"):
         evaluate()
     assert evaluate(force=True) == 13
-    assert evaluate(version=0) == 13, "another version is another table"
+    assert evaluate(task_version=0) == 13, "another version is another table"
 
 
 def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
@@ -161,7 +161,7 @@ def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
         return evaluate_recall(["control:recall"], ["fda"], tmp_path / "out", options)[0].recall
 
     evaluate()
-    for changes, said in (({"tokenizer": "bytes"}, "tokenizer"), ({"context": 90}, "differs in context")):
+    for changes, said in (({"model_tokenizer": "bytes"}, "tokenizer"), ({"context": 90}, "differs in context")):
         with pytest.raises(UserError, match=said):
             evaluate(**changes)
     assert evaluate(context=90, force=True)["truncated"][0] > 0
