@@ -169,7 +169,7 @@ def test_ours_are_replaced_whole(tmp_path):
     save_figures([figure(draw=lambda palette: points(palette).mark_line())], tmp_path)
     assert (tmp_path / "picture.svg").read_bytes() != before
     assert (tmp_path / "before.svg").read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"picture.svg", "picture.png", "picture.pdf", "before.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {"picture.svg", "picture.png", "picture.pdf", "before.svg", "manifest.json"}
 
 
 @pytest.mark.parametrize("name", ["picture.svg", "picture.png", "picture.pdf"])
