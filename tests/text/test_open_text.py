@@ -95,7 +95,7 @@ def test_a_stream_that_begins_later_counts_what_lies_before(tmp_path, in_small_s
 
 
 def test_nothing_is_told_of_text_whose_size_is_not_known_or_that_has_a_limit(tmp_path):
-    given = OpenText(TextOptions(["texts"], "train", tokenizer="bytes", texts=TEXTS))
+    given = OpenText(TextOptions(None, "train", tokenizer="bytes", texts=TEXTS))
     assert [given.estimated_tokens(1000) for _ in given.encoded(Position())] == [None]
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
     limited = OpenText(TextOptions([str(path)], "train", tokenizer="bytes", limit_tokens=100))
