@@ -11,7 +11,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from griffe import Docstring, Expr, ExprAttribute, ExprName, ExprSubscript, ExprTuple, Extension, Function, GriffeLoader, Module
+from griffe import (
+    Docstring,
+    Expr,
+    ExprAttribute,
+    ExprName,
+    ExprSubscript,
+    ExprTuple,
+    Extension,
+    Function,
+    GriffeLoader,
+    Module,
+    Parameter,
+    ParameterKind,
+    Parameters,
+)
 from mkdocs.structure.files import File, Files
 
 if TYPE_CHECKING:
@@ -64,11 +78,17 @@ def _as_called(function: Function, real: Callable[..., object], modules: dict[st
     shown = {f"  [default: {each.default}]" for each in parameters.values()}  # beside the help's, in words, for None
     lines = [line[: line.rindex("  [")] if line.endswith(tuple(shown)) else line for line in inspect.getdoc(real).splitlines()]
     function.docstring = Docstring(linked("\n".join(lines)), parent=function, parser="google")
-    for name in {each.name for each in function.parameters} - set(parameters):
-        del function.parameters[name]
-    for parameter in function.parameters:
-        parameter.annotation = _undeclared(parameter.annotation, modules)
+    function.parameters = Parameters(*map(_parameter, parameters.values()))
     function.returns = _undeclared(function.returns, modules)
+
+
+def _parameter(each: inspect.Parameter) -> Parameter:
+    """A parameter as the site shows it: options are inherited by the class of a command's, so that only Python knows them all."""
+    declared = each.annotation
+    kind = declared.__origin__ if hasattr(declared, "__metadata__") else declared
+    shown = None if kind is each.empty else inspect.formatannotation(kind) if not isinstance(kind, str) else kind
+    named = ParameterKind.keyword_only if each.kind is each.KEYWORD_ONLY else ParameterKind.positional_or_keyword
+    return Parameter(each.name, annotation=shown, kind=named, default=None if each.default is each.empty else repr(each.default))
 
 
 def _undeclared(annotation: str | Expr | None, modules: dict[str, Module]) -> str | Expr | None:

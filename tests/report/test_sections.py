@@ -112,7 +112,11 @@ def test_the_command(run, words, tmp_path):
     page = Page.read(out)
     drawn = [attributes["id"].removeprefix("figure-") for name, attributes, _, _ in page.elements if name == "figure"]
     files = {f"{name}.{ending}" for name in drawn for ending in ("svg", "png", "pdf")}
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} - {"manifest.json"} == files == {Path(path).name for path in told["pictures"]}
+    assert (
+        {path.name for path in (tmp_path / "pictures").iterdir()} - {"manifest.json"}
+        == files
+        == {Path(path).name for path in told["pictures"]}
+    )
     assert all(path.stat().st_size > 500 for path in (tmp_path / "pictures").iterdir())
     assert [excerpt["sequence"] for excerpt in page.token_data()["excerpts"] if excerpt["asked"]] == [3, 5]
 
