@@ -159,14 +159,14 @@ class Options:
         for name, parameter in parameters_of(type(self)).items():
             object.__setattr__(self, name, parameter.take(getattr(self, name)))
 
-    def given(self) -> dict[str, Any]:
+    def not_usual(self) -> dict[str, Any]:
         """The fields that do not have their default, by name."""
         found = {each.name: (getattr(self, each.name), each.default) for each in fields(self) if each.init}
         return {name: value for name, (value, usual) in found.items() if not _is_same(value, usual)}
 
     def is_usual(self, *groups: "type[Options]") -> bool:
         """Whether every option of these groups has its default: nothing was said of what they decide."""
-        return self.given().keys().isdisjoint(each.name for group in groups for each in fields(group))
+        return self.not_usual().keys().isdisjoint(each.name for group in groups for each in fields(group))
 
 
 def _is_same(value: Any, usual: Any) -> bool:

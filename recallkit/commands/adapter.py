@@ -140,7 +140,7 @@ class Command:
         from recallkit.trackers import log_result
         from recallkit.trackers.record import make_record
 
-        options = {name: value for name, value in asked.given().items() if name in parameters_of(type(asked)) and name != "log_to"}
+        options = {name: value for name, value in asked.not_usual().items() if name in parameters_of(type(asked)) and name != "log_to"}
         return not log_result(trackers, lambda folder: make_record(self.name, options, outcome.exports(), outcome.figures(), folder))
 
 

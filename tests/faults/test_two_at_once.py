@@ -81,7 +81,7 @@ def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_sl
 
 
 @pytest.mark.parametrize("name", ["count", "slice", "profile", "score"])
-def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, small_slices, tmp_path, name):
+def test_the_second_process_is_told_and_the_first_is_not_disturbed(run_apart, text, small_slices, tmp_path, name):
     shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
     commands = {
         "count": ([text, "-o", tmp_path / "c.duckdb"], tmp_path / "c.duckdb"),
@@ -93,7 +93,7 @@ def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, sm
     with Journal(target, {"first": "of two"}) as first:
         first.commit({"hours": "of work"})
         before = visible(tmp_path)
-        done = run(name, *arguments, "--force")
+        done = run_apart(name, *arguments, "--force")
         assert done.returncode == 1, done.stderr
         assert done.stderr.splitlines()[-1] == (
             f"recallkit: {target}: another recallkit process is writing this (process {os.getpid()}); wait for it, or choose another output"
