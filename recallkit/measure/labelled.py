@@ -198,7 +198,7 @@ class RowReader:
         of_context = dict.fromkeys(("distance", "first_distance", "match_length"), most["position"])
         self._most = {**most, **of_context, "train_count": LARGEST_COUNT, "token": vocab_size - 1, "prev_token": vocab_size - 1}
         with arrow_errors_as_user_errors(path, remedy):
-            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            self._file = pq.ParquetFile(path)
             check_schema(self._file.schema_arrow, self._layout, path, remedy=remedy, columns=columns)
         self._columns = list(columns)
         groups = range(self._file.metadata.num_row_groups)

@@ -99,7 +99,7 @@ class SequenceReader:
         self._path, self._size = path, sequences_per_part
         self._manifest = artifacts.read_manifest(path)
         with schemas.arrow_errors_as_user_errors(path, _SLICE_AGAIN):
-            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            self._file = pq.ParquetFile(path)
             schemas.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
         metadata = self._file.metadata
         self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])

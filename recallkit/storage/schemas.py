@@ -335,7 +335,7 @@ def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _A
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path) as file:
         check_schema(file.schema_arrow, layout, path, remedy=remedy)
         table = file.read()
         table.validate(full=True)

@@ -404,7 +404,7 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
     remedy = "delete it and slice again"
     manifest = read_manifest(sequences)
     with arrow_errors_as_user_errors(sequences, remedy):
-        file = pq.ParquetFile(sequences, page_checksum_verification=True)
+        file = pq.ParquetFile(sequences)
     with file:
         check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
