@@ -206,6 +206,12 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder
     verify(folder, clean=True)
     assert set(folder.rglob("*")) == before - {killed / "tokens.parquet"}
     (killed / "notes.txt").unlink()
+    (killed / "tokens.parquet").mkdir()  # somebody's folder, of the name of a file that is listed
+    (killed / "tokens.parquet" / "notes.txt").write_text("precious")
+    assert verify(folder, clean=True).num_removed == 0
+    assert (killed / "tokens.parquet" / "notes.txt").read_text() == "precious"
+    (killed / "tokens.parquet" / "notes.txt").rename(folder / "notes.txt")
+    (killed / "tokens.parquet").rmdir()
     assert verify(folder, clean=True).num_removed == 1
     assert not killed.exists()
     assert invoke("gap", "control:recall", "control:bigram", "--slices", folder / "slices").status == 0
