@@ -15,7 +15,7 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import Result
-from recallkit.storage.schemas import check_manifest
+from recallkit.storage.schemas import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -198,7 +198,7 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
         except (ValueError, RecursionError) as error:
             raise DamagedError(f"its meta is damaged (at {key})", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
-    meta = check_manifest(artifacts.without_digest(meta, path), path)
+    meta = guarded(artifacts.without_digest(meta, path), path)
     if missing := sorted({"id", "num_tokens", "num_bigrams"} - meta.keys()):
         raise DamagedError(f"its meta has no field {missing[0]}", where=path, remedy=_AGAIN)
     return meta

@@ -120,7 +120,7 @@ class _Reader:
         names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
         self._labels = RowReader(tokens.path, list(names), remedy=SLICE_AGAIN)
         self._words = tokens.words(of_words)
-        self._nlls = [RowReader(score.path, ["nll"], remedy=SCORE_AGAIN, checks_values=False) for score in scores]
+        self._nlls = [RowReader(score.path, ["nll"], remedy=SCORE_AGAIN) for score in scores]
         self._database = db.connect(threads=1)
 
     def read(self, start: int, stop: int) -> Batch:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.config import LONGEST, MOST
+from recallkit.config import MOST
 from recallkit.errors import UserError
 from recallkit.slicing.words import words_options, words_path
 from recallkit.storage.artifacts import read_manifest
-from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema, check_values
+from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from recallkit.slicing.definitions import Slice
 
-LARGEST_COUNT = 1 << 51
-"""The largest training count that is distinguished: half of one is exact beside it in float64, which logarithms are taken of."""
 SLICE_AGAIN, SCORE_AGAIN = "slice again with --force", "score the model again with --force"
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
@@ -182,24 +180,18 @@ class RowReader:
 
     Files of our own are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
     copy, and one of its row groups is kept in memory. Not thread-safe: each thread opens its own.
-    Raises UserError with `remedy` for damage that the footer does not show: in pages and types of columns, and, if `checks_values`,
-    missing or negative values where none are allowed (not for callers that give more specific errors for these).
+    Raises UserError with `remedy` for a file that is damaged or has other columns.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str], *, remedy: str, checks_values: bool = True) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], *, remedy: str) -> None:
         import numpy as np
         import pyarrow.parquet as pq
 
-        self._path, self._remedy, self._checks_values = path, remedy, checks_values
-        manifest = read_manifest(path)
-        self._layout = str(manifest["kind"])
-        most = {"sequence": int(manifest.get("num_sequences") or MOST) - 1, "position": int(manifest.get("seq_len") or LONGEST)}
-        vocab_size = int((manifest.get("tokenizer") or {}).get("vocab_size", MOST)) if self._layout == "tokens" else MOST
-        of_context = dict.fromkeys(("distance", "first_distance", "match_length"), most["position"])
-        self._most = {**most, **of_context, "train_count": LARGEST_COUNT, "token": vocab_size - 1, "prev_token": vocab_size - 1}
+        self._path, self._remedy = path, remedy
+        layout = str(read_manifest(path)["kind"])
         with arrow_errors_as_user_errors(path, remedy):
             self._file = pq.ParquetFile(path)
-            check_schema(self._file.schema_arrow, self._layout, path, remedy=remedy, columns=columns)
+            check_schema(self._file.schema_arrow, layout, path, remedy=remedy, columns=columns)
         self._columns = list(columns)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in groups)]).tolist()
@@ -222,9 +214,6 @@ class RowReader:
         self._kept = None
         with arrow_errors_as_user_errors(self._path, self._remedy):
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
-            table.validate(full=True)  # data that decodes may still contain codes outside the dictionary, or names that are not UTF-8
-        if self._checks_values:
-            check_values(table, self._layout, self._path, remedy=self._remedy, most=self._most)
         if keep:
             self._kept = (group, table)
         return table

@@ -127,8 +127,8 @@ def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Ex
     """All excerpts of the text, in order. `scores`: the reference's file first, then the models'. Reads some row groups at a time."""
     import numpy as np
 
-    labels = RowReader(tokens.path, ("sequence", "position", "ar_hit"), remedy=_REMEDY, checks_values=False)
-    nlls = [RowReader(path, ("nll",), remedy=_REMEDY, checks_values=False) for path in scores.values()]
+    labels = RowReader(tokens.path, ("sequence", "position", "ar_hit"), remedy=_REMEDY)
+    nlls = [RowReader(path, ("nll",), remedy=_REMEDY) for path in scores.values()]
     excerpts: list[Excerpt] = []
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)

@@ -13,7 +13,7 @@ from recallkit.errors import UserError
 from recallkit.measure.labelled import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
 from recallkit.scoring.run import find_scores, score_path, scored_models
 from recallkit.storage import artifacts
-from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema, check_values
+from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema
 from recallkit.text.tokenizers import load_slices_tokenizer
 
 if TYPE_CHECKING:
@@ -185,9 +185,7 @@ def _rows(path: Path, layout: str, columns: Sequence[str], sequence: int, remedy
 
     with arrow_errors_as_user_errors(path, remedy):
         table: pa.Table = ds.dataset(path).to_table(columns=list(columns), filter=ds.field("sequence") == sequence)
-        table.validate(full=True)
     check_schema(table.schema, layout, path, remedy=remedy, columns=columns)
-    check_values(table, layout, path, remedy=remedy)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame

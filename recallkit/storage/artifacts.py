@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import SCHEMA_VERSION, VERSION, home
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import given_files
-from recallkit.storage.schemas import check_manifest
+from recallkit.storage.schemas import guarded
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ _NUM_SAMPLES = 16
 
 _REMEMBERED_BYTES = 64 << 20
 """Files larger than this are digested once: a smaller one takes a tenth of a second at most."""
-_MOST_DIGESTS = 2000
 _SETTLING_NS = 2_000_000_000
 """Times of files are coarse: a second write within this interval would not change them."""
 
@@ -374,7 +374,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if listing is None:
         names = " or ".join(listing.name for listing in lists_beside(path))
         raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=_AGAIN)
-    return check_manifest(facts, path)
+    manifest: dict[str, Any] = guarded(facts, path)
+    return manifest
 
 
 def _footer(path: Path) -> dict[str, Any] | None:
@@ -469,47 +470,23 @@ def digest_file(path: Path) -> str:
 
 
 def digest_weights(path: Path) -> str:
-    """`digest_file`, cached in the cache folder for files of more than 64 MB until anything about them changes.
+    """`digest_file`, kept in the cache folder for files of more than 64 MB until anything about them changes.
 
     Weights of many gigabytes take seconds to read. A file is identified by its real path, length, inode and the times of the last
     change of content and inode; no program can set back the latter. A cache that cannot be read or written costs only time.
     """
     if path.stat().st_size <= _REMEMBERED_BYTES:
         return digest_file(path)
-    real, before = os.path.realpath(path), _file_state(path)
-    known = _read_digests().get(real)
-    if known is not None and known[:-1] == before:
-        return str(known[-1])
-    started = time.time_ns()
+    before, started = file_state(path.stat()), time.time_ns()
+    memory = home() / "digests" / digest_json([os.path.realpath(path), *before])
+    with contextlib.suppress(OSError, ValueError):
+        if re.fullmatch(r"[0-9a-f]{32}", known := memory.read_text(encoding="ascii")):
+            return known
     digest = digest_file(path)
-    is_settled = started - max(before[1:3]) > _SETTLING_NS
-    if is_settled and _file_state(path) == before:
-        _remember_digest(real, [*before, digest])
+    if started - max(before[1:3]) > _SETTLING_NS and file_state(path.stat()) == before:
+        with contextlib.suppress(OSError, UserError), replacing(memory) as temporary:
+            temporary.write_text(digest, encoding="ascii")
     return digest
-
-
-def _file_state(path: Path) -> list[int]:
-    """What changes when a file does: length, times of change of the content and of the inode (ns), inode, device."""
-    return list(file_state(path.stat()))
-
-
-def _read_digests() -> dict[str, list[Any]]:
-    """Real path -> state and digest of the cached files; none if the cache is absent or damaged."""
-    try:
-        digests = json.loads((home() / "digests.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    kinds = [int] * 5 + [str]
-    is_sound = isinstance(digests, dict) and all(isinstance(d, list) and [type(v) for v in d] == kinds for d in digests.values())
-    return digests if is_sound else {}
-
-
-def _remember_digest(real: str, entry: list[Any]) -> None:
-    """Adds an entry as the latest and drops the oldest. If two processes write at once, one may lose its entry."""
-    digests = {path: known for path, known in _read_digests().items() if path != real}
-    kept = [*list(digests.items())[1 - _MOST_DIGESTS :], (real, entry)]
-    with contextlib.suppress(OSError), replacing(home() / "digests.json") as temporary:
-        temporary.write_text(json.dumps(dict(kept), indent=0), encoding="utf-8")
 
 
 def digest_sample(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""What every table and manifest of ours must contain, in one place, since any of them may be damaged or made by other tools.
+"""The columns of every table of ours, in one place.
 
-A reader that has checked a table here may rely on its columns, their types, and the absence of nulls and negative values where declared.
-Whether numbers are consistent with each other is checked by those who read them.
+That a table is as it was written is known by its list (`artifacts`); what is checked here is that it has the columns of this program, since
+a column that is added does not raise the schema version.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from recallkit import config
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    import numpy as np
     import polars as pl
     import pyarrow as pa
 
@@ -26,11 +24,10 @@ _AGAIN = "make it again with --force"
 
 
 class Column(NamedTuple):
-    """A column: an Arrow type, or, if a query determines it, `text`, `whole`, `real` or `flag`; the minimum of a whole number."""
+    """A column: an Arrow type, or, if a query determines it, `text`, `whole`, `real` or `flag`; whether it may be null."""
 
     type: str
     nullable: bool = False
-    least: int = 0
 
     @property
     def family(self) -> str:
@@ -49,9 +46,9 @@ _FAMILIES = {
 
 
 def _columns(declared: str) -> dict[str, Column]:
-    """`a b int32, c int64?`: names and their type, in the order of the file; `?`: may be null, `-`: -1 if there is no such value."""
+    """`a b int32, c int64?`: names and their type, in the order of the file; `?`: may be null."""
     groups = [group.split() for group in declared.split(",")]
-    return {name: Column(of.rstrip("?-"), of.endswith("?"), -1 if "-" in of else 0) for *names, of in groups for name in names}
+    return {name: Column(of.rstrip("?"), of.endswith("?")) for *names, of in groups for name in names}
 
 
 def _with_ends(names: str, *ends: str) -> str:
@@ -93,13 +90,13 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
-    "scores": _columns("sequence position int32, nll float32, argmax rank int32-, context int32, exact bool"),
+    "scores": _columns("sequence position int32, nll float32, argmax rank int32, context int32, exact bool"),
     # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`: tokens of the slice that it represents;
     # `num_changed`: ids of its matches; `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out, which
     # `excluded` explains. `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
     "samples": _columns(
         "slice string, row int64, sequence position document distance occurrences match_length num_changed int32, train_count int64, "
-        "weight float64, excluded string, completion_row key_row span_row placebo_row int64-"
+        "weight float64, excluded string, completion_row key_row span_row placebo_row int64"
     ),
     # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
     "mixer means": _columns("mixer string, mean list<double>"),
@@ -167,7 +164,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
         "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
-        "answer_nll float64?, answer_tokens int32?, answer_distance int32-?, occurrences int32?, prompt_text string?, characters_cut int32?"
+        "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, prompt_text string?, characters_cut int32?"
     ),
     "recall/recall": _columns(
         f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "
@@ -197,9 +194,6 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
 }
 """Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are allowed."""
 
-_DECLARED_NULLABLE = ("recall documents", "mqar queries", "mqar fillers")
-"""Tables whose files have always declared every column nullable, so that their bytes do not change."""
-
 
 def arrow_schema(layout: str) -> pa.Schema:
     """The schema with which a table is written, for layouts of Arrow types only."""
@@ -210,9 +204,7 @@ def arrow_schema(layout: str) -> pa.Schema:
         nested = {"list": pa.list_, "dictionary": lambda of: pa.dictionary(pa.int32(), of)}
         return nested[outer](pa.type_for_alias(inner)) if inner else pa.type_for_alias(name)
 
-    any_null = layout in _DECLARED_NULLABLE
-    columns = LAYOUTS[layout].items()
-    return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable or any_null) for name, column in columns])
+    return pa.schema([pa.field(name, arrow_type(column.type), nullable=column.nullable) for name, column in LAYOUTS[layout].items()])
 
 
 def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -224,16 +216,6 @@ def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
 
 
-_ADDED = {
-    **{("tokens", name): f"sliced before {name} existed" for name in ("context_class", "first_distance", "overwritten", "in_training")},
-    **{(layout, "clusters"): "compared before intervals were of documents" for layout in LAYOUTS if layout.startswith("gap/")},
-    ("profile/profile", "documents"): "profiled before intervals were of documents",
-}
-"""Columns added later: the error for tables without them."""
-
-_OPTIONAL = {("tokens", "in_training"), ("recall documents", "prompt_text"), ("recall documents", "characters_cut")}
-"""Columns without which older tables are read, except by those who need them."""
-
 _WORDS = {"text": "text", "whole": "whole numbers", "small": "whole numbers", "real": "numbers", "flag": "true or false"}
 
 
@@ -243,11 +225,9 @@ def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _A
         if columns is not None and name not in columns:
             continue
         places = schema.get_all_field_indices(name)
-        if not places and columns is None and (layout, name) in _OPTIONAL:
-            continue
         if len(places) != 1:
             number = f"{len(places)} columns" if places else "no column"
-            raise UserError(_ADDED.get((layout, name), f"damaged ({number} {name})"), where=path, remedy=remedy)
+            raise UserError(f"damaged ({number} {name})", where=path, remedy=remedy)
         if not _is_of(schema.field(places[0]).type, column):
             kind, wanted = schema.field(places[0]).type, _WORDS.get(column.family, column.family)
             raise UserError(f"damaged (column {name} holds {kind}, not {wanted})", where=path, remedy=remedy)
@@ -270,81 +250,16 @@ def _is_of(kind: pa.DataType, column: Column) -> bool:
     return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
 
 
-def check_values(table: pa.Table, layout: str, path: Path, *, remedy: str = _AGAIN, most: Mapping[str, int] | None = None) -> None:
-    """Raises UserError for nulls and numbers that a layout does not allow, in those of its columns that exist; `most`: largest numbers."""
-    import pyarrow.compute as pc
-
-    for name in table.column_names:
-        column = LAYOUTS[layout].get(name)
-        if column is None:
-            continue
-        values = table[name]
-        if values.null_count and not column.nullable:
-            raise UserError(f"column {name} misses values", where=path, remedy=remedy)
-        if column.family in ("whole", "small") and values.null_count < len(values):
-            found, largest = pc.min_max(values).as_py(), (most or {}).get(name, config.MOST * 2 - 1)
-            if found["min"] < column.least or found["max"] > largest:
-                raise UserError(f"damaged (column {name} is not within {column.least}..{largest})", where=path, remedy=remedy)
-
-
-def check_sequences(group: pa.Table, manifest: Mapping[str, Any], path: Path, *, remedy: str = _AGAIN) -> None:
-    """Raises UserError if rows of `sequences.parquet` (`tokens`, and the spans if they exist) are not valid sequences."""
-    import numpy as np
-
-    check_values(group, "sequences", path, remedy=remedy)
-    ids, bounds = _flat(group, "tokens", path, remedy)
-    lengths = np.diff(bounds)
-    is_sound = bool(lengths.size) and lengths.min() > 1 and lengths.max() <= manifest["seq_len"] + 1
-    is_sound = is_sound and ids.max() < manifest["tokenizer"]["vocab_size"]
-    if is_sound and "span_starts" in group.column_names:
-        starts, edges = _flat(group, "span_starts", path, remedy)
-        alike = all(np.array_equal(_flat(group, name, path, remedy)[1], edges) for name in ("span_documents", "span_sources"))
-        is_sound = alike and _are_spans(starts, edges, bounds)
-    if not is_sound:
-        raise UserError("damaged (rows that are no sequences)", where=path, remedy=remedy)
-
-
-def _are_spans(starts: np.ndarray, edges: np.ndarray, bounds: np.ndarray) -> bool:
-    """Whether spans that begin at `starts`, those of sequence i from `edges[i]` on, partition its ids, which begin at `bounds[i]`."""
-    import numpy as np
-
-    per_sequence = np.diff(edges)
-    if per_sequence.min() < 1:
-        return False
-    begins = starts + np.repeat(bounds[:-1], per_sequence)
-    rises = (np.diff(begins, append=bounds[-1]) > 0).all()
-    return bool(rises and np.array_equal(begins[edges[:-1]], bounds[:-1]))
-
-
-def _flat(group: pa.Table, name: str, path: Path, remedy: str) -> tuple[Any, Any]:
-    """The elements of a column of lists, and the offsets of the lists with the end of the last. Raises UserError for null elements."""
-    lists = group[name].combine_chunks()
-    elements, offsets = lists.flatten(), lists.offsets.to_numpy()
-    if elements.null_count:
-        raise UserError(f"column {name} misses values", where=path, remedy=remedy)
-    return elements if name == "span_sources" else elements.to_numpy(), (offsets - offsets[0]).astype("int64")
-
-
 def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pa.Table:
-    """A small table of ours according to its layout, every page checked; with `exact` the layout's columns alone, of exactly its types.
-
-    An optional column that an older table lacks is then null.
-
-    Raises UserError if it is damaged or another table.
-    """
-    import pyarrow as pa
+    """A small table of ours; with `exact` the layout's columns alone, of exactly its types. Raises UserError if it is another table."""
     import pyarrow.parquet as pq
 
     with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path) as file:
         check_schema(file.schema_arrow, layout, path, remedy=remedy)
         table = file.read()
-        table.validate(full=True)
         if exact:
             schema = arrow_schema(layout)
-            for field in (field for field in schema if field.name not in table.column_names):
-                table = table.append_column(field, pa.nulls(len(table), field.type))
             table = table.select(schema.names).cast(schema)
-    check_values(table, layout, path, remedy=remedy)
     return table
 
 
@@ -381,124 +296,10 @@ class Manifest(dict[str, Any]):
         raise UserError(f"the manifest has no field {key}", where=self.path, remedy=_AGAIN)
 
 
-def check_manifest(manifest: Mapping[str, Any], path: Path) -> Manifest:
-    """The manifest, with the entries that any reader relies on checked. Raises UserError if one has another type than it should."""
-    checked: Manifest = _guarded(manifest, path)
-    for name, is_right in _ENTRIES.items():
-        if name in manifest and not is_right(manifest[name]):
-            raise UserError(f"its manifest is damaged (at {name})", where=path, remedy=_AGAIN)
-    for facts in (manifest, manifest.get("slices")):
-        if isinstance(facts, dict) and facts.get("counts") is not None and facts.get("max_count", 0) is None:
-            raise UserError("its manifest is damaged (at max_count)", where=path, remedy=_AGAIN)
-    return checked
-
-
-def _guarded(value: Any, path: Path) -> Any:
+def guarded(value: Any, path: Path) -> Any:
+    """A manifest in which a missing entry is a UserError that names it, in objects in it, too."""
     if isinstance(value, dict):
-        guarded = Manifest((key, _guarded(item, path)) for key, item in value.items())
-        guarded.path = path
-        return guarded
+        manifest = Manifest((key, guarded(item, path)) for key, item in value.items())
+        manifest.path = path
+        return manifest
     return value
-
-
-def _is_text(value: Any) -> bool:
-    """Text that can be written: JSON can contain unpaired surrogates."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _whole(least: int = 0, most: int = config.MOST) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _maybe(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or inner(value)
-
-
-def _either(*inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: any(is_right(value) for is_right in inner)
-
-
-def _list_of(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(inner, value))
-
-
-def _with(**entries: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """An object that may have these entries."""
-    return lambda value: isinstance(value, dict) and all(is_right(value[name]) for name, is_right in entries.items() if name in value)
-
-
-def _each(inner: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """An object with such values."""
-    return lambda value: isinstance(value, dict) and all(map(_is_text, value)) and all(map(inner, value.values()))
-
-
-def _is_bytes_row(value: Any) -> bool:
-    """[source, bytes, bytes in AR hits or null]"""
-    return isinstance(value, list) and len(value) == 3 and _is_text(value[0]) and _is_count(value[1]) and _maybe(_is_count)(value[2])
-
-
-_is_count = _whole()
-_is_sample = _with(fraction=_is_real, sampled=_is_count, found=_is_count)
-
-
-def _is_ngrams(value: Any) -> bool:
-    """Size of the n-grams -> what was found of a sample of them."""
-    return _each(_is_sample)(value) and bool(value) and all(size.isascii() and size.isdecimal() for size in value)
-
-
-_is_score = _with(score=_is_real, ci_low=_maybe(_is_real), ci_high=_maybe(_is_real))
-_is_tokenizer = _with(name=_is_text, digest=_is_text, vocab_size=_whole(1, 1 << 32), end_token=_is_text, end_token_id=_whole(0, 1 << 32))
-_is_vocabulary = _with(digest=_is_text, filler=_is_count, filler_text=_is_text, num_keys=_is_count, num_values=_is_count)
-_MOST_OF_ANY_RATE = 10**40
-"""A rate times the number of training tokens is a threshold, however large."""
-_SLICES: dict[str, Callable[[Any], bool]] = {
-    "boundary": _is_text,
-    "counts": _maybe(_with(id=_is_text, path=_is_text, num_tokens=_is_count, num_bigrams=_is_count)),
-    "in_training": _maybe(_with(tokens=_is_count, ar_hits=_is_count, of_ar_hits=_is_count, ngrams=_is_ngrams)),
-    "max_count": _maybe(_whole(0, _MOST_OF_ANY_RATE)),
-    "num_rows": _is_count,
-    "num_sequences": _is_count,
-    "seq_len": _whole(1, config.LONGEST),
-    "sequences_digest": _is_text,
-    "threshold": _maybe(_with(rule=_is_text, rate=_maybe(_is_real))),
-    "tokenizer": _maybe(_is_tokenizer),
-}
-_OPTIONS = _with(
-    dtype=_maybe(_is_text),
-    context=_maybe(_is_count),
-    stride=_maybe(_is_count),
-    tokenizer=_maybe(_either(_is_text, _with(given=_maybe(_is_text)))),
-    version=_is_count,
-    prompt=_is_text,
-    cut=_is_text,
-)
-_ENTRIES: dict[str, Callable[[Any], bool]] = {
-    **_SLICES,
-    **dict.fromkeys(("kind", "model", "recallkit_version", "origin", "counts_id", "filler_text", "id"), _is_text),
-    **dict.fromkeys(("batch_tokens", "num_dropped", "num_samples", "length", "seed", "num_groups", "longest"), _is_count),
-    **dict.fromkeys(("num_tokens", "num_bigrams"), _is_count),
-    "comparable": lambda value: isinstance(value, bool),
-    **dict.fromkeys(("clean", "overlap"), lambda value: isinstance(value, bool)),
-    "context_gain": _list_of(_list_of(_is_count)),
-    "in_context": _maybe(_with(early=_is_count, late=_is_count, sequences=_is_count, models=_each(_is_score))),
-    "inexact": _each(_each(_is_real)),
-    "knee": _each(_with(**dict.fromkeys(("count", "smallest", "largest"), _maybe(_is_count)))),
-    "models": _list_of(_is_text),
-    "names": _list_of(_is_text),
-    "num_bytes": _maybe(_either(_is_count, _list_of(_is_bytes_row))),
-    "of_models": _each(_with(tokenizer=_is_tokenizer, vocabulary=_is_vocabulary)),
-    "options": _OPTIONS,
-    "pairs": _either(_is_count, _list_of(_is_count)),
-    "power": _is_real,
-    "scores": _each(_OPTIONS),
-    "slice": _list_of(_is_text),
-    "slices": lambda value: not isinstance(value, dict) or _with(**_SLICES)(value),  # a comparison checks what it should be
-    "stop_words": _with(name=_is_text, num_words=_is_count),
-    "tasks": _list_of(_is_text),
-    "vocabulary": _is_vocabulary,
-}
-"""Entries of manifests, of any table: their types wherever they occur."""

@@ -18,7 +18,7 @@ from recallkit import arrow
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, writing_parquet
-from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema, check_sequences
+from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema
 from recallkit.text.joining import Boundary, join_documents
 from recallkit.text.records import Position
 
@@ -402,7 +402,7 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
     import pyarrow.parquet as pq
 
     remedy = "delete it and slice again"
-    manifest = read_manifest(sequences)
+    read_manifest(sequences)
     with arrow_errors_as_user_errors(sequences, remedy):
         file = pq.ParquetFile(sequences)
     with file:
@@ -411,8 +411,6 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
         for group in range(file.num_row_groups):
             with arrow_errors_as_user_errors(sequences, remedy):
                 table = file.read_row_group(group, columns=columns)
-                table.validate(full=True)
-            check_sequences(table, manifest, sequences, remedy=remedy)
             yield table
 
 

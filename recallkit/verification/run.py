@@ -226,8 +226,8 @@ def _check_scores(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iter
     files: Any = manifest.get("score_files")
     options: Any = manifest.get("scores")
     for model, name in files.items() if isinstance(files, dict) and isinstance(options, dict) else ():
-        found = next((scores for folder in path.parents if (scores := folder / "scores" / str(name)) in facts), None)
-        if found is not None and facts[found].get("options") != options.get(model):
+        found = next((facts[scores] for folder in path.parents if (scores := folder / "scores" / str(name)) in facts), None)
+        if found is not None and options is not None and found.get("options") != options.get(model):
             yield path, f"compared with other scores of {model} than {name} has now", "compare again"
 
 

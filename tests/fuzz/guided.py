@@ -80,9 +80,8 @@ def main() -> None:
 
     name, *options = sys.argv[1:]
     with atheris.instrument_imports(include=["recallkit"]):
-        import recallkit.artifacts
-        import recallkit.stages.corpus
-        import recallkit.stages.tokens  # noqa: F401 (what is imported here is instrumented)
+        import recallkit.storage.artifacts
+        import recallkit.text.corpus  # noqa: F401 (what is imported here is instrumented)
 
     with tempfile.TemporaryDirectory() as folder:
         atheris.Setup([sys.argv[0], *options], lambda content: feed(name, content, Path(folder)))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from recallkit.storage.unfinished import MARK
 from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
-from tests.fuzz.mutations import byte_damage, json_damage, manifest_damage, rewrite, table_damage
+from tests.fuzz.mutations import byte_damage, json_damage, rewrite
 from tests.fuzz.targets import TARGETS
 
 # Each example takes seconds: to shrink one would take minutes.
@@ -23,8 +22,6 @@ QUICK = ["tokens", "bigrams"]
 
 
 def damage_of(file: str) -> st.SearchStrategy:
-    if file.endswith(".parquet"):
-        return table_damage() | manifest_damage() | byte_damage()
     return byte_damage() | json_damage() if file.endswith(".json") else byte_damage()
 
 
@@ -68,34 +65,6 @@ def test_a_column_that_is_gone_is_named(made: Path, name: str, column: str, comm
         assert_refused(
             invoke(*command.replace("@", str(folder)).split()), f"no column {column}", "force" if "only" not in command else "slice"
         )
-
-
-@pytest.mark.parametrize("entry", ["num_rows", "seq_len", "tokenizer", "counts", "options"])
-@pytest.mark.parametrize("wrong", ["gone", [], 10**30])
-def test_an_entry_of_a_manifest_is_named(made: Path, entry: str, wrong: object) -> None:
-    def change(manifest: dict) -> dict:
-        return {name: value for name, value in manifest.items() if name != entry} if wrong == "gone" else {**manifest, entry: wrong}
-
-    with copy_of(made) as folder:
-        rewrite(folder / "slices/tokens.parquet", lambda table: table, change)
-        for command in ("profile --slices @/slices -o @/other", "gap control:recall control:bigram --slices @/slices --force"):
-            outcome = assert_manners(invoke(*command.replace("@", str(folder)).split()))
-            assert outcome.status == 0 or entry in outcome.err
-
-
-def test_a_sequence_beyond_all_takes_no_memory(made: Path) -> None:
-    """A table of sums by sequence would take 16 GB."""
-
-    def far(table: pa.Table) -> pa.Table:
-        values = table["sequence"].to_pylist()
-        values[-1] = 2**31 - 1
-        return table.set_column(0, "sequence", pa.array(values, pa.int32()))
-
-    with copy_of(made) as folder:
-        for path in (*folder.glob("slices/gap/*/gap.parquet"), *folder.glob("slices/scores/*")):
-            path.unlink()  # with scores at hand the footers tell
-        rewrite(folder / "slices/tokens.parquet", far)
-        assert_refused(invoke("tokens", folder / "slices"), "sequence is not within")
 
 
 DEEP = "[" * 100_000 + "]" * 100_000

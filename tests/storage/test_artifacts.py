@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import fcntl
+import hashlib
 import json
 import os
 import subprocess
@@ -10,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +22,11 @@ import pytest
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
+from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.journal import Journal, PartsJournal
+from recallkit.verification.run import verify
+from tests.conftest import made_up_texts, write_jsonl
+from tests.fuzz.harness import assert_manners, invoke
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -147,25 +156,6 @@ def test_two_processes_never_write_one_output(tmp_path):
     assert "another recallkit process is writing this" in second.stderr
 
 
-def test_forced_work_that_was_interrupted_goes_on(tmp_path):
-    target = tmp_path / "out"
-    with Journal(target, {"a": 1}, force=True) as journal:
-        journal.commit({"at": 7})
-    with Journal(target, {"a": 1}, force=True) as journal:
-        assert journal.state == {"at": 7}
-    (journal.folder / "state.json").write_text("{ half")
-    with pytest.raises(UserError, match="not a readable JSON"), Journal(target, {"a": 1}):
-        pass
-    with Journal(target, {"a": 1}, force=True) as journal:
-        assert not journal.resumed
-
-
-def test_a_run_that_failed_before_its_first_part_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), Journal(tmp_path / "out", {}):
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_files_that_are_not_ours_are_never_replaced(tmp_path):
     text = tmp_path / "text.jsonl"
     text.write_text("precious")
@@ -189,26 +179,23 @@ def digest_home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
-def remembered(home):
-    return json.loads((home / "digests.json").read_text())
-
-
-def forge(home):
+def forge(home: Path) -> None:
     """Replaces every remembered digest, so that the next answer shows where it came from."""
-    (home / "digests.json").write_text(json.dumps({path: [*entry[:-1], "forged"] for path, entry in remembered(home).items()}))
+    for memory in (home / "digests").iterdir():
+        memory.write_text("f" * 32)
 
 
-def test_a_large_file_is_read_once_under_whatever_name(digest_home, tmp_path):
+def test_large_weights_are_read_once_under_whatever_name(digest_home, tmp_path):
     weights, link = tmp_path / "weights", tmp_path / "link"
     weights.write_bytes(b"0123456789")
     link.symlink_to(weights)
     assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
     forge(digest_home)
-    assert artifacts.digest_weights(weights) == artifacts.digest_weights(link) == "forged"
+    assert artifacts.digest_weights(weights) == artifacts.digest_weights(link) == "f" * 32
 
 
 @pytest.mark.parametrize("change", ["bytes", "bytes, with the old time", "another file in its place"])
-def test_a_changed_file_is_noticed_even_with_the_old_length_and_time(digest_home, tmp_path, change):
+def test_changed_weights_are_noticed_even_with_the_old_length_and_time(digest_home, tmp_path, change):
     weights = tmp_path / "weights"
     weights.write_bytes(b"0123456789")
     artifacts.digest_weights(weights)
@@ -221,92 +208,21 @@ def test_a_changed_file_is_noticed_even_with_the_old_length_and_time(digest_home
         weights.write_bytes(b"012345678x")
     if change != "bytes":
         os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert weights.stat().st_mtime_ns == before.st_mtime_ns
     assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
 
 
-def test_small_and_fresh_files_are_not_remembered(digest_home, tmp_path, monkeypatch):
-    small, fresh = tmp_path / "small", tmp_path / "fresh"
-    small.write_bytes(b"01234567")
-    fresh.write_bytes(b"0123456789")
-    artifacts.digest_weights(small)
-    monkeypatch.setattr(artifacts, "_SETTLING_NS", 2_000_000_000)
-    artifacts.digest_weights(fresh)
-    os.utime(fresh, (1, 1))
-    assert artifacts.digest_weights(fresh) == artifacts.digest_file(fresh)
-    assert not (digest_home / "digests.json").exists()
-
-
-def test_a_file_that_changes_while_it_is_read_is_not_remembered(digest_home, tmp_path, monkeypatch):
+def test_a_memory_that_is_damaged_or_cannot_be_kept_costs_only_time(digest_home, tmp_path, monkeypatch):
     weights = tmp_path / "weights"
     weights.write_bytes(b"0123456789")
-    read = artifacts.digest_file
-
-    def slow(path):
-        digest = read(path)
-        path.write_bytes(b"0123456789 and more")
-        return digest
-
-    monkeypatch.setattr(artifacts, "digest_file", slow)
     artifacts.digest_weights(weights)
-    assert not (digest_home / "digests.json").exists()
-
-
-@pytest.mark.parametrize(
-    "damage", [b"", b"{", b"\xff\xfe", b"[]", b'{"WEIGHTS": "forged"}', b'{"WEIGHTS": [1, 2]}', b'{"WEIGHTS": null}', b"[" * 10**6]
-)
-def test_a_damaged_memory_is_made_anew(digest_home, tmp_path, damage):
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"0123456789")
-    digest_home.mkdir()
-    (digest_home / "digests.json").write_bytes(damage.replace(b"WEIGHTS", str(weights).encode()))
-    assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
-    assert list(remembered(digest_home)) == [str(weights)]
-
-
-@pytest.mark.parametrize("where", ["beneath a file", "no right to write"])
-def test_without_a_place_to_remember_only_time_is_lost(digest_home, tmp_path, monkeypatch, where):
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"0123456789")
-    if where == "beneath a file":
-        monkeypatch.setenv("RECALLKIT_HOME", str(weights / "home"))
-    else:
-        if os.geteuid() == 0:
-            pytest.skip("root may write anywhere")
-        digest_home.mkdir(mode=0o500)
+    for damage in (b"", b"\xff\xfe", b"0123"):
+        next((digest_home / "digests").iterdir()).write_bytes(damage)
+        assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
+    monkeypatch.setenv("RECALLKIT_HOME", str(weights / "home"))
     assert artifacts.digest_weights(weights) == artifacts.digest_file(weights)
 
 
-def test_only_the_latest_digests_are_kept(digest_home, tmp_path, monkeypatch):
-    monkeypatch.setattr(artifacts, "_MOST_DIGESTS", 3)
-    for name in "abcda":
-        (tmp_path / name).write_bytes(b"0123456789" + name.encode())
-        artifacts.digest_weights(tmp_path / name)
-    assert [path[-1] for path in remembered(digest_home)] == ["c", "d", "a"]
-
-
-def test_processes_that_remember_at_once_leave_a_whole_memory(digest_home, tmp_path):
-    program = """
-import sys
-import time
-from pathlib import Path
-from pathlib import Path
-from recallkit.storage import artifacts
-artifacts._REMEMBERED_BYTES, artifacts._SETTLING_NS = 8, -1
-for number in range(40):
-    path = Path(f"{sys.argv[1]}.{number}")
-    path.write_bytes(sys.argv[1].encode() * 10 + bytes([number]))
-    assert artifacts.digest_weights(path) == artifacts.digest_file(path)
-"""
-    names = [str(tmp_path / name) for name in "wxyz"]
-    writers = [subprocess.Popen([sys.executable, "-c", program, name]) for name in names]
-    while any(writer.poll() is None for writer in writers):
-        if (digest_home / "digests.json").exists():
-            remembered(digest_home)
-    assert [writer.returncode for writer in writers] == [0] * 4
-    for path, entry in remembered(digest_home).items():
-        assert entry[-1] == artifacts.digest_file(Path(path))
-    assert [file.name for file in digest_home.iterdir()] == ["digests.json"]
+# ------------------------------------------------------------------------------------------------------------- journals
 
 
 def test_independent_parts_are_shared_by_those_who_say_so(tmp_path):
@@ -323,3 +239,62 @@ def test_independent_parts_are_shared_by_those_who_say_so(tmp_path):
         assert discarding.parts.done() == set(), "parts made under another key are not taken"
         assert discarding.parts.settle("batch", lambda: 5) == 5
     assert not discarding.folder.exists(), "a journal without parts leaves nothing"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_where_a_file_system_has_no_locks_slice_and_count_go_on(tmp_path, home, monkeypatch, number):
+    def refuse(descriptor: int, kind: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(12, 60))
+    for command in (("count", text, "-o", tmp_path / "c.duckdb"), ("slice", text, "-o", tmp_path / "s", "--seq-len", 32)):
+        outcome = assert_manners(invoke(*command))
+        assert outcome.status == 0, outcome.err
+    assert verify(tmp_path).is_sound
+
+
+def test_equal_results_have_equal_digests_whatever_time_they_took(tmp_path):
+    table = pl.DataFrame({"a": [1]})
+    tables = dataclasses.make_dataclass("Tables", ["gap"])(table)
+    timings = [{"seconds": seconds, "stages": {}} for seconds in (1.0, 2.0)]
+    for name, took in zip("xy", timings, strict=True):
+        artifacts.write_frames(tables, tmp_path / name, {"kind": "gap"}, took)
+    x, y = (artifacts.read_json(tmp_path / name / "manifest.json") for name in "xy")
+    assert (x.pop("timings"), y.pop("timings")) == tuple(timings)
+    assert x == y
+    digests = {json.loads((tmp_path / name / "manifest.json").read_text())["digest"] for name in "xy"}
+    assert len(digests) == 1
+
+
+def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
+    """Tables that the new result has no more are removed; exports, other members, stay; what no list names is never replaced."""
+    tables = dataclasses.make_dataclass("Tables", ["gap", "by_overlap"])
+    frame = pl.DataFrame({"a": [1]})
+    artifacts.write_frames(tables(frame, frame), tmp_path, {"kind": "gap"})
+    with artifacts.adding_members(tmp_path, ["gap.md"]) as new:
+        (new / "gap.md").write_text("a table")
+    artifacts.write_frames(tables(frame, None), tmp_path, {"kind": "gap"})
+    assert {path.name for path in tmp_path.iterdir()} == {"gap.parquet", "gap.md", "manifest.json"}
+    assert set(artifacts.members(tmp_path / "manifest.json")) == {"gap.parquet", "gap.md"}
+    (tmp_path / "gap.tex").write_text("mine")
+    with pytest.raises(UserError, match="did not write"), artifacts.adding_members(tmp_path, ["gap.md", "gap.tex"]):
+        pass
+    assert (tmp_path / "gap.tex").read_text() == "mine"
+
+
+def test_a_member_is_read_whole_once_in_a_process(tmp_path, monkeypatch):
+    table = pa.table({"a": [1]})
+    monkeypatch.setattr(artifacts, "_SETTLING_NS", -1)
+    artifacts.write_parquet(tmp_path / "t.parquet", [table], table.schema, {"kind": "x"})
+    read: list[object] = []
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, *of, real=hashlib.file_digest: read.append(file) or real(file, *of))
+    for _ in range(3):
+        artifacts.read_manifest(tmp_path / "t.parquet")
+    assert len(read) == 1
+    time.sleep(0.05)
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    content[10] ^= 1
+    (tmp_path / "t.parquet").write_bytes(content)
+    with pytest.raises(DamagedError):
+        artifacts.read_manifest(tmp_path / "t.parquet")
