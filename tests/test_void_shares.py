@@ -16,7 +16,7 @@ from recallkit.ablation.tables import AblatedSet, measure_losses
 from recallkit.attribution.tables import attribute_gap
 from recallkit.intervening import InterventionOptions, intervene
 from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts
 

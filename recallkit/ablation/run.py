@@ -14,7 +14,7 @@ from recallkit.models.ablation import NONE, Ablation
 from recallkit.models.mixer_outputs import choose_mixers
 from recallkit.models.spec import list_models, one_model
 from recallkit.options import ScoringOptions
-from recallkit.scoring.run import plan_scores, score_path
+from recallkit.scoring import plan_scores, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings

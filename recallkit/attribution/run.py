@@ -10,7 +10,8 @@ from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.models.spec import list_models
 from recallkit.options import ScoringOptions
-from recallkit.scoring.run import count_inexact, plan_scores, score_path
+from recallkit.scoring.files import count_inexact, score_path
+from recallkit.scoring.run import plan_scores
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings

@@ -12,7 +12,7 @@ from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import list_models
 from recallkit.options import InterventionOptions, ScoringOptions
-from recallkit.scoring.run import plan_scores, score_path
+from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.measure.labelled import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
-from recallkit.scoring.run import find_scores, score_path, scored_models
+from recallkit.scoring.files import find_scores, score_path, scored_models
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema
 from recallkit.text.tokenizers import load_slices_tokenizer

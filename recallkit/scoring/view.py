@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What was scored, the path, the mean NLL, and the comparison with float64 if one was made."""
-    from recallkit.scoring.run import score_path, score_timings
+    from recallkit.scoring.files import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
 
     path = score_path(slices, model)
@@ -35,7 +35,7 @@ def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], che
 
 def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """One row per model."""
-    from recallkit.scoring.run import score_path
+    from recallkit.scoring.files import score_path
     from recallkit.scoring.scores import summarise_scores
 
     rows = []
@@ -49,7 +49,7 @@ def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
 
 def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """The table, the time that a single model took, where the scores are."""
-    from recallkit.scoring.run import score_timings
+    from recallkit.scoring.files import score_timings
 
     console.print_table(scores_table(slices, manifests))
     if len(manifests) == 1:  # for several models these would be many lines: --json has them

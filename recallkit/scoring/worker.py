@@ -1,22 +1,28 @@
 """The scoring job and its worker: loads the model once, then reads, scores and writes one part after another.
 
 While the model works on one part, one thread reads the next (and aligns it, if tokenizers differ) and another writes the last, so
-that the model never waits for the disk.
+that the model never waits for the disk. Parts that take long are saved while they are begun: after half a minute, and when a run is
+interrupted. What is saved are the scores of whole batches. Which sequences share a batch depends on the part and the options alone, so
+a part that is resumed has the bytes of one that was scored at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from recallkit import arrow
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
 from recallkit.scoring.alignment import align
-from recallkit.scoring.begun_parts import saving
 from recallkit.scoring.scores import BatchedScores, BatchLimit, ContextWindow, SequenceReader
+from recallkit.storage import artifacts
+from recallkit.storage.journal import read_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -170,7 +176,6 @@ def _open_translator(job: ScoringJob) -> Translator | None:
     if job.tokenizer is None:
         return None
     from recallkit.scoring.alignment import Translator
-    from recallkit.storage import artifacts
     from recallkit.text.tokenizers import load_slices_tokenizer, load_tokenizer
 
     described = artifacts.read_manifest(job.slices / "sequences.parquet")["tokenizer"]
@@ -186,3 +191,67 @@ def _on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
         return replace(request, device=f"cuda:{slot.place % torch.cuda.device_count()}")
     torch.set_num_threads(min(torch.get_num_threads(), slot.num_threads))
     return request
+
+
+# ------------------------------------------------------------------------------------------------------- begun parts
+
+SECONDS_BETWEEN_SAVES = 30.0
+"""A kill costs at most so much work, and the batch under way."""
+
+_COLUMNS = ("nll", "argmax", "rank", "context")
+
+
+@contextlib.contextmanager
+def saving(path: Path, batched: BatchedScores, num_tokens: int) -> Iterator[Saver]:
+    """A block in which a part of `num_tokens` predicted tokens is scored: what an earlier run saved of it is taken up, and what is
+    done when an exception ends it is saved.
+
+    Raises UserError for a damaged file, which is removed.
+    """
+    saver = Saver(path, batched, num_tokens)
+    try:
+        yield saver
+    except BaseException:
+        with contextlib.suppress(OSError):  # what ended the run says more than a full disk
+            saver.save()
+        raise
+
+
+class Saver:
+    """The file of a begun part."""
+
+    def __init__(self, path: Path, batched: BatchedScores, num_tokens: int) -> None:
+        self._path, self._batched, self._num_tokens, self._time = path, batched, num_tokens, time.monotonic()
+        if path.exists():
+            table = read_part(path)
+            for name in _COLUMNS:
+                getattr(batched.scores, name)[:] = table[name].to_numpy()
+            batched.num_done = int(artifacts.read_manifest(path)["batches"])
+        self._saved = batched.num_done
+
+    @property
+    def tokens_done(self) -> int:
+        """Predicted tokens of the slices that are scored: for a model with its own tokens, as many of them as of its own."""
+        return round(self._batched.share_done * self._num_tokens)
+
+    def save_if_due(self) -> None:
+        """Saves what is done if the last time was long ago."""
+        if time.monotonic() - self._time >= SECONDS_BETWEEN_SAVES:
+            self.save()
+            self._time = time.monotonic()
+
+    def save(self) -> None:
+        """Saves what is done, in place of what was saved before."""
+        import pyarrow as pa
+
+        if self._batched.num_done == self._saved:
+            return
+        table = pa.table({name: arrow.array(getattr(self._batched.scores, name)) for name in _COLUMNS})
+        facts = {"batches": self._batched.num_done, "tokens": self.tokens_done}
+        artifacts.write_parquet(self._path, [table], table.schema, facts)
+        self._saved = self._batched.num_done
+
+
+def tokens_saved(path: Path) -> int:
+    """The predicted tokens in the file of a begun part; 0 if there is none."""
+    return int(artifacts.read_manifest(path)["tokens"]) if path.exists() else 0

@@ -12,7 +12,7 @@ from recallkit.errors import UserError
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
-from recallkit.scoring.run import plan_scores, score_path
+from recallkit.scoring import plan_scores, score_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings

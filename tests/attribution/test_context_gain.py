@@ -22,7 +22,7 @@ from recallkit.measure.shares import MODEL_BETTER, NO_GAP
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.ragged import offsets_of
 from recallkit.report import sections, words
-from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.scoring import ScoringOptions, plan_scores, score_path
 from recallkit.scoring.scores import LastIds, choose_last
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts, db

@@ -11,7 +11,7 @@ import pytest
 from recallkit import scoring
 from recallkit.attribution.in_context import in_context_scores
 from recallkit.options import TextOptions
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from recallkit.slicing import RareCount, slice_text
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl

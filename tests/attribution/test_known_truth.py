@@ -17,7 +17,7 @@ from recallkit import scoring
 from recallkit.attribution.tables import attribute_gap
 from recallkit.measure.shares import ALL_TOKENS, MODEL_LIKE_UNIFORM, NOT_TOLD_FROM_ZERO, REFERENCE_LIKE_UNIFORM
 from recallkit.models.control import CACHE_WEIGHT
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from recallkit.slicing.definitions import parse_slices
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts

@@ -65,7 +65,7 @@ def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[
     from recallkit import builtin
     from recallkit.measure.labelled import open_scores, open_tokens
     from recallkit.measure.sums import add_up
-    from recallkit.scoring.run import score_path
+    from recallkit.scoring import score_path
     from recallkit.text.corpus import open_corpus
 
     models = ("control:recall", "control:bigram")
@@ -152,7 +152,7 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     from recallkit.intervening import tables as intervening_tables
     from recallkit.intervening.changed_text import ChangedText
     from recallkit.measure.labelled import open_tokens
-    from recallkit.scoring.run import score_path
+    from recallkit.scoring import score_path
     from recallkit.slicing.definitions import SLICES
     from recallkit.storage import artifacts
     from recallkit.text.corpus import open_corpus

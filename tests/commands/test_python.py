@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import recallkit
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 
 CONTROLS = ["control:recall", "control:bigram", "control:unigram"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from tests.conftest import made_up_texts, write_jsonl
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "07_text_to_figure.py"

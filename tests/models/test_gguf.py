@@ -14,13 +14,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from recallkit import cli, slicing
+from recallkit import cli, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models.gguf_header import read_gguf_header
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.options import TextOptions
-from recallkit.scoring import run as scoring
+from recallkit.scoring.identity import other_tokenizer
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
@@ -160,7 +160,7 @@ def test_its_tokenizer_is_known_to_be_the_slices_or_not(llama, small_slices, tmp
     """The tokenizer in the file is written differently from ours but gives the same ids: nothing is to be carried."""
     spec = str(llama / "x.gguf")
     used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
-    assert scoring._other_tokenizer(ModelRequest(spec, 4096), None, small_slices, used) is None
+    assert other_tokenizer(ModelRequest(spec, 4096), None, small_slices, used) is None
     text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(5, 50))
     slicing.slice_text(TextOptions([str(text)], "validation", tokenizer="bytes"), tmp_path / "slices", counts=None, seq_len=64)
     manifest = scoring.score(spec, tmp_path / "slices", scoring.ScoringOptions(device="cpu"))

@@ -16,7 +16,7 @@ import recallkit
 from recallkit.errors import UserError
 from recallkit.models.live import evaluating, identify_live
 from recallkit.models.protocol import ModelRequest
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.made_tokenizers import byte_level

@@ -18,7 +18,7 @@ from recallkit.errors import UserError
 from recallkit.models import server
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from tests.conftest import ROOT
 from tests.models.test_hf import direct, ragged
 

@@ -20,7 +20,7 @@ from recallkit.errors import UserError
 from recallkit.report import excerpts
 from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, list_excerpts, preferred, token_view
 from recallkit.report.sequence import score_files
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from recallkit.storage import artifacts
 from tests.report.conftest import MODELS, REFERENCE
 

@@ -27,7 +27,7 @@ from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.report import excerpts, sections
 from recallkit.report import words as told
 from recallkit.report.write import ReportOptions, write_report
-from recallkit.scoring.run import score_path
+from recallkit.scoring import score_path
 from recallkit.storage import artifacts
 from tests.attribution.test_tables import Corpus
 from tests.report.conftest import HOSTILE, MODELS, REFERENCE

@@ -11,7 +11,7 @@ import pytest
 import recallkit
 from recallkit.errors import UserError
 from recallkit.models import loading
-from recallkit.scoring.run import find_scores, plan_scores, score_path
+from recallkit.scoring import find_scores, plan_scores, score_path
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 

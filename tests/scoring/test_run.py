@@ -21,15 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recallkit import config, slicing
+from recallkit import config, scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.options import TextOptions
 from recallkit.parallel import processes
-from recallkit.scoring import run as scoring
 from recallkit.scoring import scores
+from recallkit.scoring.identity import other_tokenizer
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.tokenizers import load_tokenizer
@@ -417,7 +417,7 @@ def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, sma
     change(settings)
     (path / "tokenizer.json").write_text(json.dumps(settings))
     used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
-    found = scoring._other_tokenizer(ModelRequest(str(path), 4096), None, small_slices, used)
+    found = other_tokenizer(ModelRequest(str(path), 4096), None, small_slices, used)
     assert (found is None) is same
     assert same or found[0] == str(path)
 

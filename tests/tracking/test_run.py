@@ -11,7 +11,7 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models, parse_model
-from recallkit.scoring.run import ScoringOptions
+from recallkit.scoring import ScoringOptions
 from recallkit.tracking.run import watch
 
 STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")

@@ -10,7 +10,7 @@ import recallkit
 from recallkit.errors import UserError
 from recallkit.measure.labelled import LabelledTokens, open_tokens
 from recallkit.models.spec import list_models
-from recallkit.scoring.run import ScoringOptions, plan_scores, score_path
+from recallkit.scoring import ScoringOptions, plan_scores, score_path
 from recallkit.tracking.run import TrackedRun, track
 from recallkit.tracking.tables import LEAST_RECALL, Labels, Tracked, make_tables, recall_appears
 

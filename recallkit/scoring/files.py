@@ -1,0 +1,73 @@
+"""Where the scores of a slice directory are: a file for each model, by its name or place, and what is known of it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError
+from recallkit.models.spec import one_model
+from recallkit.storage import artifacts
+from recallkit.storage.timings import read_timings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recallkit.models.spec import ModelSpec
+    from recallkit.scoring.scores import LastIds
+
+
+def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None) -> Path:
+    """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place.
+
+    Scores from its `last` ids alone are in a folder of their own beside those with all of the context.
+    """
+    folder = slices / "scores" if last is None else slices / "scores" / str(last)
+    return folder / f"{artifacts.file_slug(model if isinstance(model, str) else model.key)}.parquet"
+
+
+def find_scores(slices: Path, model: Any) -> Path:
+    """The file of a model's scores, of a model given as to `score`, or by the name that results show where that is of one model alone.
+
+    Whether or not there is such a file.
+    """
+    if isinstance(model, str) and (found := score_path(slices, model)).is_file():
+        return found
+    found = score_path(slices, one_model(model))
+    if found.is_file() or not isinstance(model, str):
+        return found
+    shown = [file for file, name in scored_models(slices).items() if name == model]
+    return shown[0] if len(shown) == 1 else found
+
+
+def scored_models(slices: Path) -> dict[Path, str]:
+    """The readable score files of a slice directory, and the names of their models."""
+    names = {}
+    for file in sorted((slices / "scores").glob("*.parquet")):
+        with contextlib.suppress(UserError):
+            manifest = artifacts.read_manifest(file)
+            if manifest.get("kind") == "scores":
+                names[file] = str(manifest["model"])
+    return names
+
+
+def score_timings(slices: Path, model: str | ModelSpec) -> dict[str, Any] | None:
+    """How long a model's scores took, if known: in the JSON file beside them, with their manifest."""
+    return read_timings(score_path(slices, model).with_suffix(".json"))
+
+
+def count_inexact(model: str | ModelSpec, slices: Path) -> dict[str, float] | None:
+    """The share of tokens (`all`, `ar_hit`, `other`) that do not begin and end where tokens of the model do.
+
+    None for a model that reads the slices' own tokens.
+    """
+    from recallkit.storage import db
+
+    file = score_path(slices, model)
+    if artifacts.read_manifest(file).get("tokenizer") is None:
+        return None
+    with db.connect(threads=1) as connection:
+        db.view_file(connection, "tokens", slices / "tokens.parquet")
+        db.view_file(connection, "scores", file)
+        rows = db.frame(connection, "scores/count_inexact").iter_rows(named=True)
+        return {row["slice"]: row["share"] for row in rows}

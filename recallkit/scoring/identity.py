@@ -1,0 +1,176 @@
+"""What decides a model's scores: options of its own, those that it was scored with, its tokenizer, and all of it as an identity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit.declarations import path
+from recallkit.display import console
+from recallkit.errors import UserError
+from recallkit.models.kinds import kind_of
+from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
+from recallkit.models.protocol import ModelRequest
+from recallkit.storage import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from recallkit.models.spec import ModelSpec
+    from recallkit.options import ScoringOptions
+    from recallkit.text.tokenizers import TextTokenizer
+
+
+def of_model(options: ScoringOptions, model: ModelSpec) -> ScoringOptions:
+    """The options of one model: its own come first."""
+    own: dict[str, Any] = {name: getattr(model, name) for name in ("dtype", "context", "stride", "device")}
+    chosen = replace(options, **{name: value for name, value in own.items() if value is not None})
+    tokenizer = tokenizer_name(options.model_tokenizer if model.tokenizer is None else model.tokenizer)
+    return replace(chosen, dtype=chosen.dtype or ("auto" if model.is_live else None), model_tokenizer=tokenizer)
+
+
+def as_scored(options: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
+    """The options, with omitted ones taken from the existing scores."""
+    given_window = options.context is not None or options.stride is not None or options.carry_state
+    window = {} if given_window else {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
+    return replace(
+        options,
+        dtype=options.dtype or found.get("dtype") or "float32",
+        model_tokenizer=options.model_tokenizer or (found.get("tokenizer") or {}).get("given"),
+        **window,
+    )
+
+
+def remedy(model: ModelSpec, slices: Path, options: ScoringOptions, dtype: str) -> str:
+    """What to do about finished scores of another model, or made with other options than these and this precision."""
+    given = {
+        "--dtype": dtype if dtype != "float32" else None,
+        "--model-tokenizer": options.model_tokenizer,
+        "--context": options.context,
+        "--stride": options.stride,
+    }
+    flags = [f" {name} {value}" for name, value in given.items() if value is not None]
+    typed = "".join([*flags, " --carry-state" * options.carry_state, " --trust-remote-code" * options.trust_remote_code])
+    again = "force=True" if model.is_live else f"recallkit score {model.typed()}{typed} --slices {slices} --force"
+    again = f"score it again with {again}" if model.is_live else f"score it again: {again}"
+    return f"give this model another name, or {again}" if model.is_live or model.name else again
+
+
+def sequences_of(slices: Path) -> dict[str, Any]:
+    """The manifest of the sequences. Raises UserError if the labels beside them are of other sequences."""
+    tokens, sequences = (artifacts.read_manifest(slices / f"{name}.parquet") for name in ("tokens", "sequences"))
+    if tokens["sequences_digest"] != sequences["sequences_digest"]:
+        raise UserError("labels and sequences do not belong together", where=slices, remedy="run `recallkit slice` again with --force")
+    return {**sequences, "counts": tokens["counts"]}
+
+
+def request_of(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringOptions) -> ModelRequest:
+    """The model as it is to be loaded."""
+    known = sequences["counts"] if options.counts is None else None
+    return ModelRequest(
+        model.location,
+        sequences["tokenizer"]["vocab_size"],
+        sequences["tokenizer"],
+        counts=path(options.counts) or (Path(known["path"]) if known else None),
+        counts_id=known["id"] if known else None,
+        device=options.device,
+        dtype=options.dtype or "float32",
+        trust_remote_code=options.trust_remote_code,
+        shown=model.shown,
+        module=model.path if model.is_live else None,
+        ablation=model.ablation,
+    )
+
+
+def identity_of(request: ModelRequest, sequences: Mapping[str, Any], options: ScoringOptions) -> dict[str, Any]:
+    """Everything that determines the numbers; options with their usual values are left out."""
+    from recallkit.models.loading import identify_model
+
+    is_control = kind_of(request.spec).is_control
+    if is_control and (options.model_tokenizer or options.carry_state):
+        problem = "a control model reads the slices' own tokens and keeps no state"
+        raise UserError(problem, where=request.spec, remedy="leave out --model-tokenizer and --carry-state")
+    chosen = {
+        "tokenizer": identify_tokenizer(request.spec, options.model_tokenizer),
+        "context": options.context,
+        "stride": options.stride,
+        "carry_state": options.carry_state or None,
+    }
+    return {
+        "model_digest": identify_model(request),
+        "sequences_digest": sequences["sequences_digest"],
+        "dtype": None if is_control else request.dtype,
+        **{name: value for name, value in chosen.items() if value is not None},
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ the tokenizer
+
+
+def other_tokenizer(
+    request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any], *, quiet: bool = False
+) -> tuple[str, TextTokenizer] | None:
+    """The model's tokenizer, with its name, if it gives other ids than those of the slices.
+
+    None if it gives the same ids or is not known.
+    """
+    name, spec = given or own_tokenizer(request.spec), request.name
+    if name is None:
+        if not quiet and (Path(request.spec).is_dir() or request.module is not None):
+            console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else give its own: PATH,tokenizer=...)")
+        return None
+    try:
+        mine = _load_tokenizer(name, used["end_token"])
+    except UserError as error:
+        if given is not None or Path(name).exists():
+            remedy = "give another --model-tokenizer" if given else "give the model's tokenizer with --model-tokenizer"
+            raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
+        console.note(f"{spec}: no tokenizer found ({error.problem}), taken to be {used['name']}")
+        return None
+    if mine.digest == used["digest"] or _gives_the_same_ids(mine, slices, used):
+        return None
+    console.note(
+        f"{spec}: a tokenizer of its own ({mine.name}), so it reads the same bytes, and its NLLs are carried to tokens of {used['name']}"
+    )
+    return name, mine
+
+
+def with_tokenizer(request: ModelRequest, tokenizer: TextTokenizer) -> ModelRequest:
+    """The request of a model that reads another tokenizer's ids."""
+    return replace(request, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.describe())
+
+
+def _load_tokenizer(name: str, end_token: str) -> TextTokenizer:
+    """A tokenizer with this end token if it has it, else with its own."""
+    from recallkit.text.tokenizers import load_tokenizer
+
+    try:
+        return load_tokenizer(name, end_token=end_token)
+    except UserError:
+        return load_tokenizer(name)
+
+
+def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer is the slices' own, saved in another form.
+
+    Every entry is the same, it decodes the first sequences' ids to their text, and it encodes that text in about as many ids. If
+    in doubt the answer is no: NLLs aligned needlessly are correct, ids of another vocabulary are not.
+    """
+    import pyarrow.parquet as pq
+
+    from recallkit.text.tokenizers import load_slices_tokenizer
+
+    entries = mine.backend.get_vocab() if mine.name != "bytes" else {}
+    theirs = load_slices_tokenizer(slices, used)
+    if theirs.name == "bytes" or any(entries.get(token) != index for token, index in theirs.backend.get_vocab().items()):
+        return False
+    with pq.ParquetFile(slices / "sequences.parquet") as file:
+        rows = next(file.iter_batches(batch_size=8, columns=["tokens", "text"]))
+    sequences = [row.values.to_numpy() for row in rows["tokens"]]
+    texts = rows["text"].to_pylist()
+    if any(sequence.max(initial=0) >= mine.vocab_size for sequence in sequences) or mine.decode(sequences) != texts:
+        return False
+    # The same text with other ids: one vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
+    num_ids, num_mine = sum(map(len, sequences)), len(mine.encode(texts)[0])
+    return abs(num_mine - num_ids) <= num_ids // 10 + 4 * len(sequences)
