@@ -1,4 +1,4 @@
-"""How recall develops over the checkpoints of one training run."""
+"""Follows the checkpoints of a training run: how recall develops from step to step."""
 
 from recallkit.tracking.run import TrackedRun, track
 

@@ -81,7 +81,6 @@ class Tracker:
             [plan] = plan_scores([spec], self._run.slices, self._scoring, force=True, quiet=True)
             plan.run()
         self._run.add(step, spec)
-        self._run.forget(self._run.scores[step][1])
         rows = self._run.write().track.to_dicts()
         return next(row for row in rows if row["step"] == step)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit import events
 from recallkit.display.progress import one_after_another
@@ -13,15 +13,18 @@ from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
+from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import Watch, by_step, expand_all, step_of
-from recallkit.tracking.tables import Labels, Tracked, TrackTables, make_tables, recall_appears
+from recallkit.tracking.tables import Tracked, TrackTables, make_tables, read_sums, recall_appears
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from recallkit.measure.sums import RowSums
 
 
 def track_path(slices: Path, reference: ModelSpec, checkpoints: Sequence[ModelSpec]) -> Path:
@@ -40,47 +43,46 @@ class TrackedRun:
     force: bool = False
     scores: dict[int, tuple[str, Path]] = field(default_factory=dict)
     """Step -> the checkpoint's name and its score file."""
-    _sums: dict[Path, Any] = field(default_factory=dict)
+    _sums: dict[Path, RowSums] = field(default_factory=dict)
+    """Of the score files that have been read."""
 
     def __post_init__(self) -> None:
         """Opens the labels. Raises UserError where they cannot answer, and where `out` has another result."""
-        self.labels = Labels.read(open_tokens(self.slices / "tokens.parquet"))
+        self.tokens = open_tokens(self.slices / "tokens.parquet")
+        if not summarise_slices(self.tokens.path)["ar_hits"][0]:
+            raise UserError("no token of it is an AR hit", where=self.tokens.path, remedy="slice more text, or with a larger --max-count")
         question = {
             "reference": None if self.reference is None else self.reference.key,
-            "sequences_digest": self.labels.tokens.manifest["sequences_digest"],
+            "sequences_digest": self.tokens.manifest["sequences_digest"],
         }
         self.result = Result(self.out / "track.parquet", "track", question, force=self.force, beside=table_files(TrackTables, self.out))
         self.result.finished()  # that of another question is not replaced; one of the same question grows
 
     def add(self, step: int, spec: ModelSpec) -> None:
-        """Adds a checkpoint that is scored."""
+        """Adds a checkpoint that has just been scored."""
         self.scores[step] = spec.shown, score_path(self.slices, spec)
-
-    def forget(self, path: Path) -> None:
-        """Reads a score file anew: it was made again."""
-        self._sums.pop(path, None)
+        self._sums.pop(self.scores[step][1], None)
 
     def write(self) -> TrackTables:
         """Writes the table of what was added so far, with the manifest; returns it."""
         timings = Timings()
         with timings.stage("measuring"):
-            models = [] if self.reference is None else [self._tracked(None, self.reference.shown, score_path(self.slices, self.reference))]
-            models += [self._tracked(step, *self.scores[step]) for step in sorted(self.scores)]
-            tables = make_tables(self.labels, models)
-        manifest = self.labels.tokens.manifest
+            files: dict[int | None, tuple[str, Path]] = {}
+            if self.reference is not None:
+                files[None] = self.reference.shown, score_path(self.slices, self.reference)
+            files |= {step: self.scores[step] for step in sorted(self.scores)}
+            if unread := [path for _, path in files.values() if path not in self._sums]:
+                self._sums |= zip(unread, read_sums(self.tokens, unread), strict=True)
+            tables = make_tables([Tracked(name, step, self._sums[path]) for step, (name, path) in files.items()])
+        manifest = self.tokens.manifest
         facts = {
-            "models": [model.name for model in models],
-            "steps": {str(step): path.name for step, (_, path) in sorted(self.scores.items())},
+            "models": [name for name, _ in files.values()],
+            "steps": {str(step): path.name for step, (_, path) in files.items() if step is not None},
             "appears": recall_appears(tables.track.to_dicts()),
             "slices": {name: manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},
         }
         self.result.write_tables(tables, facts, timings)
         return tables
-
-    def _tracked(self, step: int | None, name: str, path: Path) -> Tracked:
-        if path not in self._sums:
-            self._sums[path] = self.labels.sums(path)
-        return Tracked(name, step, self._sums[path])
 
 
 def track(
@@ -98,11 +100,10 @@ def track(
     """
     steps = by_step(expand_all(checkpoints))
     first, *named = list_models(reference, *steps.values())
-    steps = dict(zip(steps, named, strict=True))
     run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, force)
     for plan in one_after_another(plan_scores([first, *named], slices, scoring)):
         plan.run()
-    for step, spec in steps.items():
+    for step, spec in zip(steps, named, strict=True):
         run.add(step, spec)
     return run.write(), run.out
 
@@ -127,10 +128,11 @@ def watch(
     [first] = list_models(reference)
     run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, force)
     plan_scores([first], slices, scoring)[0].run()
-    waiting, failed = Watch(checkpoints, seconds), dict[str, Any]()
+    waiting, failed = Watch(checkpoints, seconds), dict[str, object]()
     while True:
-        new = [spec for spec in waiting.settled() if step_of(spec) not in run.scores and failed.get(spec.location) != waiting.state(spec)]
-        for spec in new:
+        for spec in waiting.settled():
+            if step_of(spec) in run.scores or failed.get(spec.location) == waiting.state(spec):
+                continue
             try:
                 plan_scores([spec], slices, scoring)[0].run()
             except UserError as error:
@@ -138,8 +140,7 @@ def watch(
                 events.note(f"{error.line()} (tried again when its files change)")
                 continue
             run.add(step_of(spec), spec)
-            tables = run.write()
-            show(tables, run.out)
+            show(run.write(), run.out)
         if until is not None and run.scores and max(run.scores) >= until:
             return run.write(), run.out
         sleep(seconds)

@@ -8,11 +8,13 @@ import pytest
 
 import recallkit
 from recallkit.errors import UserError
-from recallkit.measure.labelled import LabelledTokens, open_tokens
+from recallkit.measure.intervals import effective_number, freedom_of
+from recallkit.measure.labelled import open_tokens
+from recallkit.measure.sums import RowSums
 from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, plan_scores, score_path
 from recallkit.tracking.run import TrackedRun, track
-from recallkit.tracking.tables import LEAST_RECALL, Labels, Tracked, make_tables, recall_appears
+from recallkit.tracking.tables import FIRST, LEAST_RECALL, Tracked, make_tables, recall_appears
 
 STEPS = {"step-0": "control:unigram", "step-10": "control:bigram", "step-20": "control:recall"}
 
@@ -53,16 +55,6 @@ def test_means_are_those_of_a_slow_computation(tracked, small_slices):
             assert row[f"{name}_ci_low"] <= row[name] <= row[f"{name}_ci_high"]
 
 
-def test_hits_are_repeated_bigrams_up_to_the_largest_count(small_slices):
-    """The largest count itself included: it is one that repeated bigrams have."""
-    tokens = open_tokens(small_slices / "tokens.parquet")
-    rows = pl.read_parquet(tokens.path).with_row_index()
-    most = int(rows.filter("repeated")["train_count"].median())
-    assert rows.filter(pl.col("repeated") & (pl.col("train_count") == most)).height
-    labels = Labels.read(LabelledTokens(tokens.path, {**tokens.manifest, "max_count": most}))
-    assert labels.hits.tolist() == rows.filter(pl.col("repeated") & (pl.col("train_count") <= most))["index"].to_list()
-
-
 def test_models_without_recall_have_none_and_the_reference_its_own(tracked):
     rows = {row["step"]: row for row in tracked[0].track.to_dicts()}
     for step in (0, 10):  # a unigram or bigram model gives a bigram the same NLL wherever it is
@@ -93,14 +85,15 @@ def test_recall_rarely_appears_where_there_is_none():
     """Documents of unequal sizes whose hits' difference varies around LEAST_RECALL itself: called recall about once in forty."""
     rng, found, runs = np.random.default_rng(0), 0, 400
     for _ in range(runs):
-        sizes = np.column_stack([np.full(40, 1000), rng.integers(5, 40, 40)])
+        hits = rng.integers(5, 40, 40)
+        tokens = np.column_stack([np.full(40, 1000), hits, 1000 - hits, hits]).astype(float)  # all, hits, other, first occurrences
         of_documents = rng.normal(LEAST_RECALL, 1.0, 40)
         models = []
         for step in range(4):
-            recall = (of_documents + rng.normal(0, 0.2, 40)) * sizes[:, 1]
-            models.append(Tracked(str(step), step, np.column_stack([recall * 0, recall * 0, recall])))
-        labels = Labels(None, None, None, None, sizes)
-        found += recall_appears(make_tables(labels, models, num_resamples=400).track.to_dicts()) is not None
+            nlls = np.zeros((1, *tokens.shape))
+            nlls[..., FIRST] = (of_documents + rng.normal(0, 0.2, 40)) * hits
+            models.append(Tracked(str(step), step, RowSums(tokens, nlls, np.full(4, 40), effective_number(tokens), freedom_of(tokens))))
+        found += recall_appears(make_tables(models, num_resamples=400).track.to_dicts()) is not None
     assert 0 < found / runs < 0.045
 
 
