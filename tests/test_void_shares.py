@@ -61,6 +61,10 @@ def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_
     assert shares.height
     assert shares["void"].all()
     assert all(note.startswith(why) for note in shares["note"])
+    counts = recallkit.zoo_counts()
+    run = recallkit.track(MODELS[0], [f"step-{n}={model}" for n, model in enumerate(MODELS)], slices=one_document, counts=counts).track
+    assert run.height == 3
+    assert all(run[column].null_count() == 3 for column in run.columns if "_ci_" in column), "nothing is certain of one document"
     lost = measure_losses(one_document / "tokens.parquet", files[0], files[1:], [AblatedSet("1.conv", "conv", 1)], model="model").ablation
     assert lost.height
     assert lost["void"].all()
