@@ -167,8 +167,8 @@ class Battery:
     @pytest.mark.parametrize("impl", ["reference", "torch"])
     def test_gradients_are_the_derivatives(self, impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shorten_chunks(monkeypatch)
-        for t in (1, 2, 5):
-            arguments = self.some(t, dtype=torch.float64)
+        for t in (1, 5):
+            arguments = self.some(t, 1, dtype=torch.float64)
             for chosen in (arguments, self.bare(arguments)):
                 run, values = self.differentiable(chosen, impl)
                 assert torch.autograd.gradcheck(run, [value.clone().requires_grad_() for value in values])

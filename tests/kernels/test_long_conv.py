@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
 
-from recallkit.kernels.choice import preferring
 from recallkit.kernels.long_conv.api import filter_spectrum, long_conv
 from recallkit.kernels.long_conv.torch_impl import direct_conv, fast_length, fft_conv, transform_length
 from recallkit.models.mixers.base_conv import BaseConv
@@ -16,7 +16,8 @@ from recallkit.models.mixers.h3 import H3
 from recallkit.models.mixers.hyena import Hyena
 from recallkit.models.mixers.long_conv import LongConv
 from recallkit.models.mixers.s4d import S4D
-from tests.kernels.checks import DEVICE, LENGTHS, assert_close, draw, pairwise, relative_error
+from tests.kernels.battery import Battery
+from tests.kernels.checks import DEVICE, LENGTHS, assert_close, draw, pairwise
 from tests.kernels.compilation import Case, assert_compiles
 
 KERNEL = "recallkit.kernels.long_conv.triton_impl"
@@ -32,6 +33,57 @@ def given(b: int, t: int, c: int, names=ADDED, *, last: int | None = None, dtype
 def exact(u, filters, *, last=None, **added):
     wide = {name: value.double() for name, value in added.items()}
     return long_conv(u.double(), filters.double(), **wide, last=last, impl="reference")
+
+
+class TestLongConv(Battery):
+    time: ClassVar = {}
+    rows: ClassVar = dict.fromkeys(("u", "in_gate", "out_gate"), 0)
+    out_time: ClassVar = 1
+    out_rows: ClassVar = 0
+    options: ClassVar = ADDED
+    sizes: ClassVar = [(t, 2, 5, taps) for t, taps in pairwise([*LENGTHS, 2, 8, 9], [1, 8, 9, 20, 65, 300])]
+    triton_sizes: ClassVar = [
+        *((t, 2, 3, taps) for t, taps in pairwise(LENGTHS, [1, 40, 257])),
+        *((65, 37, 1, 65), (130, 1, 1, 130), (17, 3, 70, 17)),
+    ]
+    traced: ClassVar = ("recallkit.kernels.long_conv.triton_impl.long_conv_triton",)
+    mixers: ClassVar = {
+        "hyena": lambda: Hyena(4, max_length=40),
+        "hyena of order 3": lambda: Hyena(3, order=3, max_length=40),
+        "base_conv": lambda: BaseConv(4, max_length=40),
+        "long_conv": lambda: LongConv(4, max_length=40),
+        "h3": lambda: H3(4, state=10, head_dim=2),
+        "s4d": lambda: S4D(4, state=4),
+        "gss": lambda: GSS(8, state=6),
+    }
+    misfits: ClassVar = [
+        ({"u": (2, 5)}, "do not fit"),
+        ({"u": (2, 4, 4)}, "do not fit"),
+        ({"filters": (3,)}, "do not fit"),
+        ({"filters": (3, 0)}, "at least 1 tap"),
+        ({"skip": (4,)}, r"skip must have shape \(3,\)"),
+        ({"bias": (1, 3)}, r"bias must have shape \(3,\)"),
+        ({"in_gate": (2, 1, 3)}, r"in_gate must have shape \(2, 4, 3\)"),
+        ({"out_gate": (2, 4, 3), "last": 2}, r"out_gate must have shape \(2, 2, 3\)"),
+        ({"last": 5}, "last is 5, and there are 4 outputs"),
+        ({"last": -1}, "last is -1, and there are"),
+    ]
+
+    def given(self, t, b, c, taps, *, dtype):
+        return {"u": draw(b, t, c, dtype=dtype), "filters": draw(c, taps, dtype=dtype, seed=1)} | given(b, t, c, dtype=dtype)
+
+    def some(self, t, b=2, dtype=torch.float32):
+        return self.given(t, b, 3, 4, dtype=dtype)
+
+    def run(self, arguments, impl):
+        return (long_conv(**arguments, impl=impl),)
+
+    def out_dtype(self, dtype):
+        return torch.promote_types(dtype, torch.float32)
+
+    def traceable(self):
+        u, filters, *added = self.some(9).values()
+        return [[(u, filters, *rest, 9, torch.float32) for rest in ([None] * 4, added)]]
 
 
 def as_the_sum_is_written(u, filters):
@@ -55,14 +107,6 @@ def test_counted_by_hand():
 def test_reference_is_the_sum():
     u, filters = draw(2, 21, 3, dtype=torch.float64), draw(3, 13, dtype=torch.float64)
     assert_close(long_conv(u, filters, impl="reference"), as_the_sum_is_written(u, filters))
-
-
-@pytest.mark.parametrize(("t", "taps", "dtype"), pairwise([*LENGTHS, 2, 8, 9], [1, 8, 9, 20, 65, 300], [torch.float32, torch.float64]))
-def test_torch_equals_reference(t, taps, dtype):
-    u, filters, added = draw(2, t, 5, dtype=dtype), draw(5, taps, dtype=dtype), given(2, t, 5, dtype=dtype)
-    made = long_conv(u, filters, **added, impl="torch")
-    assert made.dtype == dtype
-    assert_close(made, exact(u, filters, **added))
 
 
 @pytest.mark.parametrize("t", [1, 9, 31, 130])
@@ -114,16 +158,6 @@ def test_each_addition_alone(impl, name):
     assert_close(long_conv(u, filters, **added, impl=impl), wanted, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("taps", [5, 70])
-def test_torch_sums_halves_in_single(dtype, taps):
-    u, filters, added = draw(2, 70, 3, dtype=dtype), draw(3, taps, dtype=dtype), given(2, 70, 3, dtype=dtype)
-    made = long_conv(u, filters, **added, impl="torch")
-    assert made.dtype == torch.float32
-    assert_close(made, exact(u, filters, **added))
-    assert long_conv(u, filters, **added, impl="torch", out_dtype=dtype).dtype == dtype
-
-
 def test_autocast_changes_nothing():
     u, filters = draw(1, 30, 2), draw(2, 4).bfloat16()
     with torch.autocast(DEVICE, torch.bfloat16):
@@ -139,15 +173,6 @@ def test_different_dtypes_meet_in_the_widest():
         gate = draw(2, 20, 3, dtype=torch.float64)
         single = filters[:, :k].float()
         assert_close(long_conv(u, single, in_gate=gate), exact(u, single, in_gate=gate))
-
-
-@pytest.mark.parametrize(("t", "taps", "last"), [(11, 10, None), (6, 3, None), (11, 10, 1), (11, 10, 4)])
-def test_gradients_of_torch(t, taps, last):
-    added = {name: value.requires_grad_() for name, value in given(2, t, 2, last=last, dtype=torch.float64).items()}
-    u, filters = draw(2, t, 2, dtype=torch.float64).requires_grad_(), draw(2, taps, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda u, h, *rest: long_conv(u, h, **dict(zip(added, rest, strict=True)), last=last), (u, filters, *added.values())
-    )
 
 
 @pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
@@ -176,36 +201,6 @@ def test_the_last_outputs_are_those_of_the_whole(impl):
             assert_close(part, whole[:, t - last :])
 
 
-@pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
-def test_nothing_in_gives_nothing_out(impl):
-    for b, t, c in ((0, 5, 3), (2, 0, 3), (2, 5, 0)):
-        u, filters = torch.zeros(b, t, c, device=DEVICE), torch.zeros(c, 4, device=DEVICE)
-        assert long_conv(u, filters, impl=impl).shape == (b, t, c)
-    assert long_conv(torch.zeros(2, 0, 3), torch.zeros(3, 0)).shape == (2, 0, 3)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        ({"u": (2, 5)}, "do not fit"),
-        ({"u": (2, 5, 4)}, "do not fit"),
-        ({"filters": (3,)}, "do not fit"),
-        ({"filters": (3, 0)}, "at least 1 tap"),
-        ({"skip": (4,)}, r"skip must have shape \(3,\)"),
-        ({"bias": (1, 3)}, r"bias must have shape \(3,\)"),
-        ({"in_gate": (2, 1, 3)}, r"in_gate must have shape \(2, 5, 3\)"),
-        ({"out_gate": (2, 5, 3), "last": 2}, r"out_gate must have shape \(2, 2, 3\)"),
-        ({"last": 6}, "last is 6, and there are 5 outputs"),
-        ({"last": -1}, "last is -1, and there are"),
-    ],
-)
-def test_what_does_not_fit_is_named(shapes, message):
-    made = {"u": torch.zeros(2, 5, 3), "filters": torch.zeros(3, 4)}
-    made |= {name: size if name == "last" else torch.zeros(size) for name, size in shapes.items()}
-    with pytest.raises(ValueError, match=message):
-        long_conv(**made)
-
-
 def test_wrong_types_and_names_are_refused():
     u, filters = torch.zeros(1, 2, 1), torch.zeros(1, 2)
     for strange in (torch.int64, torch.complex64):
@@ -217,22 +212,6 @@ def test_wrong_types_and_names_are_refused():
         long_conv(u.double(), filters, impl="triton")
     with pytest.raises(ValueError, match="no backward pass"):
         long_conv(u, filters.requires_grad_(), impl="triton")
-
-
-# The kernels for GPUs: interpreted where there is none.
-
-
-@pytest.mark.parametrize("t", LENGTHS)
-@pytest.mark.parametrize("taps", [1, 40, 257])
-def test_triton_equals_reference(t, taps):
-    u, filters, added = draw(2, t, 3), draw(3, taps, seed=1), given(2, t, 3)
-    assert_close(long_conv(u, filters, **added, impl="triton"), exact(u, filters, **added), dtype=torch.float32)
-
-
-@pytest.mark.parametrize(("b", "t", "c"), [(37, 65, 1), (1, 130, 1), (3, 17, 70)])
-def test_triton_takes_one_channel_many_rows_and_many_channels(b, t, c):
-    u, filters, added = draw(b, t, c), draw(c, t), given(b, t, c)
-    assert_close(long_conv(u, filters, **added, impl="triton"), exact(u, filters, **added), dtype=torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -252,21 +231,6 @@ def test_every_configuration_gives_the_result(dtype, config):
         assert_close(made, wanted, dtype=dtype)
 
 
-def test_triton_takes_parts_of_projections_and_any_strides():
-    u, filters, added = draw(2, 33, 4), draw(4, 33), given(2, 33, 4)
-    wanted = exact(u, filters, **added)
-    v, in_gate, out_gate = torch.cat([u, added["in_gate"], added["out_gate"]], dim=-1).chunk(3, dim=-1)
-    parts = {**added, "in_gate": in_gate, "out_gate": out_gate}
-    assert_close(long_conv(v, filters.T.contiguous().T, **parts, impl="triton"), wanted, dtype=torch.float32)
-    turned = {**added, "in_gate": in_gate.mT.contiguous().mT, "out_gate": out_gate.transpose(0, 1).contiguous().transpose(0, 1)}
-    turned["skip"] = added["skip"].repeat_interleave(2)[::2]
-    turned["bias"] = added["bias"].repeat_interleave(2)[::2]
-    for impl in ("triton", "torch"):
-        assert_close(long_conv(u.mT.contiguous().mT, filters, **turned, impl=impl), wanted, dtype=torch.float32)
-    alike = u[:, :1].expand(2, 33, 4)
-    assert_close(long_conv(alike, filters, impl="triton"), exact(alike, filters), dtype=torch.float32)
-
-
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_triton_adds_no_row_or_channel_to_another():
     u, filters = draw(3, 40, 3), draw(3, 40)
@@ -282,17 +246,6 @@ def test_triton_adds_no_row_or_channel_to_another():
 def test_triton_keeps_small_and_large_values(std):
     u, filters = draw(2, 40, 3, std=std), draw(3, 40, std=std)
     assert_close(long_conv(u, filters, impl="triton"), exact(u, filters), dtype=torch.float32)
-
-
-def test_triton_is_an_operation_that_torch_can_trace():
-    from recallkit.kernels.long_conv.triton_impl import long_conv_triton
-
-    u, filters, added = draw(2, 9, 3), draw(3, 9), given(2, 9, 3)
-    for rest in ([None] * 4, [added[name] for name in ADDED]):
-        torch.library.opcheck(long_conv_triton, (u, filters, *rest, 9, torch.float32))
-    compiled = torch.compile(lambda u: long_conv(u, filters, **added, impl="triton"), backend="aot_eager", fullgraph=True)
-    with torch.inference_mode():
-        assert torch.equal(compiled(u), long_conv(u, filters, **added, impl="triton"))
 
 
 def compiled_cases() -> list[Case]:
@@ -316,40 +269,6 @@ def compiled_cases() -> list[Case]:
 @pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
     assert_compiles(compiled_cases(), matrix="HGMMA")
-
-
-# Mixers that call it.
-
-MIXERS = {
-    "hyena": lambda: Hyena(4, max_length=40),
-    "hyena of order 3": lambda: Hyena(3, order=3, max_length=40),
-    "base_conv": lambda: BaseConv(4, max_length=40),
-    "long_conv": lambda: LongConv(4, max_length=40),
-    "h3": lambda: H3(4, state=10, head_dim=2),
-    "s4d": lambda: S4D(4, state=4),
-    "gss": lambda: GSS(8, state=6),
-}
-
-
-@pytest.mark.parametrize("name", MIXERS)
-def test_mixers_on_the_kernel_equal_their_references(name, monkeypatch):
-    from recallkit.kernels.long_conv import triton_impl
-
-    calls, run = [], triton_impl.long_conv_triton
-    monkeypatch.setattr(triton_impl, "long_conv_triton", lambda *args: calls.append(1) or run(*args))
-    torch.manual_seed(0)
-    mixer = MIXERS[name]().to(DEVICE).eval()
-    u = draw(2, 20, mixer.d_model)
-    with torch.no_grad():
-        wanted = mixer.double().reference(u.double())
-        mixer.float()
-        with preferring("triton"):
-            assert relative_error(mixer(u), wanted) < 1e-5
-            assert calls
-            first, state = mixer.read(u[:, :17], mixer.initial_state(2))
-            second, state = mixer.read(u[:, 17:19], state)
-            third, _ = mixer.step(u[:, 19], state)
-        assert relative_error(torch.cat([first, second, third.unsqueeze(1)], 1), wanted) < 1e-5
 
 
 @pytest.mark.gpu

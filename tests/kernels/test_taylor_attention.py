@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from recallkit.kernels.choice import preferring
-from recallkit.kernels.taylor_attention import torch_impl
 from recallkit.kernels.taylor_attention.api import taylor_attention, taylor_attention_step
 from recallkit.kernels.taylor_attention.state import TaylorState, num_taylor_features, taylor_features, taylor_scores, zero_state
 from recallkit.models.mixers.linear_attention import LinearAttention
-from tests.kernels.checks import DEVICE, assert_close, draw, pairwise, relative_error
+from tests.kernels.battery import StatefulBattery, exactly
+from tests.kernels.checks import DEVICE, assert_close, draw, relative_error
 from tests.kernels.compilation import Case, assert_compiles
 
 KERNEL = "recallkit.kernels.taylor_attention.triton_impl"
-DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
 def operands(b: int, h: int, t: int, f: int, v: int, *, std: float = 1.0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
@@ -26,35 +27,73 @@ def operands(b: int, h: int, t: int, f: int, v: int, *, std: float = 1.0, dtype:
     return q, k, (draw(b, h, t, v, dtype=torch.float64, seed=3) + 0.5).to(dtype)
 
 
-def earlier(q: Tensor, v: Tensor) -> TaylorState:
-    """The state after nine other tokens, which fit q and v."""
-    (b, h, _, f), v_dim = q.shape, v.shape[3]
-    before = operands(b, h, 9, f, v_dim, dtype=torch.promote_types(v.dtype, torch.float32))
-    return taylor_attention(*before, impl="torch")[1]
+def given(t: int, b: int, f: int, v: int, dtype: torch.dtype = torch.float32, *, h: int = 2, std: float = 1.0) -> dict[str, Tensor]:
+    """q, k and v of `t` tokens, and the state after nine other tokens."""
+    before = operands(b, h, 9, f, v, dtype=torch.promote_types(dtype, torch.float32))
+    state = taylor_attention(*before, impl="torch")[1]
+    return dict(zip("qkv", operands(b, h, t, f, v, std=std, dtype=dtype), strict=True)) | {"kv": state.kv, "sums": state.k}
 
 
-def exactly(q: Tensor, k: Tensor, v: Tensor, state: TaylorState | None, eps: float = 1e-12) -> tuple[Tensor, TaylorState]:
-    """By the reference, in float64."""
-    wide = None if state is None else TaylorState(*(x.double() for x in state))
-    return taylor_attention(q.double(), k.double(), v.double(), wide, eps=eps, impl="reference")
+def run(arguments: Mapping[str, Any], impl: str) -> tuple[Tensor, ...]:
+    """y and the two parts of the state."""
+    others = {name: value for name, value in arguments.items() if name not in ("kv", "sums")}
+    y, state = taylor_attention(**others, state=TaylorState(arguments["kv"], arguments["sums"]) if "kv" in arguments else None, impl=impl)
+    return y, *state
 
 
-def assert_equal(made: tuple[Tensor, TaylorState], exact: tuple[Tensor, TaylorState], dtype: torch.dtype) -> None:
-    wide = torch.promote_types(dtype, torch.float32)
-    assert made[0].dtype == dtype
-    assert_close(made[0], exact[0])
-    for mine, theirs in zip(made[1], exact[1], strict=True):
-        assert mine.dtype == wide
-        # A GPU sums products of features that are rounded to the operands' type.
-        assert_close(mine, theirs, dtype=dtype if mine.is_cuda else wide)
+class TestTaylorAttention(StatefulBattery):
+    time: ClassVar = dict.fromkeys("qkv", 2)
+    rows: ClassVar = dict.fromkeys(("q", "k", "v", "kv", "sums"), 0)
+    out_time: ClassVar = 2
+    out_rows: ClassVar = 0
+    state: ClassVar = ("kv", "sums")
+    sizes: ClassVar = [(1, 2, 16, 64), (17, 2, 8, 60), (128, 2, 24, 96), (129, 2, 5, 3), (300, 2, 16, 100)]
+    triton_sizes: ClassVar = [(15, 1, 16, 64), (65, 1, 8, 60), (33, 1, 24, 100), (63, 1, 5, 96), (257, 1, 16, 64)]
+    small_chunks: ClassVar = {"recallkit.kernels.taylor_attention.torch_impl.CHUNK": 3}
+    traced: ClassVar = tuple(f"{KERNEL}.taylor_attention{step}_triton" for step in ("", "_step"))
+    mixers: ClassVar = {
+        f"short_conv {taps}": lambda taps=taps: LinearAttention(16, num_heads=2, feature_dim=4, short_conv=taps) for taps in (0, 3)
+    }
+    misfits: ClassVar = [
+        ({"k": (2, 2, 4, 5)}, "do not fit"),
+        ({"v": (2, 2, 5, 6)}, "do not fit"),
+        ({"q": (2, 4, 4)}, "do not fit"),
+        ({"q": (2, 2, 4, 0), "k": (2, 2, 4, 0)}, "do not fit"),
+        ({"k": torch.zeros(2, 2, 4, 4, dtype=torch.bfloat16)}, "one floating type"),
+        ({"kv": (2, 2, 14, 6)}, "kv must be"),
+        ({"sums": torch.zeros(2, 2, 15, dtype=torch.bfloat16)}, r"k must be torch\.float32"),
+    ]
+
+    def given(self, t, b, f, v, *, dtype):
+        return given(t, b, f, v, dtype, h=1, std=3)
+
+    def some(self, t, b=2, dtype=torch.float32):
+        return given(t, b, 4, 6, dtype)
+
+    def run(self, arguments, impl):
+        return run(arguments, impl)
+
+    def step(self, arguments, i, state, impl):
+        y, after = taylor_attention_step(*(arguments[name][:, :, i] for name in "qkv"), TaylorState(*state), impl=impl)
+        return y[:, :, None], *after
+
+    def assert_states_close(self, state, exact, *, times=1):
+        """A GPU sums products of features that are rounded to the operands' type."""
+        for mine, theirs in zip(state, exact, strict=True):
+            assert_close(mine, theirs, dtype=torch.bfloat16 if mine.is_cuda else None, times=times)
+
+    def traceable(self):
+        *tensors, kv, sums = self.some(5).values()
+        token = [x[:, :, 0] for x in tensors]
+        return [[(*tensors, None, None, 1e-12, True), (*tensors, kv, sums, 1e-12, False)], [(*token, kv, sums, 1e-12)]]
 
 
-def in_pieces(q: Tensor, k: Tensor, v: Tensor, at: list[int], impl: str) -> tuple[Tensor, TaylorState]:
-    outputs, state = [], None
-    for start, stop in zip([0, *at], [*at, q.shape[2]], strict=True):
-        y, state = taylor_attention(*(x[:, :, start:stop] for x in (q, k, v)), state, impl=impl)
-        outputs.append(y)
-    return torch.cat(outputs, dim=2), state
+BATTERY = TestTaylorAttention()
+
+
+@pytest.fixture(params=["torch", "triton"])
+def impl(request):
+    return request.param
 
 
 @pytest.mark.parametrize("f", [1, 2, 3, 8, 15, 16, 24])
@@ -81,78 +120,16 @@ def test_reference_is_the_normalised_sum_and_its_state_the_sum_of_products():
     torch.testing.assert_close((taylor_features(later) @ state.k[..., None])[..., 0], scores.sum(dim=-1))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "dtype", "std"), pairwise([(1, 16, 64), (17, 8, 60), (128, 24, 96), (129, 5, 3), (300, 16, 100)], DTYPES, [1, 3])
-)
-def test_torch_equals_reference(sizes, dtype, std):
-    given = operands(2, 2, *sizes, std=std, dtype=dtype)
-    for state in (None, earlier(given[0], given[2])):
-        assert_equal(taylor_attention(*given, state, impl="torch"), exactly(*given, state), dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_torch_step_equals_reference(dtype):
-    q, k, v = operands(2, 3, 1, 16, 20, std=3, dtype=dtype)
-    state = earlier(q, v)
-    y, after = taylor_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state, impl="torch")
-    assert_equal((y[:, :, None], after), exactly(q, k, v, state), dtype)
-
-
-def test_torch_in_two_pieces_is_the_whole_wherever_it_is_cut(monkeypatch):
-    monkeypatch.setattr(torch_impl, "CHUNK", 8)
-    given = operands(1, 2, 21, 4, 6, dtype=torch.float64)
-    whole = taylor_attention(*given, impl="torch")
-    assert_equal(whole, exactly(*given, None), torch.float64)
-    for at in range(22):
-        assert_equal(in_pieces(*given, [at], "torch"), whole, torch.float64)
-
-
-def test_torch_can_be_differentiated(monkeypatch):
-    monkeypatch.setattr(torch_impl, "CHUNK", 3)
-    q, k, v = (x.requires_grad_() for x in operands(1, 2, 7, 3, 2, dtype=torch.float64))
-    kv, k_sum = (x.detach().requires_grad_() for x in earlier(q.detach(), v.detach()))
-
-    def run(*given: Tensor) -> tuple[Tensor, ...]:
-        y, state = taylor_attention(*given[:3], TaylorState(*given[3:]))
-        return y, *state
-
-    assert torch.autograd.gradcheck(run, (q, k, v, kv, k_sum))
-
-
-def test_gradients_are_an_obstacle_to_the_kernel():
-    q, k, v = operands(1, 1, 3, 4, 4)
-    with pytest.raises(ValueError, match="no backward"):
-        taylor_attention(q.requires_grad_(), k, v, impl="triton")
-
-
-# Both implementations.
-
-
-@pytest.fixture(params=["torch", "triton"])
-def impl(request):
-    return request.param
-
-
-def test_every_short_length(impl):
-    q, k, v = operands(1, 1, 17, 8, 60)
-    y, _ = exactly(q, k, v, None)
-    for t in range(1, 18):
-        made, _ = taylor_attention(q[:, :, :t], k[:, :, :t], v[:, :, :t], impl=impl)
-        assert_close(made, y[:, :, :t])
-
-
-def test_prefill_and_steps_are_the_whole(impl):
-    given = operands(2, 1, 20, 16, 40)
-    whole = exactly(*given, None)
-    y, state = taylor_attention(*(x[:, :, :15] for x in given), impl=impl)
-    outputs = [y]
-    for i in range(15, 20):
-        before = TaylorState(*(x.clone() for x in state))
-        y, after = taylor_attention_step(*(x[:, :, i] for x in given), state, impl=impl)
-        assert all(torch.equal(mine, theirs) for mine, theirs in zip(state, before, strict=True)), "the given state is changed"
-        outputs.append(y[:, :, None])
-        state = after
-    assert_equal((torch.cat(outputs, dim=2), state), whole, torch.float32)
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+@pytest.mark.parametrize(("f", "v"), [(16, 64), (8, 60), (24, 100), (5, 3), (32, 16)])
+def test_a_step_equals_reference(f, v, impl):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16) if impl == "torch" else (torch.float32,):
+        arguments = given(1, 2, f, v, dtype, std=3)
+        y, *after = BATTERY.step(arguments, 0, [arguments["kv"], arguments["sums"]], impl)
+        exact, *exact_after = run(exactly(arguments), "reference")
+        assert y.dtype == dtype
+        assert_close(y, exact)
+        BATTERY.assert_states_close(after, exact_after)
 
 
 def test_the_state_counts_tokens_exactly_and_in_float32(impl):
@@ -165,14 +142,13 @@ def test_the_state_counts_tokens_exactly_and_in_float32(impl):
 
 
 def test_eps_is_added_to_the_sum_of_weights_and_moves_nothing_where_it_is_small(impl):
-    given = operands(1, 1, 20, 8, 16)
-    state = earlier(given[0], given[2])
-    assert torch.equal(taylor_attention(*given, state, eps=0.0, impl=impl)[0], taylor_attention(*given, state, impl=impl)[0])
-    assert_close(taylor_attention(*given, state, eps=50.0, impl=impl)[0], exactly(*given, state, 50.0)[0])
-    last = [x[:, :, 0] for x in given]
-    assert_close(
-        taylor_attention_step(*last, state, eps=50.0, impl=impl)[0], exactly(*(x[:, :, :1] for x in given), state, 50.0)[0][:, :, 0]
-    )
+    arguments = given(20, 1, 8, 16)
+    assert torch.equal(run(arguments | {"eps": 0.0}, impl)[0], run(arguments, impl)[0])
+    exact = run(exactly(arguments) | {"eps": 50.0}, "reference")[0]
+    assert_close(run(arguments | {"eps": 50.0}, impl)[0], exact)
+    q, k, v, *state = arguments.values()
+    y, _ = taylor_attention_step(*(x[:, :, 0] for x in (q, k, v)), TaylorState(*state), eps=50.0, impl=impl)
+    assert_close(y, exact[:, :, 0])
 
 
 @pytest.mark.parametrize("std", [1e-3, 3.0, 100.0])
@@ -184,67 +160,14 @@ def test_equal_values_come_out_as_they_are_whatever_the_weights(impl, std):
     torch.testing.assert_close(y, torch.full_like(y, 1e4))
 
 
-def test_strides_are_any(impl):
-    q, k, v = operands(2, 2, 18, 8, 20)
-    exact = exactly(q, k, v, None)
-    beside = torch.cat([x.transpose(1, 2).flatten(2) for x in (q, k, v)], dim=2)  # (b, t, channels), as one projection gives
-    views = [torch.unflatten(part, 2, (2, -1)).transpose(1, 2) for part in torch.split(beside, [16, 16, 40], dim=2)]
-    assert not views[0].is_contiguous()
-    assert_equal(taylor_attention(*views, impl=impl), exact, torch.float32)
-    assert_equal(taylor_attention(*(x.mT.contiguous().mT for x in (q, k, v)), impl=impl), exact, torch.float32)
-    state = TaylorState(*(x.transpose(0, 1).contiguous().transpose(0, 1) for x in earlier(q, v)))
-    after = exactly(q[:, :, :1], k[:, :, :1], v[:, :, :1], state)
-    y, new = taylor_attention_step(*(x[:, :, 0] for x in views), state, impl=impl)
-    assert_equal((y[:, :, None], new), after, torch.float32)
-
-
-def test_no_rows_and_no_tokens(impl):
-    q, k, v = operands(1, 2, 5, 4, 6)
-    state = earlier(q, v)
-    y, after = taylor_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], state, impl=impl)
-    assert y.shape == (1, 2, 0, 6)
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(after, state, strict=True))
-    y, after = taylor_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], impl=impl)
-    assert all((x == 0).all() for x in after)
-    y, none = taylor_attention(q[:, :, :0], k[:, :, :0], v[:, :, :0], impl=impl, final_state=False)
-    assert y.shape == (1, 2, 0, 6)
-    assert none is None
-    y, after = taylor_attention(q[:0], k[:0], v[:0], impl=impl)
-    assert y.shape == (0, 2, 5, 6)
-    assert after.kv.shape == (0, 2, 15, 6)
-    y, after = taylor_attention_step(q[:0, :, 0], k[:0, :, 0], v[:0, :, 0], after, impl=impl)
-    assert y.shape == (0, 2, 6)
-
-
 @pytest.mark.parametrize("with_state", [False, True])
 def test_outputs_are_the_same_where_no_final_state_is_asked_for(impl, with_state):
-    given = operands(1, 1, 260, 4, 16)
-    state = earlier(given[0], given[2]) if with_state else None
-    for t in (30, 260):
-        part = [x[:, :, :t] for x in given]
-        y, after = taylor_attention(*part, state, impl=impl, final_state=False)
+    for t in (0, 30, 260):
+        q, k, v, *state = given(t, 1, 4, 16).values()
+        before = TaylorState(*state) if with_state else None
+        y, after = taylor_attention(q, k, v, before, impl=impl, final_state=False)
         assert after is None
-        assert torch.equal(y, taylor_attention(*part, state, impl=impl)[0])
-
-
-# The kernel for GPUs: interpreted where there is none.
-
-
-@pytest.mark.parametrize(
-    ("h", "t", "f", "v", "std"), [(2, 15, 16, 64, 3), (1, 65, 8, 60, 3), (1, 33, 24, 100, 1), (1, 63, 5, 96, 3), (1, 257, 16, 64, 1)]
-)
-def test_triton_equals_reference(h, t, f, v, std):
-    given = operands(1, h, t, f, v, std=std)
-    for state in (None, earlier(given[0], given[2])):
-        assert_equal(taylor_attention(*given, state, impl="triton"), exactly(*given, state), torch.float32)
-
-
-@pytest.mark.parametrize(("f", "v"), [(16, 64), (8, 60), (24, 100), (5, 3), (32, 16)])
-def test_triton_step_equals_reference(f, v):
-    q, k, values = operands(2, 2, 1, f, v, std=3)
-    state = earlier(q, values)
-    y, after = taylor_attention_step(q[:, :, 0], k[:, :, 0], values[:, :, 0], state, impl="triton")
-    assert_equal((y[:, :, None], after), exactly(q, k, values, state), torch.float32)
+        assert torch.equal(y, taylor_attention(q, k, v, before, impl=impl)[0])
 
 
 @pytest.fixture
@@ -254,17 +177,16 @@ def short_chunks(monkeypatch):
     monkeypatch.setattr(triton_impl, "CHUNK", 64)
 
 
-def test_triton_adds_many_chunks_up(short_chunks):
-    given = operands(1, 1, 257, 8, 32)
-    for state in (None, earlier(given[0], given[2])):
-        assert_equal(taylor_attention(*given, state, impl="triton"), exactly(*given, state), torch.float32)
-
-
-def test_triton_in_pieces_is_the_whole(short_chunks):
-    given = operands(1, 1, 80, 8, 16)
-    exact = exactly(*given, None)
-    for at in ([1], [63], [64], [65], [20, 21, 70]):
-        assert_equal(in_pieces(*given, at, "triton"), exact, torch.float32)
+def test_triton_adds_many_chunks_up_and_goes_on_anywhere_in_one(short_chunks):
+    arguments = given(257, 1, 8, 32, h=1)
+    BATTERY.check(arguments, "triton")
+    arguments = given(80, 1, 8, 16)
+    exact = run(exactly(arguments), "reference")
+    for offset in (1, 63, 64, 65):
+        first, *state = run(BATTERY.part(arguments, slice(0, offset), [arguments["kv"], arguments["sums"]]), "triton")
+        second, *last = run(BATTERY.part(arguments, slice(offset, 80), state), "triton")
+        assert_close(torch.cat([first, second], 2), exact[0])
+        BATTERY.assert_states_close(last, exact[1:])
 
 
 @pytest.mark.parametrize("config", range(2))
@@ -272,100 +194,46 @@ def test_every_configuration_gives_the_result(config, short_chunks):
     from recallkit.kernels.taylor_attention import triton_impl
 
     assert {len(launcher.configs) for launcher in (triton_impl.FLOAT_STATES, triton_impl.FLOAT_OUTPUTS, triton_impl.STEP)} == {2}
-    given = operands(1, 1, 130, 16, 80)
-    state = earlier(given[0], given[2])
-    y, *after = triton_impl.taylor_attention_triton(*given, *state, 1e-12, True, config)
-    assert_equal((y, TaylorState(*after)), exactly(*given, state), torch.float32)
-    y, *after = triton_impl.taylor_attention_step_triton(*(x[:, :, 0] for x in given), *state, 1e-12, config)
-    assert_equal((y[:, :, None], TaylorState(*after)), exactly(*(x[:, :, :1] for x in given), state), torch.float32)
+    arguments = given(130, 1, 16, 80, h=1)
+    *tensors, kv, sums = arguments.values()
+    y, *after = triton_impl.taylor_attention_triton(*tensors, kv, sums, 1e-12, True, config)
+    exact, *exact_after = run(exactly(arguments), "reference")
+    assert_close(y, exact)
+    BATTERY.assert_states_close(after, exact_after)
+    y, *after = triton_impl.taylor_attention_step_triton(*(x[:, :, 0] for x in tensors), kv, sums, 1e-12, config)
+    first = BATTERY.part(arguments, slice(0, 1), [kv, sums])
+    exact, *exact_after = run(exactly(first), "reference")
+    assert_close(y[:, :, None], exact)
+    BATTERY.assert_states_close(after, exact_after)
 
 
-def test_triton_rows_do_not_depend_on_each_other(short_chunks):
-    given = operands(2, 2, 70, 8, 16)
-    state = earlier(given[0], given[2])
-    whole = taylor_attention(*given, state, impl="triton")
-    alone = taylor_attention(*(x[1:, 1:] for x in given), TaylorState(*(x[1:, 1:] for x in state)), impl="triton")
-    assert torch.equal(alone[0], whole[0][1:, 1:])
-    assert all(torch.equal(mine, theirs[1:, 1:]) for mine, theirs in zip(alone[1], whole[1], strict=True))
-    # Nor do chunks on later ones, even where these are no numbers.
-    for x in given:
-        x[:, :, 66:] = math.nan
-    assert torch.equal(taylor_attention(*given, state, impl="triton")[0][:, :, :64], whole[0][:, :, :64])
+def test_triton_does_not_look_ahead(short_chunks):
+    """Chunks do not depend on later ones, even where these are no numbers."""
+    arguments = given(70, 2, 8, 16)
+    whole = run(arguments, "triton")[0]
+    for name in "qkv":
+        arguments[name][:, :, 66:] = math.nan
+    assert torch.equal(run(arguments, "triton")[0][:, :, :64], whole[:, :, :64])
 
 
-def test_triton_is_an_operation_that_torch_can_trace():
-    from recallkit.kernels.taylor_attention.triton_impl import taylor_attention_step_triton, taylor_attention_triton
-
-    given = operands(1, 2, 5, 4, 6)
-    state = earlier(given[0], given[2])
-    token = [x[:, :, 0] for x in given]
-    torch.library.opcheck(taylor_attention_triton, (*given, None, None, 1e-12, True))
-    torch.library.opcheck(taylor_attention_triton, (*given, *state, 1e-12, False))
-    torch.library.opcheck(taylor_attention_step_triton, (*token, *state, 1e-12))
-
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        y, state = taylor_attention(q, k, v, impl="triton")
-        return taylor_attention_step(q[:, :, 0], k[:, :, 0], y[:, :, 4], state, impl="triton")[0]
-
-    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
-    with torch.inference_mode():
-        assert torch.equal(compiled(*given), run(*given))
-
-
-@pytest.mark.parametrize("short_conv", [0, 3])
-def test_the_mixer_on_the_kernel_equals_its_reference(short_conv, monkeypatch):
+def test_the_mixer_takes_the_kernels_and_widths_that_they_lack_go_to_torch(monkeypatch):
     from recallkit.kernels.taylor_attention import triton_impl
 
     calls = []
     for name in ("taylor_attention_triton", "taylor_attention_step_triton"):
-        run = getattr(triton_impl, name)
-        monkeypatch.setattr(triton_impl, name, lambda *given, run=run, name=name: calls.append(name) or run(*given))
-    mixer = LinearAttention(16, num_heads=2, feature_dim=4, short_conv=short_conv).to(DEVICE).eval()
-    u = draw(2, 9, 16)
+        kernel = getattr(triton_impl, name)
+        monkeypatch.setattr(triton_impl, name, lambda *given, kernel=kernel, name=name: calls.append(name) or kernel(*given))
+    mixer = LinearAttention(16, num_heads=2, feature_dim=4).to(DEVICE).eval()
     with preferring("triton"), torch.no_grad():
-        wanted = mixer.double().reference(u.double())
-        mixer.float()
-        assert_close(mixer(u), wanted, times=5)
-        first, state = mixer.read(u[:, :6], mixer.initial_state(2))
-        outputs = [first]
-        for i in range(6, 9):
-            y, state = mixer.step(u[:, i], state)
-            outputs.append(y[:, None])
-    assert_close(torch.cat(outputs, dim=1), wanted, times=5)
-    assert calls == ["taylor_attention_triton"] * 2 + ["taylor_attention_step_triton"] * 3
-
-
-@pytest.mark.parametrize(
-    ("q", "k", "v", "message"),
-    [
-        ((1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 6), "do not fit"),
-        ((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 5, 6), "do not fit"),
-        ((2, 3, 4), (2, 3, 4), (2, 3, 6), "do not fit"),
-        ((1, 2, 3, 0), (1, 2, 3, 0), (1, 2, 3, 6), "do not fit"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(q, k, v, message):
-    with pytest.raises(ValueError, match=message):
-        taylor_attention(torch.zeros(q), torch.zeros(k), torch.zeros(v))
-
-
-def test_types_states_and_implementations_that_do_not_fit_are_named():
-    q, k, v = (x.cpu() for x in operands(1, 2, 3, 4, 6))
-    with pytest.raises(ValueError, match="one floating type"):
-        taylor_attention(q.bfloat16(), k, v)
-    state = zero_state(q, v)
-    with pytest.raises(ValueError, match="kv must be"):
-        taylor_attention(q, k, v, TaylorState(state.kv[:, :, 1:], state.k))
-    with pytest.raises(ValueError, match=r"k must be torch\.float32"):
-        taylor_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], TaylorState(state.kv, state.k.bfloat16()))
-    with pytest.raises(ValueError, match="do not fit"):
-        taylor_attention_step(q, k, v, state)
-    with pytest.raises(ValueError, match="impl"):
-        taylor_attention(q, k, v, impl="fast")
+        _, state = mixer.read(draw(2, 6, 16), mixer.initial_state(2))
+        mixer.step(draw(2, 16), state)
+    assert calls == ["taylor_attention_triton", "taylor_attention_step_triton"]
     wide = torch.zeros(1, 1, 2, 33, device=DEVICE)
     with pytest.raises(ValueError, match="feature_dim 33 is above 32"):
         taylor_attention(wide, wide, wide, impl="triton")
     assert taylor_attention(wide, wide, wide)[0].shape == wide.shape
+    with pytest.raises(ValueError, match="do not fit"):
+        taylor_attention_step(wide, wide, wide, zero_state(wide, wide))
 
 
 def strides(names: str, f: int, v: int, axes: str = "bht") -> dict[str, object]:
@@ -418,12 +286,17 @@ def test_compiled_for_a_gpu_nothing_spills_and_halves_use_matrix_instructions():
 def test_on_a_gpu_every_type_equals_reference(b, h, t, f, v, dtype, std, config):
     from recallkit.kernels.taylor_attention.triton_impl import taylor_attention_step_triton, taylor_attention_triton
 
-    given = operands(b, h, t, f, v, std=std, dtype=dtype)
-    for state in (None, earlier(given[0], given[2])):
-        y, *after = taylor_attention_triton(*given, *(state or (None, None)), 1e-12, True, config)
-        assert_equal((y, TaylorState(*after)), exactly(*given, state), dtype)
-    y, *after = taylor_attention_step_triton(*(x[:, :, 0] for x in given), *state, 1e-12, config)
-    assert_equal((y[:, :, None], TaylorState(*after)), exactly(*(x[:, :, :1] for x in given), state), dtype)
+    arguments = given(t, b, f, v, dtype, h=h, std=std)
+    *tensors, kv, sums = arguments.values()
+    for chosen, state in ((BATTERY.bare(arguments), (None, None)), (arguments, (kv, sums))):
+        exact, *exact_state = run(exactly(chosen), "reference")
+        y, *after = taylor_attention_triton(*tensors, *state, 1e-12, True, config)
+        assert_close(y, exact)
+        BATTERY.assert_states_close(after, exact_state)
+    exact, *exact_state = run(exactly(BATTERY.part(arguments, slice(0, 1), [kv, sums])), "reference")
+    y, *after = taylor_attention_step_triton(*(x[:, :, 0] for x in tensors), kv, sums, 1e-12, config)
+    assert_close(y[:, :, None], exact)
+    BATTERY.assert_states_close(after, exact_state)
 
 
 @pytest.mark.gpu
