@@ -6,10 +6,9 @@ The last two are the columns of Based's table 1 (arXiv 2402.18668).
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import torch
 
 from recallkit import registry
 from recallkit.bench.timing import OUT_OF_MEMORY, Timing, compare, problem_of
+from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.models import presets, zoo
 from recallkit.models.generation import generate
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
+    import polars as pl
 
 PROMPT_OF_GENERATION = 16
 """Ids that are read before generating: few, so that the time is spent in the steps."""
-TOKENS = "tokens/ms"
+BENCHMARKS = ("scoring", "prefill", "generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +94,31 @@ class Row:
     """One task of one model."""
 
     benchmark: str
-    """ "scoring", "prefill" or "generation"."""
+    """One of `BENCHMARKS`."""
     size: dict[str, int]
     """Rows b, ids n or new ids."""
     model: str
-    seconds: float = math.nan
-    """Of one call, the median."""
-    fastest: float = math.nan
-    slowest: float = math.nan
-    rate: float | None = None
-    """Tokens per millisecond."""
-    problem: str | None = None
-    """Why it was not measured."""
+    timing: Timing
+    num_tokens: int = 0
+    """Of one call."""
 
     @property
     def size_text(self) -> str:
         """`b=16 n=4,096`."""
         return " ".join(f"{name}={value:,}" for name, value in self.size.items())
 
+    @property
+    def rate(self) -> float | None:
+        """Tokens per millisecond; None where nothing was measured."""
+        return None if self.timing.problem else self.num_tokens / self.timing.median / 1e3
+
     def to_json(self) -> dict[str, Any]:
-        """With null where nothing was measured."""
-        fields = {**asdict(self), "unit": TOKENS}
-        return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()}
+        """With null where nothing was measured; seconds are of one call, the median, the fastest and the slowest."""
+        timing = self.timing
+        seconds = {"seconds": timing.median, "fastest": timing.fastest, "slowest": timing.slowest}
+        measured = {name: None if timing.problem else value for name, value in seconds.items()}
+        named = {"benchmark": self.benchmark, "size": self.size, "model": self.model}
+        return {**named, **measured, "rate": self.rate, "problem": timing.problem, "unit": "tokens/ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,30 +132,42 @@ class Results:
         """`machine`, `rows`."""
         return {"machine": self.machine, "rows": [row.to_json() for row in self.rows]}
 
-    def to_arrow(self) -> pa.Table:
+    def frame(self) -> pl.DataFrame:
         """The measurements, a row each: the content of bench.parquet."""
-        import pyarrow as pa
+        import polars as pl
 
-        rows = [{**row.to_json(), "size": row.size_text} for row in self.rows]
         texts, numbers = ("benchmark", "size", "model", "unit", "problem"), ("seconds", "fastest", "slowest", "rate")
-        schema = pa.schema([*((name, pa.string()) for name in texts), *((name, pa.float64()) for name in numbers)])
-        return pa.Table.from_pylist(rows, schema=schema)
+        schema = {**dict.fromkeys(texts, pl.String), **dict.fromkeys(numbers, pl.Float64)}
+        return pl.DataFrame([{**row.to_json(), "size": row.size_text} for row in self.rows], schema=schema)
 
     def failure_line(self) -> str | None:
         """Which measurements failed for another reason than memory; None if none did."""
-        failed = dict.fromkeys(f"{row.model}, {row.benchmark}" for row in self.rows if (row.problem or "").startswith("failed"))
+        failed = dict.fromkeys(f"{row.model}, {row.benchmark}" for row in self.rows if (row.timing.problem or "").startswith("failed"))
         return f"failed: {'; '.join(failed)}; the reason is given with each" if failed else None
 
     def write(self, folder: Path) -> list[Path]:
         """Writes bench.json and bench.parquet into a folder that `make_folder` made."""
         from recallkit.storage import artifacts
 
-        table = self.to_arrow()
+        table = self.frame().to_arrow()
         with artifacts.adding_members(folder, _FILES) as new:
             text = json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False)
             (new / _FILES[0]).write_text(text + "\n", encoding="utf-8")
             artifacts.write_parquet(new / _FILES[1], [table], table.schema, {"kind": "bench", "machine": self.machine})
         return [folder / name for name in _FILES]
+
+    def table(self) -> Table:
+        """Tokens per millisecond of each model in each task, or why there are none; the workload below."""
+        found: dict[str, dict[str, str]] = {}
+        for row in self.rows:
+            found.setdefault(row.model, {})[row.benchmark] = row.timing.problem or f"{row.rate:.3g}"
+        machine = self.machine
+        return Table(
+            f"{machine['name']}, {machine['dtype']}, torch {machine['torch']}; random weights",
+            ["model, tokens/ms", *BENCHMARKS],
+            [[model, *(rates.get(name, "") for name in BENCHMARKS)] for model, rates in found.items()],
+            caption="; ".join(dict.fromkeys(f"{row.benchmark}: {row.size_text}" for row in self.rows)),
+        )
 
 
 _FILES = ("bench.json", "bench.parquet")
@@ -197,17 +212,11 @@ def measure(name: str, work: Workload, device: torch.device, dtype: torch.dtype)
     try:
         model = build(name, work, device, dtype)
         for benchmark, size, num_tokens, call in _tasks(model, work):
-            timing = compare({name: call}, device, repeats=work.repeats)[name]
-            yield _row(benchmark, size, label, timing, num_tokens)
+            yield Row(benchmark, size, label, compare({name: call}, device, repeats=work.repeats)[name], num_tokens)
     except (MemoryError, RuntimeError) as error:  # a model may not fit in memory where the following ones do
         if (problem := problem_of(error)) != OUT_OF_MEMORY:
             raise
-        yield _row("scoring", {"b": work.batch}, label, Timing(problem=problem), 0)
-
-
-def _row(benchmark: str, size: dict[str, int], model: str, timing: Timing, num_tokens: int) -> Row:
-    rate = None if timing.problem else num_tokens / timing.median / 1e3
-    return Row(benchmark, size, model, timing.median, timing.fastest, timing.slowest, rate, timing.problem)
+        yield Row("scoring", {"b": work.batch}, label, Timing(problem=problem))
 
 
 def _tasks(model: NativeModel, work: Workload) -> Iterator[tuple[str, dict[str, int], int, Callable[[int], Any]]]:

@@ -10,8 +10,6 @@ from recallkit.declarations import Argument, File, Option, Options, names, path
 from recallkit.options import Device, Precision, out_option
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from recallkit.bench.models import Results
 
 
@@ -59,7 +57,7 @@ class Bench(Options):
 def bench(asked: Bench) -> Outcome["Results"]:
     """Time this machine: scoring, prefill and generation of whole models with random weights."""
     from recallkit.bench import models
-    from recallkit.bench.view import bench_table, print_bench
+    from recallkit.display import console
     from recallkit.display.progress import progress
     from recallkit.models.torch_model import choose_device, choose_dtype
 
@@ -76,15 +74,15 @@ def bench(asked: Bench) -> Outcome["Results"]:
             show(done)
     files = [] if folder is None else results.write(folder)
 
-    def frames() -> dict[str, "pl.DataFrame"]:
-        import polars as pl
-
-        return {"measurements": pl.DataFrame(results.to_arrow())}
+    def show() -> None:
+        console.print_table(results.table())
+        for file in files:
+            console.print_line(f"Written: {file}", is_path=True)
 
     return Outcome(
         value=lambda: results,
-        show=lambda: print_bench(results, files),
+        show=show,
         json=results.to_json,
-        exports=lambda: [(frames(), {"models": bench_table(results)}, folder)],
+        exports=lambda: [({"measurements": results.frame()}, {"models": results.table()}, folder)],
         failure=results.failure_line(),
     )

@@ -9,7 +9,7 @@ from recallkit.declarations import Argument, File, Option, path, text
 from recallkit.options import ForceOptions, Tokenizer, out_option
 
 if TYPE_CHECKING:
-    from recallkit.recall.building import BuiltRows
+    from recallkit.recall.rows import BuiltRows
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
 
     A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; for each pair whose value a chunk contains there is a row.
     """
-    from recallkit.recall.building import build_rows as build
+    from recallkit.recall.rows import build_rows as build
     from recallkit.recall.view import built_json, print_built
 
     built = build(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -57,55 +56,30 @@ class Look:
         except subprocess.TimeoutExpired:
             return [Check(self.group, self.name, "warn", f"no answer within {seconds:g} s", self.remedy)]
         except Exception as error:  # noqa: BLE001 - whatever it was, the other checks continue
-            return [self._failed(error)]
+            return [self._failed(described(error))]
 
     def answer(self) -> None:
         """Prints the checks as JSON: the other side of `_ask_process`."""
         try:
             checks = self.function()
         except Exception as error:  # noqa: BLE001 - the process that asked reports it
-            checks = [self._failed(error)]
+            checks = [self._failed(described(error))]
         fields = [[each.group, each.name, each.status, each.found, each.remedy, each.facts] for each in checks]
         sys.stdout.write("\n" + json.dumps(fields) + "\n")  # on a line of its own, whatever a library has printed
 
-    def _failed(self, error: Exception) -> Check:
-        reason = str(error) if isinstance(error, CrashError) else described(error)
+    def _failed(self, reason: str) -> Check:
         return Check(self.group, self.name, self.otherwise, printable(reason)[:200], self.remedy)
 
     def _ask_process(self, seconds: float) -> list[Check]:
-        package = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
         # -P: a file torch.py in the user's folder must not be imported
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "recallkit.doctor.examine", self.name],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
-        with process:
-            try:
-                out, err = (output.decode("utf-8", "replace").strip() for output in process.communicate(timeout=seconds))
-            finally:
-                _kill_group(process)
-        if process.returncode:
-            raise CrashError(err.splitlines()[-1] if err else f"exit status {process.returncode}")
+        command = [sys.executable, "-P", "-m", "recallkit.doctor.examine", self.name]
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, env=environment, timeout=seconds, check=False)
+        out, err = (output.decode("utf-8", "replace").strip() for output in (done.stdout, done.stderr))
+        if done.returncode:
+            return [self._failed(err.splitlines()[-1] if err else f"exit status {done.returncode}")]
         return [Check(*fields) for fields in json.loads(out.splitlines()[-1])]
-
-
-class CrashError(Exception):
-    """A process that checks something ended without an answer."""
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process and those that it started (Ray starts many)."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
-    finally:
-        process.wait()
 
 
 def described(error: Exception) -> str:

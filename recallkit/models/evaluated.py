@@ -6,17 +6,18 @@ import contextlib
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from recallkit.config import VERSION
 from recallkit.declarations import path
 from recallkit.display import console
+from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
 from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.loading import check_model, find_precision
 from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelFacts, ModelRequest
-from recallkit.models.spec import one_model
+from recallkit.models.spec import list_models, one_model
 from recallkit.storage import artifacts
 from recallkit.storage.result import REPLACE
 
@@ -30,42 +31,59 @@ if TYPE_CHECKING:
     from recallkit.text.tokenizers import TextTokenizer
 
 
+Evaluated = TypeVar("Evaluated", bound="EvaluatedModel")
+
 _USUAL_DTYPE = "float32"
 _SPARE_ENTRIES = 256
 """Entries that a model's vocabulary may have beyond its tokenizer's: rounding up, and tokens that were never used."""
 
 
-@contextlib.contextmanager
-def report_completed(results: Sequence[Result]) -> Iterator[None]:
-    """A block that makes results; if it ends with a UserError, reports how many of them are complete."""
+def open_models(
+    models: Sequence[str | ModelSpec], options: EvaluationOptions, make: Callable[[ModelSpec], Evaluated]
+) -> dict[str, Evaluated]:
+    """What `make` makes of each model, by the names that results show; none is loaded.
+
+    Raises UserError for a model that does not exist or is named twice, and where the table of counts that is named is none.
+    """
+    if options.counts is not None:
+        from recallkit.counting.table import read_meta
+
+        read_meta(path(options.counts))
+    return {spec.shown: make(spec) for spec in list_models(models)}
+
+
+def missing_results(models: Mapping[str, EvaluatedModel], results: Mapping[tuple[str, Any], Result]) -> list[tuple[str, Any]]:
+    """The models and questions whose results are to be made. Raises UserError for what is wrong with these models, before one is loaded."""
+    missing = [key for key, result in results.items() if not result.is_complete()]
+    for model in dict.fromkeys(model for model, _ in missing):
+        _ = models[model].facts
+    return missing
+
+
+def make_missing(
+    models: Mapping[str, Evaluated], results: Mapping[tuple[str, Any], Result], make: Callable[[Evaluated, Any, Result], None]
+) -> None:
+    """Makes the results that are not complete, one model after the other, so that one is in memory at a time.
+
+    If that ends with a UserError, a note says how many are complete.
+    """
     try:
-        yield
+        for name, model in one_after_another(list(models.items())):
+            with model.in_use():
+                for (of, question), result in results.items():
+                    if of == name and not result.is_complete():
+                        make(model, question, result)
     except UserError:
-        done = sum(result.path.exists() for result in results)
+        done = sum(result.path.exists() for result in results.values())
         if done:
             console.note(f"{done} of {len(results)} tables are complete, and are reused once the rest is mended")
         raise
 
 
-def check_named_once(**named: Sequence[str]) -> None:
-    """Raises UserError if a name of some kind (`model=`, `task=`) is given twice."""
-    for kind, names in named.items():
-        if len(set(names)) < len(names):
-            raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
-
-
-def check_counts(options: EvaluationOptions) -> None:
-    """Raises UserError where the table of counts that is named is none, whatever the models."""
-    if options.counts is not None:
-        from recallkit.counting.table import read_meta
-
-        read_meta(path(options.counts))
-
-
-def check_first(models: Mapping[str, EvaluatedModel], results: Mapping[tuple[str, Any], Result]) -> None:
-    """Raises UserError for what can be known to be wrong with the models whose results are missing, before one is loaded."""
-    for model in dict.fromkeys(model for (model, _), result in results.items() if not result.is_complete()):
-        _ = models[model].facts
+def check_named_once(kind: str, names: Sequence[str]) -> None:
+    """Raises UserError if a name of this kind is given twice."""
+    if len(set(names)) < len(names):
+        raise UserError(f"a {kind} is named twice", where=" ".join(names), remedy="name each once")
 
 
 class EvaluatedModel:

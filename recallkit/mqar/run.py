@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
 from recallkit.declarations import amount
-from recallkit.display.progress import one_after_another, progress
+from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
-from recallkit.models.evaluated import (
-    EvaluatedModel,
-    check_counts,
-    check_first,
-    check_named_once,
-    report_completed,
-)
-from recallkit.models.spec import list_models
+from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
@@ -127,15 +120,7 @@ class MqarPlan:
         folder = comparison_path(self.out, keys, self.pairs, self.options.length)
         compared = Result(folder / "mqar.parquet", "mqar", question, beside=table_files(MqarTables, folder))
         compared.check_replaceable()
-        missing = {model: [pairs for pairs in self.pairs if not self.queries[model, pairs].is_complete()] for model in self.models}
-        with report_completed(list(self.queries.values())):
-            for model, of_model in one_after_another(list(missing.items())):
-                asked = self.models[model]
-                with asked.in_use():
-                    if of_model:
-                        asked.check_length(self.options.length, asked.model.max_length)
-                    for pairs in of_model:
-                        _make(asked, pairs, self.queries[model, pairs], self.options)
+        make_missing(self.models, self.queries, self._make)
         timings = Timings()
         for (model, pairs), queries in self.queries.items():
             timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")
@@ -150,24 +135,38 @@ class MqarPlan:
         manifests = {model: artifacts.read_manifest(self.queries[model, self.pairs[0]].path) for model in self.models}
         return {model: {"tokenizer": m["tokenizer"], "vocabulary": m["vocabulary"]} for model, m in manifests.items()}
 
+    def _make(self, asked: MqarModel, pairs: int, result: Result) -> None:
+        """Makes the two tables of one model and one number of pairs."""
+        from recallkit.mqar.tables import MqarFiles, join_parts
+
+        options = self.options
+        asked.check_length(options.length, asked.model.max_length)
+        with result.parts(batch_tokens=amount(options.batch_tokens), part="batch") as journal:
+            settled = journal.parts.settle(
+                "batch_tokens", lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length)
+            )
+            batch_tokens = int(settled)
+            timings = Timings()
+            parts = _make_parts(asked, task_of(options, pairs), journal, options.num_samples, batch_tokens, timings)
+            manifest = {**result.stamp(), **_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
+            with result.writing(manifest, timings) as new:
+                join_parts(parts, pairs, MqarFiles(new / result.path.name, *result.others), manifest)
+            journal.finish()
+
 
 def plan_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path, options: MqarOptions) -> MqarPlan:
     """Finds models, tokenizers and finished results, so that an error is reported before hours of work.
 
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
-    specs = list_models(models)
-    check_named_once(**{"number of pairs": [str(number) for number in pairs]})
-    check_counts(options)
+    check_named_once("number of pairs", [str(number) for number in pairs])
     for number in pairs:
         task_of(options, number).check()
-    asked = {spec.shown: MqarModel(spec, options) for spec in specs}
+    asked = open_models(models, options, lambda spec: MqarModel(spec, options))
     queries = {(name, number): _result(model, number, out, options) for name, model in asked.items() for number in pairs}
-    check_first(asked, queries)
-    for (model, number), result in queries.items():
-        if not result.is_complete():
-            asked[model].vocabulary.check_room(number, model)
-            asked[model].check_length(options.length, asked[model].facts.max_length)
+    for model, number in missing_results(asked, queries):
+        asked[model].vocabulary.check_room(number, model)
+        asked[model].check_length(options.length, asked[model].facts.max_length)
     return MqarPlan(asked, tuple(pairs), queries, out, options)
 
 
@@ -187,52 +186,33 @@ def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Re
     return Result(files.queries, "mqar queries", identity, options.force, [files.fillers], remedy=asked.remedy)
 
 
-def _make(asked: MqarModel, pairs: int, result: Result, options: MqarOptions) -> None:
-    """Makes the two tables of one model and one number of pairs."""
-    from recallkit.mqar.tables import MqarFiles, join_parts
-
-    with result.parts(batch_tokens=amount(options.batch_tokens), part="batch") as journal:
-        batch_tokens = journal.parts.settle(
-            "batch_tokens", lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length)
-        )
-        size = max(1, int(batch_tokens) // (len(asked.vocabulary.prefix) + options.length))
-        parts = [range(first, min(first + size, options.num_samples)) for first in range(0, options.num_samples, size)]
-        timings = Timings()
-        _make_parts(asked, task_of(options, pairs), journal, parts, int(batch_tokens), timings)
-        facts = {**_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
-        manifest = {**result.stamp(), **facts}
-        with result.writing(manifest, timings) as new:
-            files = MqarFiles(new / result.path.name, *result.others)
-            join_parts([journal.parts.path(number) for number in range(len(parts))], pairs, files, manifest)
-        journal.finish()
-
-
 def _make_parts(
-    asked: MqarModel, task: MqarTask, journal: PartsJournal, parts: Sequence[range], batch_tokens: int, timings: Timings
-) -> None:
-    """Makes the parts that do not exist yet, each a batch of samples, one after the other."""
+    asked: MqarModel, task: MqarTask, journal: PartsJournal, num_samples: int, batch_tokens: int, timings: Timings
+) -> list[Path]:
+    """The parts, each the answers to a batch of samples; those that do not exist yet are made, one after the other."""
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
+    size = max(1, batch_tokens // (len(asked.vocabulary.prefix) + task.length))
+    parts = [range(first, min(first + size, num_samples)) for first in range(0, num_samples, size)]
     there = journal.parts.done()
     done = sum(len(parts[number]) for number in there)
     journal.note_resumed(done, "sequences")
-    telling = progress(f"{asked.shown}, {task.pairs} pairs", total=parts[-1].stop, unit="sequences")
+    telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
     with timings.stage("asking", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         show(done)
         for number, samples in enumerate(parts):
-            if number in there:
-                continue
-            made = make_sequences(task, asked.vocabulary, samples)
-            write_part(journal.parts.path(number), samples, made.places, ask(asked.model, asked.vocabulary, task, made, batch_tokens))
-            stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
-            show(done + stage.amounts["sequences"])
+            if number not in there:
+                made = make_sequences(task, asked.vocabulary, samples)
+                write_part(journal.parts.path(number), samples, made.places, ask(asked.model, asked.vocabulary, task, made, batch_tokens))
+                stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
+                show(done + stage.amounts["sequences"])
+    return [journal.parts.path(number) for number in range(len(parts))]
 
 
 def _choose_batch(model: ScoringModel, length: int) -> int:
-    if str(getattr(model, "device", "")).startswith("cpu"):
-        return CPU_BATCH_TOKENS
-    return model.batch_tokens(length)
+    on_cpu = str(getattr(model, "device", "")).startswith("cpu")
+    return CPU_BATCH_TOKENS if on_cpu else model.batch_tokens(length)
 
 
 def _facts(asked: MqarModel) -> dict[str, Any]:

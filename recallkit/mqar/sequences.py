@@ -11,8 +11,7 @@ nearer, and nothing overlaps. (The paper says a power law, with an exponent of 0
 slots, distinct values and the 0.01 of `mqar` are those of its authors' code.)
 
 Sampling slots without replacement is an exponential race: each slot gets an exponential time with its probability as the rate, and
-the pairs take the slots in ascending order of these times. `place_queries` sorts the times of many sequences at once,
-the tests do the same one slot at a time.
+the pairs take the slots in ascending order of these times.
 """
 
 from __future__ import annotations
@@ -117,17 +116,10 @@ class MqarTask:
             raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (near the pairs) to 1 (uniform)")
 
 
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The random draws of one sequence: a time for each slot, float64 (num_slots,), and the keys and values of its pairs, (pairs,)."""
+def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A time for each slot, float64 (num_slots,), and the keys and values of the pairs, (pairs,), of a sample.
 
-    times: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
-
-
-def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> Draws:
-    """The draws of a sample, determined by seed, number of pairs and number of the sample alone.
+    They are determined by seed, number of pairs and number of the sample alone.
 
     Times are drawn first, so that queries have the same places with any vocabulary, and models with different tokenizers are
     compared on sequences of the same shape.
@@ -135,7 +127,7 @@ def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> Draws:
     rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([task.seed, task.pairs, sample])))
     times = rng.exponential(size=task.num_slots)
     keys, values = (rng.choice(number, task.pairs, replace=False) for number in (num_keys, num_values))
-    return Draws(times, keys, values)
+    return times, keys, values
 
 
 def place_queries(times: np.ndarray, power: float, pairs: int) -> np.ndarray:
@@ -156,10 +148,9 @@ class MqarSequences:
 def make_sequences(task: MqarTask, vocabulary: MqarVocabulary, samples: Sequence[int]) -> MqarSequences:
     """The sequences of these numbers, each independent of which others are made with it."""
     draws = [draw(task, len(vocabulary.keys), len(vocabulary.values), sample) for sample in samples]
-    keys = vocabulary.keys[np.stack([one.keys for one in draws])]
-    values = vocabulary.values[np.stack([one.values for one in draws])]
-    tail = 2 * task.pairs
-    places = tail + 2 * place_queries(np.stack([one.times for one in draws]), task.power, task.pairs)
+    times, keys, values = (np.stack(each) for each in zip(*draws, strict=True))
+    keys, values, tail = vocabulary.keys[keys], vocabulary.values[values], 2 * task.pairs
+    places = tail + 2 * place_queries(times, task.power, task.pairs)
     ids = np.full((len(draws), task.length), vocabulary.filler, np.int64)
     ids[:, 0:tail:2], ids[:, 1:tail:2] = keys, values
     np.put_along_axis(ids, places, keys, axis=1)

@@ -10,15 +10,15 @@ docs/intervals.md has the coverage of all of these on real rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from recallkit.measure.intervals import effective_number
+import numpy as np
+from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+from recallkit.measure.intervals import effective_number, number_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
 _CONFIDENCE = 0.95
 _LEAST_DESIGN_EFFECT = 0.5
@@ -26,99 +26,89 @@ _LEAST_DESIGN_EFFECT = 0.5
 that is estimated far below it is chance: n_eff is at most twice the number of rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccuracyIntervals:
-    """Accuracies of m models, the first of which is the reference: float64 (m,), bounds of 95 % intervals (2, m).
+class Compared(NamedTuple):
+    """A figure of m models, the first of which is the reference: float64 (m,), bounds of 95 % intervals (2, m).
 
-    Accuracies are fractions of rows. `bounds` are never NaN. Standard errors are NaN where they are unknown: for one document, or if
-    every document has the same accuracy (difference). The difference of the reference to itself has neither error nor bounds.
+    Standard errors are NaN where they are unknown: for one document, or where every document has the same ratio (or difference).
+    The difference of the reference to itself has neither error nor bounds.
     """
 
-    standard_error: np.ndarray
+    value: np.ndarray
+    error: np.ndarray
     bounds: np.ndarray
+    difference: np.ndarray
     difference_error: np.ndarray
     difference_bounds: np.ndarray
 
+    def row(self, model: int) -> dict[str, float | None]:
+        """Of one model: everything but the figure itself, by the ends of names in tables; None for NaN."""
+        columns = {
+            "error": self.error,
+            "low": self.bounds[0],
+            "high": self.bounds[1],
+            "difference": self.difference,
+            "difference_error": self.difference_error,
+            "difference_low": self.difference_bounds[0],
+            "difference_high": self.difference_bounds[1],
+        }
+        return {name: number_or_none(column[model]) for name, column in columns.items()}
 
-def accuracy_intervals(contains: np.ndarray, documents: Sequence[str]) -> AccuracyIntervals:
-    """Intervals of the share of true values in each column of `contains` bool (n, m), row i being of `documents[i]`; n at least 1."""
-    import numpy as np
 
+def by_document(contains: np.ndarray, documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """How many rows of each document are true in each column of `contains` bool (n, m), and how many it has: both (k, m).
+
+    Row i is of `documents[i]`; n is at least 1.
+    """
     _, places = np.unique(np.array(documents), return_inverse=True)
     right = np.zeros((places.max() + 1, contains.shape[1]))
     np.add.at(right, places, contains)
-    rows = np.repeat(np.bincount(places)[:, None], contains.shape[1], axis=1)
-    _, residuals = _linearised(right, rows)
-    return AccuracyIntervals(
-        standard_error=_error(residuals),
-        bounds=share_bounds(right, rows),
-        difference_error=_error(residuals - residuals[:, :1]),
-        difference_bounds=share_difference_bounds(right, rows),
-    )
+    return right, np.repeat(np.bincount(places)[:, None], contains.shape[1], axis=1)
 
 
-def share_bounds(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Bounds (2, m) of the shares `right` / `rows`, both (k, m), summed over k documents: the score interval for clustered rows.
+def compare_shares(right: np.ndarray, rows: np.ndarray) -> Compared:
+    """The shares `right` / `rows`, both (k, m), summed over k documents, and their differences. Bounds are NaN without rows only.
 
-    Wilson's interval (Journal of the American Statistical Association 22, 1927) of n_eff = r (1 - r) / v rows, the number of
-    independent rows that would be as uncertain (Korn and Graubard, Survey Methodology 24, 1998), with t in the place of the normal
-    quantile; Franco, Little, Louis and Slud (Journal of Survey Statistics and Methodology 7, 2019) recommend it among seven. n_eff is at
-    least m, as if all rows of a document agreed, and at most twice the number of rows; it is m where v says nothing, being 0.
-    One document gives about 0 to 1, no rows NaN.
+    For a share: the score interval for clustered rows. Wilson's interval (Journal of the American Statistical Association 22, 1927) of
+    n_eff = r (1 - r) / v rows, the number of independent rows that would be as uncertain (Korn and Graubard, Survey Methodology 24,
+    1998), with t in the place of the normal quantile; Franco, Little, Louis and Slud (Journal of Survey Statistics and Methodology 7,
+    2019) recommend it among seven. n_eff is at least m, as if all rows of a document agreed, and at most twice the number of rows; it
+    is m where v says nothing, being 0. One document gives about 0 to 1.
+
+    For a difference: Bonett and Price's adjusted Wald interval (Journal of Educational and Behavioral Statistics 37, 2012): one row more
+    is counted in which only the one model is right, and one in which only the other is, so that it has a width where all documents
+    agree. Here those are 2 of n_eff + 2 rows, with n_eff as for one share: the variance of a row's difference, q - d^2, over v.
+    q, the share of rows on which the models disagree, is at least sum |y_d - y'_d| / n, and is taken as that, which makes n_eff no larger.
     """
-    import numpy as np
-
     share, residuals = _linearised(right, rows)
+    quantile = _student(effective_number(rows))
     number = _effective_rows(share * (1.0 - share), _variance(residuals), rows)
-    squared = np.square(_student(effective_number(rows)))
     with np.errstate(invalid="ignore", divide="ignore"):
         # Wilson's, divided by t^2 above and below, because t of one document is infinite.
-        weight = number / squared
+        weight = number / np.square(quantile)
         middle = (weight * share + 0.5) / (weight + 1.0)
         half = np.sqrt(weight * share * (1.0 - share) + 0.25) / (weight + 1.0)
-    bounds = np.clip([middle - half, middle + half], 0.0, 1.0)
-    return np.stack([np.minimum(bounds[0], share), np.maximum(bounds[1], share)])  # 0 and 1 but for rounding
-
-
-def share_difference_bounds(right: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Bounds (2, m) of the differences of the shares `right` / `rows`, both (k, m), to the first column's; NaN for that itself.
-
-    Bonett and Price's adjusted Wald interval (Journal of Educational and Behavioral Statistics 37, 2012): one row more is counted in which
-    only the one model is right, and one in which only the other is, so that it has a width where all documents agree. Here
-    those are 2 of n_eff + 2 rows, with n_eff as for one share: the variance of a row's difference, q - d^2, over v. q, the share
-    of rows on which the models disagree, is at least sum |y_d - y'_d| / n, and is taken as that, which makes n_eff no larger.
-    """
-    import numpy as np
-
-    share, residuals = _linearised(right, rows)
-    difference = share - share[:1]
-    variance = _variance(residuals - residuals[:, :1])
-    with np.errstate(invalid="ignore", divide="ignore"):
         apart = np.abs(right - right[:, :1]).sum(axis=0) / rows.sum(axis=0)
+    low, high = np.clip([middle - half, middle + half], 0.0, 1.0)
+    bounds = np.stack([np.minimum(low, share), np.maximum(high, share)])  # 0 and 1 but for rounding
+
+    difference = share - share[0]
+    variance = _variance(residuals - residuals[:, :1])
     number = _effective_rows(apart - np.square(difference), variance, rows)
     variance = np.nan_to_num(variance)  # of one document, whose t is infinite
     centre = difference * number / (number + 2.0)
     squares = (number * (number * variance + np.square(difference)) + 2.0) / (number + 2.0)
-    half = _student(effective_number(rows)) * np.sqrt((squares - np.square(centre)) / (number + 2.0))
-    return _but_the_reference(np.clip([centre - half, centre + half], -1.0, 1.0))
+    half = quantile * np.sqrt((squares - np.square(centre)) / (number + 2.0))
+    return _compared(share, residuals, bounds, np.clip([centre - half, centre + half], -1.0, 1.0))
 
 
-def mean_bounds(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Bounds (2, m) of the means `totals` / `sizes`, both (k, m), of quantities that are not negative: t intervals; NaN for k < 2."""
-    import numpy as np
-
+def compare_means(totals: np.ndarray, sizes: np.ndarray) -> Compared:
+    """The means `totals` / `sizes`, both (k, m), of quantities that are not negative: t intervals; bounds are NaN for k < 2."""
     mean, residuals = _linearised(totals, sizes)
-    half = _student(effective_number(sizes)) * np.sqrt(_variance(residuals))
-    return np.stack([np.maximum(mean - half, 0.0), mean + half])
-
-
-def mean_difference_bounds(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Bounds (2, m) of the differences of those means to the first column's; NaN for that itself, and for k < 2."""
-    import numpy as np
-
-    mean, residuals = _linearised(totals, sizes)
-    half = _student(effective_number(sizes)) * np.sqrt(_variance(residuals - residuals[:, :1]))
-    return _but_the_reference(np.stack([mean - mean[0] - half, mean - mean[0] + half]))
+    quantile = _student(effective_number(sizes))
+    half = quantile * np.sqrt(_variance(residuals))
+    apart = quantile * np.sqrt(_variance(residuals - residuals[:, :1]))
+    bounds = np.stack([np.maximum(mean - half, 0.0), mean + half])
+    return _compared(mean, residuals, bounds, np.stack([mean - mean[0] - apart, mean - mean[0] + apart]))
 
 
 # ------------------------------------------------------------------------------------------------------------ their parts
@@ -126,8 +116,6 @@ def mean_difference_bounds(totals: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 def _linearised(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ratios of the totals (m,) and their residuals by document (k, m); NaN where the sizes are 0."""
-    import numpy as np
-
     total = sizes.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = sums.sum(axis=0) / total
@@ -136,8 +124,6 @@ def _linearised(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _variance(residuals: np.ndarray) -> np.ndarray:
     """The variance (m,) of ratios with these residuals (k, m): NaN for one document, 0 but for rounding where they vanish."""
-    import numpy as np
-
     documents = len(residuals)
     if documents < 2:
         return np.full(residuals.shape[1], np.nan)
@@ -147,16 +133,12 @@ def _variance(residuals: np.ndarray) -> np.ndarray:
 
 def _error(residuals: np.ndarray) -> np.ndarray:
     """Standard errors (m,); NaN where the variance is unknown or 0."""
-    import numpy as np
-
     variance = _variance(residuals)
     return np.sqrt(np.where(variance > 0, variance, np.nan))
 
 
 def _effective_rows(of_a_row: np.ndarray, variance: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """How many independent rows, each with the variance `of_a_row` (m,), have a mean with this variance (m,); `rows` is (k, m)."""
-    import numpy as np
-
     least = effective_number(rows)
     known = (of_a_row > 0) & (variance > 0)
     found = np.divide(of_a_row, variance, where=known, out=least.copy())
@@ -166,15 +148,11 @@ def _effective_rows(of_a_row: np.ndarray, variance: np.ndarray, rows: np.ndarray
 
 def _student(effective: np.ndarray) -> np.ndarray:
     """The quantile of Student's t (m,) of `effective` - 1 degrees of freedom: without bound for a single document, and kept finite."""
-    import numpy as np
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
-
     quantile: np.ndarray = -stdtrit(np.maximum(effective - 1.0, 0.1), (1.0 - _CONFIDENCE) / 2.0)
     return quantile
 
 
-def _but_the_reference(bounds: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    bounds[:, 0] = np.nan
-    return bounds
+def _compared(value: np.ndarray, residuals: np.ndarray, bounds: np.ndarray, difference_bounds: np.ndarray) -> Compared:
+    difference_bounds[:, 0] = np.nan
+    errors = _error(residuals), _error(residuals - residuals[:, :1])
+    return Compared(value, errors[0], bounds, value - value[0], errors[1], difference_bounds)

@@ -20,12 +20,12 @@ from recallkit.errors import UserError
 from recallkit.models.generation import generate
 from recallkit.ragged import offsets_of
 from recallkit.recall.copying import copy_answer
-from recallkit.recall.lm_eval_task import GENERATED_TOKENS, STOP, RecallInstance
+from recallkit.recall.lm_eval_run import GENERATED_TOKENS, STOP, RecallInstance
 from recallkit.recall.prompts import Places, find_places
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from lm_eval.api.instance import Instance
 
@@ -49,10 +49,6 @@ class Job:
     answer: np.ndarray
     most: int = 0
     until: tuple[str, ...] = ()
-
-    def digest(self) -> str:
-        """Its identity among jobs."""
-        return artifacts.digest_json([artifacts.digest_arrays(self.prompt, self.answer), self.most, self.until])
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,32 +239,25 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     # --------------------------------------------------------------------------------------------------------- batches
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcome of every job, in order; outcomes saved by an earlier run are reused."""
-        outcomes: list[Outcome | None] = [None] * len(jobs)
-        for batch in self._batches(jobs):
-            found = self._kept_or_answered([jobs[number] for number in batch])
-            for number, outcome in zip(batch, found, strict=True):
-                outcomes[number] = outcome
+        """The outcome of every job, in order; longest first, in batches, of which those that an earlier run saved are reused."""
+        order = sorted(range(len(jobs)), key=lambda number: (-len(jobs[number].prompt) - len(jobs[number].answer), number))
+        outcomes: dict[int, Outcome] = {}
+        for start in range(0, len(order), self.batch_size):
+            batch = order[start : start + self.batch_size]
+            outcomes |= zip(batch, self._saved_or_answered([jobs[number] for number in batch]), strict=True)
             self._num_done += len(batch)
             self.show(self._num_done)
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [outcomes[number] for number in range(len(jobs))]
 
-    def _kept_or_answered(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcomes of a batch: those saved for the same jobs, or new ones, which are saved."""
-        path, asked = self.parts.path(self._num_parts), artifacts.digest_json([job.digest() for job in jobs])
+    def _saved_or_answered(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The outcomes of the next batch: those saved under its number, or new ones, which are saved."""
+        path = self.parts.path(self._num_parts)
         self._num_parts += 1
-        kept = artifacts.read_json(path) if path.exists() else {}
-        if kept.get("asked") == asked:
-            return [Outcome(**fields) for fields in kept["outcomes"]]
+        if path.exists():
+            return [Outcome(**fields) for fields in artifacts.read_json(path)["outcomes"]]
         found = self._answer(jobs)
-        artifacts.write_json(path, {"asked": asked, "outcomes": [asdict(outcome) for outcome in found]})
+        artifacts.write_json(path, {"outcomes": [asdict(outcome) for outcome in found]})
         return found
-
-    def _batches(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
-        """Numbers of the jobs of each batch, longest first."""
-        order = sorted(range(len(jobs)), key=lambda number: (-len(jobs[number].prompt) - len(jobs[number].answer), number))
-        for start in range(0, len(order), self.batch_size):
-            yield order[start : start + self.batch_size]
 
     def _answer(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Answers one batch, in halves if it does not fit into memory. Raises UserError if a single job does not."""

@@ -1,4 +1,8 @@
-"""Runs lm-eval: evaluates one model on some tasks and writes lm-eval's own result files, atomically."""
+"""Runs lm-eval: recall evaluations as tasks of it, one model on some tasks, and lm-eval's own result files, written atomically.
+
+lm-eval's own tasks swde, fda and squad_completion have only one version, read only the hub, match empty values, and do not report
+prompts that were truncated; generation and matching are the same.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,110 @@ import difflib
 import hashlib
 import json
 import logging
+import math
 import platform
 import random
 import sys
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import datasets
+import lm_eval.api.task
+import numpy as np
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
+from lm_eval.evaluator import evaluate
+from lm_eval.evaluator_utils import get_sample_size
+from lm_eval.loggers import EvaluationTracker
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import handle_non_serializable, sanitize_model_name
+
 from recallkit.config import VERSION
 from recallkit.errors import UserError
-from recallkit.recall.prompts import word_f1, words_of
+from recallkit.recall.prompts import has_any, word_f1, words_of
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lm_eval.api.model import LM
-    from lm_eval.api.task import Task
+
+GENERATED_TOKENS = 48
+STOP = "\n"
+GENERATION: dict[str, Any] = {"until": [STOP], "max_gen_toks": GENERATED_TOKENS, "do_sample": False}
+
+
+def answer_after(prompt: str, value: str) -> str:
+    """The correct continuation of the prompt: the value, after a space unless the prompt ends with one."""
+    value = value.strip()
+    return value if not prompt or prompt[-1].isspace() else f" {value}"
+
+
+@dataclass
+class RecallInstance(Instance):  # type: ignore[misc]
+    """A request for a generation or for the likelihood of the answer, linked to the other so that a prompt is read once for both."""
+
+    answer: str = ""
+
+
+class RecallTask(lm_eval.api.task.ConfigurableTask):  # type: ignore[misc]
+    """A recall evaluation on given documents (`prompt`, `value`, ...; `right`: the answers of which any is right, if not the value alone).
+
+    Metrics: `contains`, and `answer_nats`, nats of the whole answer. `name` and `version` appear in every output of lm-eval.
+    """
+
+    def __init__(self, name: str, documents: Sequence[dict[str, Any]], version: int, metadata: dict[str, Any]) -> None:
+        self._documents = datasets.Dataset.from_list(list(documents))
+        super().__init__(
+            config={
+                "task": name,
+                "validation_split": "validation",
+                "doc_to_text": "prompt",
+                "doc_to_target": "value",
+                "output_type": "generate_until",
+                "generation_kwargs": dict(GENERATION),
+                "metadata": {**metadata, "version": version},
+            }
+        )
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Does nothing: the documents are given."""
+        self.dataset = {"validation": self._documents}
+
+    def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[RecallInstance]:
+        """A greedy generation and the likelihood of the answer."""
+        kept = {name: kwargs[name] for name in ("metadata",) if name in kwargs}
+        answer = answer_after(ctx, doc["value"])
+        generation = (ctx, dict(GENERATION))
+        return [
+            RecallInstance("generate_until", doc, generation, 0, **kept, answer=answer),
+            RecallInstance("loglikelihood", doc, (ctx, answer), 1, **kept, answer=answer),
+        ]
+
+    def process_results(self, doc: dict[str, Any], results: Sequence[Any]) -> dict[str, float]:
+        """Metrics of one document; without an NLL if the model has none (NaN)."""
+        generation, (log_likelihood, _) = results
+        nats = {} if math.isnan(log_likelihood) else {"answer_nats": -log_likelihood}
+        return {"contains": float(has_any(generation, doc.get("right") or [doc["value"]])), **nats}
+
+    def aggregation(self) -> dict[str, Callable[..., Any]]:
+        """Means over documents: lm-eval's own function, for which it has a standard error."""
+        return {"contains": mean, "answer_nats": mean}
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Accuracies are better if higher, NLLs are not."""
+        return {"contains": True, "answer_nats": False}
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
 
 _SEED = 1234
 """lm-eval's own default for few-shot examples."""
@@ -36,10 +122,8 @@ _SEED = 1234
 _BOOTSTRAP = 1000
 
 
-def load_tasks(names: Sequence[str | Task]) -> dict[str, Any]:
+def load_tasks(names: Sequence[str | lm_eval.api.task.Task]) -> dict[str, Any]:
     """Tasks of lm-eval by name, by the path of a YAML file, or as objects. Raises UserError for a task that does not exist."""
-    from lm_eval.tasks import TaskManager
-
     _provide_squad_metrics()
     stock = [name for name in names if isinstance(name, str) and not _is_yaml(name)]
     with _quiet():
@@ -84,8 +168,6 @@ def _is_yaml(name: str) -> bool:
 
 def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None = None, shots: int | None = None) -> dict[str, Any]:
     """lm-eval's results of `load_tasks`' tasks, their samples under `samples`; `shots` examples precede each question, if it is given."""
-    from lm_eval.evaluator import evaluate
-
     _prepare(loaded, shots)
     begun = time.time()
     with _quiet():
@@ -96,9 +178,6 @@ def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None =
 
 def digest_requests(loaded: dict[str, Any], limit: int | None, shots: int | None = None) -> str:
     """Digest of all requests of `load_tasks`' tasks, which covers their data, templates and code."""
-    from lm_eval.evaluator_utils import get_sample_size
-    from lm_eval.utils import handle_non_serializable
-
     _prepare(loaded, shots)
     state = hashlib.blake2b(digest_size=16)
     with _quiet():
@@ -119,8 +198,6 @@ def _prepare(loaded: dict[str, Any], shots: int | None) -> None:
 
 
 def _seed() -> None:
-    import numpy as np
-
     random.seed(_SEED)
     np.random.seed(_SEED)
 
@@ -140,8 +217,6 @@ def write_results(results: dict[str, Any], folder: Path, model: str, shown: str 
 
     Each file appears atomically. Returns their paths. Raises UserError if one could not be written.
     """
-    from lm_eval.loggers import EvaluationTracker
-
     samples = results.pop("samples", {})
     target = folder / _folder_name(model)
     target.mkdir(parents=True, exist_ok=True)
@@ -172,8 +247,6 @@ def _are_whole(written: Sequence[Path], samples: Mapping[str, Sequence[Any]]) ->
 
 def _folder_name(model: str) -> str:
     """lm-eval's name of a model's folder, which can never lead out of its parent."""
-    from lm_eval.utils import sanitize_model_name
-
     name: str = sanitize_model_name(model)
     is_plain = name.isprintable() and len(name) <= 200 and not name.startswith(".")
     return name if is_plain else artifacts.file_slug(name)
@@ -185,9 +258,6 @@ def _quiet() -> Iterator[None]:
 
     What it prints goes to stderr, because stdout is for results.
     """
-    import datasets
-    import lm_eval.api.task
-
     bars, lm_eval.api.task.tqdm = lm_eval.api.task.tqdm, lambda rows, **_: rows
     drew = datasets.is_progress_bar_enabled()
     datasets.disable_progress_bars()

@@ -1,4 +1,4 @@
-"""Rows of recall evaluations, and prompts: as tasks write them, or as JRT (arXiv 2407.05483) does, once or twice, whole or cut."""
+"""Prompts of recall evaluations, and what is right: as tasks write them, or as JRT (arXiv 2407.05483) does, once or twice, whole or cut."""
 
 from __future__ import annotations
 
@@ -8,55 +8,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from recallkit.recall.rows import QuestionRow, clean_cuts, contains
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
 
+    from recallkit.recall.rows import RecallRow
+
 Kind = Literal["standard", "once", "twice"]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-@dataclass(frozen=True, slots=True)
-class RecallRow:
-    """One question: `text` ends with the query (`...\\n{key}:`), `value` is what follows it if a model recalls.
-
-    Rows of one document share `doc_id`. `answers` are others that are accepted, if the data has any.
-    """
-
-    doc_id: str
-    text: str
-    value: str
-    key: str | None = None
-    answers: tuple[str, ...] = ()
-    question: str | None = None
-    context: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionRow:
-    """A question about a context, as in NQ, TriviaQA and DROP of JRT.
-
-    `question` is what a model is to continue (`The bridge was closed in`), `asked` the same as people ask it (`When was the bridge
-    closed?`), if it is known. A generation with any of `answers` is right.
-    """
-
-    doc_id: str
-    context: str
-    question: str
-    answers: tuple[str, ...]
-    asked: str | None = None
-
-    @property
-    def value(self) -> str:
-        """The first answer that the context contains, in any case; the first one if it contains none, "" if there is none."""
-        answers = (answer for answer in self.answers if contains(self.context, answer.strip()))
-        return next(answers, self.answers[0] if self.answers else "")
-
-    @property
-    def key(self) -> None:
-        """None: a question has no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +34,6 @@ class RecallPrompt:
 def has_any(generation: str, answers: Iterable[str]) -> bool:
     """Whether a generation contains any of the answers, regardless of case: the metric of tasks with several answers."""
     return any(contains(generation, answer) for answer in answers)
-
-
-def contains(generation: str, value: str) -> bool:
-    """Whether a generation contains a value, regardless of case: the metric of the tasks."""
-    return re.search(re.escape(value), generation, re.IGNORECASE) is not None
 
 
 def word_f1(generation: str, value: str) -> float:
@@ -201,16 +159,6 @@ def cut_around_answer(document: str, value: str, stops: np.ndarray, num_tokens: 
     first = cuts[np.searchsorted(cuts, begin, "left")]
     last = cuts[np.searchsorted(cuts, min(len(stops), begin + num_tokens), "right") - 1]
     return encoded[places[first] : places[last]].decode()
-
-
-def clean_cuts(encoded: bytes, places: np.ndarray) -> np.ndarray:
-    """Numbers of tokens, from 0 to all, after which a text can be cut without dividing a character."""
-    import numpy as np
-
-    is_clean = (np.frombuffer(encoded + b"\n", np.uint8)[places] & 0b1100_0000) != 0b1000_0000  # a byte within a character: 10......
-    is_clean[:-1] &= np.diff(places) > 0
-    is_clean[[0, -1]] = True
-    return np.flatnonzero(is_clean)
 
 
 def _first_tokens(text: str, value: str, stops: np.ndarray) -> Iterator[int]:

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
 from recallkit.declarations import path
-from recallkit.display.progress import one_after_another, progress
-from recallkit.models.evaluated import (
-    EvaluatedModel,
-    check_counts,
-    check_first,
-    check_named_once,
-    report_completed,
-)
-from recallkit.models.spec import list_models
+from recallkit.display.progress import progress
+from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.options import CENTRED_TOKENS, RecallOptions
 from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
 from recallkit.storage import artifacts
@@ -30,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lm_eval.api.model import LM
-
     from recallkit.models.spec import ModelSpec
     from recallkit.recall.lm_eval_model import Recall
-    from recallkit.recall.prompts import QuestionRow, RecallRow
+    from recallkit.recall.rows import QuestionRow, RecallRow
     from recallkit.recall.tables import RecallTables
     from recallkit.recall.tasks import RecallRows
     from recallkit.text.tokenizers import TextTokenizer
@@ -93,12 +84,7 @@ class RecallPlan:
         folder = comparison_path(self.out, keys, list(self.rows), self.options)
         compared = Result(folder / "recall.parquet", "recall", question, beside=table_files(RecallTables, folder))
         compared.check_replaceable()
-        with report_completed(list(self.documents.values())):
-            for model, evaluated in one_after_another(list(self.models.items())):
-                with evaluated.in_use():
-                    for task, rows in self.rows.items():
-                        if not self.documents[model, task].is_complete():
-                            _evaluate(evaluated, task, rows, self.documents[model, task], self.out / "lm-eval", self.options)
+        make_missing(self.models, self.documents, self._evaluate)
         timings = Timings()
         for (model, task), documents in self.documents.items():
             timings.keep(f"{model}, {task}", documents.path.with_suffix(".json"), "evaluating")
@@ -112,19 +98,53 @@ class RecallPlan:
         compared.write_tables(tables, facts, timings)
         return tables, folder
 
+    def _evaluate(self, evaluated: EvaluatedModel, task: str, result: Result) -> None:
+        """Makes one documents table, with lm-eval's files."""
+        from recallkit.recall.lm_eval_model import lm_eval_model
+        from recallkit.recall.lm_eval_run import RecallTask, load_tasks, run_tasks, write_results
+        from recallkit.recall.tables import write_documents
+
+        options, rows = self.options, self.rows[task]
+        documents = list(_documents(task, rows.rows, evaluated.tokenizer, options))
+        with result.parts(batch_size=options.batch_size) as journal:
+            there = len(journal.parts.done())
+            journal.note_resumed(there, "batches")
+            timings, telling = Timings(), progress(f"{task}: {evaluated.shown}", total=len(documents), unit="prompts")
+            with timings.stage("evaluating", of=f"{evaluated.shown}, {task}", resumed=bool(there)) as stage, telling as show:
+                lm = lm_eval_model(evaluated, journal.parts, show)
+                name = (TASKS[task].lm_eval_name or task) + variation(options).replace("-", "_")
+                asked = RecallTask(name, documents, options.task_version, {"prompt": options.prompt, "cut": options.cut})
+                results = run_tasks(lm, load_tasks([asked]), model=evaluated.shown, limit=None)
+                write_results(results, self.out / "lm-eval", evaluated.key, evaluated.shown)
+                if not there:
+                    stage.amounts["prompts"] = len(documents)
+            facts = {
+                **result.stamp(),
+                **_asked(task, options),
+                "model": evaluated.shown,
+                "source": evaluated.spec,
+                "num_rows": len(documents),
+                "num_dropped": rows.num_dropped,
+                "comparable": rows.is_comparable,
+            }
+            shared = {name: facts[name] for name in ("model", "task", "version", "prompt", "cut")}
+            table = [{**shared, **_recalled(each, lm.recalls[each["prompt"], each["value"]])} for each in documents]
+            with result.writing(facts, timings) as new:
+                facts |= {"origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()}
+                write_documents(new / result.path.name, table, facts)
+            journal.finish()
+
 
 def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Path, options: RecallOptions = RecallOptions()) -> RecallPlan:
     """Finds rows, models, tokenizers and finished results, so that an error is reported before hours of work.
 
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
-    specs = list_models(models)
-    check_named_once(task=tasks)
-    check_counts(options)
+    check_named_once("task", tasks)
+    evaluated = open_models(models, options, lambda spec: EvaluatedModel(spec, options, builtin.counts))
     rows = {task: load_rows(task, path(options.data), options.limit) for task in tasks}
-    evaluated = {spec.shown: EvaluatedModel(spec, options, builtin.counts) for spec in specs}
     documents = {(name, task): _result(model, task, rows[task], out, options) for name, model in evaluated.items() for task in tasks}
-    check_first(evaluated, documents)
+    missing_results(evaluated, documents)
     return RecallPlan(evaluated, rows, documents, out, options)
 
 
@@ -144,9 +164,6 @@ def describe_tasks() -> list[tuple[str, str]]:
     return [*((task.name, task.description) for task in TASKS.values()), *groups, *sets]
 
 
-# ---------------------------------------------------------------------------------------------------------- recall tasks
-
-
 def _asked(task: str, options: RecallOptions) -> dict[str, Any]:
     asked = {"task": task, "version": options.task_version, "prompt": options.prompt, "cut": options.cut}
     return {**asked, **({"cut_tokens": options.kept_tokens} if _has_own_cut(options) else {})}
@@ -157,25 +174,6 @@ def _result(evaluated: EvaluatedModel, task: str, rows: RecallRows, out: Path, o
     identity = {**evaluated.identity, **_asked(task, options), "rows": rows.digest, "num_rows": len(rows.rows)}
     path = documents_path(out, evaluated.key, variant(options, task))
     return Result(path, "recall documents", identity, force=options.force, remedy=evaluated.remedy)
-
-
-def _evaluate(evaluated: EvaluatedModel, task: str, rows: RecallRows, result: Result, lm_eval_folder: Path, options: RecallOptions) -> None:
-    """Makes one documents table, with lm-eval's files."""
-    from recallkit.recall.lm_eval_model import lm_eval_model
-
-    documents = list(_documents(task, rows.rows, evaluated.tokenizer, options))
-    with result.parts(batch_size=options.batch_size) as journal:
-        there = len(journal.parts.done())
-        journal.note_resumed(there, "batches")
-        timings, telling = Timings(), progress(f"{task}: {evaluated.shown}", total=len(documents), unit="prompts")
-        with timings.stage("evaluating", of=f"{evaluated.shown}, {task}", resumed=bool(there)) as stage, telling as show:
-            recalls = _run(lm_eval_model(evaluated, journal.parts, show), documents, evaluated, lm_eval_folder, options, task)
-            if not there:
-                stage.amounts["prompts"] = len(documents)
-        facts = {**result.stamp(), **_asked(task, options)}
-        with result.writing(facts, timings) as new:
-            _write(new / result.path.name, documents, recalls, rows, evaluated, facts)
-        journal.finish()
 
 
 def _documents(
@@ -193,43 +191,6 @@ def _documents(
         answers = [answer.strip() if options.task_version else answer for answer in row.answers]
         fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
         yield {"prompt": prompt.text, "value": prompt.value, "right": list(prompt.answers or (prompt.value,)), **fields}
-
-
-def _run(
-    lm: LM, documents: Sequence[dict[str, Any]], model: EvaluatedModel, folder: Path, options: RecallOptions, task: str
-) -> Mapping[tuple[str, str], Recall]:
-    """lm-eval's results on the documents, which are also written."""
-    from recallkit.recall.lm_eval_run import load_tasks, run_tasks, write_results
-    from recallkit.recall.lm_eval_task import RecallTask
-
-    name = (TASKS[task].lm_eval_name or task) + variation(options).replace("-", "_")
-    metadata = {"prompt": options.prompt, "cut": options.cut}
-    loaded = load_tasks([RecallTask(name, documents, options.task_version, metadata)])
-    write_results(run_tasks(lm, loaded, model=model.shown, limit=None), folder, model.key, model.shown)
-    recalls: Mapping[tuple[str, str], Recall] = lm.recalls
-    return recalls
-
-
-def _write(
-    path: Path,
-    documents: Sequence[dict[str, Any]],
-    recalls: Mapping[tuple[str, str], Recall],
-    rows: RecallRows,
-    evaluated: EvaluatedModel,
-    facts: dict[str, Any],
-) -> None:
-    from recallkit.recall.tables import write_documents
-
-    shared = {"model": evaluated.shown, **{name: facts[name] for name in ("task", "version", "prompt", "cut")}}
-    table = [{**shared, **_recalled(document, recalls[document["prompt"], document["value"]])} for document in documents]
-    more = {
-        "model": evaluated.shown,
-        "source": evaluated.spec,
-        "num_rows": len(table),
-        "num_dropped": rows.num_dropped,
-        "comparable": rows.is_comparable,
-    }
-    write_documents(path, table, {**facts, **more, "origin": rows.origin, "tokenizer": evaluated.tokenizer.describe()})
 
 
 def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:

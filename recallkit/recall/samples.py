@@ -38,7 +38,6 @@ MOST_BYTES = 600_000
 
 _AROUND, _END, _GENERATION = 200, 320, 400
 """Characters shown around the value, of the prompt's end, and of a generation."""
-_REMEDY = "evaluate it again with --force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTE
     `answers`, of each model [verdict, parts of the generation, NLL of the answer in nats per token]. The same prompt is cut otherwise for
     another model: passages are those that the first model has read.
 
-    Raises UserError if documents are missing, were made before prompts were kept, or are not those that were compared.
+    Raises UserError if documents are missing or are not those that were compared.
     """
     manifest = read_manifest(folder / "recall.parquet")
     models, variants = manifest["models"], manifest["tasks"]
@@ -70,11 +69,9 @@ def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTE
         found[task] = [_rows(path, tables.recall, model, task) for path, model in zip(paths, models, strict=True)]
     chosen = _choose(found, most_bytes)
     totals = [[[sum(verdict(row) == name for row in rows) for name in VERDICTS] for rows in found[task]] for task in tasks]
-    ordered = sorted(chosen)
-    entries = ",\n".join(chosen[place] for place in ordered)
     facts = _json({"models": list(map(printable, models)), "tasks": list(map(printable, tasks)), "totals": totals})
-    data = f'{facts[:-1]},"prompts":[{entries}]}}'
-    return Samples(data, len(chosen), sum(len(of[0]) for of in found.values()))
+    entries = ",\n".join(entry for _, entry in sorted(chosen.items()))
+    return Samples(f'{facts[:-1]},"prompts":[{entries}]}}', len(chosen), sum(len(of[0]) for of in found.values()))
 
 
 def verdict(row: Row) -> str:
@@ -83,7 +80,7 @@ def verdict(row: Row) -> str:
 
 
 def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> Sequence[Row]:
-    """The rows of a documents table. Raises UserError if they are not those of the comparison, or have no prompts."""
+    """The rows of a documents table. Raises UserError if they are not those of the comparison."""
     if not path.is_file():
         raise UserError(
             "there is no such table of prompts", where=path, remedy="evaluate these models again, or leave folders as they were"
@@ -92,8 +89,6 @@ def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> Sequence[R
     told = recall.filter(model=model, task=task).row(0, named=True)
     if len(rows) != told["num_rows"] or sum(row["contains"] for row in rows) != round(told["accuracy"] * told["num_rows"]):
         raise UserError("evaluated otherwise since the comparison", where=path, remedy="run the same `recallkit eval-recall` again")
-    if any(row["prompt_text"] is None for row in rows):
-        raise UserError("evaluated before prompts were kept", where=path, remedy=_REMEDY)
     return rows
 
 
@@ -125,9 +120,16 @@ def _entry(task: int, rows: Sequence[Row]) -> str:
             "document": first["doc_id"],
             "key": first["key"],
             "value": first["value"],
-            "text": passages(first["prompt_text"], first["value"], first["characters_cut"] or 0),
-            "cut": first["characters_cut"] or 0,
-            "answers": [[verdict(row), _parts(row["generation"][:_GENERATION], row["value"]), _rounded(row["answer_nll"])] for row in rows],
+            "text": passages(first["prompt_text"], first["value"], first["characters_cut"]),
+            "cut": first["characters_cut"],
+            "answers": [
+                [
+                    verdict(row),
+                    _parts(row["generation"][:_GENERATION], row["value"]),
+                    None if row["answer_nll"] is None else round(row["answer_nll"], 3),
+                ]
+                for row in rows
+            ],
         }
     )
 
@@ -162,10 +164,6 @@ def passages(prompt: str, value: str, cut: int) -> list[tuple[bool, list[str]]]:
 def _parts(text: str, value: str) -> list[str]:
     """The text divided at each mention of the value, in any case: the odd parts are the mentions."""
     return re.split(f"({re.escape(value)})", text, flags=re.IGNORECASE)
-
-
-def _rounded(nll: float | None) -> float | None:
-    return None if nll is None else round(nll, 3)
 
 
 def _json(value: Any) -> str:

@@ -7,16 +7,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
-from recallkit.display.progress import one_after_another, progress
+from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
-from recallkit.models.evaluated import (
-    EvaluatedModel,
-    check_counts,
-    check_first,
-    check_named_once,
-    report_completed,
-)
-from recallkit.models.spec import list_models
+from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.options import EvaluationOptions
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
@@ -103,26 +96,22 @@ class StockPlan:
         """Makes the missing metrics tables and lm-eval's files: one row per model, task and metric."""
         import polars as pl
 
-        with report_completed(list(self.metrics.values())):
-            for model, evaluated in one_after_another(list(self.models.items())):
-                with evaluated.in_use():
-                    for task in self.tasks:
-                        if not self.metrics[model, task].is_complete():
-                            self._evaluate(model, task, self.metrics[model, task])
+        make_missing(self.models, self.metrics, self._evaluate)
         frames = [pl.read_parquet(result.path, glob=False).with_columns(model=pl.lit(model)) for (model, _), result in self.metrics.items()]
         metrics = pl.concat(frames)
         return pl.concat([metrics, averages(metrics)])
 
-    def _evaluate(self, model: str, task: str, result: Result) -> None:
+    def _evaluate(self, evaluated: EvaluatedModel, task: str, result: Result) -> None:
         import polars as pl
 
         from recallkit.recall.lm_eval_model import lm_eval_model
         from recallkit.recall.lm_eval_run import run_tasks, write_results
 
+        model = evaluated.shown
         with result.parts(batch_size=self.options.batch_size) as journal, progress(f"{task}: {model}", unit="requests") as show:
-            lm = lm_eval_model(self.models[model], journal.parts, show)
+            lm = lm_eval_model(evaluated, journal.parts, show)
             results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit, shots=self.shots)
-            write_results(results, self.out / "lm-eval", self.models[model].key, model)
+            write_results(results, self.out / "lm-eval", evaluated.key, model)
             table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
             artifacts.write_parquet(result.path, [table], table.schema, {**result.stamp(), "model": model})
             journal.finish()
@@ -144,9 +133,8 @@ def plan_stock(
     """
     from recallkit.recall.lm_eval_run import digest_requests, load_tasks
 
-    check_named_once(task=tasks)
-    check_counts(options)
-    evaluated = {spec.shown: EvaluatedModel(spec, options, builtin.counts) for spec in list_models(models)}
+    check_named_once("task", tasks)
+    evaluated = open_models(models, options, lambda spec: EvaluatedModel(spec, options, builtin.counts))
     for each in evaluated.values():
         if each.copies_text:
             raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")
@@ -162,7 +150,7 @@ def plan_stock(
         for model, each in evaluated.items()
         for task in tasks
     }
-    check_first(evaluated, metrics)
+    missing_results(evaluated, metrics)
     return StockPlan(evaluated, loaded, metrics, out, options, shots)
 
 

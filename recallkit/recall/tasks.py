@@ -1,32 +1,37 @@
-"""Rows of recall evaluations: a text that ends with a query, and the value to recall; or a context, a question and its answers."""
+"""The recall evaluations: their names, where their rows come from, and the built-in one, headers of installed packages."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from recallkit import config
 from recallkit.errors import UserError
-from recallkit.recall.package_metadata import read_installed
-from recallkit.recall.prompts import QuestionRow, RecallRow
+from recallkit.recall.rows import RecallRow, RowFinder, read_records
 from recallkit.registry import look_up
-from recallkit.storage.artifacts import digest_json
-from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
+from recallkit.storage.artifacts import digest_bytes, digest_json
+from recallkit.text.demo_text import installed_projects
+from recallkit.text.formats import Reading, file_shard
 from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, JsonLinesShard, suffix_of
-from recallkit.text.tables import ParquetShard
+from recallkit.text.readers import COMPRESSION, suffix_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from recallkit.recall.rows import QuestionRow
+    from recallkit.text.demo_text import InstalledProject
     from recallkit.text.readers import Shard
 
 SUFFIXES = (*COMPRESSION, ".parquet")
 _REVISION = "main"
-_FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context", "orig_question")
-_NEEDED = {"text": ("text", "value"), "question": ("context", "question", "answers")}
-_NEEDS = {"text": "a text and a value", "question": "a context, a question and answers"}
+_KEYS = (
+    *("Name", "Version", "Summary", "Author", "Author-email", "Maintainer", "Maintainer-email", "License", "License-Expression"),
+    *("Home-page", "Download-URL", "Requires-Python", "Keywords", "Description-Content-Type"),
+)
+"""Headers of packages that are asked for."""
+_MOST_CHARACTERS = 4000
+_VALUE_CHARACTERS = range(2, 101)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +130,18 @@ def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> 
 
 def _read(task: KnownTask, data: Path | None) -> tuple[Sequence[RecallRow | QuestionRow], str]:
     """All rows, and a description of their origin."""
-    finder = _RowFinder(task)
+    finder = RowFinder(task.rows)
     if data is not None:
-        shard = _file_shard(_find_file(task, data), finder)
+        found = _find_file(task, data)
+        shard: Shard = file_shard(str(found), found, Reading(finder), None)
     elif task.hub_id is not None:
         shard = HubShard(f"{task.hub_id}@{_REVISION}", task.hub_id, "validation", task.name, finder, _REVISION)
     elif task.name == OWN:
         raise UserError("it needs rows", where=OWN, remedy="give them with --data FILE")
     else:
-        return read_installed()
+        return _read_installed()
     try:
-        return list(_rows_of(shard, finder)), shard.name
+        return list(read_records(shard, finder.row)), shard.name
     except UserError as error:
         if data is not None:
             raise
@@ -143,98 +149,13 @@ def _read(task: KnownTask, data: Path | None) -> tuple[Sequence[RecallRow | Ques
         raise UserError(error.problem, where=error.where, remedy=remedy) from error
 
 
-class _RowFinder(FieldFinder):
-    """Finds a task's rows in records, and the required columns of tables."""
-
-    def __init__(self, task: KnownTask) -> None:
-        super().__init__()
-        self._task = task
-
-    def columns(self, available: Iterable[str]) -> list[str]:
-        """The columns of a table that make up a row. Raises FieldError if one that every row needs is missing."""
-        names = list(available)
-        self._form(dict.fromkeys(names, ""))
-        return [name for name in names if name in _FIELDS]
-
-    def row(self, fields: Mapping[str, Any], number: int) -> RecallRow | QuestionRow:
-        """The row in a record of this number. Raises FieldError if a field is missing or of another type, or if a text is blank."""
-        if self._form(fields) == "question":
-            return QuestionRow(
-                doc_id=_doc_id(fields, number),
-                context=_not_blank(fields, "context"),
-                question=_not_blank(fields, "question"),
-                answers=_answers(fields["answers"]),
-                asked=_string(fields, "orig_question"),
-            )
-        return RecallRow(
-            doc_id=_doc_id(fields, number),
-            text=_not_blank(fields, "text"),
-            value=_string(fields, "value") or "",
-            key=_string(fields, "key") or None,
-            answers=_answers(fields.get("answers")),
-            question=_string(fields, "question"),
-            context=_string(fields, "context"),
-        )
-
-    def _form(self, fields: Mapping[str, Any]) -> str:
-        """Whether a record is a text with a value or a question with answers. Raises FieldError for what it lacks of either."""
-        form: str = self._task.rows
-        if form == "either":
-            form = "question" if fields.get("text") is None and fields.get("context") is not None else "text"
-        missing = next((name for name in _NEEDED[form] if fields.get(name) is None), None)
-        if missing is None:
-            return form
-        needed = ", or ".join(_NEEDS.values()) if self._task.rows == "either" else _NEEDS[form]
-        raise FieldError(f"no {missing} ({present_names(fields)})", f"every row needs {needed}")
-
-
-def _not_blank(fields: Mapping[str, Any], name: str) -> str:
-    text = _string(fields, name) or ""
-    if not text.strip():
-        raise FieldError(f"the {name} is empty", "fix or remove the row")
-    return text
-
-
-def _string(fields: Mapping[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if isinstance(value, str) and len(value) > config.MAX_PROMPT_CHARACTERS:
-        problem = f"the {name} has {len(value):,} characters, more than the {config.MAX_PROMPT_CHARACTERS:,} that a prompt may have"
-        raise FieldError(problem, "divide the document, as `recallkit build-rows` does")
-    if value is None or isinstance(value, str):
-        return value
-    raise FieldError(f"{name} is {kind_of(value)}, not text", f"write {name} as a string")
-
-
-def _doc_id(fields: Mapping[str, Any], number: int) -> str:
-    """The document's id, or the row's number."""
-    given = fields.get("doc_id")
-    return str(given) if type(given) is int else _string(fields, "doc_id") or str(number)
-
-
-def _answers(answers: Any) -> tuple[str, ...]:
-    """Answers as a list or as SQuAD's object, each once, blank ones left out."""
-    listed = answers.get("text") if isinstance(answers, dict) else answers
-    if listed is None:
-        return ()
-    if not isinstance(listed, list) or not all(isinstance(answer, str) for answer in listed):
-        raise FieldError("answers are not a list of strings", 'write them as ["...", "..."] or {"text": ["..."]}')
-    return tuple(dict.fromkeys(answer for answer in listed if answer.strip()))
-
-
-def _rows_of(shard: Shard, finder: _RowFinder) -> Iterator[RecallRow | QuestionRow]:
-    def on_bad(record: int, problem: str, remedy: str) -> None:
-        raise UserError(problem, where=shard.place(record), remedy=remedy)
-
-    for number, fields in shard.records(0, on_bad):
-        try:
-            yield finder.row(fields, number)
-        except FieldError as error:
-            on_bad(number, str(error), error.remedy)
-
-
 def _find_file(task: KnownTask, data: Path) -> Path:
     """`data`, or the task's file in that folder: with the task's exact name, or else the only one whose name begins with it."""
     if not data.is_dir():
+        if not data.is_file():
+            raise UserError("no such file or folder", where=data, remedy="check the path")
+        if suffix_of(data.name, SUFFIXES) is None:
+            raise UserError("not a supported kind of file", where=data, remedy=f"give {', '.join(SUFFIXES)}")
         return data
     exact = [data / f"{task.name}{suffix}" for suffix in SUFFIXES]
     named = [path for path in exact if path.is_file()]
@@ -248,11 +169,26 @@ def _find_file(task: KnownTask, data: Path) -> Path:
     return found[0]
 
 
-def _file_shard(path: Path, finder: _RowFinder) -> Shard:
-    suffix = suffix_of(path.name, SUFFIXES)
-    if not path.is_file():
-        raise UserError("no such file or folder", where=path, remedy="check the path")
-    if suffix is None:
-        raise UserError("not a supported kind of file", where=path, remedy=f"give {', '.join(SUFFIXES)}")
-    shared = (str(path), path, path.name[: -len(suffix)], finder)
-    return ParquetShard(*shared) if suffix == ".parquet" else JsonLinesShard(*shared, COMPRESSION[suffix])
+def _read_installed() -> tuple[list[RecallRow], str]:
+    """The built-in task, which needs neither hub nor file: headers of all installed packages, asked for after their METADATA; its origin.
+
+    Rows are shuffled, so that the first ones are a sample; they differ between installations.
+    """
+    projects = installed_projects()
+    rows = [row for project in projects for row in _rows_of(project)]
+    rows.sort(key=lambda row: digest_bytes(row.doc_id.encode(), str(row.key).encode()))
+    return rows, f"METADATA of {len(projects)} installed packages"
+
+
+def _rows_of(project: InstalledProject) -> Iterator[RecallRow]:
+    """One row per key that occurs once among the headers, and whose line is completely in the document."""
+    headers = [(key, value.strip()) for key, value in project.headers if len(value.splitlines()) <= 1]
+    lines = [f"{key}: {value}" for key, value in headers]
+    document = "\n".join(lines) + f"\n\n{project.description}"
+    if len(document) > _MOST_CHARACTERS:  # the lines that end within the first 4,000 characters
+        document = document[: _MOST_CHARACTERS + 1].rpartition("\n")[0]
+    kept = set(document.split("\n"))
+    times = Counter(key for key, _ in headers)
+    for (key, value), line in zip(headers, lines, strict=True):
+        if key in _KEYS and times[key] == 1 and len(value) in _VALUE_CHARACTERS and line in kept:
+            yield RecallRow(doc_id=project.name, text=f"{document}\n{key}:", value=value, key=key)

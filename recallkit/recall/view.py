@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.recall.building import BuiltRows
+    from recallkit.recall.rows import BuiltRows
     from recallkit.recall.tables import RecallTables
 
 _TASKS_ABREAST = 3

@@ -164,7 +164,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
         "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
-        "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, prompt_text string?, characters_cut int32?"
+        "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, prompt_text string, characters_cut int32"
     ),
     "recall/recall": _columns(
         f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "

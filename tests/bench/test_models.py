@@ -57,7 +57,7 @@ def test_a_model_that_does_not_fit_is_a_row_and_any_other_failure_the_status(mon
     with monkeypatch.context() as patch:
         patch.setattr(models, "build", full)
         (row,) = measure("based", Workload(), CPU, torch.float32)
-    assert (row.model, row.problem, row.to_json()["seconds"]) == ("based 1.6m", "out of memory", None)
+    assert (row.model, row.timing.problem, row.to_json()["seconds"]) == ("based 1.6m", "out of memory", None)
     assert Results({}, [row]).failure_line() is None
     monkeypatch.setattr(models, "compare", lambda calls, device, repeats: dict.fromkeys(calls, Timing(problem="failed: so")))
     rows = list(measure("based", Workload(prompt=64, new=1), CPU, torch.float32))

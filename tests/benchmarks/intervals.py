@@ -266,7 +266,7 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
     So proportions of any size have the dependence of real rows. The reference is `control:recall`, the other model `control:bigram`:
     one with the same share of right answers, one with the same limit in nats.
     """
-    from recallkit.recall.accuracy import accuracy_intervals
+    from recallkit.recall.accuracy import by_document, compare_shares
     from recallkit.recall.run import RecallOptions, plan_recall
 
     for task, file in (("fda", "fda.jsonl"), ("swde", "swde_books.jsonl")):
@@ -287,7 +287,7 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
             for share in SHARES:
                 limits = np.quantile(reference, share), np.quantile(other, share), np.quantile(reference, share)
                 right = np.column_stack([nlls[taken] <= most for nlls, most in zip((reference, other, other), limits, strict=True)])
-                intervals, means = accuracy_intervals(right, of_document), right.mean(axis=0)
+                intervals, means = compare_shares(*by_document(right, of_document)), right.mean(axis=0)
                 figures[f"accuracy {share:.1%}"] = (means[0], *intervals.bounds[:, 0])
                 for place, name in ((1, "same share"), (2, "same limit")):
                     figures[f"difference, {share:.1%}, {name}"] = (means[place] - means[0], *intervals.difference_bounds[:, place])

@@ -50,7 +50,7 @@ def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], An
 def evaluate(make: Callable[[], Any], documents: list[dict[str, Any]]) -> tuple[float, list[str]]:
     """Seconds, and the generations."""
     from recallkit.recall import lm_eval_run
-    from recallkit.recall.lm_eval_task import RecallTask
+    from recallkit.recall.lm_eval_run import RecallTask
 
     task = lm_eval_run.load_tasks([RecallTask("metadata", documents, 1, {})])
     begun = time.perf_counter()

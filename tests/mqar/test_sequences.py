@@ -1,10 +1,9 @@
-"""Sequences of keys and values: held against the paper's words, a slow twin and the power law; what a model makes of them, by hand."""
+"""Sequences of keys and values: held against the paper's words and the power law; what a model makes of them, by hand."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -47,22 +46,6 @@ def tasks(draw_):
     return MqarTask(length, pairs, draw_(st.sampled_from([0.01, 0.5, 1.0, 3.0])), draw_(st.integers(0, 2**62)))
 
 
-def place_plainly(times: Sequence[float], power: float, pairs: int) -> list[int]:
-    """The slot of each pair: the first pair takes the slot with the smallest time, the second the next ... Slow and plain."""
-
-    def rings(slot: int) -> float:
-        rate: float = (slot + 1) ** (power - 1)
-        return times[slot] / rate
-
-    free = list(range(len(times)))
-    taken = []
-    for _ in range(pairs):
-        first = min(free, key=rings)
-        free.remove(first)
-        taken.append(first)
-    return taken
-
-
 @given(tasks(), st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
 @settings(max_examples=80)
 def test_every_sequence_is_what_the_paper_says(task, samples):
@@ -73,15 +56,7 @@ def test_every_sequence_is_what_the_paper_says(task, samples):
         assert queries_of(ids, task.pairs, SMALL) == places
         assert all((place - 2 * task.pairs) % 2 == 0 for place in places)
         assert ids.count(SMALL.filler) == task.length - 4 * task.pairs
-
-
-@given(tasks(), st.integers(0, 10**6))
-@settings(max_examples=40)
-def test_a_sequence_is_the_same_whatever_is_made_with_it(task, sample):
-    alone = make_sequences(task, SMALL, [sample])
-    among = make_sequences(task, SMALL, [sample + 3, sample, sample + 1])
-    assert np.array_equal(alone.ids[0], among.ids[1])
-    assert np.array_equal(alone.places[0], among.places[1])
+    assert np.array_equal(make_sequences(task, SMALL, samples[-1:]).ids[0], drawn.ids[-1]), "whatever is made with it"
 
 
 def test_a_sequence_is_the_same_on_every_machine():
@@ -101,15 +76,6 @@ def test_seeds_samples_and_vocabularies_change_what_they_should():
     assert queries_of(elsewhere.ids[0].tolist(), 16, larger) == elsewhere.places[0].tolist()
 
 
-@given(st.integers(1, 12), st.data())
-@settings(max_examples=60)
-def test_places_are_those_of_the_slow_twin(pairs, data):
-    num_slots = data.draw(st.integers(pairs, pairs + 30))
-    times = data.draw(st.lists(st.floats(1e-6, 50), min_size=num_slots, max_size=num_slots, unique=True))
-    power = data.draw(st.sampled_from([0.01, 0.3, 1.0, 2.5]))
-    assert place_queries(np.array([times]), power, pairs)[0].tolist() == place_plainly(times, power, pairs)
-
-
 def chi_square(observed: dict, expected: dict, total: int) -> float:
     assert set(observed) <= set(expected)
     return sum((observed.get(cell, 0) - total * chance) ** 2 / (total * chance) for cell, chance in expected.items())
@@ -122,7 +88,7 @@ def test_pairs_take_free_slots_by_the_power_law(power):
     assert task.num_slots == 5
     weights = [gap ** (power - 1) for gap in range(1, 6)]
     exact = {(a, b): weights[a] / sum(weights) * weights[b] / (sum(weights) - weights[a]) for a, b in itertools.permutations(range(5), 2)}
-    times = np.stack([draw(task, 50, 50, sample).times for sample in range(number)])
+    times = np.stack([draw(task, 50, 50, sample)[0] for sample in range(number)])
     found = [tuple(slots) for slots in place_queries(times, power, 2).tolist()]
     observed = {cell: found.count(cell) for cell in set(found)}
     assert chi_square(observed, exact, number) < 50.8, "19 degrees of freedom: exceeded once in ten thousand"
@@ -152,22 +118,18 @@ def check_vocabulary(vocabulary: MqarVocabulary, tokenizer: TextTokenizer) -> No
     assert list(vocabulary.prefix) == tokenizer.prefix_ids
 
 
-@pytest.mark.parametrize("name", [None, "bytes"])
+@pytest.mark.parametrize("name", [None, "bytes", *NAMES])
 def test_a_vocabulary_is_split_in_half(name):
-    tokenizer = load_tokenizer(name)
+    tokenizer = made(name) if name in NAMES else load_tokenizer(name)
     vocabulary = split_vocabulary(tokenizer)
     check_vocabulary(vocabulary, tokenizer)
-    assert tokenizer.generated_text([vocabulary.filler]) == " "
-    assert len(vocabulary.keys) + len(vocabulary.values) + 2 == tokenizer.vocab_size, "the end token and the filler are left out"
+    if name not in NAMES:
+        assert tokenizer.generated_text([vocabulary.filler]) == " "
+        assert len(vocabulary.keys) + len(vocabulary.values) + 2 == tokenizer.vocab_size, "the end token and the filler are left out"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_vocabularies_of_every_kind(name):
-    tokenizer = made(name)
-    check_vocabulary(split_vocabulary(tokenizer), tokenizer)
-
-
-def with_special(post_processor: str | None = None) -> TextTokenizer:
+def with_special(before: str | None = None) -> TextTokenizer:
+    """A tokenizer of words, which puts one `before` every text."""
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
     words = ["<unk>", "<|endoftext|>", *"abcdefghij", ",", "<s>"]
@@ -175,8 +137,8 @@ def with_special(post_processor: str | None = None) -> TextTokenizer:
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_special_tokens([AddedToken("<|endoftext|>", special=True), AddedToken("<s>", special=True)])
     backend.add_tokens([AddedToken("newly-added")])
-    if post_processor:
-        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", words.index("<s>"))])
+    if before:
+        backend.post_processor = processors.TemplateProcessing(single=f"{before} $A", special_tokens=[(before, words.index(before))])
     return TextTokenizer(backend, "made")
 
 
@@ -186,16 +148,8 @@ def test_what_is_no_text_is_left_out():
     assert vocabulary.values.tolist() == [7, 8, 9, 10, 11]
     assert vocabulary.filler == 12, "a comma, where neither space nor newline is an entry"
     assert vocabulary.prefix == ()
-    assert split_vocabulary(with_special("begin")).prefix == (13,)
-
-
-def test_what_stands_before_every_text_is_neither_key_nor_value():
-    """Here it is a word like others, and no added token."""
-    from tokenizers import processors
-
-    tokenizer = with_special()
-    tokenizer.backend.post_processor = processors.TemplateProcessing(single="d $A", special_tokens=[("d", 5)])
-    vocabulary = split_vocabulary(TextTokenizer(tokenizer.backend, "made"))
+    assert split_vocabulary(with_special("<s>")).prefix == (13,)
+    vocabulary = split_vocabulary(with_special("d"))  # a word like others, and no added token
     assert vocabulary.prefix == (5,)
     assert 5 not in {*vocabulary.keys.tolist(), *vocabulary.values.tolist(), vocabulary.filler}
 

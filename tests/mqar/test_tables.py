@@ -11,7 +11,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.mqar.sequences import MqarAnswers
 from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_part
-from recallkit.recall.accuracy import share_bounds, share_difference_bounds
+from recallkit.recall.accuracy import compare_shares
 from tests.conftest import ROOT
 
 MANIFEST = {"length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
@@ -90,10 +90,10 @@ def test_intervals_are_of_whole_sequences_and_paired(keep):
         assert row[f"{name}_low"] == pytest.approx(low if "difference" in name else max(0, low))
         assert row[f"{name}_high"] == pytest.approx(values.mean() + half)
     right, queries = (np.column_stack([GOOD.right.sum(axis=1), BAD.right.sum(axis=1)]).astype(float), np.full((3, 2), 2.0))
+    found = compare_shares(right, queries)
     for place, row in enumerate((one, two)):
-        assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(share_bounds(right, queries)[:, place])
-    bounds = (two["accuracy_difference_low"], two["accuracy_difference_high"])
-    assert bounds == pytest.approx(share_difference_bounds(right, queries)[:, 1])
+        assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(found.bounds[:, place])
+    assert (two["accuracy_difference_low"], two["accuracy_difference_high"]) == pytest.approx(found.difference_bounds[:, 1])
     assert (one["accuracy_difference"], one["accuracy_difference_low"]) == (0, None), "a model does not differ from itself"
 
 
@@ -120,11 +120,6 @@ def test_each_number_of_pairs_is_a_row(keep):
     tables = compare_mqar({("m", 2): keep("m", GOOD), ("m", 1): keep("m", single, wide, pairs=1)})
     assert tables.mqar.select("model", "pairs", "ar_tokens", "accuracy").rows() == [("m", 1, 3, 2 / 3), ("m", 2, 6, 5 / 6)]
     assert tables.by_distance.filter(pl.col("pairs") == 1)["num_queries"].to_list() == [2, 1]
-
-
-def test_models_that_were_asked_at_other_places_are_not_compared(keep):
-    with pytest.raises(UserError, match="at different places"):
-        compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", GOOD, PLACES + 2)})
 
 
 def test_a_damaged_part_is_removed_and_told(keep, tmp_path):

@@ -115,13 +115,15 @@ def test_summarise_documents():
 
 
 def test_bucket_documents():
-    kept = ("model", "task", "contains", "answer_nll", "answer_tokens")
-    frame = pl.DataFrame({**{name: RECALLED[name] for name in kept}, "bucket": pl.Series([4, 4, 0, None, 1], dtype=pl.UInt8)})
+    numbers = {"answer_distance": [8, 5, 0, None, 1], "prompt_tokens": [1, 2, 3, 4, 5]}
+    frame = pl.DataFrame({**RECALLED, **numbers}, schema_overrides={"answer_nll": pl.Float64, "answer_tokens": pl.Int32})
     with db.connect() as connection:
-        connection.register("bucketed", frame.to_arrow())
-        rows = db.frame(connection, "recall/bucket_documents").rows()
-    assert rows == [
+        connection.register("documents", frame.to_arrow())
+        found = db.frame(connection, "recall/bucket_documents")
+    assert found.filter(bucketed="answer_distance").drop("bucketed").rows() == [
         ("m", "fda", 0, 0, 1, 0.0, None),
         ("m", "fda", 5, 8, 2, 0.5, pytest.approx(7 / 4)),
         ("m", "swde", 1, 1, 1, 1.0, pytest.approx(0.5)),
     ]
+    lengths = found.filter(bucketed="prompt_tokens").select("model", "low", "high", "num_rows").rows()
+    assert lengths == [("m", 1, 1, 1), ("m", 2, 2, 1), ("copy", 3, 4, 1), ("m", 3, 4, 1), ("m", 5, 8, 1)]

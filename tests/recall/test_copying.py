@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from recallkit.recall.copying import copy_answer
@@ -39,16 +36,8 @@ def test_what_is_copied(prompt: str, answer: str) -> None:
     assert copy_answer(prompt) == answer
 
 
-def test_prompts_that_give_the_document_twice() -> None:
+def test_what_is_copied_of_packages_and_questions() -> None:
     for row in load_rows("metadata", limit=20).rows:
         assert row.value in copy_answer(make_prompt(row, version=1, kind="twice").text)
-
-
-def test_a_question_is_no_answer_to_itself() -> None:
     prompt = "Who sat? A cat sat. Dogs ran.\n\nA cat sat. Dogs ran.\n\nQuestion: Who sat?\nAnswer:"
-    assert copy_answer(prompt) == " A cat sat."
-
-
-def accuracy(task: str, *data: Path) -> float:
-    rows = load_rows(task, *data).rows
-    return sum(re.search(re.escape(row.value), copy_answer(row.text), re.IGNORECASE) is not None for row in rows) / len(rows)
+    assert copy_answer(prompt) == " A cat sat.", "a question is no answer to itself"

@@ -8,40 +8,28 @@ import shutil
 from pathlib import Path
 
 import pytest
+from lm_eval.api.model import LM
 
 from recallkit.errors import UserError
 from recallkit.recall import lm_eval_run
 from recallkit.recall.copying import copy_answer
-from recallkit.recall.lm_eval_task import RecallTask, answer_after
+from recallkit.recall.lm_eval_run import RecallTask
 
 
-@pytest.mark.parametrize(
-    ("prompt", "value", "wanted"), [("Key:", "v", " v"), ("Key: ", "v", "v"), ("Key:\n", " v w ", "v w"), ("Key:", " v", " v")]
-)
-def test_the_answer_follows_one_space(prompt, value, wanted):
-    assert answer_after(prompt, value) == wanted
-
-
-class Recorder:
+class Recorder(LM):
     """What lm-eval needs of a model, answering by copying."""
 
-    def __new__(cls):
-        from lm_eval.api.model import LM
+    def generate_until(self, requests, disable_tqdm=False):
+        return [copy_answer(request.args[0]) for request in requests]
 
-        class Copier(LM):
-            def generate_until(self, requests, disable_tqdm=False):
-                return [copy_answer(request.args[0]) for request in requests]
+    def loglikelihood(self, requests, disable_tqdm=False):
+        return [(-float(len(request.args[1])), False) for request in requests]
 
-            def loglikelihood(self, requests, disable_tqdm=False):
-                return [(-float(len(request.args[1])), False) for request in requests]
-
-            def loglikelihood_rolling(self, requests, disable_tqdm=False):
-                raise NotImplementedError
-
-        return Copier()
+    def loglikelihood_rolling(self, requests, disable_tqdm=False):
+        raise NotImplementedError
 
 
-def recall_task(version: int = 1):
+def recall_task(version: int):
     documents = [{"prompt": f"Name: n{i}\nColour: c{i}\n\nName:", "value": "N1", "row": i} for i in range(4)]
     return RecallTask("colours", documents, version, {"prompt": "standard"})
 
@@ -54,22 +42,18 @@ def test_a_recall_task_runs_and_its_files_are_lm_evals(tmp_path):
     assert results["results"]["colours"]["answer_nats,none"] == 3.0
     assert results["results"]["colours"]["contains_stderr,none"] == pytest.approx(0.25, abs=1e-9), "of four draws, one right"
     assert results["versions"] == {"colours": 0}
-    files = [str(path) for path in lm_eval_run.write_results(results, tmp_path / "out", "../some/model")]
+    files = [str(path) for path in lm_eval_run.write_results(dict(results), tmp_path / "out", "../some/model")]
     (written,), (samples,) = get_results_filenames(files), get_sample_results_filenames(files)
     assert json.loads(Path(written).read_text())["config"]["model"] == "../some/model"
     assert get_file_task_name(samples.rpartition("/")[2]) == "colours"
     rows = [json.loads(line) for line in Path(samples).read_text().splitlines()]
     assert [row["contains"] for row in rows] == [0.0, 1.0, 0.0, 0.0]
     assert rows[1]["filtered_resps"][0] == copy_answer(rows[1]["doc"]["prompt"])
+    for model in ("..", ".", "a/../../b", "x" * 300):
+        for path in lm_eval_run.write_results({**results, "samples": {}}, tmp_path / "out", model):
+            assert path.parent.parent == tmp_path / "out", "any name stays in the folder"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"], "a model's name leads nowhere else"
     assert not list((tmp_path / "out").rglob(".*")), "no temporary folder is left"
-
-
-@pytest.mark.parametrize("model", ["..", ".", "a/../../b", "x" * 300])
-def test_any_name_of_a_model_stays_in_the_folder(tmp_path, model):
-    results = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([recall_task()]), model=model)
-    for path in lm_eval_run.write_results(results, tmp_path / "out", model):
-        assert path.parent.parent == tmp_path / "out"
 
 
 def yaml_task(folder, rows):
@@ -80,13 +64,6 @@ def yaml_task(folder, rows):
         "doc_to_choice: ['odd', 'a longer wrong word']\nmetric_list:\n  - metric: acc\n"
     )
     return folder / "task.yaml"
-
-
-def test_a_task_in_a_yaml_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    path = yaml_task(tmp_path, [{"question": "1?", "answer": 0}, {"question": "2?", "answer": 1}])
-    results = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([str(path)]), model="m")
-    assert results["results"]["parity"]["acc,none"] == 0.5
 
 
 def without_other_tasks(folder, monkeypatch):
@@ -103,7 +80,7 @@ def test_examples_are_those_of_lm_evals_own_command(tmp_path, monkeypatch):
     without_other_tasks(tmp_path, monkeypatch)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     path = yaml_task(tmp_path, [{"question": f"{number}?", "answer": number % 2} for number in range(8)])
-    for shots in (0, 1, 3):
+    for shots in (0, 3):
         ours = lm_eval_run.run_tasks(Recorder(), lm_eval_run.load_tasks([str(path)]), model="m", shots=shots)
         theirs = simple_evaluate(Recorder(), tasks=[str(path)], num_fewshot=shots, bootstrap_iters=0)
         prompts, expected = ([sample["arguments"] for sample in results["samples"]["parity"]] for results in (ours, theirs))

@@ -85,29 +85,3 @@ def test_stock_tasks_agree_to_the_document(out, asked, smollm2, tmp_path):
     table = pl.read_parquet(documents_path(out, str(smollm2), "squad-v1"))
     assert [row["filtered_resps"][0] for row in found] == table["generation"].to_list()
     assert [bool(row["contains"]) for row in found] == table["contains"].to_list()
-
-
-def test_a_space_at_the_end_matters_in_version_0_alone(home, asked, smollm2, tmp_path):
-    for name, ending in (("plain", ""), ("spaced", "  ")):
-        rows = [{**row, "text": row["text"] + ending} for row in asked["squad"]]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    accuracy, generations = {}, {}
-    for name, version in (("plain", 0), ("spaced", 0), ("spaced", 1)):
-        options = RecallOptions(data=tmp_path / f"{name}.jsonl", task_version=version)
-        tables, _ = evaluate_recall([str(smollm2)], ["squad"], tmp_path / name, options)
-        accuracy[name, version] = tables.recall["accuracy"][0]
-        path = documents_path(tmp_path / name, str(smollm2), f"squad-v{version}")
-        generations[name, version] = pl.read_parquet(path)["generation"].to_list()
-    assert generations["spaced", 1] == generations["plain", 0]
-    assert generations["spaced", 0] != generations["plain", 0]
-    assert accuracy["spaced", 0] < accuracy["spaced", 1]
-
-
-def test_a_document_beyond_the_context_is_counted(home, smollm2, test_data, tmp_path):
-    options = RecallOptions(data=test_data / "evals", limit=4, context=600)
-    tables, _ = evaluate_recall([str(smollm2)], ["fda"], tmp_path, options)
-    table = pl.read_parquet(documents_path(tmp_path, str(smollm2), "fda-v1"))
-    assert (table["prompt_tokens"] - table["tokens_cut"]).max() == 552
-    row = tables.recall.row(0, named=True)
-    assert row["truncated"] == (table["prompt_tokens"] > 552).sum() > 0
-    assert row["answer_cut"] == table["answer_distance"].null_count() > 0

@@ -21,12 +21,9 @@ COLUMNS = {
 """Set -> the paper's table, and its column of each task; ReCoRD and CB have one for each metric."""
 
 
-def test_names_of_sets_are_their_tasks():
+def test_tasks_and_metrics_are_those_of_lm_evals_files():
     assert lm_eval_names(["superglue", "piqa"]) == [*SETS["superglue"], "piqa"]
     assert [len(tasks) for tasks in SETS.values()] == [6, 8]
-
-
-def test_tasks_and_metrics_are_those_of_lm_evals_files():
     import yaml
     from lm_eval.tasks import manager
 
