@@ -66,3 +66,8 @@ def operand_type(dtype: torch.dtype) -> Any:
     if interpreted() or dtype == torch.float32:
         return tl.float32
     return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
+
+
+def inner_contiguous(given: Tensor) -> Tensor:
+    """The tensor, or a copy, whose entries along the last axis lie side by side."""
+    return given if given.stride(-1) == 1 else given.contiguous()

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recallkit.kernels.launch import Launcher
+from recallkit.kernels.launch import Launcher, inner_contiguous
 from recallkit.kernels.rwkv4.reference import NOTHING as EMPTY
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -125,8 +125,8 @@ def rwkv4_attention_triton(
     if b == 0 or d == 0:
         return y, last
     kinds = {"HAS_STATE": numerator is not None, "HAS_GATE": gate is not None}
-    k, v = _inner_contiguous(k), _inner_contiguous(v)
-    gate = k if gate is None else _inner_contiguous(gate)
+    k, v = inner_contiguous(k), inner_contiguous(v)
+    gate = k if gate is None else inner_contiguous(gate)
     strides = {f"{name}_{axis}": x.stride(i) for name, x in (("k", k), ("v", v), ("gate", gate)) for i, axis in enumerate("tb")}
     state = (last if part is None else part.float().contiguous() for part in (numerator, denominator, exponent))
     WALK(
@@ -138,23 +138,9 @@ def rwkv4_attention_triton(
 
 
 @rwkv4_attention_triton.register_fake
-def _(
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    bonus: Tensor,
-    gate: Tensor | None,
-    numerator: Tensor | None,
-    denominator: Tensor | None,
-    exponent: Tensor | None,
-    config: int | None = None,
-) -> tuple[Tensor, Tensor]:
+def _(k: Tensor, v: Tensor, *_others: object) -> tuple[Tensor, Tensor]:
     return _empty_results(k, v)
 
 
 def _empty_results(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return v.new_empty(v.shape), v.new_empty(3, *k.shape[1:], dtype=torch.float32)
-
-
-def _inner_contiguous(given: Tensor) -> Tensor:
-    return given if given.stride(-1) == 1 else given.contiguous()

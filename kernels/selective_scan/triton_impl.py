@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recallkit.kernels.launch import Launcher
+from recallkit.kernels.launch import Launcher, inner_contiguous
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 STEPS = tl.constexpr(4)
@@ -124,10 +124,10 @@ def selective_scan_triton(
         # Small compared with x; widening them in every program would cost a quarter of its instructions.
         write, read = write.float(), read.float()
         rates = rates.T.contiguous().T  # the order of the state in memory and in lanes; for a single step it would only be one more launch
-    x, dt, write, read = (_inner_contiguous(given) for given in (x, dt.float(), write, read))
+    x, dt, write, read = (inner_contiguous(given) for given in (x, dt.float(), write, read))
     rates = rates.float()
     kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}
-    gate = x if gate is None else _inner_contiguous(gate)
+    gate = x if gate is None else inner_contiguous(gate)
     pieces = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate}
     strides = {f"{name}_{axis}": given.stride(place) for name, given in pieces.items() for place, axis in enumerate("tb")}
     strides |= {"rates_d": rates.stride(0), "rates_n": rates.stride(1)}
@@ -141,24 +141,10 @@ def selective_scan_triton(
 
 
 @selective_scan_triton.register_fake
-def _(
-    x: Tensor,
-    dt: Tensor,
-    rates: Tensor,
-    write: Tensor,
-    read: Tensor,
-    start: Tensor | None,
-    skip: Tensor | None,
-    gate: Tensor | None,
-    config: int | None = None,
-) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, _dt: Tensor, rates: Tensor, *_others: object) -> tuple[Tensor, Tensor]:
     return _empty_results(x, rates)
 
 
 def _empty_results(x: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
     _, b, d = x.shape
     return x.new_empty(x.shape), x.new_empty(b, rates.shape[1], d, dtype=torch.float32)
-
-
-def _inner_contiguous(given: Tensor) -> Tensor:
-    return given if given.stride(-1) == 1 else given.contiguous()

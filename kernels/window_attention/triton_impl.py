@@ -183,15 +183,7 @@ def window_attention_step_new(
 
 @window_attention_step_new.register_fake
 def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    seen: Tensor,
-    rope_base: float,
-    rope_width: int,
-    config: int | None = None,
+    q: Tensor, _k: Tensor, _v: Tensor, keys: Tensor, values: Tensor, seen: Tensor, *_others: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     y, new_seen = _empty_results(q, seen)
     return y, keys.new_empty(keys.shape), values.new_empty(values.shape), new_seen
@@ -216,17 +208,7 @@ def window_attention_step_inplace(
 
 
 @window_attention_step_inplace.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    seen: Tensor,
-    rope_base: float,
-    rope_width: int,
-    config: int | None = None,
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, _k: Tensor, _v: Tensor, _keys: Tensor, _values: Tensor, seen: Tensor, *_others: object) -> tuple[Tensor, Tensor]:
     return _empty_results(q, seen)
 
 

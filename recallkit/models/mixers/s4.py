@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import conv_flops, linear_flops, widened
-from recallkit.models.mixers.s4d import READ_CHUNK, StateSpaceMixer
+from recallkit.models.mixers.api import conv_flops, widened
+from recallkit.models.mixers.s4d import GatedStateSpace, StateSpace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +48,7 @@ def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.complex(torch.full_like(frequencies, -0.5), frequencies), v.mH @ p.to(v.dtype), v.mH @ b.to(v.dtype)
 
 
-class LowRankSSM(nn.Module):
+class LowRankSSM(StateSpace):
     """A building block of mixers: `channels` linear recurrences, each of `state` / 2 complex poles with their conjugates.
 
         dx/dt = (diag(poles) - p p^*) x + b u,   y = 2 Re(c x),   discretised with the bilinear rule and a step dt
@@ -97,10 +96,6 @@ class LowRankSSM(nn.Module):
             solved = torch.linalg.solve(eye - half * a, torch.cat([eye + half * a, 2 * half * b.unsqueeze(2)], dim=2))
             return solved[..., :-1], solved[..., -1], c
 
-    def forward(self, u: Tensor) -> Tensor:
-        """u: (b, t, channels) -> (b, t, channels), by a convolution with the kernel, in float32 at least."""
-        return long_conv(u, self.kernel(u.shape[1]))
-
     def kernel(self, t: int) -> Tensor:
         """k (channels, t). With s = r i + j, k_s is (C A^(r i)) (A^j B): about 2 sqrt(t) vectors per channel, and a matrix product."""
         r = math.isqrt(t - 1) + 1
@@ -128,22 +123,12 @@ class LowRankSSM(nn.Module):
         x = (a @ state.unsqueeze(-1)).squeeze(-1) + b * widened(u).unsqueeze(-1)
         return (c * x).sum(-1), x
 
-    def read(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""
-        outputs = []
-        for start in range(0, u.shape[1], READ_CHUNK):
-            part = u[:, start : start + READ_CHUNK]
-            with torch.autocast(self.c.device.type, enabled=False):
-                carried, state = self._carried(widened(part), state)
-            outputs.append(self.forward(part) + carried)
-        return torch.cat(outputs, dim=1), state
-
-    def _carried(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the state x (b, channels, state) before t inputs adds to their outputs (b, t, channels), and the state after.
+    def carried(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """With x the state (b, channels, state):
 
         outputs: C A^(i + 1) x, after: A^t x + sum_s A^s B u_{t-1-s}; powers are taken as in `kernel`.
         """
-        t = u.shape[1]
+        t, x = u.shape[1], state
         r = math.isqrt(t - 1) + 1
         a, b, c = self.discrete()
         far = torch.linalg.matrix_power(a, r)
@@ -173,8 +158,8 @@ def powers_times(a: Tensor, x: Tensor, k: int) -> Tensor:
     return found[..., :k]
 
 
-class S4(StateSpaceMixer):
-    """y = glu(out_proj(gelu(k conv u + D u))), k the kernel of a state space of HiPPO-LegS for each channel, glu([a, b]) = a sigmoid(b).
+class S4(GatedStateSpace):
+    """State spaces of HiPPO-LegS, one for each channel.
 
     S4 (arXiv 2111.00396): what `S4D` leaves out is the term of rank 1 beside the diagonal, see `LowRankSSM`. `state` numbers per channel.
     """
@@ -182,20 +167,8 @@ class S4(StateSpaceMixer):
     ssm: LowRankSSM  # type: ignore[assignment]  # of the same methods as a diagonal one
 
     def __init__(self, d_model: int, *, state: int = 64, glu: bool = True) -> None:
-        super().__init__(d_model)
-        self.ssm = LowRankSSM(d_model, state)
-        self.glu = glu
-        self.skip = nn.Parameter(torch.randn(d_model))
-        self.out_proj = nn.Linear(d_model, (1 + glu) * d_model)
+        super().__init__(d_model, LowRankSSM(d_model, state), glu=glu)  # type: ignore[arg-type]  # of the same methods as a diagonal one
 
     def state_size(self, t: int) -> int:
         """See `Mixer.state_size`: d `state`."""
         return self.d_model * self.ssm.state
-
-    def flops(self, t: int) -> int:
-        """Of our forward: kernel, convolution, skip, eight for each gelu, projection, five for each gate of the glu."""
-        return self.ssm.flops(t) + linear_flops(t, self.out_proj) + t * self.d_model * (2 + 8 + 5 * self.glu)
-
-    def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
-        y: Tensor = self.out_proj(functional.gelu(mixed + self.skip * u).to(u.dtype))
-        return functional.glu(y, dim=-1) if self.glu else y

@@ -21,7 +21,35 @@ READ_CHUNK = 512
 INITIAL_FREQUENCIES = ("lin", "inv", "legs", "random")
 
 
-class DiagonalSSM(nn.Module):
+class StateSpace(nn.Module):
+    """Linear recurrences over channels, which are convolutions: what is the same whatever their transition."""
+
+    c: nn.Parameter
+
+    def kernel(self, t: int) -> Tensor:
+        """The convolution's first t taps (channels, t)."""
+        raise NotImplementedError
+
+    def carried(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """What the state before t inputs u adds to their outputs (b, t, channels), and the state after them."""
+        raise NotImplementedError
+
+    def forward(self, u: Tensor) -> Tensor:
+        """u: (b, t, channels) -> (b, t, channels), by a convolution with the kernel, in float32 at least."""
+        return long_conv(u, self.kernel(u.shape[1]))
+
+    def read(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""
+        outputs = []
+        for start in range(0, u.shape[1], READ_CHUNK):
+            part = u[:, start : start + READ_CHUNK]
+            with torch.autocast(self.c.device.type, enabled=False):
+                carried, state = self.carried(widened(part), state)
+            outputs.append(self.forward(part) + carried)
+        return torch.cat(outputs, dim=1), state
+
+
+class DiagonalSSM(StateSpace):
     """A building block of mixers: `channels` linear recurrences with a complex diagonal transition.
 
         x_i = a x_{i-1} + b u_i,  y_i = 2 Re(sum_n c_n x_{i,n})           x: `poles` complex numbers for each channel
@@ -63,10 +91,6 @@ class DiagonalSSM(nn.Module):
             least, most = (math.log(step) for step in steps)
             self.log_dt = nn.Parameter(least + (most - least) * torch.rand(channels))
         self.c = nn.Parameter(torch.randn(channels, poles, 2) / math.sqrt(self.factor))
-
-    def forward(self, u: Tensor) -> Tensor:
-        """u: (b, t, channels) -> (b, t, channels), by a convolution with the kernel, in float32 at least."""
-        return long_conv(u, self.kernel(u.shape[1]))
 
     def kernel(self, t: int) -> Tensor:
         """k (channels, t).
@@ -111,22 +135,12 @@ class DiagonalSSM(nn.Module):
         x = torch.exp(log_a) * torch.view_as_complex(state) + widened(u).unsqueeze(-1)
         return self.factor * (weight * x).sum(-1).real, torch.view_as_real(x)
 
-    def read(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""
-        outputs = []
-        for start in range(0, u.shape[1], READ_CHUNK):
-            part = u[:, start : start + READ_CHUNK]
-            with torch.autocast(self.c.device.type, enabled=False):
-                carried, state = self._carried(widened(part), torch.view_as_complex(state))
-            outputs.append(self.forward(part) + carried)
-        return torch.cat(outputs, dim=1), state
-
-    def _carried(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the state x (b, channels, poles) before t inputs adds to their outputs (b, t, channels), and the state after.
+    def carried(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """With x the state (b, channels, poles):
 
         outputs: 2 Re(sum_n c b a^(i + 1) x), after: a^t x + sum_s a^s u_{t-1-s}; powers are taken as in `kernel`.
         """
-        t = u.shape[1]
+        t, x = u.shape[1], torch.view_as_complex(state)
         r = math.isqrt(t - 1) + 1
         log_a, weight = self._discrete()
         high, low = _powers(r * log_a, r).mT, _powers(log_a, r).mT
@@ -229,27 +243,12 @@ class StateSpaceMixer(Mixer):
         return 2 * self.ssm.channels * self.ssm.poles
 
 
-VARIANTS = ("s4d-lin", "s4d-inv", "s4d-legs", "dss")
+class GatedStateSpace(StateSpaceMixer):
+    """y = glu(out_proj(gelu(k conv u + D u))), k the kernel of a state space for each channel, glu([a, b]) = a sigmoid(b)."""
 
-
-class S4D(StateSpaceMixer):
-    """y = glu(out_proj(gelu(k conv u + D u))), k the kernel of a diagonal state space for each channel, glu([a, b]) = a sigmoid(b).
-
-    s4d-lin, s4d-inv, s4d-legs: S4D (arXiv 2206.11893, section 4), `state` / 2 poles with their conjugates and zero-order hold;
-    they differ in their initial poles. dss: DSS-EXP (arXiv 2203.14343, proposition 1 a), `state` poles that all channels
-    share, without conjugates, initialised from those of LegS; its authors' layer has no glu. See `DiagonalSSM` for the recurrence.
-    """
-
-    def __init__(self, d_model: int, *, state: int = 64, variant: str = "s4d-lin", glu: bool = True) -> None:
+    def __init__(self, d_model: int, ssm: DiagonalSSM, *, glu: bool) -> None:
         super().__init__(d_model)
-        if variant not in VARIANTS:
-            raise ValueError(f"S4D's variant is one of {', '.join(VARIANTS)}, not {variant}")
-        if variant == "dss":
-            self.ssm = DiagonalSSM(d_model, state, start="legs", shared=True, conjugates=False)
-        elif state % 2:
-            raise ValueError(f"S4D's state consists of pairs: an even number, not {state}")
-        else:
-            self.ssm = DiagonalSSM(d_model, state // 2, start=variant.removeprefix("s4d-"))
+        self.ssm = ssm
         self.glu = glu
         self.skip = nn.Parameter(torch.randn(d_model))
         self.out_proj = nn.Linear(d_model, (1 + glu) * d_model)
@@ -261,3 +260,26 @@ class S4D(StateSpaceMixer):
     def outputs(self, mixed: Tensor, w: Tensor, u: Tensor) -> Tensor:
         y: Tensor = self.out_proj(functional.gelu(mixed + self.skip * u).to(u.dtype))
         return functional.glu(y, dim=-1) if self.glu else y
+
+
+VARIANTS = ("s4d-lin", "s4d-inv", "s4d-legs", "dss")
+
+
+class S4D(GatedStateSpace):
+    """Diagonal state spaces, one for each channel.
+
+    s4d-lin, s4d-inv, s4d-legs: S4D (arXiv 2206.11893, section 4), `state` / 2 poles with their conjugates and zero-order hold;
+    they differ in their initial poles. dss: DSS-EXP (arXiv 2203.14343, proposition 1 a), `state` poles that all channels
+    share, without conjugates, initialised from those of LegS; its authors' layer has no glu. See `DiagonalSSM` for the recurrence.
+    """
+
+    def __init__(self, d_model: int, *, state: int = 64, variant: str = "s4d-lin", glu: bool = True) -> None:
+        if variant not in VARIANTS:
+            raise ValueError(f"S4D's variant is one of {', '.join(VARIANTS)}, not {variant}")
+        if variant == "dss":
+            ssm = DiagonalSSM(d_model, state, start="legs", shared=True, conjugates=False)
+        elif state % 2:
+            raise ValueError(f"S4D's state consists of pairs: an even number, not {state}")
+        else:
+            ssm = DiagonalSSM(d_model, state // 2, start=variant.removeprefix("s4d-"))
+        super().__init__(d_model, ssm, glu=glu)

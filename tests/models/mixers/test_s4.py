@@ -117,7 +117,7 @@ def test_a_kernel_is_the_response_to_an_impulse(t):
 
 
 def test_reading_more_than_a_chunk(monkeypatch):
-    monkeypatch.setattr("recallkit.models.mixers.s4.READ_CHUNK", 64)
+    monkeypatch.setattr("recallkit.models.mixers.s4d.READ_CHUNK", 64)
     ssm = LowRankSSM(2, 6).double()
     u = torch.randn(2, 300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
