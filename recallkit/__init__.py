@@ -30,22 +30,13 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
-    from recallkit.commands.ablate import ablate
-    from recallkit.commands.build_rows import build_rows
-    from recallkit.commands.count import bigrams, count, zoo_counts
-    from recallkit.commands.eval_recall import eval_recall, eval_stock
-    from recallkit.commands.gap import gap, read_comparison
-    from recallkit.commands.intervene import intervene
-    from recallkit.commands.mqar import eval_mqar
-    from recallkit.commands.profile import profile
-    from recallkit.commands.published import paper_table, published
-    from recallkit.commands.report import figures, write_report
+    from recallkit.commands.causal import ablate, intervene
+    from recallkit.commands.gap import gap, paper_table, published, read_comparison, track
+    from recallkit.commands.recall import build_rows, eval_mqar, eval_recall, eval_stock, train_mqar
+    from recallkit.commands.results import figures, token_texts, tokens, verify, write_report
     from recallkit.commands.score import check_scores, score
-    from recallkit.commands.slice import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
-    from recallkit.commands.tokens import token_texts, tokens
-    from recallkit.commands.track import track
-    from recallkit.commands.train_mqar import train_mqar
-    from recallkit.commands.verify import verify
+    from recallkit.commands.text import bigrams, count, profile, zoo_counts
+    from recallkit.commands.text import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
@@ -101,22 +92,12 @@ _PLACES = {
     "recallkit.attribution.comparison": ("Comparison",),
     "recallkit.attribution.published": ("PublishedGap",),
     "recallkit.attribution.tables": ("GapTables",),
-    "recallkit.commands.ablate": ("ablate",),
-    "recallkit.commands.count": ("bigrams", "count", "zoo_counts"),
-    "recallkit.commands.eval_recall": ("eval_recall", "eval_stock"),
-    "recallkit.commands.build_rows": ("build_rows",),
-    "recallkit.commands.gap": ("gap", "read_comparison"),
-    "recallkit.commands.intervene": ("intervene",),
-    "recallkit.commands.mqar": ("eval_mqar",),
-    "recallkit.commands.profile": ("profile",),
-    "recallkit.commands.published": ("paper_table", "published"),
-    "recallkit.commands.report": ("figures", "write_report"),
+    "recallkit.commands.causal": ("ablate", "intervene"),
+    "recallkit.commands.gap": ("gap", "paper_table", "published", "read_comparison", "track"),
+    "recallkit.commands.recall": ("build_rows", "eval_mqar", "eval_recall", "eval_stock", "train_mqar"),
+    "recallkit.commands.results": ("figures", "token_texts", "tokens", "verify", "write_report"),
     "recallkit.commands.score": ("check_scores", "score"),
-    "recallkit.commands.slice": ("slice",),
-    "recallkit.commands.tokens": ("token_texts", "tokens"),
-    "recallkit.commands.track": ("track",),
-    "recallkit.commands.train_mqar": ("train_mqar",),
-    "recallkit.commands.verify": ("verify",),
+    "recallkit.commands.text": ("bigrams", "count", "profile", "slice", "zoo_counts"),
     "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),

@@ -9,17 +9,15 @@ import contextlib
 import errno
 import io
 import os
-import re
 import signal
 import sys
 import threading
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
-from recallkit.errors import UsageError, UserError, is_utf8, lacks_resources, undecodable_name
+from recallkit.errors import UsageError, UserError, as_utf8, lacks_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,22 +140,15 @@ def _explain(error: BaseException) -> None:
         _stop(UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy))
     if "no space left" in str(error).lower():
         _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
-    if isinstance(error, UnicodeEncodeError) and (name := _name_in(error)) is not None:
-        _stop(undecodable_name(name))
+    if isinstance(error, UnicodeEncodeError):  # Python has bytes of names that are not UTF-8 as characters that cannot be written
+        _stop(UserError("a name with characters that are not text", where=_not_text(), remedy="rename it"))
     if not isinstance(error, SystemExit | KeyboardInterrupt):
         _stop_defective(error)
 
 
-def _name_in(error: UnicodeEncodeError) -> str | None:
-    """What could not be written as UTF-8, if it is a name: of a file that is there, or one made of an argument.
-
-    None for other text with lone surrogates, which a name elsewhere on the command line does not explain.
-    """
-    before, after = error.object[: error.start], error.object[error.start :]
-    name = re.split(r'["\n]', before)[-1] + re.split(r'["\n]', after)[0]  # a name among others, as in JSON
-    given = [part for word in sys.argv[1:] for part in re.split("[/=,]", word) if not is_utf8(part)]
-    paths = [path for path in (Path(name), *Path(name).parents) if not is_utf8(path.name)]
-    return name if any(part in name for part in given) or any(map(os.path.lexists, paths)) else None
+def _not_text() -> str | None:
+    """The first word on the command line that is not UTF-8; None if what is not text comes from elsewhere."""
+    return next((word for word in sys.argv[1:] if word != as_utf8(word)), None)
 
 
 def _stop_defective(error: BaseException) -> None:

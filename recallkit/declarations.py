@@ -1,4 +1,4 @@
-"""How options are declared: a field `Annotated` with an `Option`, of a frozen dataclass that derives from `Options`.
+"""How options are declared: a field that is made by `option` or `argument`, of a frozen dataclass that derives from `Options`.
 
 The field is an option of the command line and an argument in Python; its value is checked wherever an instance is made. Groups of
 options are inherited, so that a command's instance can be handed on as the group that a package below asks for.
@@ -6,7 +6,7 @@ options are inherited, so that a command's instance can be handed on as the grou
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum
 from operator import index
 from os import PathLike, fspath
@@ -28,7 +28,7 @@ MOST_SHOWN = 1 << 16
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line, and an argument of the Python function.
+    """An option of the command line, or with `is_argument` a word given by its position; and an argument of the Python function.
 
     `flags` default to `--name` of the field; `default` is the help's name for the default of a field that is None.
     `least` and `most` bound a number. `parse` converts what is given, a word or a value, and raises ValueError with the remedy;
@@ -44,37 +44,33 @@ class Option:
     parse: Callable[[Any], Any] | None = None
     joined: bool = False
     panel: str | None = None
+    is_argument: bool = False
 
 
-class Argument(Option):
+def option(description: str, value: Any = None, **more: Any) -> Any:
+    """A field with this help, and `value` as its default (MISSING for none); `more` as in `Option`."""
+    return field(default=value, metadata={Option: Option(description, **more)})
+
+
+def argument(description: str, value: Any = None, **more: Any) -> Any:
     """The same, given by position instead of a flag."""
+    return option(description, value, is_argument=True, **more)
 
 
-@dataclass(frozen=True)
 class Parameter:
-    """A declared field: the content of its annotation."""
+    """A declared field. `kind`: bool, int, float, an Enum, or str for everything that is not converted."""
 
-    name: str
-    option: Option
-    default: Any
-    kind: type
-    """bool, int, float, an Enum, or str for everything that is not converted."""
-    choices: tuple[str, ...]
-    is_many: bool
-
-    @classmethod
-    def declared(cls, name: str, annotation: Any, default: Any) -> "Parameter | None":
-        """From `Annotated[type, Option(...)]`; None for a field without such a declaration."""
-        option = next((each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Option)), None)
-        if option is None:
-            return None
-        given = get_args(annotation)[0]
+    def __init__(self, declared: Field[Any]) -> None:
+        self.name = declared.name
+        self.option: Option = declared.metadata[Option]
+        self.default = inspect.Parameter.empty if declared.default is MISSING else declared.default
+        given: Any = declared.type
         kinds = [kind for kind in (get_args(given) if get_origin(given) in (Union, UnionType) else (given,)) if kind is not NoneType]
-        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         single = [kind for kind in kinds if get_origin(kind) is not Sequence]
-        kind = single[0] if len(single) == 1 and isinstance(single[0], type) and single[0] is not Any else str
-        choices = tuple(each.value for each in kind) if issubclass(kind, Enum) else choices
-        return cls(name, option, default, kind, choices, single != kinds)
+        self.kind = single[0] if len(single) == 1 and isinstance(single[0], type) and single[0] is not Any else str
+        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+        self.choices = tuple(each.value for each in self.kind) if issubclass(self.kind, Enum) else choices
+        self.is_many = single != kinds
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -113,7 +109,7 @@ class Parameter:
         if not isinstance(word, str):  # a default, or parsed already
             return word
         words = [each.strip() for each in word.split(",") if each.strip()] if self.option.joined else [word]
-        name = self.metavar if isinstance(self.option, Argument) else self.flags[-1]
+        name = self.metavar if self.option.is_argument else self.flags[-1]
         values = [self._checked(self._number(each), name) for each in words]
         return values if self.option.joined else values[0]
 
@@ -177,14 +173,11 @@ def _is_same(value: Any, usual: Any) -> bool:
 def parameters_of(options: Any) -> dict[str, Parameter]:
     """The declared fields of a class of options: those of the class itself first, then of its groups.
 
-    A field that a class declares again is what the class says; one that it sets with `field(init=False)` is no option of it.
+    A field that a class sets with `field(init=False)` is no option of it.
     """
-    usual = {each.name: inspect.Parameter.empty if each.default is MISSING else each.default for each in fields(options) if each.init}
-    declared = [(name, annotation) for base in options.__mro__ for name, annotation in inspect.get_annotations(base).items()]
-    latest = dict(reversed(declared))
-    order = dict.fromkeys(name for name in (*inspect.get_annotations(options), *usual) if name in usual)
-    found = [Parameter.declared(name, latest[name], usual[name]) for name in order]
-    return {each.name: each for each in found if each is not None}
+    found = {each.name: each for each in fields(options) if each.init and Option in each.metadata}
+    own = [name for name in inspect.get_annotations(options) if name in found]
+    return {name: Parameter(found[name]) for name in dict.fromkeys((*own, *found))}
 
 
 # -------------------------------------------------------------------------------------------------------------- values

@@ -41,19 +41,9 @@ class UsageError(UserError):
     """Options that conflict, or that no run could use: nothing was started, and the command line exits with status 2."""
 
 
-def is_utf8(name: str) -> bool:
-    """Whether a file name or argument is text: Python has bytes that are not UTF-8 as lone surrogates."""
-    return not any("\ud800" <= c <= "\udfff" for c in name)
-
-
 def as_utf8(text: str) -> str:
     """The text with lone surrogates escaped, which strict JSON does not have and UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def undecodable_name(name: object) -> UserError:
-    """The error about a name that is not UTF-8."""
-    return UserError("a name with characters that are not text", where=name, remedy="rename it")
 
 
 def lacks_resources(error: BaseException) -> bool:

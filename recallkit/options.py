@@ -6,10 +6,11 @@ commands does not need as a whole is declared with its command.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
 from recallkit import config
-from recallkit.declarations import OUTPUT, Argument, File, Option, Options, amount, names, text
+from recallkit.declarations import OUTPUT, File, Options, amount, argument, names, option, text
 from recallkit.errors import UsageError
 
 TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
@@ -20,19 +21,15 @@ TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompt
 Texts = Iterable[str | Mapping[str, Any]] | None
 """Python's only: the text itself in place of sources."""
 
-Slices = Annotated[File | None, Option("A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")]
-Counts = Annotated[File | None, Option("A table made by `recallkit count`.", metavar="FILE")]
-
-
-Tokenizer = Annotated[
-    File | None,
-    Option(
-        "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",
-        metavar="TOKENIZER",
-        panel=TEXT,
-    ),
-]
-Device = Annotated[str, Option("auto, cpu, cuda or cuda:N.", metavar="DEVICE", panel=LOADING)]
+slices_option = partial(option, "A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")
+counts_option = partial(option, "A table made by `recallkit count`.", metavar="FILE")
+tokenizer_option = partial(
+    option,
+    "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",
+    metavar="TOKENIZER",
+    panel=TEXT,
+)
+device_option = partial(option, "auto, cpu, cuda or cuda:N.", "auto", metavar="DEVICE", panel=LOADING)
 
 
 class LiveModel(Protocol):
@@ -55,17 +52,16 @@ AnyModel = File | LiveModel | OneSpec | Mapping[str, Any]
 AnyModels = AnyModel | Sequence[Any]
 MODEL_SYNTAX = "PATH or NAME=PATH, with options of its own: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
 
-Models = Annotated[
-    AnyModels | None,
-    Argument(f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"),
-]
+models_option = partial(
+    argument, f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"
+)
 Precision = Literal["float32", "bfloat16", "float16"]
 _AUTO = "auto: that of the checkpoint on a GPU, float32 on CPU."
 
 
-def out_option(what: str = "The directory to write.", default: str | None = None, *, metavar: str = "DIR") -> Option:
+def out_option(what: str = "The directory to write.", default: str | None = None, *, value: Any = None, metavar: str = "DIR") -> Any:
     """`-o`, `--out`: where a command writes."""
-    return Option(what, ("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
+    return option(what, value, flags=("-o", "--out"), metavar=metavar, default=default, panel=OUTPUT)
 
 
 def _destination(given: Any) -> Any:
@@ -82,23 +78,20 @@ def _destination(given: Any) -> Any:
 class ForceOptions(Options):
     """Whether what is there already is replaced."""
 
-    force: Annotated[bool, Option("Redo finished work, discard unfinished work made with other options.", panel=OUTPUT)] = False
+    force: bool = option("Redo finished work, discard unfinished work made with other options.", False, panel=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions(Options):
     """Where a result is logged."""
 
-    log_to: Annotated[
-        str | Sequence[str] | None,
-        Option(
-            "Also log the result there: trackio, wandb, mlflow or tensorboard, or NAME:PROJECT (of tensorboard, a folder); may be repeated "
-            "(docs/trackers.md).",
-            metavar="NAME",
-            parse=_destination,
-            panel=OUTPUT,
-        ),
-    ] = None
+    log_to: str | Sequence[str] | None = option(
+        "Also log the result there: trackio, wandb, mlflow or tensorboard, or NAME:PROJECT (of tensorboard, a folder); may be repeated "
+        "(docs/trackers.md).",
+        metavar="NAME",
+        parse=_destination,
+        panel=OUTPUT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,28 +109,24 @@ class TextOptions(Options):
     `texts`, if given, are the text. `default_split` is read of a dataset whose name says none. Without sources it is the built-in text.
     """
 
-    sources: Annotated[
-        File | Sequence[File] | None,
-        Argument(
-            "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"
-        ),
-    ] = None
+    sources: File | Sequence[File] | None = argument(
+        "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"
+    )
     default_split: str = "validation"
     _: KW_ONLY
-    tokenizer: Tokenizer = None
-    end_token: Annotated[str | None, Option("The token that separates documents; found if not given.", metavar="TOKEN", panel=TEXT)] = None
-    boundary: Annotated[
-        Literal["pack", "document"],
-        Option("pack: context runs across documents, as in the papers; document: it is reset at each.", panel=TEXT),
-    ] = "pack"
-    limit_tokens: Annotated[
-        int | str | None, Option("Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT)
-    ] = None
-    text_field: Annotated[str | None, Option("Field of the text, dotted; found if not given.", metavar="FIELD", panel=TEXT)] = None
-    source_field: Annotated[
-        str | None, Option("Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD", panel=TEXT)
-    ] = None
-    skip_bad: Annotated[bool, Option("Skip and count records that cannot be read instead of stopping.", panel=TEXT)] = False
+    tokenizer: File | None = tokenizer_option()
+    end_token: str | None = option("The token that separates documents; found if not given.", metavar="TOKEN", panel=TEXT)
+    boundary: Literal["pack", "document"] = option(
+        "pack: context runs across documents, as in the papers; document: it is reset at each.", "pack", panel=TEXT
+    )
+    limit_tokens: int | str | None = option(
+        "Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT
+    )
+    text_field: str | None = option("Field of the text, dotted; found if not given.", metavar="FIELD", panel=TEXT)
+    source_field: str | None = option(
+        "Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD", panel=TEXT
+    )
+    skip_bad: bool = option("Skip and count records that cannot be read instead of stopping.", False, panel=TEXT)
     texts: Texts = None
 
     def __post_init__(self) -> None:
@@ -172,22 +161,15 @@ class TextOptions(Options):
 class LabelOptions(Options):
     """How tokens are labelled: in which sequences, and what counts as rare."""
 
-    counts: Counts = None
-    max_count: Annotated[
-        int | None, Option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
-    ] = None
-    max_rate: Annotated[
-        float | None, Option("The same as occurrences per billion training tokens.", least=0, default="the papers' 125")
-    ] = None
-    seq_len: Annotated[
-        int | None,
-        Option(
-            "Predictions in a sequence.",
-            least=1,
-            most=config.LONGEST,
-            default=f"{config.SEQ_LEN}; for the built-in text {config.BUILTIN_SEQ_LEN}",
-        ),
-    ] = None
+    counts: File | None = counts_option()
+    max_count: int | None = option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
+    max_rate: float | None = option("The same as occurrences per billion training tokens.", least=0, default="the papers' 125")
+    seq_len: int | None = option(
+        "Predictions in a sequence.",
+        least=1,
+        most=config.LONGEST,
+        default=f"{config.SEQ_LEN}; for the built-in text {config.BUILTIN_SEQ_LEN}",
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for two thresholds, and for a rate that is not a number."""
@@ -212,27 +194,21 @@ class LabelledTextOptions(LabelOptions, TextOptions):
 class WorkerOptions(Options):
     """How many processes share the work, and where."""
 
-    workers: Annotated[
-        int,
-        Option(
-            "Processes that share the work, when scoring one per GPU in turn; with --engine ray, actors. The bytes are the same.",
-            least=1,
-            most=1024,
-            panel=MANY_DEVICES,
-        ),
-    ] = 1
-    engine: Annotated[
-        Literal["local", "ray"],
-        Option("local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", panel=MANY_DEVICES),
-    ] = "local"
-    address: Annotated[
-        str | None,
-        Option(
-            "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
-            metavar="ADDRESS",
-            panel=MANY_DEVICES,
-        ),
-    ] = None
+    workers: int = option(
+        "Processes that share the work, when scoring one per GPU in turn; with --engine ray, actors. The bytes are the same.",
+        1,
+        least=1,
+        most=1024,
+        panel=MANY_DEVICES,
+    )
+    engine: Literal["local", "ray"] = option(
+        "local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", "local", panel=MANY_DEVICES
+    )
+    address: str | None = option(
+        "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
+        metavar="ADDRESS",
+        panel=MANY_DEVICES,
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for an address without a cluster."""
@@ -245,15 +221,13 @@ class WorkerOptions(Options):
 class CountingOptions(WorkerOptions):
     """How a text is counted. `hashes` of a count of some bigrams only are none."""
 
-    hashes: Annotated[
-        int,
-        Option(
-            "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, by which `slice` finds copies of it; "
-            "none are kept with --only or --import.",
-            least=0,
-            most=1 << 30,
-        ),
-    ] = config.NUM_HASHES
+    hashes: int = option(
+        "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, by which `slice` finds copies of it; "
+        "none are kept with --only or --import.",
+        config.NUM_HASHES,
+        least=0,
+        most=1 << 30,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- how models are run
@@ -263,21 +237,18 @@ class CountingOptions(WorkerOptions):
 class ModelOptions(Options):
     """How models are loaded. What a model's own `ModelSpec` says comes first; None means its own."""
 
-    counts: Counts = None
-    device: Device = "auto"
-    model_tokenizer: Annotated[
-        Any, Option("The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING)
-    ] = None
-    trust_remote_code: Annotated[bool, Option("Run the Python code that comes with a checkpoint. Read it first.", panel=LOADING)] = False
+    counts: File | None = counts_option()
+    device: str = device_option()
+    model_tokenizer: Any = option(
+        "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING
+    )
+    trust_remote_code: bool = option("Run the Python code that comes with a checkpoint. Read it first.", False, panel=LOADING)
 
 
-BatchTokens = Annotated[
-    int | str | None, Option("Tokens per batch; found by a probe if not given.", metavar="N", parse=amount, panel=LOADING)
-]
-Context = Annotated[
-    int | None,
-    Option("Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES),
-]
+batch_tokens_option = partial(option, "Tokens per batch; found by a probe if not given.", metavar="N", parse=amount, panel=LOADING)
+context_option = partial(
+    option, "Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,33 +259,26 @@ class ScoringOptions(WorkerOptions, ModelOptions):
     tokenizer and context.
     """
 
-    dtype: Annotated[
-        Literal[Precision, "auto"] | None,
-        Option(f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored", panel=LOADING),
-    ] = None
-    batch_tokens: BatchTokens = None
-    model_tokenizer: Annotated[
-        Any,
-        Option(
-            "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads "
-            "the same bytes and its NLLs are aligned to the reference tokens.",
-            metavar="TOKENIZER",
-            panel=LOADING,
-        ),
-    ] = None
-    context: Context = None
-    stride: Annotated[
-        int | None,
-        Option(
-            "Read sequences that are longer than the context in windows, N predictions from each further one.",
-            least=1,
-            most=config.LONGEST,
-            panel=LONG_SEQUENCES,
-        ),
-    ] = None
-    carry_state: Annotated[
-        bool, Option("A recurrent model reads --context ids at a time and keeps its state between them.", panel=LONG_SEQUENCES)
-    ] = False
+    dtype: Literal[Precision, "auto"] | None = option(
+        f"Precision of the weights; logits are reduced in float32. {_AUTO}", default="float32, or as scored", panel=LOADING
+    )
+    batch_tokens: int | str | None = batch_tokens_option()
+    model_tokenizer: Any = option(
+        "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads "
+        "the same bytes and its NLLs are aligned to the reference tokens.",
+        metavar="TOKENIZER",
+        panel=LOADING,
+    )
+    context: int | None = context_option()
+    stride: int | None = option(
+        "Read sequences that are longer than the context in windows, N predictions from each further one.",
+        least=1,
+        most=config.LONGEST,
+        panel=LONG_SEQUENCES,
+    )
+    carry_state: bool = option(
+        "A recurrent model reads --context ids at a time and keeps its state between them.", False, panel=LONG_SEQUENCES
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for two ways to read a long sequence."""
@@ -327,13 +291,12 @@ class ScoringOptions(WorkerOptions, ModelOptions):
 class EvaluationOptions(ModelOptions, ForceOptions):
     """How models are run that are asked for answers; of the tasks, the first `limit` rows alone."""
 
-    dtype: Annotated[Literal[Precision, "auto"], Option(f"Precision of the weights. {_AUTO}", panel=LOADING)] = "float32"
-    limit: Annotated[int | None, Option("The first rows of each task only.", least=1, most=config.MOST)] = None
-    context: Context = None
-    batch_size: Annotated[
-        int | None,
-        Option("Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096, panel=LOADING),
-    ] = None
+    dtype: Literal[Precision, "auto"] = option(f"Precision of the weights. {_AUTO}", "float32", panel=LOADING)
+    limit: int | None = option("The first rows of each task only.", least=1, most=config.MOST)
+    context: int | None = context_option()
+    batch_size: int | None = option(
+        "Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096, panel=LOADING
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- what is asked
@@ -346,45 +309,34 @@ CENTRED_TOKENS = 950
 class RecallOptions(EvaluationOptions):
     """What models are asked of real documents, and how they are run."""
 
-    data: Annotated[
-        File | None,
-        Option(
-            "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
-            "a file, or a folder of TASK.jsonl.",
-            metavar="PATH",
-        ),
-    ] = None
-    task_version: Annotated[
-        int,
-        Option(
-            "1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
-            least=0,
-            most=1,
-            panel=PROMPTS,
-        ),
-    ] = 1
-    prompt: Annotated[
-        Literal["standard", "once", "twice"],
-        Option("standard: the document, then the query, as lm-eval; once, twice: as JRT, the document once or twice.", panel=PROMPTS),
-    ] = "standard"
-    cut: Annotated[
-        Literal["left", "answer"],
-        Option(
-            "left: what does not fit the context is cut on the left; answer: documents are cut to --cut-tokens around it (JRT).",
-            panel=PROMPTS,
-        ),
-    ] = "left"
-    cut_tokens: Annotated[
-        int | None,
-        Option(
-            "With --cut answer: tokens kept of each document.",
-            metavar="NUMBER",
-            least=2,
-            most=config.LONGEST,
-            default="950, a context of 1,000 less 50 for the answer",
-            panel=PROMPTS,
-        ),
-    ] = None
+    data: File | None = option(
+        "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
+        "a file, or a folder of TASK.jsonl.",
+        metavar="PATH",
+    )
+    task_version: int = option(
+        "1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
+        1,
+        least=0,
+        most=1,
+        panel=PROMPTS,
+    )
+    prompt: Literal["standard", "once", "twice"] = option(
+        "standard: the document, then the query, as lm-eval; once, twice: as JRT, the document once or twice.", "standard", panel=PROMPTS
+    )
+    cut: Literal["left", "answer"] = option(
+        "left: what does not fit the context is cut on the left; answer: documents are cut to --cut-tokens around it (JRT).",
+        "left",
+        panel=PROMPTS,
+    )
+    cut_tokens: int | None = option(
+        "With --cut answer: tokens kept of each document.",
+        metavar="NUMBER",
+        least=2,
+        most=config.LONGEST,
+        default="950, a context of 1,000 less 50 for the answer",
+        panel=PROMPTS,
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for a length of a cut that is not made."""
@@ -405,27 +357,21 @@ class MqarOptions(EvaluationOptions):
     limit: int | None = field(default=None, init=False)
     context: int | None = field(default=None, init=False)
     batch_size: int | None = field(default=None, init=False)
-    seq_len: Annotated[int | None, Option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")] = None
-    pairs: Annotated[
-        int | Sequence[int] | None,
-        Option(
-            "Numbers of key-value pairs, joined with commas.",
-            metavar="NUMBERS",
-            default="16,32,64,128,256; 4,8,16,32,64 for the zoo",
-            least=1,
-            most=config.LONGEST,
-            joined=True,
-        ),
-    ] = None
-    samples: Annotated[
-        int | None, Option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
-    ] = None
-    power: Annotated[
-        float,
-        Option("Of the law by which queries are placed: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), anywhere at 1."),
-    ] = 0.01
-    seed: Annotated[int, Option("Decides keys, values and places.", least=0, most=config.MOST)] = 0
-    batch_tokens: BatchTokens = None
+    seq_len: int | None = option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")
+    pairs: int | Sequence[int] | None = option(
+        "Numbers of key-value pairs, joined with commas.",
+        metavar="NUMBERS",
+        default="16,32,64,128,256; 4,8,16,32,64 for the zoo",
+        least=1,
+        most=config.LONGEST,
+        joined=True,
+    )
+    samples: int | None = option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
+    power: float = option(
+        "Of the law by which queries are placed: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), anywhere at 1.", 0.01
+    )
+    seed: int = option("Decides keys, values and places.", 0, least=0, most=config.MOST)
+    batch_tokens: int | str | None = batch_tokens_option()
 
     @property
     def length(self) -> int:
@@ -438,6 +384,17 @@ class MqarOptions(EvaluationOptions):
         return self.samples or 1000
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(Options):
+    """Of which tokens models are compared, and what intervals resample."""
+
+    cluster: Literal["document", "sequence", "source"] = option(
+        "What is independent of each other, and resampled for intervals: documents, or whole sources.", "document"
+    )
+    clean: bool = option("Leave out tokens that are known to be in the training text (column in_training).", False)
+    out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
+
+
 SAMPLES, BUILTIN_SAMPLES = 2000, 300
 """Tokens of each slice that `intervene` asks about; of the built-in models fewer, because there are ten."""
 
@@ -446,23 +403,18 @@ SAMPLES, BUILTIN_SAMPLES = 2000, 300
 class InterventionOptions(ForceOptions):
     """Which tokens are asked about, and how the text before them is changed."""
 
-    slice: Annotated[
-        str | Sequence[str] | None,
-        Option(
-            "A slice to ask about, by name or as 'NAME=EXPRESSION'; may be repeated.",
-            metavar="NAME",
-            default="ar_hit, repeated_frequent, first_rare",
-        ),
-    ] = None
-    samples: Annotated[
-        int | None,
-        Option("Tokens of each slice that are asked about.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"),
-    ] = None
-    design: Annotated[
-        Literal["joint", "exact"],
-        Option("joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long."),
-    ] = "joint"
-    seed: Annotated[int, Option("Decides samples and replacements.", least=0, most=config.MOST)] = 0
+    slice: str | Sequence[str] | None = option(
+        "A slice to ask about, by name or as 'NAME=EXPRESSION'; may be repeated.",
+        metavar="NAME",
+        default="ar_hit, repeated_frequent, first_rare",
+    )
+    samples: int | None = option(
+        "Tokens of each slice that are asked about.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"
+    )
+    design: Literal["joint", "exact"] = option(
+        "joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long.", "joint"
+    )
+    seed: int = option("Decides samples and replacements.", 0, least=0, most=config.MOST)
 
     @property
     def num_samples(self) -> int:
@@ -474,28 +426,20 @@ class InterventionOptions(ForceOptions):
 class ProfileOptions(ForceOptions):
     """What is counted of a text."""
 
-    stop_words: Annotated[
-        str,
-        Option("Words whose bigrams are left out: ours, nltk (its data must be there), none, or a file of a word a line.", metavar="LIST"),
-    ] = "ours"
-    x_min: Annotated[
-        int | None, Option("Where the power law of distances begins; the best fit if not given.", least=1, most=config.LONGEST)
-    ] = None
+    stop_words: str = option(
+        "Words whose bigrams are left out: ours, nltk (its data must be there), none, or a file of a word a line.", "ours", metavar="LIST"
+    )
+    x_min: int | None = option("Where the power law of distances begins; the best fit if not given.", least=1, most=config.LONGEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """What a page shows besides the results of a folder."""
 
-    slices: Annotated[
-        File | None,
-        Option("The slice directory that was compared on, with its scores, where the comparison is not in it.", metavar="DIR"),
-    ] = None
-    more: Annotated[
-        File | Sequence[File] | None, Option("Also show the results in this folder; may be repeated.", ("--with",), metavar="DIR")
-    ] = None
-    sequence: Annotated[int | Sequence[int] | None, Option("Also show this sequence of the text; may be repeated.", least=0)] = None
-    document: Annotated[int | Sequence[int] | None, Option("Also show all sequences of this document; may be repeated.", least=0)] = None
-    figures: Annotated[
-        File | None, Option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
-    ] = None
+    slices: File | None = option(
+        "The slice directory that was compared on, with its scores, where the comparison is not in it.", metavar="DIR"
+    )
+    more: File | Sequence[File] | None = option("Also show the results in this folder; may be repeated.", flags=("--with",), metavar="DIR")
+    sequence: int | Sequence[int] | None = option("Also show this sequence of the text; may be repeated.", least=0)
+    document: int | Sequence[int] | None = option("Also show all sequences of this document; may be repeated.", least=0)
+    figures: File | None = option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)

@@ -165,19 +165,18 @@ def test_a_recall_task_is_a_line(clone):
 
 COMMAND = '''"""`vowels`: how many vowels a word has."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import MISSING, dataclass
 
 from recallkit.commands.adapter import Outcome, command
-from recallkit.declarations import Argument, Option, Options
+from recallkit.declarations import Options, argument, option
 
 
 @dataclass(frozen=True)
 class Vowels(Options):
     """Whose vowels are counted, and up to how many."""
 
-    word: Annotated[str, Argument("The word.", metavar="WORD")]
-    most: Annotated[int, Option("Count no further.", least=1, most=99)] = 99
+    word: str = argument("The word.", MISSING, metavar="WORD")
+    most: int = option("Count no further.", 99, least=1, most=99)
 
 
 @command("vowels", Vowels, examples=("recallkit vowels banana",))

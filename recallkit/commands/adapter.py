@@ -11,9 +11,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
 
-from recallkit.declarations import OUTPUT, File, Option, Options, Parameter, parameters_of
+from recallkit.declarations import OUTPUT, File, Options, Parameter, option, parameters_of
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,25 +53,20 @@ def _formats(text: Any) -> list[str]:
 class _Printed(Options):
     """How the command line prints what is found."""
 
-    as_json: Annotated[bool, Option("Print the result as JSON.", ("--json",), panel=OUTPUT)] = False
+    as_json: bool = option("Print the result as JSON.", False, flags=("--json",), panel=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Exported(_Printed):
     """The same of a result with tables and figures."""
 
-    figures: Annotated[
-        File | None, Option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
-    ] = None
-    export: Annotated[
-        str | None,
-        Option(
-            "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.",
-            metavar="FORMATS",
-            parse=_formats,
-            panel=OUTPUT,
-        ),
-    ] = None
+    figures: File | None = option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
+    export: str | None = option(
+        "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.",
+        metavar="FORMATS",
+        parse=_formats,
+        panel=OUTPUT,
+    )
 
 
 @dataclass(frozen=True)
@@ -226,11 +221,8 @@ def _python(function: Callable[..., Any], options: Any, call: Callable[[dict[str
     """`call` with the arguments by name, under the name of `function`: the fields' types are its signature, their help its docstring."""
     declared = parameters_of(options)
     fields = inspect.signature(options).parameters
-    order = [*(each for each in fields if fields[each].kind is not inspect.Parameter.KEYWORD_ONLY), *declared, *fields]
-    bare = [
-        fields[name].replace(annotation=get_args(fields[name].annotation)[0] if name in declared else fields[name].annotation)
-        for name in dict.fromkeys(order)
-    ]
+    positional = [name for name in fields if fields[name].kind is not inspect.Parameter.KEYWORD_ONLY]
+    bare = [fields[name] for name in dict.fromkeys((*positional, *declared, *fields))]
     result = inspect.signature(function).return_annotation
     result = get_args(result)[0] if get_origin(result) is Outcome else result
     signature = inspect.Signature(bare, return_annotation=getattr(result, "__forward_arg__", result))

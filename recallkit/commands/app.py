@@ -11,7 +11,7 @@ from recallkit import events
 from recallkit.commands import COMMANDS, PANELS
 from recallkit.commands.adapter import DECLARED, Command
 from recallkit.config import VERSION
-from recallkit.declarations import Argument, Parameter
+from recallkit.declarations import Parameter
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -98,8 +98,7 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     said: dict[str, Any] = {"help": _shown(parameter.help()), "show_default": False, "metavar": parameter.metavar}
     said |= {} if is_flag else {"parser": parameter.read}
     said |= {"autocompletion": lambda: list(parameter.choices)} if parameter.choices else {}
-    is_argument = isinstance(option, Argument)
-    info = typer.Argument(**said) if is_argument else typer.Option(*parameter.flags, rich_help_panel=option.panel, **said)
+    info = typer.Argument(**said) if option.is_argument else typer.Option(*parameter.flags, rich_help_panel=option.panel, **said)
     return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])
 
 

@@ -1,31 +1,73 @@
-"""`gap`, and comparisons read back."""
+"""Where the gap lies: `demo`, `gap`, `published`, `track`, and comparisons read back."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import KW_ONLY, MISSING, dataclass
+from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command, in_notebooks
-from recallkit.commands.intervene import outcome_of
-from recallkit.declarations import Argument, File, Option, Options, names, numbers, path
+from recallkit.commands.causal import outcome_of
+from recallkit.declarations import File, argument, names, numbers, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
     MODEL_SYNTAX,
     AnyModel,
     AnyModels,
+    ComparisonOptions,
+    ForceOptions,
     InterventionOptions,
+    LogOptions,
     ScoringOptions,
-    Slices,
     WritingOptions,
     out_option,
+    slices_option,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import polars as pl
+
     from recallkit.attribution.comparison import Comparison
+    from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.models.spec import ModelSpec
+    from recallkit.tracking.tables import TrackTables
+
+
+@command("demo", ForceOptions, examples=("recallkit demo",), exports=True)
+def demo(asked: ForceOptions) -> Outcome["GapTables"]:
+    """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
+    from recallkit import attribution, builtin, scoring
+    from recallkit.attribution import comparison
+    from recallkit.attribution.charts import figures
+    from recallkit.attribution.view import gap_json, gap_tables, print_gap
+    from recallkit.display import console
+    from recallkit.report.write import write_report
+    from recallkit.slicing.view import manifest_of, print_slices, slices_json
+
+    slices = builtin.slices(force=asked.force)
+    reference, *models = builtin.MODELS
+    for model in builtin.MODELS:
+        scoring.score(model, slices, force=asked.force)
+    tables = attribution.gap(reference, models, slices, force=asked.force)
+    out = attribution.gap_path(slices, reference, models)
+    page = write_report(out, builtin.page()).page
+    sliced = manifest_of(slices)
+
+    def show() -> None:
+        print_slices(slices, sliced)
+        print_gap(tables, sliced, out)
+        console.print_line("The same as a page, with the text token by token (`recallkit report --open` opens it):")
+        console.print_page(page)
+
+    return Outcome(
+        value=lambda: tables,
+        show=show,
+        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, sliced, out), "page": str(page)},
+        exports=lambda: [(tables, gap_tables(tables, sliced, out), out)],
+        figures=lambda: figures(comparison.read_comparison(out, slices)),
+    )
 
 
 def _gate(given: Any) -> Any:
@@ -34,57 +76,34 @@ def _gate(given: Any) -> Any:
     return parse_gate(given) if isinstance(given, str) else given
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonOptions(Options):
-    """Of which tokens models are compared, and what intervals resample."""
-
-    cluster: Annotated[
-        Literal["document", "sequence", "source"],
-        Option("What is independent of each other, and resampled for intervals: documents, or whole sources."),
-    ] = "document"
-    clean: Annotated[bool, Option("Leave out tokens that are known to be in the training text (column in_training).")] = False
-    out: Annotated[File | None, out_option("Directory of the result tables.", default="a folder in the slices")] = None
-
-
 @dataclass(frozen=True)
 class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
     """Which models are compared, and how their gap is divided."""
 
-    reference: Annotated[AnyModel | None, Argument(f"The reference, usually the attention model: {MODEL_SYNTAX}.", metavar="REFERENCE")] = (
-        None
-    )
-    models: Annotated[AnyModels | None, Argument("Models to compare with it.", metavar="MODEL")] = None
+    reference: AnyModel | None = argument(f"The reference, usually the attention model: {MODEL_SYNTAX}.", metavar="REFERENCE")
+    models: AnyModels | None = argument("Models to compare with it.", metavar="MODEL")
     _: KW_ONLY
-    slices: Slices = None
-    slice: Annotated[
-        str | Sequence[str] | None,
-        Option(
-            "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
-            "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
-            metavar="NAME",
-        ),
-    ] = None
-    context_gain: Annotated[
-        int | Sequence[int] | None,
-        Option(
-            "Also score with the last N ids alone, and split the gap by what is gained from context further back: several N joined with "
-            "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
-            metavar="NUMBERS",
-            least=1,
-            most=config.LONGEST,
-            joined=True,
-        ),
-    ] = None
-    context_stride: Annotated[
-        int | None,
-        Option(
-            "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
-            metavar="NUMBER",
-            least=1,
-            most=config.LONGEST,
-            default="N / 4",
-        ),
-    ] = None
+    slices: File | None = slices_option()
+    slice: str | Sequence[str] | None = option(
+        "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
+        "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
+        metavar="NAME",
+    )
+    context_gain: int | Sequence[int] | None = option(
+        "Also score with the last N ids alone, and split the gap by what is gained from context further back: several N joined with "
+        "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
+        metavar="NUMBERS",
+        least=1,
+        most=config.LONGEST,
+        joined=True,
+    )
+    context_stride: int | None = option(
+        "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
+        metavar="NUMBER",
+        least=1,
+        most=config.LONGEST,
+        default="N / 4",
+    )
 
     def compared(self) -> "tuple[ModelSpec, ...]":
         """The models, the reference first. Raises UsageError where there are not two."""
@@ -102,18 +121,15 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
 class GapLine(Gap):
     """What the command line has besides: in Python, `intervene` is a function, and an exit status is no result."""
 
-    causal: Annotated[
-        bool, Option("Also change what earlier occurrences there are, and measure how much of the gap is recall: `recallkit intervene`.")
-    ] = False
-    fail_above: Annotated[
-        Sequence[Any] | None,
-        Option(
-            "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
-            "than that share of the gap lies in it. May be repeated (docs/ci.md).",
-            metavar="[SLICE=]LIMIT",
-            parse=_gate,
-        ),
-    ] = None
+    causal: bool = option(
+        "Also change what earlier occurrences there are, and measure how much of the gap is recall: `recallkit intervene`.", False
+    )
+    fail_above: Sequence[Any] | None = option(
+        "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
+        "than that share of the gap lies in it. May be repeated (docs/ci.md).",
+        metavar="[SLICE=]LIMIT",
+        parse=_gate,
+    )
 
 
 @command(
@@ -197,3 +213,114 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
 
     read = comparison.read_comparison(path(folder), path(slices))
     return in_notebooks(read, lambda: list(gap_tables(read.tables, read.manifest["slices"], read.folder).values()), lambda: figures(read))
+
+
+@dataclass(frozen=True)
+class Published(LogOptions):
+    """Which table is divided, and how."""
+
+    table: File = argument(
+        "A CSV with columns model, all, ar, other, or a paper's table, such as zoology:4 or based:1 (docs/papers.md).",
+        MISSING,
+        metavar="TABLE",
+    )
+    _: KW_ONLY
+    reference: str | None = option(
+        "The model that others are compared with; the first row, or that of each group, if not given.", metavar="NAME"
+    )
+    ar_share: float | None = option("The share of AR tokens, if not to be derived from the reference's row.", metavar="SHARE")
+    out: File | None = out_option("Where --export writes.")
+
+
+@command("published", Published, examples=("recallkit published zoology:4",), exports=True)
+def published(asked: Published) -> Outcome["PublishedGap"]:
+    """Divide the gap between printed perplexities: how much of it lies in AR hits, by a paper's table or one of your own.
+
+    By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
+    from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
+    """
+    from recallkit.attribution import papers
+    from recallkit.attribution.published import attribute_published
+    from recallkit.attribution.view import print_published, published_json, published_tables
+
+    named = str(asked.table)
+    table = papers.table_path(named) if papers.is_name(named) else path(asked.table)
+    found = attribute_published(table, reference=asked.reference, ar_share=asked.ar_share)
+    return Outcome(
+        value=lambda: found,
+        show=lambda: print_published(found),
+        json=lambda: published_json(found),
+        exports=lambda: [({"published": found.frame}, published_tables(found), path(asked.out))],
+    )
+
+
+def paper_table(name: str) -> "pl.DataFrame":
+    """A table that a paper prints, as numbers: `zoology:1` to `:5`, `based:1` to `:6`, `yun:1` and `:2` (docs/papers.md)."""
+    from recallkit.attribution import papers
+
+    return papers.read_table(name)
+
+
+@dataclass(frozen=True)
+class Track(ScoringOptions, WritingOptions):
+    """Which run is followed, and for how long."""
+
+    reference: AnyModel | None = argument(f"A model to compare with: {MODEL_SYNTAX}.", metavar="REFERENCE")
+    checkpoints: AnyModels | None = argument(
+        "Checkpoints of one run, whose names tell their steps: checkpoint-500, step_500, or NAME-500=PATH.", metavar="CHECKPOINT"
+    )
+    _: KW_ONLY
+    slices: File | None = slices_option()
+    watch: bool = option(
+        "Go on, and score checkpoints as they come: those that the pattern names, or whose names differ in the step alone.", False
+    )
+    interval: float = option(
+        "With --watch: seconds between looks; files unchanged for so long are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
+    )
+    until: int | None = option("With --watch: end once this step, or a later one, is scored.", metavar="STEP", least=0, most=config.MOST)
+    out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
+
+
+@command(
+    "track",
+    Track,
+    examples=(
+        "recallkit track path/to/attention run/checkpoint-* --slices slices",
+        "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
+    ),
+    exports=True,
+)
+def track(asked: Track) -> Outcome["TrackTables"]:
+    """Follow recall over the checkpoints of a training run: AR hits, their bigrams' first occurrences and other tokens by step.
+
+    Scores what is not scored yet. Columns: see `TrackTables`.
+    """
+    from recallkit import builtin, tracking
+    from recallkit.models.spec import one_model
+    from recallkit.tracking.charts import track_figures
+    from recallkit.tracking.run import watch
+    from recallkit.tracking.view import print_track, shown_track, track_json
+
+    if asked.reference is None or asked.checkpoints is None:
+        missing = "REFERENCE" if asked.reference is None else "CHECKPOINT"
+        raise UsageError("no model is named", where=missing, remedy="name a reference, then the checkpoints of a run")
+    if asked.until is not None and not asked.watch:
+        raise UsageError("goes with --watch", where="--until", remedy="give --watch as well, or leave it out")
+    run = (
+        one_model(asked.reference),
+        builtin.named_models(asked.checkpoints),
+        path(asked.slices) or builtin.slices(),
+        path(asked.out),
+        asked,
+    )
+    if asked.watch:
+        tables, folder = watch(*run, print_track, force=asked.force, seconds=asked.interval, until=asked.until)
+    else:
+        tables, folder = tracking.track(*run, force=asked.force)
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: None if asked.watch else print_track(tables, folder),
+        json=lambda: track_json(tables, folder),
+        exports=lambda: [(tables, shown_track(tables), folder)],
+        figures=lambda: track_figures(tables),
+    )

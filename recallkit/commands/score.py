@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, checked, command
-from recallkit.declarations import Option, Options, path
+from recallkit.declarations import File, Options, option, path
 from recallkit.errors import UsageError
-from recallkit.options import MANY_DEVICES, AnyModels, Counts, Models, ScoringOptions, Slices, WritingOptions
+from recallkit.options import MANY_DEVICES, AnyModels, ScoringOptions, WritingOptions, counts_option, models_option, slices_option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,27 +31,24 @@ def _share(given: Any) -> tuple[int, int]:
 class Score(ScoringOptions, WritingOptions):
     """Which models score which slices."""
 
-    models: Models = None
+    models: AnyModels | None = models_option()
     _: KW_ONLY
-    slices: Slices = None
+    slices: File | None = slices_option()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreLine(Score):
     """What the command line has besides: one of many jobs, started by a scheduler; in Python, `check_scores` is a function."""
 
-    share: Annotated[
-        tuple[int, int] | None,
-        Option(
-            "Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
-            metavar="K/N",
-            parse=_share,
-            panel=MANY_DEVICES,
-        ),
-    ] = None
-    check: Annotated[
-        bool, Option("Compare a sample with a float64 computation on CPU and print the differences (control models are float64).")
-    ] = False
+    share: tuple[int, int] | None = option(
+        "Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
+        metavar="K/N",
+        parse=_share,
+        panel=MANY_DEVICES,
+    )
+    check: bool = option(
+        "Compare a sample with a float64 computation on CPU and print the differences (control models are float64).", False
+    )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for a share together with what needs all parts."""
@@ -132,8 +129,8 @@ class CheckScores(Options):
 
     models: AnyModels
     _: KW_ONLY
-    slices: Slices = None
-    counts: Counts = None
+    slices: File | None = slices_option()
+    counts: File | None = counts_option()
     trust_remote_code: bool = False
 
 

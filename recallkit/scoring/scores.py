@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 SEQUENCES_PER_PART = config.SEQUENCES_PER_PART
 """Sequences whose scores are a file of their own until all are joined. A divisor of the row group's size."""
 
-_SLICE_AGAIN = "delete it and slice again"
-
 CARRIED_IDS = 2048
 """Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
 
@@ -97,10 +95,8 @@ class SequenceReader:
         found = artifacts.read_manifest(path)["sequences_digest"]
         if digest not in (None, found):
             raise UserError("replaced while it was scored", where=path, remedy="score the new file again")
-        self._path, self._size = path, sequences_per_part
-        with schemas.arrow_errors_as_user_errors(path, _SLICE_AGAIN):
-            self._file = pq.ParquetFile(path)
-            schemas.check_schema(self._file.schema_arrow, "sequences", path, remedy=_SLICE_AGAIN, columns=["tokens"])
+        self._size = sequences_per_part
+        self._file = pq.ParquetFile(path)
         metadata = self._file.metadata
         self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
         self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
@@ -120,9 +116,7 @@ class SequenceReader:
 
     def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
         if self._kept is None or self._kept[0] != group:
-            with schemas.arrow_errors_as_user_errors(self._path, _SLICE_AGAIN):
-                table = self._file.read_row_group(group, columns=["tokens"])
-            self._kept = (group, *group_ids(table))
+            self._kept = (group, *group_ids(self._file.read_row_group(group, columns=["tokens"])))
         return self._kept[1], self._kept[2]
 
 
@@ -256,10 +250,9 @@ def longest_sequence(slices: Path) -> int:
     """The predictions of the longest sequence of a slice directory, from the footer of its labels; 0 if that does not tell."""
     import pyarrow.parquet as pq
 
-    with schemas.arrow_errors_as_user_errors(slices / "tokens.parquet", _SLICE_AGAIN):
-        metadata = pq.read_metadata(slices / "tokens.parquet")
-        place = metadata.schema.to_arrow_schema().get_field_index("position")
-        groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
+    metadata = pq.read_metadata(slices / "tokens.parquet")
+    place = metadata.schema.to_arrow_schema().get_field_index("position")
+    groups = [metadata.row_group(number).column(place).statistics for number in range(metadata.num_row_groups)]
     return max((int(found.max) for found in groups if found is not None and found.has_min_max), default=0)
 
 

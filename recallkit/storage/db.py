@@ -37,13 +37,11 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
     import duckdb
 
     where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
-    has_odd_log = "?" in where
-    settings = _SETTINGS | {"enable_external_access": has_odd_log} | ({} if threads is None else {"threads": threads})
+    if "?" in where:
+        raise UserError("a name with a question mark, which DuckDB does not take", where=path, remedy="give another name")
+    settings = _SETTINGS | ({} if threads is None else {"threads": threads})
     connection = duckdb.connect(where, read_only=read_only, config=settings)
     try:
-        if has_odd_log and read_only:  # DuckDB looks for its log at a path that it does not allow; files that are written are our own
-            connection.execute("SET allowed_paths = [$log]", {"log": ".wal?".join(where.split("?", 1))})
-            connection.execute("SET enable_external_access = false")
         if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
             connection.execute("SET enable_progress_bar = false")  # fails in a notebook without ipywidgets, where there is no bar
         connection.execute("SET lock_configuration = true")
@@ -56,6 +54,7 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
 
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,

@@ -31,18 +31,8 @@ class Column(NamedTuple):
 
     @property
     def family(self) -> str:
-        """What a reader relies on: `text`, `whole` and `real` numbers, `small` ones of any width, `flag`s, `list<TYPE>`."""
-        return _FAMILIES.get(self.type, self.type)
-
-
-_FAMILIES = {
-    "string": "text",
-    "dictionary<string>": "text",
-    "bool": "flag",
-    "int8": "small",
-    **dict.fromkeys(("int32", "int64"), "whole"),
-    **dict.fromkeys(("float32", "float64"), "real"),
-}
+        """`text` or `flag` for Arrow's types of these, else the type."""
+        return {"string": "text", "dictionary<string>": "text", "bool": "flag"}.get(self.type, self.type)
 
 
 def _columns(declared: str) -> dict[str, Column]:
@@ -216,58 +206,22 @@ def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
 
 
-_WORDS = {"text": "text", "whole": "whole numbers", "small": "whole numbers", "real": "numbers", "flag": "true or false"}
-
-
 def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _AGAIN, columns: Iterable[str] | None = None) -> None:
-    """Raises UserError if a table lacks a column of its layout (of `columns`, if given), or one has another type."""
-    for name, column in LAYOUTS[layout].items():
-        if columns is not None and name not in columns:
-            continue
-        places = schema.get_all_field_indices(name)
-        if len(places) != 1:
-            number = f"{len(places)} columns" if places else "no column"
-            raise UserError(f"damaged ({number} {name})", where=path, remedy=remedy)
-        if not _is_of(schema.field(places[0]).type, column):
-            kind, wanted = schema.field(places[0]).type, _WORDS.get(column.family, column.family)
-            raise UserError(f"damaged (column {name} holds {kind}, not {wanted})", where=path, remedy=remedy)
+    """Raises UserError if a table lacks a column of its layout (of `columns`, if given): it was written before there was such a column."""
+    missing = [name for name in LAYOUTS[layout] if name not in schema.names and (columns is None or name in columns)]
+    if missing:
+        raise UserError(f"damaged (no column {missing[0]})", where=path, remedy=remedy)
 
 
-def _is_of(kind: pa.DataType, column: Column) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_null(kind):
-        return column.nullable
-    if column.family.startswith("list"):
-        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and f"list<{kind.value_type}>" == column.family
-    if column.family in ("whole", "small"):  # sums of narrower numbers would overflow
-        return bool(pa.types.is_integer(kind)) and (column.family == "small" or kind.bit_width >= 32)
-    if column.family == "real":
-        return bool(pa.types.is_floating(kind)) and kind.bit_width >= 32
-    if column.family == "flag":
-        return bool(pa.types.is_boolean(kind))
-    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
-
-
-def read_table(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pa.Table:
-    """A small table of ours; with `exact` the layout's columns alone, of exactly its types. Raises UserError if it is another table."""
+def read_frame(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pl.DataFrame:
+    """A small table of ours; with `exact` the layout's columns alone, of exactly its types. Raises UserError if it lacks one."""
+    import polars as pl
     import pyarrow.parquet as pq
 
     with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path) as file:
         check_schema(file.schema_arrow, layout, path, remedy=remedy)
         table = file.read()
-        if exact:
-            schema = arrow_schema(layout)
-            table = table.select(schema.names).cast(schema)
-    return table
-
-
-def read_frame(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pl.DataFrame:
-    """`read_table` as a polars frame."""
-    import polars as pl
-
-    return pl.DataFrame(read_table(path, layout, exact=exact, remedy=remedy))
+    return pl.DataFrame(table.select(list(LAYOUTS[layout])).cast(arrow_schema(layout)) if exact else table)
 
 
 @contextlib.contextmanager

@@ -96,10 +96,10 @@ def is_marked(folder: Path) -> bool:
 
 
 def _list_files(mark: int, files: Iterable[str]) -> None:
-    text = json.dumps({"made_by": "recallkit", "files": [*files, _TEMPORARY]}).encode()
-    if os.pread(mark, len(text) + 1, 0) != text:
-        os.pwrite(mark, text, 0)
-        os.ftruncate(mark, len(text))
+    """Writes a mark. Its length does not depend on the process, so that of two that share the lock neither leaves half of the other's."""
+    text = json.dumps({"made_by": "recallkit", "process": f"{os.getpid():>10}", "files": [*files, _TEMPORARY]}).encode()
+    os.pwrite(mark, text, 0)
+    os.ftruncate(mark, len(text))
 
 
 def _remove_listed(folder: Path) -> None:
@@ -152,7 +152,7 @@ def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> No
 @contextlib.contextmanager
 def _noting(descriptor: int, where: Path) -> Iterator[None]:
     def note() -> None:
-        process = holder(descriptor)
+        process = _holder(descriptor)
         message = f"{where}: waiting for {describe(process)}, which has locked it"
         events.note(message, event="waiting", level="warning", process=process)
 
@@ -166,23 +166,16 @@ def _noting(descriptor: int, where: Path) -> Iterator[None]:
 
 
 def holder_of(folder: Path) -> int | None:
-    """`holder` of a folder's mark."""
+    """The process that locked a folder's mark last, as it wrote there itself; None if that is not known."""
     with contextlib.suppress(OSError), (folder / MARK).open("rb") as mark:
-        return holder(mark.fileno())
+        return _holder(mark.fileno())
     return None
 
 
-def holder(descriptor: int) -> int | None:
-    """The number of the first other process that has a lock of this open file; None if it is not known, as outside Linux."""
-    state = os.fstat(descriptor)
-    place = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
-    try:
-        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
-    except (OSError, ValueError):
-        return None
-    # 3: FLOCK  ADVISORY  WRITE 15982 fe:00:2220795 0 EOF; one that waits has an arrow after its number
-    held = [int(words[4]) for words in lines if len(words) > 5 and words[1] == "FLOCK" and words[5] == place]
-    return next((process for process in held if process > 0 and process != os.getpid()), None)
+def _holder(mark: int) -> int | None:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return int(json.loads(os.pread(mark, 1 << 16, 0))["process"])
+    return None
 
 
 def describe(process: int | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, as_utf8, lacks_resources
 from recallkit.storage import artifacts, unfinished
@@ -229,6 +230,27 @@ def _check_scores(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iter
         found = next((facts[scores] for folder in path.parents if (scores := folder / "scores" / str(name)) in facts), None)
         if found is not None and options is not None and found.get("options") != options.get(model):
             yield path, f"compared with other scores of {model} than {name} has now", "compare again"
+
+
+# ----------------------------------------------------------------------------------------------------------- what is printed
+
+
+def print_verified(found: Verified) -> None:
+    """Findings, errors first."""
+    for finding in found.findings:
+        console.print_indented(f"{finding.kind:<10}  {finding.file}: {finding.problem}", 0)
+        console.print_indented(f"-> {finding.remedy}", 12)
+    console.print_line(summary(found))
+
+
+def summary(found: Verified) -> str:
+    """How much was read, and how many errors and notes there are."""
+    read = f"{console.counted(found.num_files, 'file')}, {found.num_bytes / 1e6:,.1f} MB"
+    errors = sum(finding.is_error for finding in found.findings)
+    notes = len(found.findings) - errors
+    removed = f"{console.counted(found.num_removed, 'leftover')} removed. " if found.num_removed else ""
+    verdict = f"{console.counted(errors, 'error')}" if errors else "everything is as it was written, and fits together"
+    return f"{removed}{read}: {verdict}" + (f", {console.counted(notes, 'note')}." if notes else ".")
 
 
 def to_json(found: Verified) -> dict[str, Any]:

@@ -6,12 +6,11 @@ import inspect
 import json
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import altair as alt
 import polars as pl
@@ -22,7 +21,7 @@ from recallkit import cli
 from recallkit.commands import COMMANDS, PANELS, adapter
 from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.app import as_typer
-from recallkit.declarations import Argument, File, Option, Options, Parameter, amount, names, parameters_of, path
+from recallkit.declarations import File, Options, amount, argument, names, option, parameters_of, path
 from recallkit.display import console
 from recallkit.display.chart_theme import Figure
 from recallkit.errors import UserError
@@ -40,29 +39,29 @@ FIGURE = Figure("orders", "Orders", "A dot.", lambda palette: alt.Chart(alt.Inli
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(Options):
-    size: Annotated[int | str | None, Option("How much.", metavar="N", parse=amount)] = None
-    order: Annotated[int, Option("Which.", least=2, most=5)] = 2
-    most: Annotated[int | None, Option("How many.", least=0, most=MANY)] = None
-    rate: Annotated[float | None, Option("How often.", least=0)] = None
-    pairs: Annotated[int | Sequence[int] | None, Option("Numbers.", least=1, joined=True)] = None
-    rows: Annotated[int | Sequence[int] | None, Option("Rows.", least=0)] = None
+    size: int | str | None = option("How much.", metavar="N", parse=amount)
+    order: int = option("Which.", 2, least=2, most=5)
+    most: int | None = option("How many.", least=0, most=MANY)
+    rate: float | None = option("How often.", least=0)
+    pairs: int | Sequence[int] | None = option("Numbers.", least=1, joined=True)
+    rows: int | Sequence[int] | None = option("Rows.", least=0)
     given: str = "not an option"
 
 
 @dataclass(frozen=True)
 class Toy(Numbers):
-    sources: Annotated[File | Sequence[File] | None, Argument("What to read.", metavar="SOURCE")] = None
+    sources: File | Sequence[File] | None = argument("What to read.", metavar="SOURCE")
     _: KW_ONLY
-    out: Annotated[File | None, Option("Where.", ("-o", "--out"), metavar="DIR", default="here")] = None
-    how: Annotated[Literal["pack", "document"], Option("How.")] = "pack"
-    colour: Annotated[Colour | None, Option("Colour.", ("--paint",))] = None
-    force: Annotated[bool, Option("Again.")] = False
+    out: File | None = option("Where.", flags=("-o", "--out"), metavar="DIR", default="here")
+    how: Literal["pack", "document"] = option("How.", "pack")
+    colour: Colour | None = option("Colour.", flags=("--paint",))
+    force: bool = option("Again.", False)
     given: str = field(default="set by the command", init=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToyLine(Toy):
-    shout: Annotated[bool, Option("Say it loudly.")] = False
+    shout: bool = option("Say it loudly.", False)
 
 
 def declare():
@@ -165,6 +164,13 @@ def test_a_wrong_value_is_one_line_in_both(toy, invoke, words, arguments, told):
     assert invoke(*words) == (2, "", f"recallkit: {words[0]}: {told}\n")
 
 
+def test_amounts_are_read_as_people_write_them():
+    assert [amount(given) for given in ("1250", "1.5b", "16_000", "2k")] == [1250, 1_500_000_000, 16_000, 2000]
+    for wrong in ("", "-3", "0", "1.5", "nan", "1e400"):
+        with pytest.raises(ValueError, match="is no number of tokens"):
+            amount(wrong)
+
+
 def test_numbers_as_words_are_no_numbers_to_python(toy):
     for wrong in ({"order": "3"}, {"order": 2.5}, {"pairs": "4,8"}, {"rate": "2"}):
         with pytest.raises(UserError, match=r"is no (whole )?number"):
@@ -237,19 +243,14 @@ def test_a_group_is_handed_on_as_it_is():
     assert "given" not in parameters_of(Toy)
 
 
-def test_what_is_not_declared_is_left_alone():
-    assert Parameter.declared("x", int, 3) is None
-    assert Parameter.declared("x", Annotated[int, "a note"], 3) is None
-
-
 # --------------------------------------------------------------------------------------------------- the real commands
 
 REAL = typer.main.get_command(cli.app).commands
 
 
 def called_of_packages(name):
-    """What the module of a command calls of the packages below, as `package.function(...)`."""
-    tree = ast.parse(Path(sys.modules[COMMANDS[name]].__file__).read_text(encoding="utf-8"))
+    """What a command's function calls of the packages below, as `package.function(...)`."""
+    tree = ast.parse(inspect.getsource(adapter.DECLARED[name].function))
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     for call in calls:
         if isinstance(call.value, ast.Name) and importlib.util.find_spec(f"recallkit.{call.value.id}"):
@@ -298,6 +299,6 @@ def test_an_example_with_a_wrong_option_would_be_seen(name):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_a_command_is_declared(name):
     """A flag that typer makes up, such as --no-force, would be one that no declaration knows."""
-    declared = {flag for option in adapter.DECLARED[name].parameters for flag in option.flags if not isinstance(option.option, Argument)}
+    declared = {flag for option in adapter.DECLARED[name].parameters for flag in option.flags if not option.option.is_argument}
     known = {flag for option in REAL[name].params for flag in (*option.opts, *option.secondary_opts) if flag.startswith("-")}
     assert known == declared

@@ -332,8 +332,8 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
 def test_the_share_of_control_models_is_what_their_definition_gives(invoke, test_data, tmp_path):
     """On real text: scores by the control models' own formulas in numpy, the labels by their columns, no SQL of ours."""
     corpus = test_data / "corpus"
-    assert invoke("count", corpus / "train-00.jsonl.zst", "-o", tmp_path / "counts.duckdb", "--limit-tokens", 1_500_000)[0] == 0
-    rare = ["--counts", tmp_path / "counts.duckdb", "--max-count", 60, "--limit-tokens", 600_000]
+    assert invoke("count", corpus / "train-00.jsonl.zst", "-o", tmp_path / "counts.duckdb", "--limit-tokens", 500_000)[0] == 0
+    rare = ["--counts", tmp_path / "counts.duckdb", "--max-count", 60, "--limit-tokens", 200_000]
     assert invoke("slice", corpus / "valid.jsonl.zst", *rare, "-o", tmp_path / "slices")[0] == 0
     status, out, _ = invoke("gap", "control:recall", "control:bigram", "--slices", tmp_path / "slices", "--json")
     assert status == 0

@@ -363,7 +363,7 @@ def test_the_page_names_every_function_and_no_other():
 def test_the_builtin_text_is_cut_as_the_zoo_reads_it(said, home):
     """Whatever else is said of it; text of one's own is cut as in the papers."""
     from recallkit import builtin, config
-    from recallkit.commands.slice import Slice
+    from recallkit.commands.text import Slice
 
     assert builtin.resolve_slice_defaults(Slice(None, **said), is_sample=False).seq_len == config.BUILTIN_SEQ_LEN
     assert builtin.resolve_slice_defaults(Slice(("a.jsonl",), **said), is_sample=False).seq_len == config.SEQ_LEN

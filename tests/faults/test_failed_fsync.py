@@ -27,6 +27,7 @@ int fdatasync(int file) { return fsync(file); }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_a_counts_table_that_cannot_be_synced(home, tmp_path):
     (tmp_path / "shim.c").write_text(SHIM)

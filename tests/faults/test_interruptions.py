@@ -36,11 +36,7 @@ def check_stopped(process: BaseProcess, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "number"),
-    [
-        ("slice", signal.SIGTERM),
-        ("count", signal.SIGINT),
-        pytest.param("profile", signal.SIGINT, marks=pytest.mark.slow),
-    ],
+    [("count", signal.SIGINT), *(pytest.param(name, signal.SIGTERM, marks=pytest.mark.slow) for name in ("slice", "profile"))],
 )
 def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage, number):
     def command(name: str) -> list[object]:
@@ -93,8 +89,7 @@ cli.run(sys.argv[3:])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("again", ["line", "exit"])
+@pytest.mark.parametrize(("number", "again"), [(signal.SIGINT, "line"), (signal.SIGTERM, "exit")])
 def test_a_second_interrupt_changes_neither_line_nor_status(number, again):
     """One that arrives when the command has ended: while the line is written, while the interpreter ends."""
     command = [sys.executable, "-c", INTERRUPTED_AGAIN, str(int(number)), again, "gap"]
@@ -115,7 +110,7 @@ def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
     """Also while modules are being imported, where an exception would be lost or leave the import lock taken."""
     shard = write_jsonl(tmp_path / "long.jsonl", made_up_texts(400, 400) * 20)
     command = [sys.executable, "-m", "recallkit", "count", str(shard), "-o", str(tmp_path / "c.duckdb"), "--force"]
-    for seconds in (0.0, 0.2, 0.4):
+    for seconds in (0.0, 0.3):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         while not listens(process) and process.poll() is None:
             time.sleep(0.01)

@@ -50,7 +50,7 @@ def amounts(folder: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name if name in ("slice", "score") else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS])
 def test_what_is_killed_goes_on_to_the_same_bytes(
     start: Callable[..., BaseProcess], command: Callable[[str, Path], list[object]], tmp_path: Path, name: str
 ) -> None:

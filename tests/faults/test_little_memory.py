@@ -107,6 +107,7 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves(score, tmp_path):
     np.testing.assert_allclose(one["nll"], other["nll"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_where_not_one_sequence_fits_a_line_says_so_and_what_was_scored_is_kept(score, tmp_path):
     assert score("whole") == (0, [])
     status, said = score("cut", LittleMemory(1, parts=2))

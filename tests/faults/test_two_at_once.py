@@ -44,7 +44,7 @@ def write_often(folder: str, number: int, seconds: float) -> None:
 
 def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_path, monkeypatch):
     monkeypatch.setattr(schemas, "LAYOUTS", {f"/{field.name}": {} for field in fields(Tables)})
-    writers = [warm.Process(target=write_often, args=(str(tmp_path), number, 4.0)) for number in range(3)]
+    writers = [warm.Process(target=write_often, args=(str(tmp_path), number, 1.5)) for number in range(3)]
     for writer in writers:
         writer.start()
     while not (tmp_path / "d.parquet").exists():
@@ -80,20 +80,18 @@ def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_sl
         read_comparison(tmp_path / "gap")
 
 
-@pytest.mark.parametrize("name", ["count", "slice", "profile", "score"])
-def test_the_second_process_is_told_and_the_first_is_not_disturbed(run_apart, text, small_slices, tmp_path, name):
+@pytest.mark.parametrize("name", ["count", "score"])
+def test_the_second_process_is_told_and_the_first_is_not_disturbed(run, text, small_slices, tmp_path, name):
     shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
     commands = {
         "count": ([text, "-o", tmp_path / "c.duckdb"], tmp_path / "c.duckdb"),
-        "slice": ([text, "-o", tmp_path / "s"], tmp_path / "s" / "sequences.parquet"),
-        "profile": ([text, "-o", tmp_path / "p"], tmp_path / "p" / "slices" / "sequences.parquet"),
         "score": (["control:bigram", "--slices", tmp_path / "slices"], scoring.score_path(tmp_path / "slices", "control:bigram")),
     }
     arguments, target = commands[name]
     with Journal(target, {"first": "of two"}) as first:
         first.commit({"hours": "of work"})
         before = visible(tmp_path)
-        done = run_apart(name, *arguments, "--force")
+        done = run(name, *arguments, "--force")
         assert done.returncode == 1, done.stderr
         assert done.stderr.splitlines()[-1] == (
             f"recallkit: {target}: another recallkit process is writing this (process {os.getpid()}); wait for it, or choose another output"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,76 +43,6 @@ def byte_damage(draw: st.DrawFn) -> Damage:
         else:
             content[:] = junk
         path.write_bytes(content)
-
-    return damage
-
-
-# ----------------------------------------------------------------------------------------------------------------- JSON
-
-WRONG_VALUES: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    1.5,
-    1e308,
-    10**30,
-    "",
-    "x",
-    "\ud800",
-    "\x1b[31m",
-    [],
-    [[]],
-    [None],
-    {},
-    {"": None},
-    ["a", 1, 2],
-]
-
-
-def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The places of a JSON value, itself included."""
-    found = [path]
-    if isinstance(value, dict):
-        for key, item in value.items():
-            found += places_of(item, (*path, key))
-    if isinstance(value, list):
-        for index, item in enumerate(value[:8]):
-            found += places_of(item, (*path, index))
-    return found
-
-
-def changed_at(value: Any, path: tuple[Any, ...], new: Any, *, remove: bool) -> Any:
-    """The value with what stands at `path` replaced, or left out."""
-    if not path:
-        return new
-    copied = dict(value) if isinstance(value, dict) else list(value)
-    if len(path) == 1 and remove:
-        del copied[path[0]]
-    else:
-        copied[path[0]] = changed_at(value[path[0]], path[1:], new, remove=remove)
-    return copied
-
-
-@st.composite
-def json_changes(draw: st.DrawFn) -> Callable[[Any], Any]:
-    """One entry of a JSON value removed, or replaced by a value of another kind or size."""
-    place, remove, new = draw(st.integers(0, 10_000)), draw(st.booleans()), draw(st.sampled_from(WRONG_VALUES))
-
-    def change(value: Any) -> Any:
-        places = places_of(value)
-        return changed_at(value, places[place % len(places)], new, remove=remove)
-
-    return change
-
-
-@st.composite
-def json_damage(draw: st.DrawFn) -> Damage:
-    """A JSON file with one entry removed or replaced."""
-    change = draw(json_changes())
-
-    def damage(path: Path) -> None:
-        path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     return damage
 

@@ -10,9 +10,10 @@ from tests.fuzz.answers import FINISHED, UNFINISHED, answer, check, kill_at, num
 from tests.fuzz.harness import assert_refused, copy_of
 
 FEW = 3
+QUICK = ("slice", "score", "gap", "count")
 
 
-@pytest.mark.parametrize("name", FINISHED)
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FINISHED])
 def test_finished_results_answer_rightly_or_not_at_all(made: Path, name: str) -> None:
     wanted = answer(made, FINISHED[name])
     assert not [found for seed in range(FEW) if (found := check(made, FINISHED[name], seed, wanted))]
@@ -27,6 +28,7 @@ def test_unfinished_work_answers_rightly_or_not_at_all(made: Path, name: str) ->
         assert not [found for seed in range(2 * FEW) if (found := check(folder, UNFINISHED[name], seed, wanted))]
 
 
+@pytest.mark.slow
 def test_a_part_of_unfinished_slices_that_is_missing_or_empty_is_a_line(made: Path) -> None:
     question = UNFINISHED["slice"]
     wanted = answer(made, question)

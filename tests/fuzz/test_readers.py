@@ -70,7 +70,7 @@ SUFFIXES = [".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".txt", ".json", ".
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(damage=byte_damage(), more=byte_damage())
-@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_damaged_shards_are_read_or_refused(tmp_path: Path, suffix: str, damage: Damage, more: Damage) -> None:
     path = good_file(tmp_path / f"shard{suffix}")
     damage(path)
@@ -93,24 +93,18 @@ ODD_COLUMNS = {
 
 
 @pytest.mark.parametrize("kind", ODD_COLUMNS)
-@pytest.mark.parametrize("name", ["text", "meta", "source", "id"])
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_columns_of_every_type(tmp_path: Path, kind: str, name: str, suffix: str) -> None:
+def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
     """A text that is none is a bad record; a source or an id of an odd type is none, or what it is written as."""
-    table = pa.table({"text": pa.array(["a b", "c d"]), name: ODD_COLUMNS[kind]})
-    path = tmp_path / f"odd{suffix}"
-    if suffix == ".parquet":
-        pq.write_table(table, path)
-    else:
-        with pa.OSFile(str(path), "w") as file, pa.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table)
-    found = read(path)
-    is_text = pa.types.is_string(t := ODD_COLUMNS[kind].type) or pa.types.is_large_string(t) or pa.types.is_dictionary(t)
-    if name == "text" and not is_text:
-        assert found == [] or isinstance(found, UserError)
-        assert isinstance(read(path, CorpusOptions()), UserError)
-    elif name != "text":
-        assert found in (["a b", "c d"], []) or isinstance(found, UserError)
+    path, column = tmp_path / "odd.parquet", ODD_COLUMNS[kind]
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_dictionary(column.type)
+    for name in ("text", "meta", "source", "id"):
+        pq.write_table(pa.table({"text": pa.array(["a b", "c d"]), name: column}), path)
+        found = read(path)
+        if name == "text" and not is_text:
+            assert found == [] or isinstance(found, UserError)
+            assert isinstance(read(path, CorpusOptions()), UserError)
+        elif name != "text":
+            assert found in (["a b", "c d"], []) or isinstance(found, UserError)
 
 
 def test_tables_of_odd_shapes(tmp_path: Path) -> None:
@@ -130,22 +124,22 @@ def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
     assert_refused(invoke("report", tmp_path, "--slices", tmp_path))
 
 
-def deep(brackets: str = "[]", times: int = 100_000) -> str:
-    return brackets[0] * times + brackets[1] * times
+def deep(times: int = 100_000) -> str:
+    return "[" * times + "]" * times
 
 
-DEEP_RECORDS = {
-    "in a record": f'{{"text":"a b","meta":{deep()}}}',
-    "in a text of JSON": json.dumps({"text": "a b", "meta": deep()}),
-    "of objects": json.dumps({"text": "a b", "meta": '{"a":' * 100_000 + "}" * 100_000}),
-}
+DEEP_RECORDS = [
+    f'{{"text":"a b","meta":{deep()}}}',
+    json.dumps({"text": "a b", "meta": deep()}),
+    json.dumps({"text": "a b", "meta": '{"a":' * 100_000 + "}" * 100_000}),
+]
 
 
-@pytest.mark.parametrize("kind", DEEP_RECORDS)
-def test_deep_records(tmp_path: Path, kind: str) -> None:
+def test_deep_records(tmp_path: Path) -> None:
     path = tmp_path / "deep.jsonl"
-    path.write_text(DEEP_RECORDS[kind] + '\n{"text":"c d"}\n')
-    assert read(path) in (["a b", "c d"], ["c d"])
+    for record in DEEP_RECORDS:
+        path.write_text(record + '\n{"text":"c d"}\n')
+        assert read(path) in (["a b", "c d"], ["c d"])
 
 
 def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
@@ -164,7 +158,7 @@ def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
         max_leaves=8,
     )
 )
-@settings(max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_json_is_a_document_or_a_bad_record(tmp_path: Path, record: object) -> None:
     path = tmp_path / "any.jsonl"
     path.write_text(json.dumps(record) + '\n{"text":"last"}\n')
@@ -182,7 +176,7 @@ from recallkit.errors import UserError
 from recallkit.text.corpus import CorpusOptions, open_corpus
 from recallkit.text.records import Vocabulary
 try:
-    print(sum(len(d.text) for d in open_corpus([sys.argv[1]], CorpusOptions(skip_bad=sys.argv[2] == "skip")).documents()))
+    print(sum(len(d.text) for d in open_corpus([sys.argv[1]], CorpusOptions()).documents()))
 except UserError as error:
     print(error.line()[:300])
 # The system's record for this program alone: getrusage carries over the peak of the process that started it.
@@ -190,9 +184,9 @@ print(int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0
 """
 
 
-def measured(path: Path, *, skip: bool = False) -> tuple[str, int]:
+def measured(path: Path) -> tuple[str, int]:
     """What a reader said of a file, and the most memory (MB) it took, all of its process."""
-    command = [sys.executable, "-c", MEASURED, str(path), "skip" if skip else "stop"]
+    command = [sys.executable, "-c", MEASURED, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
     said, megabytes = done.stdout.splitlines()
     return said, int(megabytes)
@@ -209,19 +203,12 @@ def bomb(path: Path, block: bytes, megabytes: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("suffix", "megabytes"), [("zst", 10_000), ("gz", 1_000)])
+@pytest.mark.parametrize(("suffix", "megabytes"), [("zst", 2_000), ("gz", 500)])
 def test_a_line_of_gigabytes_is_told_in_constant_memory(tmp_path: Path, suffix: str, megabytes: int) -> None:
     path = bomb(tmp_path / f"bomb.jsonl.{suffix}", bytes(1 << 20), megabytes)
     assert path.stat().st_size < 2_000_000
     said, most = measured(path)
     assert "more than 50,000,000 bytes" in said
-    assert most < 300
-
-
-@pytest.mark.slow
-def test_a_line_of_gigabytes_is_skipped_in_constant_memory(tmp_path: Path) -> None:
-    said, most = measured(bomb(tmp_path / "bomb.jsonl.zst", bytes(1 << 20), 10_000), skip=True)
-    assert said == "0"
     assert most < 300
 
 
@@ -244,6 +231,7 @@ def test_a_parquet_cell_of_gigabytes_is_never_decoded(tmp_path: Path) -> None:
     assert most < 400
 
 
+@pytest.mark.slow
 def test_a_text_that_a_dictionary_repeats_is_decoded_a_few_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "repeated.parquet"
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), pa.array(["x" * 20_000_000]))

@@ -249,7 +249,7 @@ def check_translation(reference: TextTokenizer, other: TextTokenizer, parts: lis
     return slow
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.data())
 def test_a_translation_is_what_a_slow_computation_finds(data):
     names = data.draw(st.sampled_from(WITH_BYTES)), data.draw(st.sampled_from(NAMES))
@@ -258,7 +258,7 @@ def test_a_translation_is_what_a_slow_computation_finds(data):
     check_translation(reference, other, parts, translator(*names).translate(*flat(parts)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.data())
 def test_both_read_the_same_bytes_after_the_context(data):
     references = ["built-in", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
@@ -273,7 +273,7 @@ def test_both_read_the_same_bytes_after_the_context(data):
     assert translation.counts.num_bytes == sum(len(t) for t in read if t is not None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from([name for name in WITH_BYTES if name != "unigram without bytes"]), st.lists(texts, min_size=1, max_size=4))
 def test_the_same_tokenizer_reads_the_same_ids(name, documents):
     tokenizer = made(name)

@@ -128,7 +128,7 @@ def test_scores_without_a_name_are_filed_as_ever_and_found_by_any_name(slices, m
 
 
 def test_no_directory_is_on_a_page(slices, model, run, tmp_path):
-    """Nor in what is printed, exported, or drawn."""
+    """Nor in what is printed or exported."""
     other = shutil.copytree(model, tmp_path / "PRIVATE/other/llama")
     done = run("gap", model, other, f"third={model},dtype=bfloat16", "--slices", slices, "--export", "csv,json,md,tex", "--json")
     assert done.returncode == 0, done.stderr
@@ -137,11 +137,11 @@ def test_no_directory_is_on_a_page(slices, model, run, tmp_path):
     assert {row["model"] for row in found["gap"]} == {"other/llama", "third"}
     assert {row["reference"] for row in found["gap"]} == {"runs/llama"}
     printed = run("gap", model, other, f"third={model},dtype=bfloat16", "--slices", slices)
-    figures = run("report", folder, "--figures", tmp_path / "figures", "-o", tmp_path / "page.html")
-    assert printed.returncode == figures.returncode == 0, printed.stderr + figures.stderr
+    page = run("report", folder, "-o", tmp_path / "page.html")
+    assert printed.returncode == page.returncode == 0, printed.stderr + page.stderr
     exported = [path for path in folder.iterdir() if path.suffix in (".csv", ".json", ".md", ".tex") and path.name != "manifest.json"]
     assert len(exported) > 4
-    texts = {path.name: path.read_text() for path in (*exported, tmp_path / "page.html", *(tmp_path / "figures").glob("*.svg"))}
+    texts = {path.name: path.read_text() for path in (*exported, tmp_path / "page.html")}
     tables = printed.stdout.partition("written to")[0].partition("Tables")[0]
     assert [name for name, text in {**texts, "stdout": tables}.items() if "PRIVATE" in text] == []
     assert "other/llama" in texts["page.html"]

@@ -110,7 +110,8 @@ def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
                 pairs += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is not None]
                 defaults = [ast.unparse(default) for argument, default in pairs if argument.arg == "trust_remote_code"]
             elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "trust_remote_code":
-                defaults = [ast.unparse(node.value) if node.value else "none"]
+                declared = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "option"
+                defaults = [ast.unparse(node.value.args[1] if declared else node.value) if node.value else "none"]
             else:
                 continue
             switches += len(defaults)

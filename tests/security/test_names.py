@@ -17,21 +17,21 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*NAMES, "nul\x00byte", ""], ids=repr)
-def test_a_file_name_stays_in_its_folder(tmp_path, name):
-    slug = file_slug(name)
-    assert slug == Path(slug).name
-    assert slug not in ("", ".", "..")
-    assert len(slug) <= 80
-    assert set(slug) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
-    assert not slug.startswith(("-", "."))
-    places = [
-        scoring.score_path(tmp_path, name),
-        stock_tasks.metrics_path(tmp_path, name, name),
-        mqar.files_of(tmp_path, name, 64, 8).queries,
-        recall.documents_path(tmp_path, name, "swde-v0"),
-    ]
-    assert all(tmp_path in place.resolve().parents for place in places)
+def test_a_file_name_stays_in_its_folder(tmp_path):
+    for name in (*NAMES, "nul\x00byte", ""):
+        slug = file_slug(name)
+        assert slug == Path(slug).name
+        assert slug not in ("", ".", "..")
+        assert len(slug) <= 80
+        assert set(slug) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+        assert not slug.startswith(("-", "."))
+        places = [
+            scoring.score_path(tmp_path, name),
+            stock_tasks.metrics_path(tmp_path, name, name),
+            mqar.files_of(tmp_path, name, 64, 8).queries,
+            recall.documents_path(tmp_path, name, "swde-v0"),
+        ]
+        assert all(tmp_path in place.resolve().parents for place in places)
 
 
 def test_different_names_have_different_files():
@@ -39,8 +39,7 @@ def test_different_names_have_different_files():
     assert len({file_slug(name) for name in names}) == len(names)
 
 
-PATHS = ["../../x", "/etc/passwd", "zoo:../x", "control:../x", "x" * 300, "a\x1b[31m/b"]
-CASES = [*(("score", name) for name in PATHS), *((command, name) for command in ("gap", "eval-recall", "mqar") for name in PATHS[::4])]
+CASES = [("score", "../../x"), ("score", "zoo:../x"), ("gap", "/etc/passwd"), ("eval-recall", "x" * 300), ("mqar", "a\x1b[31m/b")]
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)

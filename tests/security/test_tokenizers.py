@@ -82,7 +82,7 @@ def test_every_way_into_native_code_is_watched(tmp_path, monkeypatch, way):
 
 def test_a_command_ends_with_one_line(start, small_slices, tmp_path):
     tokenizer = written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))
-    shard = write_jsonl(tmp_path / "hard.jsonl", [HARD * 2000])
+    shard = write_jsonl(tmp_path / "hard.jsonl", [HARD * 400])
     process = start("count", shard, "--tokenizer", tokenizer, "-o", tmp_path / "c.duckdb", prepared=short_limit)
     process.join(120)
     assert process.exitcode == 1

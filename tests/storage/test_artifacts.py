@@ -95,22 +95,6 @@ def test_a_sampled_digest_sees_the_length_and_both_ends(tmp_path):
     assert len(seen) == 4
 
 
-def test_error_lines_are_one_printable_line():
-    line = UserError("bad\nthing \x1b[31m", where="a\x07b", remedy="do\tthis").line()
-    assert line == "a\\x07b: bad thing \\x1b[31m; do this"
-
-
-@pytest.mark.parametrize(("text", "amount"), [("1250", 1250), ("10M", 10**7), ("1.5b", 1_500_000_000), ("16_000", 16_000), ("2k", 2000)])
-def test_amounts_are_read_as_people_write_them(text, amount):
-    assert config.parse_amount(text) == amount
-
-
-@pytest.mark.parametrize("text", ["", "x", "-3", "0", "1.5", "nan", "1e400"])
-def test_amounts_that_are_none(text):
-    with pytest.raises(ValueError):
-        config.parse_amount(text)
-
-
 def test_a_journal_goes_on_and_ends(tmp_path):
     target = tmp_path / "out"
     with Journal(target, {"a": 1}) as journal:

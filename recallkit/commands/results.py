@@ -1,40 +1,134 @@
-"""`tokens`: one sequence as text; and for Python the table of all tokens."""
+"""Results for people to look at: `report`, `tokens`, `verify`; for Python their figures, and the table of all tokens."""
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from recallkit.commands.adapter import Outcome, command
-from recallkit.declarations import Argument, File, Option, Options, path
+from recallkit.declarations import File, Options, argument, option, path
 from recallkit.errors import UserError
-from recallkit.options import Slices
+from recallkit.options import ReportOptions, out_option, slices_option
 from recallkit.report.token_view import ShownSequence, Which
 
 if TYPE_CHECKING:
     import polars as pl
+    from altair.typing import ChartType
 
     from recallkit.attribution.comparison import Comparison
+    from recallkit.display.chart_theme import Figure
+    from recallkit.display.notebook import Shown
+    from recallkit.report.write import Report
+    from recallkit.verification.run import Verified
+
+
+@dataclass(frozen=True)
+class WriteReport(ReportOptions):
+    """Which results a page shows."""
+
+    folder: File | None = argument(
+        "What `gap`, `eval-recall`, `mqar` or `profile` wrote, a slice directory, or a folder above them; the built-in comparison if none.",
+        metavar="DIR",
+    )
+    out: File | None = out_option("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE")
+    _: KW_ONLY
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportLine(WriteReport):
+    """What the command line has besides: Python has the page's path, and webbrowser."""
+
+    open_page: bool = option("Open the page in a browser.", False, flags=("--open",))
+
+
+@command(
+    "report",
+    WriteReport,
+    examples=(
+        "recallkit report slices --open",
+        "recallkit report slices --with evals --figures figures -o report.html",
+    ),
+)
+def write_report(asked: ReportLine) -> Outcome[Path]:
+    """Write one HTML page: the gap and what it is made of, figures, and the text token by token. It needs no network; text is in it.
+
+    Returns the page.
+    """
+    from recallkit import builtin
+    from recallkit.report import write
+    from recallkit.storage.timings import Timings
+
+    timings, target = Timings(), path(asked.out)
+    compared = path(asked.folder) or builtin.comparison(path(asked.slices))
+    if asked.folder is None and asked.slices is None and target is None:
+        target = builtin.page()
+    with timings.stage("writing the page") as stage:
+        written = write.write_report(compared, target, asked)
+        stage.amounts["bytes"] = written.num_bytes
+    if asked.open_page:
+        _open(written.page)
+    return Outcome(
+        value=lambda: written.page,
+        show=lambda: _print_report(written),
+        json=lambda: {**written.to_json(), "timings": timings.to_json()},
+    )
+
+
+def _print_report(written: "Report") -> None:
+    """Prints where the page is, what it contains, and where the figures are."""
+    from recallkit.display import console
+    from recallkit.display.console import print_files
+
+    excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
+    console.print_page(written.page)
+    console.print_line(f"{written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser, or with --open")
+    print_files(written.pictures)
+
+
+def _open(page: Path) -> None:
+    """Opens a page in the user's browser ($BROWSER, or the system's); a note if there is none."""
+    import webbrowser
+
+    from recallkit.display import console
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        console.note(f"no browser was found: open {page}")
+
+
+def figures(of: Union[File, "Shown"]) -> "dict[str, ChartType]":
+    """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
+
+    `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote.
+    """
+    from recallkit.display.notebook import Shown, charts
+
+    return charts(of.figures() if isinstance(of, Shown) else _figures(of))
+
+
+def _figures(of: File) -> "list[Figure]":
+    from recallkit.attribution.charts import figures as gap_figures
+    from recallkit.attribution.comparison import read_comparison
+    from recallkit.report.found import find_results
+    from recallkit.report.sections import OTHERS
+
+    found = find_results(path(of))
+    compared = gap_figures(read_comparison(found["gap"])) if "gap" in found else []
+    return [*compared, *(figure for kind, place in found.items() if kind != "gap" for figure in OTHERS[kind](place)[1])]
 
 
 @dataclass(frozen=True)
 class ShowTokens(Options):
     """Which sequence is shown, and with which models."""
 
-    folder: Annotated[
-        File | None,
-        Argument("The folder of a comparison (`recallkit gap`), or a slice directory; the built-in one if not given.", metavar="DIR"),
-    ] = None
+    folder: File | None = argument(
+        "The folder of a comparison (`recallkit gap`), or a slice directory; the built-in one if not given.", metavar="DIR"
+    )
     _: KW_ONLY
-    sequence: Annotated[int | None, Option("Number of the sequence, from 0; the one where the models differ most if not given.")] = None
-    model: Annotated[
-        str | None, Option("The model; that of the comparison which is farthest behind on AR hits if not given.", metavar="NAME")
-    ] = None
-    reference: Annotated[str | None, Option("The model beside it; the comparison's reference if not given.", metavar="NAME")] = None
-    slices: Slices = None
-    which: Annotated[
-        Which | None, Option("The tokens that are listed, and alone are marked in the text.", ("--filter",), default="ar_hit")
-    ] = None
+    sequence: int | None = option("Number of the sequence, from 0; the one where the models differ most if not given.")
+    model: str | None = option("The model; that of the comparison which is farthest behind on AR hits if not given.", metavar="NAME")
+    reference: str | None = option("The model beside it; the comparison's reference if not given.", metavar="NAME")
+    slices: File | None = slices_option()
+    which: Which | None = option("The tokens that are listed, and alone are marked in the text.", flags=("--filter",), default="ar_hit")
 
 
 @command(
@@ -189,3 +283,31 @@ def token_texts(slices: File | None = None) -> "pl.DataFrame":
     tokenizer = load_slices_tokenizer(folder, artifacts.read_manifest(folder / "tokens.parquet")["tokenizer"])
     texts = profiling.token_texts(tokenizer)
     return pl.DataFrame({"token": range(len(texts)), "text": texts}, schema={"token": pl.Int32, "text": pl.String})
+
+
+@dataclass(frozen=True)
+class Verify(Options):
+    """Which results are checked."""
+
+    folder: File = argument("A directory of results; the directories in it are read too.", MISSING, metavar="DIR")
+    _: KW_ONLY
+    clean: bool = option("First remove what killed runs left: temporary files, parts of complete results.", False)
+
+
+@command("verify", Verify, examples=("recallkit verify slices", "recallkit verify . --clean", "recallkit verify slices --json"))
+def verify(asked: Verify) -> Outcome["Verified"]:
+    """Check that results are as they were written and fit together: every digest, id, number of rows and reference.
+
+    The exit status is 1 if one is damaged or does not fit; unfinished work and leftovers are only reported.
+    """
+    from recallkit.verification.run import print_verified, to_json
+    from recallkit.verification.run import verify as verify_folder
+
+    found = verify_folder(Path(asked.folder), clean=asked.clean)
+    problem = f"{asked.folder} has results that are damaged or do not fit together; the remedy is given with each"
+    return Outcome(
+        value=lambda: found,
+        show=lambda: print_verified(found),
+        json=lambda: to_json(found),
+        failure=None if found.is_sound else problem,
+    )

@@ -1,0 +1,132 @@
+"""Is it recall? `intervene`: what models lose where the earlier occurrences of a bigram are changed; `ablate`: without a mixer."""
+
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import File, argument, option, path
+from recallkit.errors import UsageError
+from recallkit.options import (
+    MODEL_SYNTAX,
+    AnyModel,
+    AnyModels,
+    ComparisonOptions,
+    InterventionOptions,
+    ScoringOptions,
+    WritingOptions,
+    models_option,
+    out_option,
+    slices_option,
+)
+
+if TYPE_CHECKING:
+    from recallkit.ablation.tables import AblationTables
+    from recallkit.intervening.tables import InterveneTables
+
+
+@dataclass(frozen=True)
+class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
+    """Which models are asked, and about what."""
+
+    models: AnyModels | None = models_option()
+    _: KW_ONLY
+    slices: File | None = slices_option()
+    out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
+
+
+@command(
+    "intervene",
+    Intervene,
+    examples=(
+        "recallkit intervene zoo:attention zoo:mamba --samples 200",
+        "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
+    ),
+    exports=True,
+)
+def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
+    """Measure what models recall: the nats they lose where the earlier occurrences of a bigram are replaced, less a placebo's; resumes.
+
+    The first model is the reference: beside the share of each other model's gap that lies in AR hits, the share that is recall.
+    Columns: see `InterveneTables`.
+    """
+    from recallkit import builtin, intervening
+    from recallkit.options import BUILTIN_SAMPLES
+
+    folder = path(asked.slices) or builtin.slices()
+    compared = builtin.named_models(asked.models)
+    if asked.models is None:
+        asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
+    target = path(asked.out) or intervening.intervention_path(folder, compared, asked)
+    return outcome_of(intervening.intervene(compared, folder, target, asked, asked), target)
+
+
+def outcome_of(tables: "InterveneTables", folder: Path) -> Outcome["InterveneTables"]:
+    """The result in `folder` in every form."""
+    from recallkit.intervening.charts import intervene_figures
+    from recallkit.intervening.view import intervene_json, print_intervene, shown_intervene
+
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_intervene(tables, folder),
+        json=lambda: intervene_json(tables, folder),
+        exports=lambda: [(tables, shown_intervene(tables, folder), folder)],
+        figures=lambda: intervene_figures(tables),
+    )
+
+
+_MODEL = "zoo:hybrid"
+
+
+@dataclass(frozen=True)
+class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
+    """Which mixers of which model are replaced, and by what."""
+
+    model: AnyModel | None = argument(f"The model, {MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")
+    _: KW_ONLY
+    slices: File | None = slices_option()
+    mixers: str = option(
+        "Sets of mixers, joined with commas: layers (0,3,5), kinds (attention), or several at once (0+3); each: every one by itself "
+        "and every kind as a whole.",
+        "each",
+        metavar="SETS",
+    )
+    by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
+
+
+@command(
+    "ablate",
+    Ablate,
+    examples=(
+        "recallkit ablate zoo:hybrid --mixers each --figures figures",
+        "recallkit ablate path/to/model --slices slices -o ablation",
+    ),
+    exports=True,
+)
+def ablate(asked: Ablate) -> Outcome["AblationTables"]:
+    """Replace the outputs of a model's mixers, one by one and by kind, and measure what AR hits and other tokens lose: which layers recall.
+
+    Scores the model as it is and without each set of mixers, as far as that is not done yet. The tables are also written to `out`.
+    Columns: see `AblationTables`.
+    """
+    from recallkit import ablation, builtin
+    from recallkit.ablation.charts import ablation_figures
+    from recallkit.ablation.view import ablation_json, ablation_tables, print_ablation
+    from recallkit.models.spec import one_model
+    from recallkit.storage import artifacts
+
+    sets = [name.strip() for name in asked.mixers.split(",") if name.strip()]
+    if not sets:
+        raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
+    model, folder = one_model(_MODEL if asked.model is None else asked.model), path(asked.slices) or builtin.slices()
+    target = path(asked.out) or ablation.ablation_path(folder, model, sets, asked.by, clean=asked.clean)
+    question: dict[str, Any] = {"asked": sets, "by": asked.by, "cluster": asked.cluster, "clean": asked.clean}
+    tables = ablation.ablate(model, folder, target, asked, force=asked.force, **question)
+    manifest = artifacts.read_manifest(target / "ablation.parquet")
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_ablation(tables, manifest, target),
+        json=lambda: ablation_json(tables, manifest, target),
+        exports=lambda: [(tables, ablation_tables(tables, manifest), target)],
+        figures=lambda: ablation_figures(tables),
+    )

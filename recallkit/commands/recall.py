@@ -1,0 +1,330 @@
+"""Recall tasks: `eval-recall` and lm-eval's own tasks, `build-rows`, `mqar`, `train-mqar`."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from recallkit import config
+from recallkit.commands.adapter import Outcome, checked, command
+from recallkit.declarations import File, argument, names, numbers, option, path, text
+from recallkit.errors import UsageError
+from recallkit.options import (
+    MANY_DEVICES,
+    MODEL_SYNTAX,
+    AnyModels,
+    EvaluationOptions,
+    ForceOptions,
+    LogOptions,
+    MqarOptions,
+    RecallOptions,
+    WritingOptions,
+    device_option,
+    out_option,
+    tokenizer_option,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recallkit.mqar.tables import MqarTables
+    from recallkit.recall.rows import BuiltRows
+    from recallkit.recall.tables import RecallTables
+    from recallkit.training.tables import TradeoffTables
+
+
+_models = partial(
+    argument,
+    f"Models to evaluate (see `recallkit models`), {MODEL_SYNTAX}; the reference first; control models if none.",
+    metavar="MODEL",
+)
+_out = partial(out_option, default="evals; a folder in the cache without MODEL and --data")
+_shots = partial(
+    option, "Examples before each question of lm-eval's tasks.", metavar="NUMBER", least=0, most=1000, default="as each task says"
+)
+
+
+@dataclass(frozen=True)
+class EvalRecall(RecallOptions, LogOptions):
+    """Which models are asked, and in which tasks."""
+
+    models: AnyModels | None = _models()
+    _: KW_ONLY
+    tasks: str | Sequence[str] | None = option(
+        "Tasks, joined with commas (see `recallkit tasks`).",
+        metavar="NAMES",
+        default="those that --data contains, else metadata",
+        joined=True,
+    )
+    out: File | None = _out()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRecallLine(EvalRecall):
+    """What the command line has besides: in Python, `eval_stock` is a function."""
+
+    lm_eval_task: str | Sequence[str] | None = option(
+        "Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.", metavar="NAME"
+    )
+    shots: int | None = _shots()
+
+
+@command(
+    "eval-recall",
+    EvalRecall,
+    examples=(
+        "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
+        "recallkit eval-recall path/to/model --data rows.jsonl --prompt twice",
+    ),
+    exports=True,
+)
+def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
+    """Evaluate recall from real documents: SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, or METADATA of packages; accuracy and answer NLL; resumes.
+
+    The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
+    """
+    from recallkit import builtin, recall
+    from recallkit.recall.charts import figures
+    from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
+    from recallkit.recall.tasks import expand_groups, tasks_of
+    from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
+
+    is_stock_alone = asked.lm_eval_task is not None and asked.tasks is None
+    named = [] if is_stock_alone else tasks_of(path(asked.data)) if asked.tasks is None else expand_groups(task_names(asked.tasks))
+    stock = lm_eval_names([*names(asked.lm_eval_task), *(name for name in named if name in SETS)])
+    tasks = [name for name in named if name not in SETS]
+    compared = builtin.named_models(asked.models, builtin.LIKELIHOOD_MODELS if stock else builtin.RECALL_MODELS)
+    folder = builtin.results_folder("evals", path(asked.out), is_builtin=asked.models is None and asked.data is None)
+    own_plan = recall.plan_recall(compared, tasks, folder, asked) if tasks else None
+    if asked.shots is not None and not stock:
+        raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
+    stock_plan = plan_stock(compared, stock, folder, asked, shots=asked.shots) if stock else None
+    recalled = own_plan.run() if own_plan else None
+    metrics = stock_plan.run() if stock_plan else None
+
+    def show() -> None:
+        if recalled is not None:
+            print_recall(*recalled, folder)
+        if metrics is not None:
+            print_metrics(metrics, folder)
+
+    def exports() -> list[Any]:
+        of_recall = [] if recalled is None else [(recalled[0], recall_tables(recalled[0]), recalled[1])]
+        return of_recall + ([] if metrics is None else [({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)])
+
+    def json() -> dict[str, Any]:
+        found = {**(recall_json(*recalled) if recalled else {}), **({} if metrics is None else {"metrics": metrics.to_dicts()})}
+        return {"out": str(folder), **found}
+
+    def value() -> "RecallTables":
+        if recalled is None:
+            raise UsageError("tasks of lm-eval have metrics of their own", where="tasks", remedy="ask eval_stock for them")
+        return recalled[0]
+
+    return Outcome(value=value, show=show, json=json, exports=exports, figures=lambda: [] if recalled is None else figures(recalled[0]))
+
+
+@dataclass(frozen=True)
+class EvalStock(EvaluationOptions):
+    """Which models are asked, and in which tasks of lm-eval."""
+
+    tasks: str | Sequence[str]
+    models: AnyModels | None = _models()
+    _: KW_ONLY
+    shots: int | None = _shots()
+    out: File | None = _out()
+
+
+@checked(EvalStock)
+def eval_stock(asked: EvalStock) -> "pl.DataFrame":
+    """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense`, `superglue` for those of Based; `eval-recall --lm-eval-task`.
+
+    Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, shots, num_documents; and for
+    each whole set of tasks its average, by task and then across tasks.
+    """
+    from recallkit import builtin
+    from recallkit.recall.stock_tasks import lm_eval_names, plan_stock, task_names
+
+    named = lm_eval_names(task_names(asked.tasks))
+    folder = builtin.results_folder("evals", path(asked.out), is_builtin=asked.models is None)
+    return plan_stock(builtin.named_models(asked.models, builtin.LIKELIHOOD_MODELS), named, folder, asked, shots=asked.shots).run()
+
+
+@dataclass(frozen=True)
+class BuildRows(ForceOptions):
+    """Of which documents rows are made, and how."""
+
+    documents: File = argument("Documents with text and pairs: JSON Lines, JSON or Parquet.", MISSING, metavar="FILE")
+    out: File = out_option("The JSON Lines file to write.", value=MISSING, metavar="FILE")
+    _: KW_ONLY
+    tokenizer: File | None = tokenizer_option()
+    chunk_tokens: int = option("Tokens of a chunk, as many as Based's.", config.CHUNK_TOKENS, least=1, most=1 << 20)
+
+
+@command(
+    "build-rows",
+    BuildRows,
+    examples=(
+        "recallkit build-rows filings.jsonl -o fda.jsonl --tokenizer gpt2.json",
+        "recallkit eval-recall path/to/model --data fda.jsonl",
+    ),
+)
+def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
+    """Build rows for `eval-recall --data` from documents with known pairs, as SWDE and FDA were: a prompt for each pair in each chunk.
+
+    A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; for each pair whose value a chunk contains there is a row.
+    """
+    from recallkit.recall.rows import build_rows as build
+    from recallkit.recall.view import built_json, print_built
+
+    built = build(
+        path(asked.documents), path(asked.out), tokenizer=text(asked.tokenizer), chunk_tokens=asked.chunk_tokens, force=asked.force
+    )
+    return Outcome(value=lambda: built, show=lambda: print_built(built), json=lambda: built_json(built))
+
+
+@dataclass(frozen=True)
+class Mqar(MqarOptions, LogOptions):
+    """Which models are asked."""
+
+    models: AnyModels | None = argument(
+        f"Models to ask (see `recallkit models`), {MODEL_SYNTAX}; the reference first; the trained ones of the zoo if none.",
+        metavar="MODEL",
+    )
+    _: KW_ONLY
+    out: File | None = out_option(default="mqar; a folder in the cache without MODEL")
+
+
+@command(
+    "mqar",
+    Mqar,
+    examples=(
+        "recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures",
+        "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
+    ),
+    exports=True,
+)
+def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
+    """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.
+
+    The first model is the reference. Columns: see `MqarTables`.
+    """
+    from recallkit import builtin
+    from recallkit.mqar.charts import mqar_figures
+    from recallkit.mqar.run import plan_mqar, with_usual_size
+    from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
+
+    folder = builtin.results_folder("mqar", path(asked.out), is_builtin=asked.models is None)
+    sized = with_usual_size(asked, is_zoo=asked.models is None)
+    tables, compared = plan_mqar(builtin.named_models(asked.models), numbers(sized.pairs), folder, sized).run()
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_mqar(tables, compared, folder),
+        json=lambda: {"out": str(folder), **mqar_json(tables, compared)},
+        exports=lambda: [(tables, shown_mqar(tables), compared)],
+        figures=lambda: mqar_figures(tables.mqar, tables.by_distance),
+    )
+
+
+_AS_PRESET = "as in the preset"
+Whole = int | Sequence[int] | None
+
+
+_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True)
+_names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True)
+_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMqar(WritingOptions):
+    """Which models are trained, and on what."""
+
+    preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
+        "The sweep: a small one for a CPU, or that of a paper's figure, for a GPU (docs/train-mqar.md).", "cpu"
+    )
+    mixers: str | Sequence[str] | None = _names("Lines of the preset, or any mixers (see `recallkit models --describe`).")
+    widths: Whole = _sizes("Widths of the models.")
+    feature_dims: Whole = _sizes("Dimensions of linear attention's queries and keys.")
+    feature_maps: str | Sequence[str] | None = _names("Feature maps of linear attention: taylor, elu, relu ...")
+    windows: Whole = _sizes("Windows of sliding and blocked attention, ids.")
+    state_sizes: Whole = _sizes("Sizes of the state per channel: Mamba, H3, S4D ...")
+    convolutions: str | Sequence[str] | None = _names(
+        "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
+    )
+    learning_rates: float | Sequence[float] | None = option(
+        "All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True
+    )
+    seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST)
+    pairs: Whole = _sizes("Numbers of pairs in training, of each equally many sequences.")
+    test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
+    test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
+    examples: int | None = _number("Training sequences.")
+    test_examples: int | None = _number("Test sequences.")
+    vocab: int | None = _number("Ids of the vocabulary, half of them values.", most=1 << 20)
+    power: float = option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.", 0.1, least=0, most=10)
+    steps: int | None = _number("Steps of a run that does not end early.")
+    batch: int | None = _number("Sequences a step.")
+    layers: int | None = _number("Layers of a model.", most=64)
+    no_mlp: bool = option("Mixers alone, as in Zoology's code; else each layer has an MLP, as in its E.2.", False)
+    stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1)
+    seed: int = option("Decides examples, weights and their order.", 0, least=0, most=1 << 19)
+    out: File = out_option(value="train-mqar")
+    device: str = device_option()
+    workers: int = option(
+        "Processes that share the runs, one per GPU in turn. The bytes are the same.", 1, least=1, most=1024, panel=MANY_DEVICES
+    )
+
+
+@command(
+    "train-mqar",
+    TrainMqar,
+    examples=(
+        "recallkit train-mqar --figures figures",
+        "recallkit train-mqar --mixers attention,mamba --seq-len 64 --pairs 4,8 --widths 32,64 -o mamba",
+    ),
+    exports=True,
+)
+def train_mqar(asked: TrainMqar) -> Outcome["TradeoffTables"]:
+    """Train small models on multi-query associative recall, at several learning rates: accuracy against bytes of state; resumes run by run.
+
+    Columns: see `TradeoffTables`.
+    """
+    from recallkit.training.charts import tradeoff_figures
+    from recallkit.training.presets import Choices
+    from recallkit.training.sweep import plan_sweep
+    from recallkit.training.view import print_tradeoff, shown_tradeoff, tradeoff_json
+
+    rates = asked.learning_rates
+    choices = Choices(
+        mixers=names(asked.mixers),
+        widths=numbers(asked.widths),
+        feature_dims=numbers(asked.feature_dims),
+        feature_maps=names(asked.feature_maps),
+        windows=numbers(asked.windows),
+        state_sizes=numbers(asked.state_sizes),
+        convolutions=names(asked.convolutions),
+        learning_rates=[] if rates is None else [rates] if isinstance(rates, int | float) else rates,
+        length=asked.seq_len,
+        pairs=numbers(asked.pairs),
+        test_length=asked.test_seq_len,
+        test_pairs=numbers(asked.test_pairs),
+        examples=asked.examples,
+        test_examples=asked.test_examples,
+        vocab=asked.vocab,
+        steps=asked.steps,
+        batch=asked.batch,
+        layers=asked.layers,
+        mlp=not asked.no_mlp,
+        power=asked.power,
+        seed=asked.seed,
+        stop_above=asked.stop_above,
+    )
+    planned = plan_sweep(asked.preset, choices, path(asked.out))
+    tables, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_tradeoff(tables, folder),
+        json=lambda: tradeoff_json(tables, folder),
+        exports=lambda: [(tables, shown_tradeoff(tables), folder)],
+        figures=lambda: tradeoff_figures(tables),
+    )

@@ -1,0 +1,239 @@
+"""Text, counted and labelled: `count`, `slice`, `profile`, and the counts as tables for Python."""
+
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit import config
+from recallkit.commands.adapter import Outcome, checked, command
+from recallkit.declarations import File, Options, amount, option, path
+from recallkit.errors import UsageError
+from recallkit.options import (
+    CountingOptions,
+    ForceOptions,
+    LabelledTextOptions,
+    LabelOptions,
+    ProfileOptions,
+    TextOptions,
+    WritingOptions,
+    counts_option,
+    out_option,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from recallkit.profiling.tables import ProfileTables
+
+
+@dataclass(frozen=True)
+class Count(TextOptions, CountingOptions, ForceOptions):
+    """Which text is counted, or which counts are taken over."""
+
+    default_split: str = field(default="train", init=False)
+    out: File | None = out_option("The DuckDB file to write.", default="counts.duckdb", metavar="FILE")
+    _: KW_ONLY
+    only: File | None = option("Keep only the bigrams that this slice directory contains.", metavar="DIR")
+    import_file: File | None = option(
+        "Make the table of a Parquet or CSV file with columns first, second, count, or of the ids of an index: "
+        "tokengrams (.bin with .idx) or infini-gram (a directory). An index needs --tokenizer.",
+        flags=("--import",),
+        metavar="PATH",
+    )
+    training_tokens: int | str | None = option(
+        "With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=amount
+    )
+    export: File | None = option("Also write the bigrams to this Parquet file.", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for a text and counts to import."""
+        super().__post_init__()
+        if self.import_file is not None and (self.sources is not None or self.texts is not None):
+            raise UsageError("SOURCE and --import", where="count", remedy="give one of them")
+
+
+@command(
+    "count",
+    Count,
+    examples=(
+        "recallkit count 'train/*.jsonl.zst' --limit-tokens 10M -o counts.duckdb",
+        "recallkit count 'train/*.parquet' --tokenizer gpt2.json --workers 8 -o counts.duckdb",
+    ),
+)
+def count(asked: Count) -> Outcome["pl.DataFrame"]:
+    """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
+
+    From Python `texts`, a list of strings, of mappings with text and source, or a `datasets.Dataset`, may take the place of `sources`.
+
+    Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
+    """
+    from recallkit import builtin, counting
+    from recallkit.counting.view import counts_json, print_counts
+
+    if asked.import_file is not None:
+        file = path(asked.out) or Path("counts.duckdb")
+        meta = counting.import_counts(
+            path(asked.import_file),
+            file,
+            tokenizer=asked.tokenizer_name,
+            end_token=asked.end_token,
+            num_tokens=amount(asked.training_tokens),
+            boundary=asked.boundary,
+            force=asked.force,
+        )
+    else:
+        is_builtin = asked.is_usual(TextOptions) and asked.only is None
+        file = builtin.results_folder("counts.duckdb", path(asked.out), is_builtin=is_builtin)
+        text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
+        meta = counting.count(text, file, only=path(asked.only), force=asked.force, options=asked)
+    if asked.export is not None:
+        counting.export_counts(file, path(asked.export), force=asked.force)
+    return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))
+
+
+def _row(file: Path, meta: dict[str, Any]) -> "pl.DataFrame":
+    import polars as pl
+
+    numbers = {name: meta.get(name) for name in ("num_tokens", "num_documents", "num_bigrams")}
+    told = {"boundary": meta.get("boundary"), "tokenizer": (meta.get("tokenizer") or {}).get("name"), "only": meta.get("only")}
+    schema = {"path": pl.String, "id": pl.String, **dict.fromkeys(numbers, pl.Int64), **dict.fromkeys(told, pl.String)}
+    return pl.DataFrame([{"path": str(file), "id": meta["id"], **numbers, **told}], schema=schema)
+
+
+def zoo_counts() -> Path:
+    """The counts of the 3 million tokens that the zoo's models were trained on, made in the cache folder if they do not exist.
+
+    Use them as `counts` to slice text other than the built-in one for models of the zoo.
+    """
+    from recallkit import builtin
+
+    return builtin.counts()
+
+
+@dataclass(frozen=True)
+class Bigrams(Options):
+    """Which bigrams are read."""
+
+    counts: File | None = counts_option()
+    _: KW_ONLY
+    limit: int | None = option("The most frequent ones only.", least=1, most=config.MOST)
+
+
+@checked(Bigrams)
+def bigrams(asked: Bigrams) -> "pl.DataFrame":
+    """The `limit` most frequent bigrams of a counts table, the most frequent first; without `counts` those of the zoo's training.
+
+    Columns: first, second (ids), count (in training). Reads the table into memory, 16 bytes per bigram.
+    """
+    import polars as pl
+
+    from recallkit.counting.table import open_counts
+
+    table = open_counts(path(asked.counts) or zoo_counts())
+    keys = pl.Series("key", table.keys)
+    ids = {"first": (keys // (1 << 32)).cast(pl.Int32), "second": (keys % (1 << 32)).cast(pl.Int32)}
+    frame = pl.DataFrame({**ids, "count": pl.Series(table.counts).cast(pl.Int64)})
+    return frame.sort("count", "first", "second", descending=[True, False, False]).head(asked.limit or len(frame))
+
+
+@dataclass(frozen=True)
+class Slice(LabelledTextOptions, WritingOptions):
+    """Which text is labelled, and how."""
+
+    out: File | None = out_option(default="slices")
+    _: KW_ONLY
+
+
+@command(
+    "slice",
+    Slice,
+    examples=(
+        "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
+        "recallkit slice 'valid/*.parquet' --tokenizer gpt2.json --counts counts.duckdb --seq-len 1024 --limit-tokens 16M -o slices",
+    ),
+    exports=True,
+)
+def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
+    """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?
+
+    An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
+    most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to
+    resolve it, 5 occurrences; which, is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
+    it reads the built-in text with the counts of the zoo's training. From Python `texts`, a list of strings, of mappings with text and
+    source, or a `datasets.Dataset`, may take their place.
+
+    Returns one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
+    row's tokens; the last two null without counts). The labels themselves: `tokens`.
+    """
+    from recallkit import builtin, slicing
+    from recallkit.slicing.charts import slice_figures
+    from recallkit.slicing.labels import summarise_slices
+    from recallkit.slicing.view import print_slices, read_slices_table, slices_json
+
+    read = builtin.resolve_slice_defaults(asked, path(asked.out), is_sample=asked.is_usual(TextOptions, LabelOptions))
+    folder = read.out
+    manifest = slicing.slice_text(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, force=asked.force)
+
+    def summary() -> "pl.DataFrame":
+        return summarise_slices(folder / "tokens.parquet")
+
+    return Outcome(
+        value=summary,
+        show=lambda: print_slices(folder, manifest),
+        json=lambda: slices_json(folder, manifest),
+        exports=lambda: [({"summary": summary()}, {"summary": read_slices_table(folder, manifest)}, folder)],
+        figures=lambda: slice_figures(summary()),
+    )
+
+
+@dataclass(frozen=True)
+class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
+    """Which text is profiled, and how."""
+
+    out: File | None = out_option(default="profile")
+    _: KW_ONLY
+    slices: File | None = option("Profile the labelled tokens of a slice directory instead of text.", metavar="DIR")
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for slices together with what they bring along."""
+        super().__post_init__()
+        if self.slices is not None and not self.is_usual(TextOptions, LabelOptions):
+            remedy = "leave out what decides them"
+            raise UsageError("a slice directory brings its own text, sequences and counts", where="--slices", remedy=remedy)
+
+
+@command(
+    "profile",
+    Profile,
+    examples=(
+        "recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures",
+        "recallkit profile 'books/*.txt' --boundary document --seq-len 4096 -o books",
+    ),
+    exports=True,
+)
+def profile(asked: Profile) -> Outcome["ProfileTables"]:
+    """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.
+
+    The text is given as for `slice` (from Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
+    """
+    from recallkit import builtin, profiling
+    from recallkit.profiling.charts import profile_figures
+    from recallkit.profiling.view import print_profile, profile_json, profile_tables
+    from recallkit.storage import artifacts
+
+    if asked.slices is not None:
+        folder = path(asked.out) or Path("profile")
+        tables = profiling.profile_slices(path(asked.slices), folder, asked)
+    else:
+        is_sample = asked.is_usual(TextOptions, LabelOptions) and (asked.stop_words, asked.x_min) == ("ours", None)
+        read = builtin.resolve_slice_defaults(asked, path(asked.out), is_sample=is_sample, name="profile")
+        folder = read.out
+        tables = profiling.profile(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, options=asked)
+    manifest = artifacts.read_manifest(folder / "profile.parquet")
+    return Outcome(
+        value=lambda: tables,
+        show=lambda: print_profile(tables, manifest, folder),
+        json=lambda: profile_json(tables, manifest, folder),
+        exports=lambda: [(tables, profile_tables(tables, manifest), folder)],
+        figures=lambda: profile_figures(tables, manifest["seq_len"]),
+    )
