@@ -96,15 +96,6 @@ def test_progress_is_told_now_and_then_with_rate_and_rest(log, monkeypatch):
     assert last["eta_seconds"] == pytest.approx((1000 - last["done"]) / last["rate"])
 
 
-@pytest.mark.parametrize("given", ["", "nan"])
-def test_progress_that_is_soon_done_is_not_told(log, monkeypatch, given):
-    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", given)
-    with progress("x") as show:
-        for done in range(1000):
-            show(done)
-    assert log() == []
-
-
 # ------------------------------------------------------------------------------------------------------ the command line
 
 
@@ -149,16 +140,6 @@ def test_usage_errors_are_events(run, arguments, problem):
     assert (done.returncode, event["event"], event["status"]) == (2, "error", 2)
     assert problem in event["problem"]
     assert event["remedy"]
-
-
-def test_names_behind_two_dashes_are_left_alone(run, tmp_path):
-    [event] = events_of(run("--log-json", "score", "--slices", tmp_path, "--", "--log-json").stderr)
-    assert event["event"] == "error"
-    plain = run("count", "-o", tmp_path / "c.duckdb", "--", "--log-json")
-    assert (
-        plain.stderr
-        == "recallkit: --log-json: no such file, folder or preset; check the path; `recallkit sources` lists what a source can be\n"
-    )
 
 
 def test_hostile_text_is_told_in_lines_that_parse(run, tmp_path):

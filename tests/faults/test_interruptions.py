@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from recallkit import attribution
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import has_committed, left_over, listens, made_of, visible
 
@@ -152,111 +148,3 @@ def listening_workers(parent: int) -> set[int]:
         except OSError:
             continue
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A command that makes `out`, interrupted so many times; `results` are folders that it fills."""
-
-    name: str
-    times: int
-    arguments: Callable[[Path], list[object]]
-    prepare: Callable[[Path], None] = lambda folder: None
-
-
-@pytest.fixture(scope="session")
-def stages(text, small_slices, tiny_model, tmp_path_factory) -> list[Stage]:
-    """Every command that writes, the interruptions of all of them 100."""
-    rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(12, 80, seed=7))]
-    given = tmp_path_factory.mktemp("given")
-    (given / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (given / "foreign.csv").write_text("first,second,count\n" + "".join(f"{i},{j},{i + j + 1}\n" for i in range(200) for j in range(200)))
-    models = ("control:recall", "control:bigram", "control:unigram")
-    compared = given / "compared"
-    attribution.gap(models[0], models[1:], small_slices, compared)
-    model = tiny_model("gpt_neox")
-
-    def count(*options: object) -> Callable[[Path], list[object]]:
-        return lambda folder: ["count", text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet", *options]
-
-    def copy_slices(folder: Path) -> None:
-        shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
-
-    def score(*options: object) -> Callable[[Path], list[object]]:
-        return lambda folder: ["score", model, "--device", "cpu", "--batch-tokens", 512, "--slices", folder / "slices", *options]
-
-    return [
-        Stage("count", 10, count()),
-        Stage("count by two", 6, count("--workers", 2)),
-        Stage("count some", 8, count("--limit-tokens", 20_000)),
-        Stage("import", 6, lambda folder: ["count", "--import", given / "foreign.csv", "-o", folder / "c.duckdb"]),
-        Stage("slice", 14, lambda folder: ["slice", text, "-o", folder / "s", "--seq-len", 64]),
-        Stage("profile", 14, lambda folder: ["profile", text, "-o", folder / "p", "--seq-len", 64]),
-        Stage("score", 10, score(), copy_slices),
-        Stage("score by two", 4, score("--workers", 2), copy_slices),
-        Stage("gap", 8, lambda folder: ["gap", *models, "--slices", folder / "slices", "-o", folder / "gap"], copy_slices),
-        Stage(
-            "eval-recall",
-            4,
-            lambda folder: ["eval-recall", model, "--device", "cpu", "--tasks", "fda", "--data", given, "--batch-size", 2, "-o", folder],
-        ),
-        Stage(
-            "mqar",
-            4,
-            lambda folder: ["mqar", model, "--device", "cpu", "--seq-len", 32, "--pairs", "4", "--samples", 16, "-o", folder / "m"],
-        ),
-        Stage("report", 2, lambda folder: ["report", compared, "-o", folder / "r.html"]),
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", range(13))
-def test_a_hundred_interruptions(listening, stages, tmp_path, place):
-    assert sum(stage.times for stage in stages) == 100
-    stage, rng = stages[place], random.Random(place)
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for folder in (whole, cut):
-        folder.mkdir()
-        stage.prepare(folder)
-    process, begun = listening(*stage.arguments(whole)), time.monotonic()
-    process.join(240)
-    assert process.exitcode == 0, process.err.read_text()
-    seconds, interrupted, expected = time.monotonic() - begun, 0, made_of(whole)
-    numbers = rng.sample([signal.SIGTERM, signal.SIGINT, signal.SIGKILL], 3)
-    for _ in range(6 * stage.times):
-        if interrupted == stage.times:
-            break
-        number = numbers[interrupted % 3]
-        process = listening(*stage.arguments(cut))
-        process.join(rng.uniform(0.0, 1.0) * seconds)
-        if process.exitcode is None and listens(process):
-            os.kill(process.pid, number)
-            process.join(60)
-            interrupted += check_whatever(process, number, cut, expected)
-        process.join(240)
-        if process.exitcode == 0:  # it was faster: from nothing again
-            assert made_of(cut) == expected
-            shutil.rmtree(cut)
-            cut.mkdir()
-            stage.prepare(cut)
-    assert interrupted == stage.times
-    process = listening(*stage.arguments(cut))
-    process.join(240)
-    assert process.exitcode == 0, process.err.read_text()
-    assert made_of(cut) == expected
-    assert not list(cut.rglob(".*"))
-
-
-def check_whatever(process: BaseProcess, number: signal.Signals, folder: Path, expected: dict[str, object]) -> bool:
-    """Checks what an interruption left; whether it was one: a process that was ending anyway may end as it likes."""
-    assert process.exitcode is not None, "it goes on for a minute after it was asked to end"
-    made = made_of(folder)
-    assert {name: content for name, content in made.items() if expected.get(name) != content} == {}
-    if made == expected:
-        return process.exitcode != 0
-    if number == signal.SIGKILL:
-        assert process.exitcode == -number
-    elif process.exitcode:
-        check_stopped(process, number)
-        assert not [path for path in left_over(folder) if f".{process.pid}." in path.name]  # one killed before may have left some
-    return process.exitcode != 0

@@ -8,8 +8,6 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -132,12 +130,29 @@ def test_a_damaged_state_of_unfinished_work_is_refused_unless_forced(tmp_path):
         assert (journal.num_parts, journal.state) == (0, {})
 
 
-def test_two_processes_never_write_one_output(tmp_path):
-    target = tmp_path / "out"
-    with Journal(target, {}):
-        program = "import sys, pathlib; from recallkit.storage.journal import Journal; Journal(pathlib.Path(sys.argv[1]), {}).__enter__()"
-        second = subprocess.run([sys.executable, "-c", program, str(target)], capture_output=True, text=True, check=False)
-    assert "another recallkit process is writing this" in second.stderr
+@pytest.mark.parametrize("damage", [Path.unlink, lambda part: part.write_bytes(b""), lambda part: part.write_bytes(part.read_bytes()[:-9])])
+def test_where_a_part_is_missing_or_damaged_work_begins_anew(tmp_path, damage):
+    """Later parts go on from it: none of them is taken."""
+    table = pa.table({"a": [1, 2, 3]})
+    with Journal(tmp_path / "out", {"a": 1}) as journal:
+        for number in range(2):
+            artifacts.write_parquet(journal.part(number), [table], table.schema, {})
+            journal.commit({"at": number})
+    with Journal(tmp_path / "out", {"a": 1}) as journal:
+        assert journal.read(1, table.schema).equals(table)
+        damage(journal.part(0))
+        with pytest.raises(UserError, match=r"a part of unfinished work is missing or damaged.*run the same command again"):
+            journal.read(0, table.schema)
+    with Journal(tmp_path / "out", {"a": 1}) as journal:
+        assert (journal.num_parts, journal.state) == (0, {})
+
+
+def test_of_two_that_write_one_output_the_second_is_told_whose_the_first_is(tmp_path):
+    with (
+        Journal(tmp_path / "out", {}),
+        pytest.raises(UserError, match=rf"another recallkit process is writing this \(process {os.getpid()}\)"),
+    ):
+        Journal(tmp_path / "out", {}).__enter__()
 
 
 def test_files_that_are_not_ours_are_never_replaced(tmp_path):

@@ -82,7 +82,7 @@ def is_same(path: Path, before: bytes, after: bytes) -> bool:
 
 
 def test_flipped_bits_are_found(folder):
-    assert not flips(folder, 40, seed=3)
+    assert not flips(folder, 20, seed=3)
 
 
 @pytest.mark.slow
@@ -172,7 +172,8 @@ def test_every_deleted_file_of_a_result_is_missed(folder):
     for path in listed:
         content = path.read_bytes()
         path.unlink()
-        unnoticed += [str(path.relative_to(folder))] * verify(folder).is_sound
+        result = folder / path.relative_to(folder).parts[0]
+        unnoticed += [str(path.relative_to(folder))] * verify(result if result.is_dir() else folder).is_sound
         path.write_bytes(content)
     assert unnoticed == []
 
