@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING
 from griffe import (
     Docstring,
     Expr,
-    ExprAttribute,
-    ExprName,
     ExprSubscript,
-    ExprTuple,
     Extension,
     Function,
     GriffeLoader,
@@ -68,37 +65,31 @@ class PublicNames(Extension):
             found = pkg[name]
             target = found.final_target if found.is_alias else found
             if target.is_function:
-                _as_called(target, getattr(recallkit, name), loader.modules_collection)
+                _as_called(target, getattr(recallkit, name))
             elif target.is_class and target.docstring:
                 target.docstring.value = linked(fields_as_list(target.docstring.value, set(target.members)))
 
 
-def _as_called(function: Function, real: Callable[..., object], modules: dict[str, Module]) -> None:
+def _as_called(function: Function, real: Callable[..., object]) -> None:
     parameters = inspect.signature(real).parameters
     shown = {f"  [default: {each.default}]" for each in parameters.values()}  # beside the help's, in words, for None
     lines = [line[: line.rindex("  [")] if line.endswith(tuple(shown)) else line for line in inspect.getdoc(real).splitlines()]
     function.docstring = Docstring(linked("\n".join(lines)), parent=function, parser="google")
     function.parameters = Parameters(*map(_parameter, parameters.values()))
-    function.returns = _undeclared(function.returns, modules)
+    function.returns = _undeclared(function.returns)
 
 
 def _parameter(each: inspect.Parameter) -> Parameter:
     """A parameter as the site shows it: options are inherited by the class of a command's, so that only Python knows them all."""
-    declared = each.annotation
-    kind = declared.__origin__ if hasattr(declared, "__metadata__") else declared
+    kind = each.annotation
     shown = None if kind is each.empty else inspect.formatannotation(kind) if not isinstance(kind, str) else kind
     named = ParameterKind.keyword_only if each.kind is each.KEYWORD_ONLY else ParameterKind.positional_or_keyword
     return Parameter(each.name, annotation=shown, kind=named, default=None if each.default is each.empty else repr(each.default))
 
 
-def _undeclared(annotation: str | Expr | None, modules: dict[str, Module]) -> str | Expr | None:
-    """The type in `Annotated[type, Option(...)]`, in a name of such a one, in `Outcome[type]`."""
-    if isinstance(annotation, ExprSubscript) and annotation.canonical_name in ("Annotated", "Outcome"):
-        return annotation.slice.elements[0] if isinstance(annotation.slice, ExprTuple) else annotation.slice
-    if isinstance(annotation, ExprName | ExprAttribute) and annotation.canonical_path.startswith("recallkit."):
-        value = getattr(modules[annotation.canonical_path], "value", None)
-        return _undeclared(value, modules) if isinstance(value, ExprSubscript) else annotation
-    return annotation
+def _undeclared(annotation: str | Expr | None) -> str | Expr | None:
+    """The type in `Outcome[type]`."""
+    return annotation.slice if isinstance(annotation, ExprSubscript) and annotation.canonical_name == "Outcome" else annotation
 
 
 def linked(text: str) -> str:
