@@ -13,8 +13,6 @@ from recallkit.options import Precision, device_option, out_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import polars as pl
-
     from recallkit.bench.models import Results
     from recallkit.doctor.checks import Check
     from recallkit.doctor.installation import Part
