@@ -208,7 +208,7 @@ def in_notebooks(value: T, tables: "Callable[[], Sequence[Table]]", figures: "Ca
     from recallkit.display.notebook import Shown
 
     def html() -> str:
-        from recallkit.report.notebook import tables_html
+        from recallkit.report.markup import tables_html
 
         return tables_html(tables())
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
     from recallkit.attribution.comparison import Comparison
-    from recallkit.display.chart_theme import Figure
     from recallkit.display.notebook import Shown
     from recallkit.report.write import Report
     from recallkit.verification.run import Verified
@@ -101,19 +100,9 @@ def figures(of: Union[File, "Shown"]) -> "dict[str, ChartType]":
     `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote.
     """
     from recallkit.display.notebook import Shown, charts
+    from recallkit.report.write import figures_of
 
-    return charts(of.figures() if isinstance(of, Shown) else _figures(of))
-
-
-def _figures(of: File) -> "list[Figure]":
-    from recallkit.attribution.charts import figures as gap_figures
-    from recallkit.attribution.comparison import read_comparison
-    from recallkit.report.found import find_results
-    from recallkit.report.sections import OTHERS
-
-    found = find_results(path(of))
-    compared = gap_figures(read_comparison(found["gap"])) if "gap" in found else []
-    return [*compared, *(figure for kind, place in found.items() if kind != "gap" for figure in OTHERS[kind](place)[1])]
+    return charts(of.figures() if isinstance(of, Shown) else figures_of(path(of)))
 
 
 @dataclass(frozen=True)

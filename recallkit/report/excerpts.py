@@ -7,26 +7,27 @@ tokens). One pass finds where each model's NLL on AR hits exceeds the reference'
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from recallkit.errors import UserError, printable
-from recallkit.measure.labelled import LabelledTokens, RowReader, batch_ranges, open_scores, open_tokens
-from recallkit.report.markup import compact_json
-from recallkit.report.pieces import Pieces
-from recallkit.report.sequence import score_files
-from recallkit.storage import artifacts, db
-from recallkit.text.tokenizers import load_slices_tokenizer
+from recallkit.report.sequence import open_excerpts
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-    import numpy as np
-    import pyarrow as pa
+    import polars as pl
 
     from recallkit.attribution.comparison import Comparison
+    from recallkit.report.sequence import Excerpts
+    from recallkit.text.tokenizers import TextTokenizer
+
+    Shown = str | int | list[str | int]
 
 LONGEST = 4096
 """Most tokens of an excerpt."""
@@ -35,9 +36,6 @@ MOST_BYTES = 3_000_000
 """Most bytes of a page's tokens."""
 
 _TOP_OVERALL, _TOP_OF_MODEL = 32, 12
-_REMEDY = "make it again with --force"
-_LABELS = ("document", "source", "prev_token", "token", "distance", "occurrences", "train_count")
-_SCORES = ("nll", "argmax", "rank", "exact")
 
 RIGHT, WRONG, UNKNOWN = 0, -1, -2
 """Codes for a prediction: it is the token itself; it is wrong and has no id on the page; it is unknown."""
@@ -45,15 +43,14 @@ RIGHT, WRONG, UNKNOWN = 0, -1, -2
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Rows [start, stop) of the labels: a sequence, or block number `block` of one that is longer than LONGEST.
+    """Block number `block` of a sequence, of LONGEST tokens but for the last; mostly the whole sequence.
 
     `gaps`: for each model, NLL summed over AR hits minus the reference's, in nats. `asked`: requested by the user.
     """
 
     sequence: int
     block: int
-    start: int
-    stop: int
+    tokens: int
     hits: int
     gaps: tuple[float, ...]
     asked: bool = False
@@ -61,7 +58,10 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """`data` for the page's script (see `_Packer`), and how many of all excerpts and of the requested ones it contains."""
+    """`data` for the page's script (see `_Packer`), and how many of all excerpts and of the requested ones it contains.
+
+    `other_tokenizers`: the models that read other tokens than those of the slices.
+    """
 
     data: str
     shown: int
@@ -69,7 +69,7 @@ class TokenView:
     asked: int
     asked_shown: int
     sequences: int
-    own_tokenizers: Sequence[str]
+    other_tokenizers: Sequence[str]
     has_bytes: bool
 
 
@@ -82,115 +82,49 @@ def token_view(
     Raises UserError if labels or scores are missing, damaged or not those compared, and for numbers that do not exist.
     """
     assert comparison.slices is not None
-    tokens = open_tokens(comparison.slices / "tokens.parquet")
-    scores = _score_files(comparison, comparison.slices, tokens)
-    every = list_excerpts(tokens, scores)
-    give_back_memory()
-    asked = _asked(tokens, every, sequences, documents)
-    own = [name for name in scores if artifacts.read_manifest(scores[name]).get("tokenizer") is not None]
-    pieces = Pieces(load_slices_tokenizer(comparison.slices, tokens.manifest["tokenizer"]))
-    packer = _Packer(tokens, scores, own, pieces)
+    text = open_excerpts(comparison.slices, [comparison.reference, *comparison.models], comparison)
+    for name, path in text.scores.items():
+        if artifacts.read_manifest(path)["options"] != comparison.manifest["scores"][name]:
+            raise UserError("the scores have changed since the comparison", where=path, remedy="run the same `recallkit gap` again")
+    every = list_excerpts(text)
+    asked = _asked(text, every, sequences, documents)
+    packer = _Packer(text)
     chosen = packer.pack([*asked, *preferred(every, asked)], most_bytes)
     return TokenView(
-        data=packer.document(chosen, comparison.reference, comparison.models),
+        data=packer.document(chosen),
         shown=len(chosen),
         excerpts=len(every),
         asked=len(asked),
         asked_shown=sum(excerpt.asked for excerpt in chosen),
-        sequences=int(tokens.manifest["num_sequences"]),
-        own_tokenizers=own,
-        has_bytes=pieces.has_bytes,
+        sequences=text.num_sequences,
+        other_tokenizers=packer.other_tokenizers,
+        has_bytes=packer.pieces.has_bytes,
     )
-
-
-def give_back_memory() -> None:
-    """Returns to the system what Arrow keeps of tables that are gone, a hundred megabytes of a long text."""
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-
-
-def _score_files(comparison: Comparison, slices: Path, tokens: LabelledTokens) -> dict[str, Path]:
-    """The score files of the reference and each model, checked to be those that were compared."""
-    files = score_files(comparison, slices)
-    for name, path in files.items():
-        open_scores(path, tokens)
-        if artifacts.read_manifest(path).get("options") != comparison.manifest["scores"].get(name):
-            raise UserError("the scores have changed since the comparison", where=path, remedy="run the same `recallkit gap` again")
-    return files
 
 
 # ------------------------------------------------------------------------------------------------------------ choosing
 
 
-def list_excerpts(tokens: LabelledTokens, scores: Mapping[str, Path]) -> list[Excerpt]:
-    """All excerpts of the text, in order. `scores`: the reference's file first, then the models'. Reads some row groups at a time."""
-    import numpy as np
-
-    labels = RowReader(tokens.path, ("sequence", "position", "ar_hit"), remedy=_REMEDY)
-    nlls = [RowReader(path, ("nll",), remedy=_REMEDY) for path in scores.values()]
-    excerpts: list[Excerpt] = []
-    for start, stop in batch_ranges(tokens.path):
-        rows = labels.read(start, stop)
-        hits = rows["ar_hit"].fill_null(False).to_numpy()
-        sequence, block = rows["sequence"].to_numpy(), (rows["position"].to_numpy() - 1) // LONGEST
-        begins = np.flatnonzero(np.diff(sequence, prepend=-1) | np.diff(block, prepend=-1))
-        reference, *models = (reader.read(start, stop)["nll"].to_numpy().astype(np.float64) for reader in nlls)
-        gaps = [np.add.reduceat(np.where(hits, nll - reference, 0.0), begins) for nll in models]
-        for path, gap in zip(list(scores.values())[1:], gaps, strict=True):
-            if not np.isfinite(gap).all():
-                raise UserError("contains NLLs that are not finite, or the reference's scores do", where=path, remedy=_REMEDY)
-        ends = [*begins[1:].tolist(), stop - start]
-        counted = np.add.reduceat(hits.astype(np.int64), begins).tolist()
-        columns = (
-            sequence[begins].tolist(),
-            block[begins].tolist(),
-            begins.tolist(),
-            ends,
-            counted,
-            zip(*(g.tolist() for g in gaps), strict=True),
-        )
-        excerpts += [Excerpt(seq, part, start + first, start + end, n, gap) for seq, part, first, end, n, gap in zip(*columns, strict=True)]
-    return _joined(excerpts)
+def list_excerpts(text: Excerpts) -> list[Excerpt]:
+    """All excerpts of the text, in order; the first model is the reference."""
+    return [
+        Excerpt(sequence, block, tokens, hits, tuple(nll - reference for nll in nlls))
+        for sequence, block, tokens, hits, reference, *nlls in text.sum_hits(LONGEST).iter_rows()
+    ]
 
 
-def _joined(excerpts: Sequence[Excerpt]) -> list[Excerpt]:
-    """The excerpts, with those in one that ranges of rows have divided."""
-    joined: list[Excerpt] = []
-    for excerpt in excerpts:
-        last = joined[-1] if joined else None
-        if last is not None and (last.sequence, last.block) == (excerpt.sequence, excerpt.block):
-            gaps = tuple(a + b for a, b in zip(last.gaps, excerpt.gaps, strict=True))
-            joined[-1] = replace(last, stop=excerpt.stop, hits=last.hits + excerpt.hits, gaps=gaps)
-        else:
-            joined.append(excerpt)
-    return joined
-
-
-def _asked(tokens: LabelledTokens, every: Sequence[Excerpt], sequences: Sequence[int], documents: Sequence[int]) -> list[Excerpt]:
+def _asked(text: Excerpts, every: Sequence[Excerpt], sequences: Sequence[int], documents: Sequence[int]) -> list[Excerpt]:
     """The requested excerpts, in the order requested: sequences, then documents. Raises UserError for numbers that do not exist."""
-    wanted = [*sequences, *_sequences_of(tokens, documents)]
-    found: dict[int, list[Excerpt]] = {}
-    for excerpt in every:
-        found.setdefault(excerpt.sequence, []).append(excerpt)
-    for number in sequences:
-        if number not in found:
-            raise UserError("no such sequence", where=f"--sequence {number}", remedy=f"give a number from 0 to {every[-1].sequence}")
-    return [replace(excerpt, asked=True) for number in dict.fromkeys(wanted) for excerpt in found[number]]
-
-
-def _sequences_of(tokens: LabelledTokens, documents: Sequence[int]) -> list[int]:
-    """The sequences of each document in order."""
-    if not documents:
-        return []
-    with db.connect(threads=1) as connection:
-        db.view_file(connection, "tokens", tokens.path)
-        rows = connection.sql(db.query("report/find_documents"), params={"documents": list(documents)}).fetchall()
+    wanted = list(sequences)
     for document in documents:
-        if not any(found == document for found, _ in rows):
+        if not (found := text.sequences_of(document)):
             problem = "no predicted token belongs to this document"
             raise UserError(problem, where=f"--document {document}", remedy="give a number of tokens.parquet")
-    return [sequence for document in documents for found, sequence in rows if found == document]
+        wanted += found
+    for number in sequences:
+        if not 0 <= number < text.num_sequences:
+            raise UserError("no such sequence", where=f"--sequence {number}", remedy=f"give a number from 0 to {text.num_sequences - 1}")
+    return [replace(excerpt, asked=True) for number in dict.fromkeys(wanted) for excerpt in every if excerpt.sequence == number]
 
 
 def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[Excerpt]:
@@ -215,30 +149,32 @@ def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[E
 class _Packer:
     """Excerpts as JSON: columns of integers, one value per predicted token; NLLs and gaps in hundredths of a nat.
 
-    Global fields: `models` (the reference first), `own` (which of them have a tokenizer of their own), `most` (largest training count of
-    an AR hit), `sources`, `end` (id of the end token, -1 if it is text), `spaced` (whether pieces have no bytes of their own),
-    `pieces` (id -> parts, see pieces.py), `excerpts`. Of an excerpt: `sequence`, `first` (position of its first token), `asked`, `hits`,
+    Global fields: `models` (the reference first), `own` (which of them have another tokenizer), `most` (largest training count of
+    an AR hit), `sources`, `end` (id of the end token, -1 if it is text), `spaced` (whether pieces have no bytes),
+    `pieces` (id -> parts, see Pieces), `excerpts`. Of an excerpt: `sequence`, `first` (position of its first token), `asked`, `hits`,
     `gap` (one value per model), `before` (the id before the first token), `tokens` (ids), `distance` (0: not repeated), `occurrences`,
     `count` (in training), `spans` ([place, document, source] where a document begins), `shown` ([place, parts] of tokens displayed
     differently in context), and one column per model of `nll`, `rank` and `predicted` (RIGHT, WRONG, UNKNOWN, or the id + 1).
     """
 
-    def __init__(self, tokens: LabelledTokens, scores: Mapping[str, Path], own: Sequence[str], pieces: Pieces) -> None:
-        self._labels = RowReader(tokens.path, _LABELS, remedy=_REMEDY)
-        self._scores = {name: RowReader(path, _SCORES, remedy=_REMEDY) for name, path in scores.items()}
-        self._own, self._pieces, self._tokens = frozenset(own), pieces, tokens
-        self._packed: dict[Excerpt, tuple[str, frozenset[int]]] = {}
+    def __init__(self, text: Excerpts) -> None:
+        self._text, self.pieces = text, Pieces(text.tokenizer)
+        manifests = {name: artifacts.read_manifest(path) for name, path in text.scores.items()}
+        self.other_tokenizers = [name for name, manifest in manifests.items() if manifest.get("tokenizer") is not None]
+        self._packed: dict[Excerpt, tuple[str, set[int]]] = {}
         self._sources: dict[str, int] = {}
-        self._entries: dict[int, str] = {}
 
     def pack(self, wanted: Sequence[Excerpt], most_bytes: int) -> list[Excerpt]:
         """Packs as many of `wanted` as fit into `most_bytes` with all their pieces, in order; returns them."""
-        # Rows are read in file order, so excerpts that can never fit are left out first.
-        least = 8 + 6 * len(self._scores)
-        sizes = itertools.accumulate(least * (excerpt.stop - excerpt.start) for excerpt in wanted)
+        # Rows are read in one pass, so excerpts that can never fit are left out first.
+        least = 8 + 6 * len(self._text.scores)
+        sizes = itertools.accumulate(least * excerpt.tokens for excerpt in wanted)
         hopeful = list(itertools.compress(wanted, (size <= most_bytes for size in sizes)))
-        for excerpt in sorted(hopeful, key=lambda excerpt: excerpt.start):
-            self._packed[excerpt] = self._pack_one(excerpt)
+        if not hopeful:
+            return []
+        rows = self._text.read(*{excerpt.sequence for excerpt in hopeful}).partition_by("sequence", as_dict=True)
+        for excerpt in sorted(hopeful, key=_place):
+            self._packed[excerpt] = self._pack_one(excerpt, rows[excerpt.sequence,].slice(excerpt.block * LONGEST, LONGEST))
         chosen, known, size = [], set[int](), 0
         for excerpt in hopeful:
             packed, ids = self._packed[excerpt]
@@ -249,84 +185,136 @@ class _Packer:
             chosen.append(excerpt)
         return chosen
 
-    def document(self, chosen: Sequence[Excerpt], reference: str, models: Sequence[str]) -> str:
+    def document(self, chosen: Sequence[Excerpt]) -> str:
         """The JSON of the chosen excerpts, in the order of the text."""
-        ordered = sorted(chosen, key=lambda excerpt: excerpt.start)
+        ordered = sorted(chosen, key=_place)
         ids = sorted(set[int]().union(*(self._packed[excerpt][1] for excerpt in ordered)))
-        names = [reference, *models]
         facts = {
-            "models": [printable(name) for name in names],
-            "own": [int(name in self._own) for name in names],
-            "most": self._tokens.max_count,
+            "models": [printable(name) for name in self._text.scores],
+            "own": [int(name in self.other_tokenizers) for name in self._text.scores],
+            "most": self._text.labelled.max_count,
             "sources": [printable(name) for name in self._sources],
-            "end": self._pieces.end,
-            "spaced": int(not self._pieces.has_bytes),
+            "end": self.pieces.end,
+            "spaced": int(not self.pieces.has_bytes),
         }
         pieces = ",".join(map(self._entry, ids))
         excerpts = ",\n".join(self._packed[excerpt][0] for excerpt in ordered)
-        return f'{compact_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
+        return f'{_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
 
     def _entry(self, index: int) -> str:
-        if index not in self._entries:
-            self._entries[index] = f'"{index}":{compact_json(self._pieces.alone(index))}'
-        return self._entries[index]
+        return f'"{index}":{_json(self.pieces.alone(index))}'
 
-    def _pack_one(self, excerpt: Excerpt) -> tuple[str, frozenset[int]]:
+    def _pack_one(self, excerpt: Excerpt, rows: pl.DataFrame) -> tuple[str, set[int]]:
         """An excerpt's JSON, and the ids in it."""
-        labels = self._labels.read(excerpt.start, excerpt.stop)
-        before, tokens = labels["prev_token"][0].as_py(), labels["token"].to_numpy()
-        columns = {
-            name: _Columns.of(reader.read(excerpt.start, excerpt.stop), tokens, name in self._own) for name, reader in self._scores.items()
-        }
-        ids = {before, *tokens.tolist(), *(value - 1 for column in columns.values() for value in column.predicted if value > 0)}
+        ids = [rows["prev_token"][0], *rows["token"]]
+        predicted = [self._predicted(rows, place, name) for place, name in enumerate(self._text.scores)]
         packed = {
             "sequence": excerpt.sequence,
             "first": excerpt.block * LONGEST + 1,
             "asked": int(excerpt.asked),
             "hits": excerpt.hits,
             "gap": [round(100 * gap) for gap in excerpt.gaps],
-            "before": before,
-            "tokens": tokens.tolist(),
-            "distance": labels["distance"].fill_null(0).to_pylist(),
-            "occurrences": labels["occurrences"].to_pylist(),
-            "count": labels["train_count"].to_pylist(),
-            "spans": self._spans(labels),
-            "shown": self._pieces.otherwise([before, *tokens.tolist()]),
-            **{name: [getattr(column, name) for column in columns.values()] for name in ("nll", "rank", "predicted")},
+            "before": ids[0],
+            "tokens": ids[1:],
+            "distance": rows["distance"].fill_null(0).to_list(),
+            "occurrences": rows["occurrences"].to_list(),
+            "count": rows["train_count"].to_list(),
+            "spans": self._spans(rows),
+            "shown": self.pieces.otherwise(ids),
+            "nll": [np.rint(100 * rows[f"nll_{place}"].cast(float).to_numpy()).astype(int).tolist() for place in range(len(predicted))],
+            "rank": [rows[f"rank_{place}"].to_list() for place in range(len(predicted))],
+            "predicted": predicted,
         }
-        return compact_json(packed), frozenset(ids)
+        return _json(packed), {*ids, *(value - 1 for column in predicted for value in column if value > 0)}
 
-    def _spans(self, labels: pa.Table) -> list[list[int]]:
-        """Where documents begin among the rows, with their numbers and sources."""
-        import numpy as np
-
-        documents = labels["document"].to_numpy()
-        sources = labels["source"].combine_chunks().cast("string").to_pylist()
-        starts = [0, *(np.flatnonzero(np.diff(documents)) + 1).tolist()]
-        return [[start, int(documents[start]), self._sources.setdefault(sources[start], len(self._sources))] for start in starts]
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """One model's scores of an excerpt."""
-
-    nll: list[int]
-    rank: list[int]
-    predicted: list[int]
-
-    @classmethod
-    def of(cls, rows: pa.Table, tokens: np.ndarray, is_own: bool) -> _Columns:
-        """`is_own`: the model has a tokenizer of its own, so its predictions have no ids here.
+    def _predicted(self, rows: pl.DataFrame, place: int, model: str) -> list[int]:
+        """What a model predicted of each token. Predictions of a model with another tokenizer have no ids here.
 
         Such a model is right if all of its own tokens that end in this one were ranked first; if its token boundaries do not
         include those of this token, that is unknown.
         """
-        import numpy as np
+        if model in self.other_tokenizers:
+            codes = {True: RIGHT, False: WRONG, None: UNKNOWN}
+            return [codes[right] for right in rows[f"right_{place}"]]
+        return [RIGHT if guess == token else guess + 1 for guess, token in zip(rows[f"argmax_{place}"], rows["token"], strict=True)]
 
-        nll, argmax, rank, exact = (rows[name].to_numpy() for name in _SCORES)
-        if not np.isfinite(nll).all():
-            raise UserError("contains NLLs that are not finite", where="scores", remedy=_REMEDY)
-        predicted = np.where(argmax == tokens, RIGHT, argmax + 1)
-        if is_own:
-            predicted = np.where(exact & (rank >= 0), np.where(rank == 0, RIGHT, WRONG), UNKNOWN)
-        return cls(np.rint(nll.astype(np.float64) * 100).astype(np.int64).tolist(), rank.tolist(), predicted.tolist())
+    def _spans(self, rows: pl.DataFrame) -> list[list[int]]:
+        """Where documents begin among the rows, with their numbers and sources."""
+        first = rows.with_row_index("place").unique("document", keep="first", maintain_order=True)
+        return [
+            [place, document, self._sources.setdefault(source, len(self._sources))]
+            for place, document, source in first.select("place", "document", "source").iter_rows()
+        ]
+
+
+def _place(excerpt: Excerpt) -> tuple[int, int]:
+    return excerpt.sequence, excerpt.block
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+# -------------------------------------------------------------------------------------------------------------- pieces
+
+
+class Pieces:
+    """The display of a tokenizer's ids on a page.
+
+    `Shown` is text, or a list of texts and single bytes (integers), or, for an id without a piece, the id itself.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes = tokenizer.token_bytes
+        self.has_bytes = self._bytes is not None
+        text = tokenizer.document_text
+        is_text = text is not None and not text.is_end(np.array([tokenizer.end_token_id]))[0]
+        self.end = -1 if is_text else tokenizer.end_token_id
+        """The id that ends documents; -1 if it is an ordinary piece of text."""
+
+    def alone(self, index: int) -> Shown:
+        """The display of a single id."""
+        if self._bytes is None:
+            return self._tokenizer.backend.id_to_token(index) or index
+        piece = self._piece(index)
+        return _simple(*parts_of([piece])) if piece else index
+
+    def otherwise(self, ids: Sequence[int]) -> list[tuple[int, Shown]]:
+        """The positions in `ids` that are displayed differently in context than alone, and their display."""
+        if self._bytes is None:
+            return []
+        shown = [_simple(parts) for parts in parts_of(list(map(self._piece, ids)))]
+        alone = {index: self.alone(index) for index in set(ids)}
+        return [(place, here) for place, (index, here) in enumerate(zip(ids, shown, strict=True)) if here and here != alone[index]]
+
+    def _piece(self, index: int) -> bytes:
+        assert self._bytes is not None
+        return self._bytes[index] if index < len(self._bytes) else b""
+
+
+def parts_of(pieces: Sequence[bytes]) -> list[list[str | int]]:
+    """For each piece of a text, the characters that end in it as text, and its remaining bytes as integers.
+
+    A character whose bytes are in several pieces is shown in the last of them, and the others show their bytes: b"a\xc3", b"\xa9b" are
+    ["a", 0xc3], ["éb"]. Read from piece to piece this gives the text, and only empty pieces have no parts.
+    """
+    owner = [number for number, piece in enumerate(pieces) for _ in piece]  # of each byte
+    found: list[list[str | int]] = [[] for _ in pieces]
+    place = 0
+    for character in b"".join(pieces).decode(errors="surrogateescape"):
+        is_text = not "\udc80" <= character <= "\udcff"  # else a byte that is no part of a character
+        encoded = character.encode(errors="surrogateescape")
+        owners = owner[place : place + len(encoded)]
+        for byte, number in zip(encoded, owners, strict=True):
+            if not is_text or number != owners[-1]:
+                found[number].append(byte)
+        if is_text:
+            parts = found[owners[-1]]
+            parts[-1:] = [f"{parts[-1]}{character}"] if parts and isinstance(parts[-1], str) else [*parts[-1:], character]
+        place += len(encoded)
+    return found
+
+
+def _simple(parts: list[str | int]) -> Shown:
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts

@@ -1,22 +1,32 @@
-"""Markup of a page: elements are made only by `tag`, and all data passes through `text`."""
+"""Markup: elements are made only by `tag`, and all data passes through `text`; tables for pages and notebooks; the page as a whole."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import html
-import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
 
+from recallkit.config import VERSION
 from recallkit.display.tables import Struck
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from recallkit.display.tables import Table
 
+HEAD = b'<!doctype html>\n<html lang="en" data-made-by="recallkit">\n'
+"""The first bytes of a page, which identify it as ours when it is to be replaced."""
+
+MOST_BYTES = 5_000_000
+"""Most bytes of a whole page."""
+
 _VOID = ("meta",)
+_MADE_BY = f"Made by recallkit {VERSION}. This file fetches nothing; the text in it is that of the corpus."
 
 
 def text(value: object) -> str:
@@ -30,24 +40,9 @@ def tag(name: str, /, *children: str, **attributes: object) -> str:
     return f"<{name}{written}>" + ("" if name in _VOID else f"{''.join(children)}</{name}>")
 
 
-def figure(cell: str) -> str:
-    """A cell of a table, struck out if it is `Struck`."""
-    return tag("s", text(cell)) if isinstance(cell, Struck) else text(cell)
-
-
-def table(label: str, headers: Sequence[str], rows: Iterable[str]) -> str:
-    """A table of rows of markup, which scrolls by itself if it is wider than the page."""
-    header = tag("thead", tag("tr", *(tag("th", text(header), scope="col") for header in headers)))
-    body = tag("tbody", *(row + "\n" for row in rows))
-    return tag("div", tag("table", header, "\n", body), class_="wide", role="region", tabindex=0, aria_label=label)
-
-
-def shown_table(shown: Table) -> str:
-    """A table of text with its title above and its caption below; the first column has the row headers."""
-    rows = (tag("tr", tag("th", text(first), scope="row"), *(tag("td", figure(cell)) for cell in rest)) for first, *rest in shown.rows)
-    lines = (shown.caption or "").split("\n")
-    caption = [tag("p", " ".join(text(line) for line in lines), class_="notes")] if shown.caption else []
-    return "".join([tag("h3", text(shown.title)), table(shown.title, shown.headers, rows), *caption])
+def notes(*lines: str) -> str:
+    """Paragraphs of text in small print."""
+    return "\n".join(tag("p", text(line), class_="notes") for line in lines)
 
 
 def data(name: str, value: str) -> str:
@@ -56,14 +51,99 @@ def data(name: str, value: str) -> str:
     return f'<script type="application/json" id="{name}">{safe}</script>'
 
 
-def compact_json(value: Any) -> str:
-    """JSON without spaces."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+# -------------------------------------------------------------------------------------------------------------- tables
 
 
-def policy(style: str, script: str) -> str:
-    """The content security policy: this style and this script, and nothing else; nothing is fetched from anywhere."""
-    return f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+def table(shown: Table, **attributes: object) -> str:
+    """A table that scrolls by itself if it is wider than the page; the first column has the row headers."""
+    header = tag("thead", tag("tr", *(tag("th", text(header), scope="col") for header in shown.headers)))
+    rows = (tag("tr", tag("th", text(first), scope="row"), *(tag("td", _cell(cell)) for cell in rest)) for first, *rest in shown.rows)
+    body = tag("tbody", *(row + "\n" for row in rows))
+    return tag("div", tag("table", header, "\n", body), class_="wide", role="region", tabindex=0, aria_label=shown.title, **attributes)
+
+
+def titled_table(shown: Table) -> str:
+    """A table with its title above it and its caption below."""
+    lines = (shown.caption or "").split("\n")
+    caption = tag("p", " ".join(text(line) for line in lines), class_="notes") if shown.caption else ""
+    return tag("h3", text(shown.title)) + table(shown) + caption
+
+
+def _cell(cell: str) -> str:
+    return tag("s", text(cell)) if isinstance(cell, Struck) else text(cell)
+
+
+_NOTEBOOK = "recallkit-result"
+_NOTEBOOK_STYLE = """
+.# .wide { overflow-x: auto }
+.# table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+.# th, .# td { padding: .3em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid rgb(128 128 128 / .3) }
+.# th:first-child { padding-left: 0; text-align: left; white-space: normal }
+.# thead th { vertical-align: bottom; white-space: pre-line; opacity: .75 }
+.# tbody th { font-weight: normal }
+.# h3 { margin: .8em 0 .3em; font-size: 1em }
+.# .notes { max-width: 46em; margin: .4em 0; font-size: .9em; opacity: .75 }
+.# summary { margin: .6em 0; cursor: pointer }
+""".replace("#", _NOTEBOOK)
+
+
+def tables_html(tables: Sequence[Table]) -> str:
+    """For a notebook: the first table, and the others folded below it, with a style that reaches nothing else."""
+    first, *others = [titled_table(shown) for shown in tables] or [""]
+    count = f"{len(others)} more table{'s' * (len(others) > 1)}"
+    folded = tag("details", tag("summary", text(count)), *others) if others else ""
+    return tag("div", f"<style>{_NOTEBOOK_STYLE}</style>", first, folded, class_=_NOTEBOOK)
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page under a heading of its own: `body` is markup; `opening`, too, is what comes first, also without its heading."""
+
+    name: str
+    title: str
+    body: str
+    opening: str = ""
+
+
+def page(title: str, question: str, opening: str, sections: Sequence[Section]) -> bytes:
+    """The page's bytes, with style and script in it. `title` and `question` are text, `opening` is markup."""
+    style, script = _resource("report.css"), _resource("report.js")
+    # This style and this script, and nothing else; nothing is fetched from anywhere.
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+    lines = [
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", text(title)),
+        f"<style>{style}</style>",
+    ]
+    head = tag("head", "\n", *(line + "\n" for line in lines))
+    links = [tag("a", text(section.title), href=f"#{section.name}") for section in sections]
+    body = [
+        tag("h1", text(question)),
+        opening,
+        tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
+        *(_section(section) for section in sections),
+        tag(
+            "footer", text(f"Made by recallkit {VERSION}. This file fetches nothing; the text in it is that of the corpus."), class_="notes"
+        ),
+    ]
+    main = tag("main", *(part + "\n" for part in body if part))
+    return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode("utf-8", "backslashreplace")
+
+
+def _section(section: Section) -> str:
+    parts = [tag("h2", text(section.title)), section.opening, section.body]
+    return tag("section", "\n".join(part for part in parts if part), id=section.name)
+
+
+@cache
+def _resource(name: str) -> str:
+    return (files("recallkit") / "data" / name).read_text(encoding="utf-8").strip()
 
 
 def _digest(content: str) -> str:

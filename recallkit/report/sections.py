@@ -1,10 +1,9 @@
-"""The sections of a page: a comparison's results, its tokens, recall evaluations, MQAR, a profile, and the methods."""
+"""The sections of a page: a comparison's results, its tokens, recall evaluations, MQAR, a profile, and how it was measured."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.chart_lines import by_count
@@ -25,12 +24,13 @@ from recallkit.attribution.view import (
 )
 from recallkit.display import chart_theme
 from recallkit.display.console import percent
+from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import is_void
 from recallkit.recall.samples import MOST_OF_EACH, read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words
-from recallkit.report.markup import tag, text
+from recallkit.report.markup import Section, notes, tag, text
 from recallkit.slicing.definitions import SPLIT
 from recallkit.storage.result import KINDS
 
@@ -40,24 +40,12 @@ if TYPE_CHECKING:
 
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.chart_theme import Figure
-    from recallkit.display.tables import Table
     from recallkit.recall.tables import RecallTables
     from recallkit.report.excerpts import TokenView
-    from recallkit.report.words import Totals
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
 _NUM_OWN_COLUMNS, _NUM_FAR_COLUMNS, _MOST_COLUMNS = 3, 4, 8
 """In the tables by source and of the far gap: columns before those of models, and models per part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of a page under a heading of its own: `body` is markup; `opening`, too, is what comes first, also without its heading."""
-
-    name: str
-    title: str
-    body: str
-    opening: str = ""
 
 
 def pictures(figures: Sequence[Figure]) -> str:
@@ -75,15 +63,15 @@ def _picture(figure: Figure, **more: str) -> str:
 # ------------------------------------------------------------------------------------------------------ the comparison
 
 
-def results(comparison: Comparison, totals: Totals, first_figures: str = "") -> str:
+def results(comparison: Comparison, first_figures: str = "") -> str:
     """The top of the page: the answer, the figures that show it, its definition, the table, and what its shares can be compared with."""
-    headline, answer = words.headline(comparison, totals), words.answer(comparison, totals)
-    said = [tag("p", headline, class_="answer"), tag("p", answer)] if headline else [tag("p", answer, class_="answer")]
-    where = tag("a", "How, commands, files", href="#method")
-    how = tag("p", f"{text(words.measured(comparison, totals))} {where}", class_="notes")
-    table = results_table(comparison, totals)
-    compared = markup.shown_table(comparators_table(comparison.tables, has_enrichment=False))
-    return "\n".join([*said, how, first_figures, tag("p", text(words.definition(comparison, totals))), table, compared])
+    headline, answer = words.headline(comparison), words.answer(comparison)
+    answers = [tag("p", headline, class_="answer"), tag("p", answer)] if headline else [tag("p", answer, class_="answer")]
+    how = tag("p", text(words.measured(comparison)), " ", tag("a", "How, commands, files", href="#method"), class_="notes")
+    remarks = [tag("li", text(line)) for line in share_notes(comparison.totals[model, "ar_hit"] for model in comparison.models)]
+    table = markup.table(results_table(comparison), id="shares") + (tag("ul", *remarks, class_="notes") if remarks else "")
+    compared = markup.titled_table(comparators_table(comparison.tables, has_enrichment=False))
+    return "\n".join([*answers, how, first_figures, tag("p", text(words.definition(comparison))), table, compared])
 
 
 _FIRST = {"by_count": "NLL by training frequency (Zoology, figure 1)", "by_partition": "Where the gap lies"}
@@ -94,22 +82,20 @@ _MOST_FIRST = 4
 
 def first_figures(comparison: Comparison, figures: Sequence[Figure]) -> tuple[str, list[Figure]]:
     """What a page begins with, and which of `figures`, all of the comparison's, it does not yet show."""
-    chosen = _first_models(comparison)
-    if len(chosen) == len(comparison.models):
-        mine = [figure for name in _FIRST for figure in figures if figure.name == name]
-        return _fold(*map(_picture, map(_titled, mine))), [figure for figure in figures if figure not in mine]
-    some = replace(comparison, models=chosen)
-    told = f" {len(chosen)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
-    made = [figure for draw in (by_count, by_partition) if (figure := draw(some)) is not None]
-    return _fold(*(_picture(_titled(replace(each, caption=each.caption + told)), class_="some") for each in made)), list(figures)
+    models = _first_models(comparison)
+    if len(models) == len(comparison.models):
+        first = [figure for name in _FIRST for figure in figures if figure.name == name]
+        return _fold(first), [figure for figure in figures if figure not in first]
+    some = replace(comparison, models=models)
+    of_some = f" {len(models)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
+    drawn = [figure for draw in (by_count, by_partition) if (figure := draw(some)) is not None]
+    return _fold([replace(figure, caption=figure.caption + of_some) for figure in drawn], class_="some"), list(figures)
 
 
-def _titled(figure: Figure) -> Figure:
-    return replace(figure, title=_FIRST[figure.name])
-
-
-def _fold(*figures: str) -> str:
-    return tag("div", *(figure + "\n" for figure in figures), class_="fold") if figures else ""
+def _fold(figures: Sequence[Figure], **attributes: str) -> str:
+    """The figures that a page begins with, side by side."""
+    drawn = [_picture(replace(figure, title=_FIRST[figure.name]), **attributes) + "\n" for figure in figures]
+    return tag("div", *drawn, class_="fold") if drawn else ""
 
 
 def _first_models(comparison: Comparison) -> list[str]:
@@ -117,39 +103,34 @@ def _first_models(comparison: Comparison) -> list[str]:
     totals, models = comparison.totals, comparison.models
     if len(models) <= _MOST_FIRST:
         return models
-    meant = [model for model in models if not is_void(totals[model, "ar_hit"])] or models
-    placed = sorted(meant, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
+    valid = [model for model in models if not is_void(totals[model, "ar_hit"])] or models
+    placed = sorted(valid, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
     steps = min(_MOST_FIRST, len(placed))
     return [placed[round(step * (len(placed) - 1) / max(1, steps - 1))] for step in range(steps)]
 
 
-def results_table(comparison: Comparison, totals: Totals) -> str:
-    """Perplexities and shares: the reference first, then the models by overall perplexity; below it notes on the shares.
+def results_table(comparison: Comparison) -> Table:
+    """Perplexities and shares: the reference first, then the models by overall perplexity.
 
     Beside the share of the gap are the share of tokens and their ratio; the clipped share only where it is another.
     """
-    hits = {model: totals[model, "ar_hit"] for model in comparison.models}
-    clipped = {model: _clipped(row) for model, row in hits.items()}
-    heads = ["model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval"]
-    heads += ["share of the tokens", "enrichment", *(["share, clipped"] if any(clipped.values()) else [])]
-    first = [totals[comparison.models[0], kind] for kind in _KINDS]
-    cells = [tag("td", ppl(row["ppl_reference"])) for row in first] + [tag("td", "reference", colspan=len(heads) - 4, class_="soft")]
-    rows = [tag("tr", tag("th", text(comparison.reference), scope="row"), *cells)]
-    for model, row in hits.items():
-        cells = [tag("td", ppl(totals[model, kind]["ppl_model"])) for kind in _KINDS]
-        cells += [tag("td", markup.figure(gap_share(row)), class_="share"), tag("td", interval(row))]
-        enriched = struck_if_void(row, times(row["enrichment"]))
-        shown = [percent(row["share_of_tokens"], 2), enriched, *([clipped[model]] if any(clipped.values()) else [])]
-        rows.append(tag("tr", tag("th", text(model), scope="row"), *cells, *(tag("td", markup.figure(cell)) for cell in shown)))
-    notes = [tag("li", text(line)) for line in share_notes(totals[model, "ar_hit"] for model in comparison.models)]
-    table = markup.table("Perplexities and shares of the gap", heads, rows)
-    return table + (tag("ul", *notes, class_="notes") if notes else "")
+    totals, first = comparison.totals, comparison.models[0]
+    shares = [_shares(totals[model, "ar_hit"]) for model in comparison.models]
+    is_clipped = any(clipped for *_, clipped in shares)
+    rows = [[comparison.reference, *(ppl(totals[first, kind]["ppl_reference"]) for kind in _KINDS), "", "reference", "", "", ""]]
+    for model, figures in zip(comparison.models, shares, strict=True):
+        rows.append([model, *(ppl(totals[model, kind]["ppl_model"]) for kind in _KINDS), *figures])
+    headers = ["model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval"]
+    headers += ["share of the tokens", "enrichment", "share, clipped"]
+    shown = len(headers) if is_clipped else -1
+    return Table("Perplexities and shares of the gap", headers[:shown], [row[:shown] for row in rows])
 
 
-def _clipped(row: Mapping[str, Any]) -> str:
-    """The clipped share of a row, where that is another figure than the share; else nothing."""
-    clipped = struck_if_void(row, percent(row["gap_share_clipped"]))
-    return "" if clipped == gap_share(row) else clipped
+def _shares(row: Mapping[str, Any]) -> list[str]:
+    """The figures of AR hits in one model's row; the clipped share is "" where it is no other figure than the share."""
+    clipped, enriched = struck_if_void(row, percent(row["gap_share_clipped"])), struck_if_void(row, times(row["enrichment"]))
+    share = gap_share(row)
+    return [share, interval(row), percent(row["share_of_tokens"], 2), enriched, "" if clipped == share else clipped]
 
 
 def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
@@ -161,7 +142,7 @@ def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
     shown += [table for table in (given_table(tables), overlap_table(tables)) if table is not None]
     context = context_tables(tables, comparison.manifest, models)
     shown += [context["context_gain"], *_side_by_side(context["by_context"], _NUM_FAR_COLUMNS)] if context else []
-    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.shown_table, shown)]))
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.titled_table, shown)]))
 
 
 def _side_by_side(table: Table, own: int) -> list[Table]:
@@ -182,9 +163,9 @@ def _side_by_side(table: Table, own: int) -> list[Table]:
     ]
 
 
-def method_section(comparison: Comparison, totals: Totals, labels: Mapping[str, Any] | None) -> Section:
-    """How it was measured, and the commands that reproduce it."""
-    facts = {**words.method(comparison, totals), "Files read": words.files(comparison)}
+def method_section(comparison: Comparison, labels: Mapping[str, Any] | None) -> Section:
+    """How it was measured, and the commands that reproduce it. `labels`: the slices' manifest, if they are available."""
+    facts = {**words.method(comparison), "Files read": words.files(comparison)}
     again = tag("h3", "Reproduced by") + tag("pre", tag("code", "\n".join(map(_command, words.commands(comparison, labels)))))
     return Section("method", "How it was measured", f"{_facts(facts)}\n{again}")
 
@@ -213,8 +194,8 @@ _KEYS = (
 )
 
 
-def token_section(view: TokenView, folder: str) -> Section:
-    """The text that models were scored on, token by token. `folder`: the folder as the user would name it in a command."""
+def token_section(view: TokenView) -> Section:
+    """The text that models were scored on, token by token."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     intro = (
         "Each token is coloured by which model predicts it, that is, ranks it first, or by how far the two NLLs are apart. ",
@@ -227,35 +208,34 @@ def token_section(view: TokenView, folder: str) -> Section:
     )
     parts = (
         tag("p", *intro),
-        *(tag("p", text(line), class_="notes") for line in _view_notes(view, folder)),
+        notes(*_view_notes(view)),
         tag("p", "Keys in the text: ", keys, class_="keys"),
-        tag("noscript", tag("p", "The token view needs JavaScript; everything else on this page does not.", class_="notes")),
+        tag("noscript", notes("The token view needs JavaScript; everything else on this page does not.")),
         tag("div", id="view", hidden=""),
         markup.data("excerpts", view.data),
     )
     return Section("tokens", "The text, token by token", "\n".join(parts))
 
 
-def no_token_section(reason: str, folder: str) -> Section:
+def no_token_section(reason: str) -> Section:
     """Why there is no token view, and how to add it."""
-    remedy = f"with the slices and scores that were compared, recallkit report {folder} --slices DIR adds it"
-    told = f"The text is not shown here: {reason}; {remedy}."
-    return Section("tokens", "The text, token by token", tag("p", text(told), class_="notes"))
+    remedy = "with the slices and scores that were compared, recallkit report DIR --slices DIR adds it"
+    return Section("tokens", "The text, token by token", notes(f"The text is not shown here: {reason}; {remedy}."))
 
 
-def _view_notes(view: TokenView, folder: str) -> list[str]:
+def _view_notes(view: TokenView) -> list[str]:
     """Which part of the text is shown, and notes on models with other tokenizers."""
     unit = "sequences" if view.excerpts == view.sequences else f"parts of {view.sequences:,} sequences"
     lines = [
         f"{view.shown:,} of {view.excerpts:,} {unit} are on this page: those where the models' NLL on AR hits exceeds the reference's most"
-        f"{', and those asked for' if view.asked else ''}. Others: recallkit report {folder} --sequence N, or --document N."
+        f"{', and those asked for' if view.asked else ''}. Others: recallkit report DIR --sequence N, or --document N."
     ]
     if view.asked_shown < view.asked:
         lines.append(f"Of {view.asked:,} that were asked for, the first {view.asked_shown:,} are here; the page has room for no more.")
     lines += [
         f"{name} has a tokenizer of its own: it counts as right if all of its own tokens that end in a token were ranked first; if "
         f"its tokens do not begin and end with that token, this is unknown."
-        for name in view.own_tokenizers
+        for name in view.other_tokenizers
     ]
     if not view.has_bytes:
         lines.append("Pieces of this tokenizer have no bytes of their own and are shown as written in its vocabulary.")
@@ -265,47 +245,42 @@ def _view_notes(view: TokenView, folder: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- other results
 
 
-def section_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
-    """The sections of a result of this kind: the answer, how it was measured, its pictures, its printed tables; and what more there is."""
+def sections_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
+    """The sections of a result of this kind: the answer, how it was measured, its pictures, its printed tables; and its figures."""
     look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
-    shown = [markup.shown_table(table) for table in look.shown.values()]
-    answer = [tag("p", text(look.answer), class_="answer")] if look.answer else []
     tables = [f"{each.name}.parquet" for each in fields(look.tables)]
-    files = ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
-    facts = _facts({**look.method, "Files read": files}, *([again] if look.command else []))
-    opening = "\n".join([*answer, tag("div", facts, class_="made")])
-    section = Section(kind, KINDS[kind].title, "\n".join([pictures(look.figures), *shown]), opening)
-    return [section, *([samples_section(folder, look.tables)] if kind == "recall" else [])], list(look.figures)
+    read = {"Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
+    facts = tag("div", _facts({**look.method, **read}, *([again] if look.command else [])), class_="made")
+    opening = "\n".join([*([tag("p", text(look.answer), class_="answer")] if look.answer else []), facts])
+    body = "\n".join([pictures(look.figures), *map(markup.titled_table, look.shown.values())])
+    samples = [_samples_section(folder, look.tables)] if kind == "recall" else []
+    return [Section(kind, KINDS[kind].title, body, opening), *samples], list(look.figures)
 
 
-def samples_section(folder: Path, tables: RecallTables) -> Section:
+def _samples_section(folder: Path, tables: RecallTables) -> Section:
     """Prompts of a recall evaluation with each model's generation, or why they are not shown."""
     title = "Prompts and generations"
     try:
         samples = read_samples(folder, tables)
     except UserError as error:
         reason = "; ".join(filter(None, [error.problem, error.remedy]))  # without where: a page names no folder
-        return Section("generations", title, tag("p", text(f"Not shown here: {reason}."), class_="notes"))
+        return Section("generations", title, notes(f"Not shown here: {reason}."))
     some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn by chance: of each task, model and verdict up to "
     some = "" if samples.shown == samples.prompts else f"{some}{MOST_OF_EACH}."
-    intro = (
-        "A generation is ",
-        tag("span", "right", class_="sample right"),
-        " if it contains the value, and else ",
-        tag("span", "wrong", class_="sample wrong"),
-        ", or ",
-        tag("span", "cut", class_="sample cut"),
-        f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
-    )
     parts = (
-        tag("p", *intro),
-        tag("noscript", tag("p", "Prompts and generations need JavaScript; everything else on this page does not.", class_="notes")),
+        tag(
+            "p",
+            "A generation is ",
+            tag("span", "right", class_="sample right"),
+            " if it contains the value, and else ",
+            tag("span", "wrong", class_="sample wrong"),
+            ", or ",
+            tag("span", "cut", class_="sample cut"),
+            f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
+        ),
+        tag("noscript", notes("Prompts and generations need JavaScript; everything else on this page does not.")),
         tag("div", id="prompts", hidden=""),
         markup.data("samples", samples.data),
     )
     return Section("generations", title, "\n".join(parts))
-
-
-OTHERS = {kind: partial(section_of, kind) for kind in KINDS if kind != "gap"}
-"""Kind of result -> its section."""

@@ -108,7 +108,7 @@ def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, A
     for row, state, keep in zip(shown.rows.iter_rows(named=True), shown.states(), kept, strict=True):
         if not keep:
             continue
-        labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1"))}
+        labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1")) and name != "sequence"}
         scores = {side: {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")} for side, place in sides.items()}
         tokens.append({**labels, "state": state and state.value, **scores})
     facts = {"sequence": shown.number, "num_sequences": shown.num_sequences, "reference": shown.reference, "model": shown.model}

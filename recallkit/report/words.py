@@ -7,74 +7,16 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.view import interval, ppl, times, what_is_resampled, what_of_training
 from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.console import percent, percent_range
-from recallkit.errors import UserError
 from recallkit.measure.shares import is_void, void_notes
 from recallkit.report.markup import tag, text
-from recallkit.slicing.definitions import STANDARD
 from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from recallkit.attribution.comparison import Comparison
 
-    Totals = Mapping[tuple[str, str], Mapping[str, Any]]
-
 _NUM_SOURCES = 6
-_REMEDY = "make it again with --force"
-
-
-_SLICES_FACTS = {
-    "boundary": str,
-    "max_count": int,
-    "num_rows": int,
-    "num_sequences": int,
-    "seq_len": int,
-    "sequences_digest": str,
-    "counts.id": str,
-    "counts.num_bigrams": int,
-    "counts.num_tokens": int,
-    "tokenizer.digest": str,
-    "tokenizer.name": str,
-    "tokenizer.vocab_size": int,
-}
-_FACTS = {
-    "inexact": dict,
-    "models": list,
-    "recallkit_version": str,
-    "reference": str,
-    "scores": dict,
-    **{f"slices.{name}": kind for name, kind in _SLICES_FACTS.items()},
-}
-_LABELS_FACTS = {**_SLICES_FACTS, "counts.path": str, "names": list}
-"""The fields of manifests that a page uses, by path, with their types."""
-
-
-def check_facts(comparison: Comparison, labels: Mapping[str, Any] | None) -> None:
-    """Raises UserError if a manifest lacks a field that a page uses, or the table lacks a model. `labels`: the slices' manifest."""
-    _check_told(comparison.manifest, _FACTS, comparison.folder)
-    if labels is not None:
-        _check_told(labels, _LABELS_FACTS, comparison.slices)
-    names, totals = comparison.manifest["models"], comparison.totals
-    is_sound = bool(names) and all(isinstance(name, str) for name in names) and set(comparison.models) <= set(names)
-    inexact = [share.get("all") if isinstance(share, dict) else None for share in comparison.manifest["inexact"].values()]
-    if not (is_sound and comparison.models and all(isinstance(share, (int, float)) for share in inexact)):
-        raise UserError("its manifest and its table are of different models", where=comparison.folder, remedy=_REMEDY)
-    for model in comparison.models:
-        for kind in (slice_.name for slice_ in (*STANDARD, *comparison.given)):
-            if (model, kind) not in totals:
-                raise UserError(f"its table has no row of {kind} tokens for {model}", where=comparison.folder, remedy=_REMEDY)
-
-
-def _check_told(manifest: Mapping[str, Any], facts: Mapping[str, type], where: Path | None) -> None:
-    """`facts`: path in the manifest, with dots between nested keys -> type."""
-    for path, kind in facts.items():
-        value: Any = manifest
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
-            raise UserError(f"the manifest has no field {path}", where=where, remedy=_REMEDY)
 
 
 def question(comparison: Comparison) -> str:
@@ -82,8 +24,9 @@ def question(comparison: Comparison) -> str:
     return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
 
 
-def headline(comparison: Comparison, totals: Totals) -> str:
+def headline(comparison: Comparison) -> str:
     """The range of the shares of the models that are behind the reference, as markup; "" if there are not two whose share is one."""
+    totals = comparison.totals
     hits = {model: totals[model, "ar_hit"] for model in comparison.models}
     behind = [
         row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
@@ -98,14 +41,15 @@ def headline(comparison: Comparison, totals: Totals) -> str:
     )
 
 
-def measured(comparison: Comparison, totals: Totals) -> str:
+def measured(comparison: Comparison) -> str:
     """How it was measured, in a line of text."""
-    facts, whole = comparison.manifest["slices"], totals[comparison.models[0], "all"]
+    facts, whole = comparison.manifest["slices"], comparison.totals[comparison.models[0], "all"]
     return f"{whole['tokens']:,} tokens in sequences of up to {facts['seq_len']:,}; 95 % intervals: {what_is_resampled(whole)}."
 
 
-def answer(comparison: Comparison, totals: Totals) -> str:
+def answer(comparison: Comparison) -> str:
     """The question's answer, as markup: a sentence on the model nearest to the reference, and one on the farthest."""
+    totals = comparison.totals
     placed = sorted(comparison.models, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
     if len(placed) == 1:
         return _claim(placed[0], totals)
@@ -114,7 +58,7 @@ def answer(comparison: Comparison, totals: Totals) -> str:
     return " ".join(f"{place} {reference} is {_claim(model, totals)}" for model, place in places.items())
 
 
-def _claim(model: str, totals: Totals) -> str:
+def _claim(model: str, totals: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
     """The share of one model's gap that lies in AR hits, or that it means nothing."""
     whole, hits = totals[model, "all"], totals[model, "ar_hit"]
     subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
@@ -131,18 +75,18 @@ def _claim(model: str, totals: Totals) -> str:
 def _beyond(hits: Mapping[str, Any], gap: str) -> str:
     """The meaning of a share below 0 or above 1: which model is better differs between the two slices."""
     low, high = (hits["gap_share"] if hits[name] is None else hits[name] for name in ("ci_low", "ci_high"))
-    is_told = high < 0 or low > 1
+    is_clear = high < 0 or low > 1
     place = "better" if gap == "gap" else "worse"
-    side = f"it is {place} than the reference" if is_told else f"it is not clearly {'worse' if gap == 'gap' else 'better'}"
+    side = f"it is {place} than the reference" if is_clear else f"it is not clearly {'worse' if gap == 'gap' else 'better'}"
     if hits["gap_share"] < 0:
         return f"none of this {gap} lies in AR hits; there {side}"
     return f"all of this {gap} lies in AR hits; on the other tokens {side}"
 
 
-def definition(comparison: Comparison, totals: Totals) -> str:
+def definition(comparison: Comparison) -> str:
     """The definition of AR hits, and what their share says, as text."""
-    facts, hits = comparison.manifest["slices"], totals[comparison.models[0], "ar_hit"]
-    copied = what_of_training(facts, totals[comparison.models[0], "all"]["tokens"])
+    facts, totals, first = comparison.manifest["slices"], comparison.totals, comparison.models[0]
+    hits, copied = totals[first, "ar_hit"], what_of_training(facts, totals[first, "all"]["tokens"])
     definition = (
         f"AR hits are the tokens where associative recall (AR) can be seen: they complete a bigram which occurred earlier in the "
         f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
@@ -151,10 +95,11 @@ def definition(comparison: Comparison, totals: Totals) -> str:
     return " ".join([definition, *copied])
 
 
-def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
+def method(comparison: Comparison) -> dict[str, str]:
     """How it was measured, as a list of facts."""
     manifest, facts = comparison.manifest, comparison.manifest["slices"]
-    counts, tokenizer, hits = facts["counts"], facts["tokenizer"], totals[comparison.models[0], "ar_hit"]
+    counts, tokenizer = facts["counts"], facts["tokenizer"]
+    whole, hits = (comparison.totals[comparison.models[0], kind] for kind in ("all", "ar_hit"))
     packing = "documents packed one after the other" if facts["boundary"] == "pack" else "the context reset at each document"
     inexact = [f"{percent(share['all'])} for {model}" for model, share in manifest["inexact"].items()]
     return {
@@ -168,8 +113,7 @@ def method(comparison: Comparison, totals: Totals) -> dict[str, str]:
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
-        "Intervals": f"95 %, {what_is_resampled(totals[comparison.models[0], 'all'])}, 2,000 times; quantiles of the "
-        "resampled figures, as far out as Student's t of that many is",
+        "Intervals": f"95 %, {what_is_resampled(whole)} 2,000 times; expanded percentile intervals (Hesterberg, 2015)",
         "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
         "Slices": f"sequences {facts['sequences_digest']}",
     }

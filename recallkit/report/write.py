@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.config import VERSION
 from recallkit.declarations import names, numbers, path
 from recallkit.display.chart_theme import check_figures_folder, save_figures
 from recallkit.errors import UserError
 from recallkit.options import ReportOptions
-from recallkit.report import excerpts, page, sections, words
-from recallkit.report.found import find_results
+from recallkit.report import excerpts, markup, sections, words
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS
+from recallkit.storage.unfinished import PARTIAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from recallkit.display.chart_theme import Figure
-    from recallkit.report.sections import Section
+    from recallkit.report.markup import Section
 
-_OTHERS_QUESTION = "How much do these models, and this text, recall?"
+_DEEPEST = 3
+_MOST_NAMED = 5
+_SEVERAL_QUESTION = "How much do these models, and this text, recall?"
 """Of a page with several kinds of results, but no comparison."""
 
 
@@ -62,66 +65,128 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
         problem = "there is no comparison here, hence no text to show"
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
-    artifacts.check_replaceable(target, page.HEAD)
-    content, figures, num_excerpts = _compose(comparison, found, options)
+    artifacts.check_replaceable(target, markup.HEAD)
+    content, figures, num_excerpts = _page_of_others(found) if comparison is None else _page_of(comparison, found, options)
     pictures = save_figures(figures, Path(options.figures)) if options.figures is not None else []
     with artifacts.adding(target) as temporary:
         temporary.write_bytes(content)
     return Report(target, len(content), found, num_excerpts, pictures)
 
 
+def figures_of(folder: Path) -> list[Figure]:
+    """The figures of the results in `folder`, those of a comparison first."""
+    found = find_results(folder)
+    compared = draw(read_comparison(found["gap"])) if "gap" in found else []
+    return [*compared, *_others(found)[1]]
+
+
+# ------------------------------------------------------------------------------------------------------------- finding
+
+
+def find_results(folder: Path, more: Sequence[Path] = ()) -> dict[str, Path]:
+    """Kind -> the folder of its results, in `folder` and in up to three levels of folders in it; kinds that are not there are left out.
+
+    What one of the folders `more` contains is taken in place of what `folder` does. Folders that are hidden, contain unfinished
+    work, or are links are not looked into. Raises UserError where a folder is none, where there is no result at all, and where there
+    are several of a kind to choose from.
+    """
+    for place in (folder, *more):
+        if not place.is_dir():
+            remedy = "name one that `recallkit gap`, `eval-recall`, `mqar` or `profile` wrote"
+            raise UserError("no such directory", where=place, remedy=remedy)
+    added, inside = _results(more), _results([folder])
+    found = {kind: _only(kind, added[kind] or inside[kind], folder) for kind in KINDS if added[kind] or inside[kind]}
+    if not found:
+        remedy = "make some with `recallkit gap REFERENCE MODEL... --slices DIR`"
+        raise UserError("no results here, nor in the folders within", where=folder, remedy=remedy)
+    return found
+
+
+def _results(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """The folders of each kind of result, each once however it is reached."""
+    places = list({place.resolve(): place for top in folders for place in _within(top)}.values())
+    return {kind: [place for place in places if _contains(place, kind)] for kind in KINDS}
+
+
+def _within(top: Path) -> Iterator[Path]:
+    """`top` and the folders in it, in order of their names."""
+    for path_, folders, _ in os.walk(top):
+        is_deepest = len(Path(path_).relative_to(top).parts) >= _DEEPEST
+        folders[:] = sorted(name for name in folders if not (is_deepest or name.startswith(".") or name.endswith(PARTIAL)))
+        yield Path(path_)
+
+
+def _contains(folder: Path, kind: str) -> bool:
+    """Whether a result of this kind is right here. A file of the name that is no table of ours is not one."""
+    file = folder / f"{kind}.parquet"
+    try:
+        return file.is_file() and bool(artifacts.read_manifest(file).get("kind") == kind)
+    except UserError as error:
+        # One that is damaged is one all the same, as is a comparison of another version: reading it says what is wrong with it.
+        return kind == "gap" or isinstance(error, DamagedError)
+
+
+def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:
+    if len(folders) > 1:
+        shown = [str(folder.relative_to(top)) if folder.is_relative_to(top) else str(folder) for folder in folders]
+        listed = ", ".join(shown[:_MOST_NAMED]) + (" ..." if len(shown) > _MOST_NAMED else "")
+        raise UserError(f"{len(folders)} {KINDS[kind].called} here ({listed})", where=top, remedy="name one of them, or add it with --with")
+    return folders[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- composing
+
+
+def _page_of_others(found: Mapping[str, Path]) -> tuple[bytes, list[Figure], int]:
+    """The page of results without a comparison, its figures, and no excerpts."""
+    others, figures = _others(found)
+    title = "; ".join(KINDS[kind].title for kind in found)
+    if len(found) > 1:
+        return markup.page(title, _SEVERAL_QUESTION, "", others), figures, 0
+    [question] = [KINDS[kind].question for kind in found]
+    return markup.page(title, question, others[0].opening, [replace(others[0], opening=""), *others[1:]]), figures, 0
+
+
+def _page_of(comparison: Comparison, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
+    """The page of a comparison and what else was found, its figures, and how many excerpts of text it shows."""
+    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
+    text, num_excerpts = _text(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
+    drawn = draw(comparison)
+    others, figures = _others(found)
+    first, rest = sections.first_figures(comparison, drawn)
+    opening, before = sections.results(comparison, first), sections.gap_section(comparison, rest)
+    after = sections.method_section(comparison, labels)
+
+    def lay_out() -> bytes:
+        title = f"Recall in the gap to {comparison.reference}"
+        return markup.page(title, words.question(comparison), opening, [before, text, *others, after])
+
+    content, room = lay_out(), excerpts.MOST_BYTES
+    while num_excerpts and len(content) > markup.MOST_BYTES:
+        room -= len(content) - markup.MOST_BYTES
+        text, num_excerpts = _text(comparison, options, room)
+        content = lay_out()
+    return content, [*drawn, *figures], num_excerpts
+
+
+def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
+    """The sections of results other than a comparison, and their figures."""
+    every = [sections.sections_of(kind, place) for kind, place in found.items() if kind != "gap"]
+    return [section for parts, _ in every for section in parts], [figure for _, drawn in every for figure in drawn]
+
+
 def _asks_for_text(options: ReportOptions) -> bool:
     return options.slices is not None or bool(numbers(options.sequence) or numbers(options.document))
 
 
-def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
-    """The page's bytes, its charts, and how many excerpts of text it shows."""
-    if comparison is None:
-        others, figures = _others(found)
-        title = "; ".join(KINDS[kind].title for kind in found)
-        if len(found) > 1:
-            return page.lay_out(title, _OTHERS_QUESTION, "", others, VERSION), figures, 0
-        [question], opening = [KINDS[kind].question for kind in found], others[0].opening
-        alone = [replace(others[0], opening=""), *others[1:]]
-        return page.lay_out(title, question, opening, alone, VERSION), figures, 0
-    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
-    words.check_facts(comparison, labels)
-    tokens, num_excerpts = _tokens(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
-    from recallkit.attribution.charts import figures as draw
-
-    totals, own = comparison.totals, draw(comparison)
-    others, figures = _others(found)
-    first, rest = sections.first_figures(comparison, own)
-    opening, before = sections.results(comparison, totals, first), sections.gap_section(comparison, rest)
-    after = sections.method_section(comparison, totals, labels)
-
-    def lay_out(text: Section) -> bytes:
-        title = f"Recall in the gap to {comparison.reference}"
-        return page.lay_out(title, words.question(comparison), opening, [before, text, *others, after], VERSION)
-
-    content, room = lay_out(tokens), excerpts.MOST_BYTES
-    while num_excerpts and len(content) > page.MOST_BYTES:
-        room -= len(content) - page.MOST_BYTES
-        tokens, num_excerpts = _tokens(comparison, options, room)
-        content = lay_out(tokens)
-    return content, [*own, *figures], num_excerpts
-
-
-def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
-    """The sections of results other than a comparison, and their charts."""
-    made = [sections.OTHERS[kind](place) for kind, place in found.items() if kind != "gap"]
-    return [section for parts, _ in made for section in parts], [figure for _, drawn in made for figure in drawn]
-
-
-def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
+def _text(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
     """The token view, or why there is none; an error if text was requested, or a file of it is damaged."""
     reason = UserError("the slices of this comparison were not found")
     if comparison.slices is not None:
         try:
             view = excerpts.token_view(comparison, numbers(options.sequence), numbers(options.document), most_bytes)
-            excerpts.give_back_memory()  # drawing needs as much
             if view.shown:
-                return sections.token_section(view, "DIR"), view.shown
+                return sections.token_section(view), view.shown
             reason = UserError("no excerpt contains AR hits, or none fits on a page")
         except DamagedError:
             raise
@@ -129,4 +194,4 @@ def _tokens(comparison: Comparison, options: ReportOptions, most_bytes: int) -> 
             reason = error
     if _asks_for_text(options):
         raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
-    return sections.no_token_section(reason.problem, "DIR"), 0
+    return sections.no_token_section(reason.problem), 0

@@ -17,7 +17,7 @@ from recallkit.display.tables import Struck, Table
 from recallkit.errors import printable
 from recallkit.profiling.tables import ProfileTables
 from recallkit.profiling.view import profile_tables
-from recallkit.report.notebook import tables_html
+from recallkit.report.markup import tables_html
 from recallkit.storage import artifacts
 
 EVIL = "<script>alert('1')</script>&\"<b>"

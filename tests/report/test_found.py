@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from recallkit.report.found import find_results
 
 from recallkit.errors import UserError
-from recallkit.report.found import find_results
 from recallkit.storage.artifacts import write_parquet
 
 

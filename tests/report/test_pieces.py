@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from recallkit.report.pieces import Pieces, parts_of
+
 from recallkit.text.tokenizers import load_tokenizer
 
 
