@@ -104,8 +104,10 @@ def find_results(folder: Path, more: Sequence[Path] = ()) -> dict[str, Path]:
 
 def _results(folders: Sequence[Path]) -> dict[str, list[Path]]:
     """The folders of each kind of result, each once however it is reached."""
-    places = list({place.resolve(): place for top in folders for place in _within(top)}.values())
-    return {kind: [place for place in places if _contains(place, kind)] for kind in KINDS}
+    places: dict[Path, Path] = {}
+    for place in (place for top in folders for place in _within(top)):
+        places.setdefault(place.resolve(), place)
+    return {kind: [place for place in places.values() if _contains(place, kind)] for kind in KINDS}
 
 
 def _within(top: Path) -> Iterator[Path]:

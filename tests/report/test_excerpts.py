@@ -8,20 +8,18 @@ import shutil
 from collections import defaultdict
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
-from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, list_excerpts, preferred, token_view
-from recallkit.report.sequence import score_files
+from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, Pieces, list_excerpts, parts_of, preferred, token_view
+from recallkit.report.sequence import open_excerpts, score_files
 from recallkit.scoring import score_path
-from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
 from tests.report.conftest import MODELS, REFERENCE
 
 
@@ -32,8 +30,7 @@ def rows_of(comparison, model=None):
 
 
 def listed(comparison):
-    tokens = excerpts.open_tokens(comparison.slices / "tokens.parquet")
-    return list_excerpts(tokens, score_files(comparison, comparison.slices))
+    return list_excerpts(open_excerpts(comparison.slices, [REFERENCE, *comparison.models], comparison))
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +46,18 @@ def sums(comparison):
     return found, hits
 
 
-@pytest.mark.parametrize("rows", [1, 7, 100])
-def test_where_ranges_of_rows_end_changes_nothing(comparison, monkeypatch, rows):
-    whole = listed(comparison)
-    total = whole[-1].stop
-    ranges = [(start, min(start + rows, total)) for start in range(0, total, rows)]
-    monkeypatch.setattr(excerpts, "batch_ranges", lambda path: ranges)
-    found = listed(comparison)
-    assert [replace(excerpt, gaps=()) for excerpt in found] == [replace(excerpt, gaps=()) for excerpt in whole]
-    for mine, theirs in zip(found, whole, strict=True):
-        assert mine.gaps == pytest.approx(theirs.gaps, abs=1e-9)
-
-
-def test_every_sequence_is_listed_with_its_gaps(comparison, sums):
+def test_every_sequence_is_listed_with_its_gaps_wherever_ranges_of_rows_end(comparison, sums, monkeypatch):
     gaps, hits = sums
-    labels = rows_of(comparison)
-    every = listed(comparison)
-    assert [excerpt.sequence for excerpt in every] == sorted(gaps)
-    for excerpt in every:
-        assert {row["sequence"] for row in labels[excerpt.start : excerpt.stop]} == {excerpt.sequence}
-        assert excerpt.hits == hits[excerpt.sequence]
-        assert excerpt.gaps == pytest.approx([gaps[excerpt.sequence][model] for model in comparison.models], abs=1e-9)
-    assert every[-1].stop == len(labels)
+    num_rows = len(rows_of(comparison))
+    for step in (num_rows, 7):
+        ranges = [(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
+        monkeypatch.setattr("recallkit.report.sequence.batch_ranges", lambda _, ranges=ranges: ranges)
+        every = listed(comparison)
+        assert [excerpt.sequence for excerpt in every] == sorted(gaps)
+        assert [excerpt.hits for excerpt in every] == [hits[excerpt.sequence] for excerpt in every]
+        assert sum(excerpt.tokens for excerpt in every) == num_rows
+        for excerpt in every:
+            assert excerpt.gaps == pytest.approx([gaps[excerpt.sequence][model] for model in comparison.models], abs=1e-9)
 
 
 def test_sequences_where_models_pay_most_come_first(comparison, sums):
@@ -85,30 +72,24 @@ def test_sequences_where_models_pay_most_come_first(comparison, sums):
     assert set(found) == {*overall[:32], *(sequence for ranked in by_model.values() for sequence in ranked[:12])}
 
 
-def test_what_is_asked_for_comes_first_and_is_marked(comparison):
-    labels = rows_of(comparison)
+def test_requested_sequences_and_documents_come_first_and_are_marked(comparison):
     documents = defaultdict(list)
-    for row in labels:
+    for row in rows_of(comparison):
         if row["sequence"] not in documents[row["document"]]:
             documents[row["document"]].append(row["sequence"])
     number = max(documents, key=lambda document: len(documents[document]))
-    view = json.loads(token_view(comparison, sequences=[3, 1], documents=[number], most_bytes=30_000).data)
-    asked = {excerpt["sequence"] for excerpt in view["excerpts"] if excerpt["asked"]}
     wanted = list(dict.fromkeys([3, 1, *documents[number]]))
-    assert asked == set(wanted[: len(asked)])
-    assert len(asked) >= 2
-    whole = json.loads(token_view(comparison, sequences=[3, 1], documents=[number]).data)
-    assert {excerpt["sequence"] for excerpt in whole["excerpts"] if excerpt["asked"]} == set(wanted)
-    assert [excerpt["sequence"] for excerpt in whole["excerpts"]] == sorted(excerpt["sequence"] for excerpt in whole["excerpts"])
-
-
-@pytest.mark.parametrize(
-    ("asked", "problem"),
-    [({"sequences": [10**6]}, "no such sequence; give a number from 0 to "), ({"documents": [10**6]}, "no predicted token")],
-)
-def test_what_is_not_there_is_told(comparison, asked, problem):
-    with pytest.raises(UserError, match=problem):
-        token_view(comparison, **asked)
+    for most_bytes in (30_000, 3_000_000):
+        view = json.loads(token_view(comparison, sequences=[3, 1], documents=[number], most_bytes=most_bytes).data)
+        asked = {excerpt["sequence"] for excerpt in view["excerpts"] if excerpt["asked"]}
+        assert asked == set(wanted[: len(asked)])
+        assert len(asked) >= 2
+    assert asked == set(wanted)
+    assert [excerpt["sequence"] for excerpt in view["excerpts"]] == sorted(excerpt["sequence"] for excerpt in view["excerpts"])
+    with pytest.raises(UserError, match="no such sequence; give a number from 0 to "):
+        token_view(comparison, sequences=[10**6])
+    with pytest.raises(UserError, match="no predicted token"):
+        token_view(comparison, documents=[10**6])
 
 
 def check_packed(comparison, data):
@@ -125,15 +106,13 @@ def check_packed(comparison, data):
         rows = labels[start : start + len(excerpt["tokens"])]
         assert {row["sequence"] for row in rows} == {excerpt["sequence"]}
         assert excerpt["before"] == rows[0]["prev_token"]
-        columns = {"tokens": "token", "occurrences": "occurrences", "count": "train_count"}
-        for name, column in columns.items():
+        for name, column in {"tokens": "token", "occurrences": "occurrences", "count": "train_count"}.items():
             assert excerpt[name] == [row[column] for row in rows]
         assert excerpt["distance"] == [row["distance"] or 0 for row in rows]
         hits = [bool(distance) and count <= data["most"] for distance, count in zip(excerpt["distance"], excerpt["count"], strict=True)]
-        assert hits == [row["ar_hit"] for row in rows], "the page tells hits by distance and count"
+        assert hits == [row["ar_hit"] for row in rows], "the page finds hits by distance and count"
         assert sum(hits) == excerpt["hits"]
-        spans = [*excerpt["spans"], [len(rows), None, None]]
-        for (at, document, source), (end, *_) in itertools.pairwise(spans):
+        for (at, document, source), (end, *_) in itertools.pairwise([*excerpt["spans"], [len(rows), None, None]]):
             assert {(row["document"], row["source"]) for row in rows[at:end]} == {(document, data["sources"][source])}
         for model, (nlls, ranks, predicted) in enumerate(zip(excerpt["nll"], excerpt["rank"], excerpt["predicted"], strict=True)):
             mine = scores[model][start : start + len(rows)]
@@ -142,7 +121,7 @@ def check_packed(comparison, data):
             for row, score, value in zip(rows, mine, predicted, strict=True):
                 if not data["own"][model]:
                     assert value == (RIGHT if score["argmax"] == row["token"] else score["argmax"] + 1)
-                elif score["exact"]:
+                elif score["exact"] and score["rank"] >= 0:
                     assert value == (RIGHT if score["rank"] == 0 else WRONG)
                 else:
                     assert value == UNKNOWN
@@ -150,24 +129,28 @@ def check_packed(comparison, data):
     return data
 
 
-def test_what_is_packed_is_what_the_tables_hold(comparison):
+def test_packed_values_are_those_of_the_tables(comparison, monkeypatch):
     check_packed(comparison, json.loads(token_view(comparison).data))
+    monkeypatch.setattr(excerpts, "LONGEST", 20)  # sequences of 64 tokens in four blocks, whose positions go on
+    every = listed(comparison)
+    assert [(excerpt.block, excerpt.tokens) for excerpt in every[:4]] == [(0, 20), (1, 20), (2, 20), (3, 4)]
+    data = check_packed(comparison, json.loads(token_view(comparison, sequences=[2]).data))
+    assert [excerpt["first"] for excerpt in data["excerpts"] if excerpt["asked"]] == [1, 21, 41, 61]
 
 
 def test_a_model_with_another_tokenizer_and_text_in_bytes(hostile):
     comparison = read_comparison(hostile)
     view = token_view(comparison)
     data = check_packed(comparison, json.loads(view.data))
-    assert view.own_tokenizers == [name for name in comparison.models if name.endswith("own.py:load")]
+    assert view.other_tokenizers == [name for name in comparison.models if name.endswith("own.py:load")]
     assert data["end"] == -1
     predicted = [value for excerpt in data["excerpts"] for value in excerpt["predicted"][data["own"].index(1)]]
     assert {WRONG, UNKNOWN} <= set(predicted)
-    assert not any(value > 0 for value in predicted), "its first choices have no ids among these tokens"
+    assert not any(value > 0 for value in predicted), "its predictions have no ids among these tokens"
     # What is read from token to token is the text: whole characters, whatever is cut.
     texts = pl.read_parquet(hostile / "sequences.parquet")["text"]
     for excerpt in data["excerpts"]:
         shown = dict(excerpt["shown"])
-        assert len(shown) == len(excerpt["shown"])
         ids = [excerpt["before"], *excerpt["tokens"]]
         entries = [shown.get(place, data["pieces"][str(index)]) for place, index in enumerate(ids)]
         parts = [part for entry in entries for part in (entry if isinstance(entry, list) else [entry])]
@@ -175,90 +158,74 @@ def test_a_model_with_another_tokenizer_and_text_in_bytes(hostile):
         assert "".join(part for part in parts if isinstance(part, str)) == texts[excerpt["sequence"]].strip("\ufffd")
 
 
-def test_the_earlier_occurrence_is_the_latest_one(comparison, hostile):
-    for of in (comparison, read_comparison(hostile)):
-        for excerpt in json.loads(token_view(of).data)["excerpts"]:
-            ids = [excerpt["before"], *excerpt["tokens"]]
-            for at, distance in enumerate(excerpt["distance"]):
-                bigram = ids[at : at + 2]
-                earlier = [back for back in range(1, at + 1) if ids[at - back : at - back + 2] == bigram]
-                assert distance == (earlier[0] if earlier else 0)
-                assert excerpt["occurrences"][at] == len(earlier)
-
-
 def test_no_more_bytes_than_there_is_room_for(comparison):
     whole = token_view(comparison)
     assert whole.shown == len(json.loads(whole.data)["excerpts"])
     sizes = []
-    for most in (200, 2_000, 10_000, 40_000, len(whole.data.encode()) + 1000):
+    for most in (200, 10_000, 40_000, len(whole.data.encode()) + 1000):
         view = token_view(comparison, most_bytes=most)
         assert len(view.data.encode()) < most + 400, "the names of models, sources and columns come on top"
         sizes.append(view.shown)
-    assert sizes == sorted(sizes)
-    assert sizes[0] == 0
-    assert sizes[-1] == whole.shown
-    assert 1 <= sizes[2] < sizes[3] < whole.shown or whole.shown == sizes[3]
-
-
-def test_long_sequences_are_shown_in_blocks(comparison, monkeypatch):
-    """As if the longest excerpt had 20 tokens: the data of a block are its rows, its positions go on."""
-    monkeypatch.setattr(excerpts, "LONGEST", 20)
-    every = listed(comparison)
-    assert max(excerpt.stop - excerpt.start for excerpt in every) == 20
-    assert [excerpt.block for excerpt in every[:4]] == [0, 1, 2, 3]
-    data = check_packed(comparison, json.loads(token_view(comparison, sequences=[2]).data))
-    asked = [excerpt for excerpt in data["excerpts"] if excerpt["asked"]]
-    assert [excerpt["first"] for excerpt in asked] == [1, 21, 41, 61]
-
-
-def test_the_same_tables_give_the_same_data(comparison):
-    assert token_view(comparison).data == token_view(comparison).data
+    assert 0 == sizes[0] < sizes[1] < sizes[2] <= sizes[3] == whole.shown
 
 
 def test_scores_of_another_reading_are_not_shown(words, tmp_path):
-    folder = tmp_path / "slices"
-    shutil.copytree(words, folder)
+    folder = shutil.copytree(words, tmp_path / "slices")
     compared = read_comparison(folder)
     options = {**compared.manifest["scores"], MODELS[0]: {"model_digest": "another"}}
     with pytest.raises(UserError, match="the scores have changed since the comparison; run the same `recallkit gap` again"):
         token_view(replace(compared, manifest={**compared.manifest, "scores": options}))
     score_path(folder, MODELS[0]).unlink()
-    with pytest.raises(UserError, match="no such table"):
+    with pytest.raises(UserError, match="not scored on these slices"):
         token_view(compared)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("is_hit", [True, False])
-def test_scores_that_are_no_numbers_are_refused(comparison, words, tmp_path, value, is_hit):
-    """Someone edited them: the options in the manifest are still those that were compared."""
-    folder = tmp_path / "slices"
-    shutil.copytree(words, folder)
-    path = score_path(folder, MODELS[0])
-    at = next(place for place, row in enumerate(rows_of(comparison)) if row["ar_hit"] == is_hit)
-    table, manifest = pq.read_table(path), artifacts.read_manifest(path)
-    nlls = table["nll"].to_numpy().copy()
-    nlls[at] = value
-    table = table.set_column(table.schema.get_field_index("nll"), "nll", pa.array(nlls, table.schema.field("nll").type))
-    artifacts.write_parquet(path, [table], table.schema, manifest)
-    sequence = rows_of(comparison)[at]["sequence"]
-    with pytest.raises(UserError, match=r"NLLs that are not finite.*make it again with --force"):
-        token_view(read_comparison(folder), sequences=[] if is_hit else [sequence], most_bytes=10 if is_hit else excerpts.MOST_BYTES)
+# -------------------------------------------------------------------------------------------------------------- pieces
 
 
-def test_one_model_alone(words, tmp_path):
-    folder = tmp_path / "one"
-    attribution.gap(REFERENCE, MODELS[:1], words, folder)
-    data = json.loads(token_view(read_comparison(folder, words)).data)
-    assert data["models"] == [REFERENCE, MODELS[0]]
-    assert all(len(excerpt["gap"]) == 1 for excerpt in data["excerpts"])
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([b"a\xc3", b"\xa9b"], [["a", 0xC3], ["éb"]]),
+        ([b"\xe4", b"\xb8", b"\xad.", b""], [[0xE4], [0xB8], ["中."], []]),
+        ([b"\xf0\x9f", b"\x91\xa9\xc3\xa9"], [[0xF0, 0x9F], ["👩é"]]),
+        ([b"x\xff\xa9y"], [["x", 0xFF, 0xA9, "y"]]),
+        ([b"\xed\xa0\x80", b"\xc0A"], [[0xED, 0xA0, 0x80], [0xC0, "A"]]),
+        ([b"\xe4\xb8", b"\xe4\xb8\xad"], [[0xE4, 0xB8], ["中"]]),
+    ],
+)
+def test_a_cut_character_is_in_its_last_piece_and_bytes_that_are_no_text_are_bytes(pieces, shown):
+    assert parts_of(pieces) == shown
 
 
-def test_when_a_model_with_a_tokenizer_of_its_own_is_right():
-    """Where all of its tokens that end in the token are its first choice; not to be told where none does, or where they begin elsewhere."""
-    rows = {"nll": [0.5, 0.25, 0.0, 2.0, 1.004], "argmax": [-1] * 5, "rank": [0, 1, -1, 0, 7], "exact": [True, True, True, False, True]}
-    table = pa.table(rows, schema=pa.schema([("nll", pa.float32()), ("argmax", pa.int32()), ("rank", pa.int32()), ("exact", pa.bool_())]))
-    columns = excerpts._Columns.of(table, np.arange(5), is_own=True)
-    assert columns.predicted == [RIGHT, WRONG, UNKNOWN, UNKNOWN, WRONG]
-    assert columns.nll == [50, 25, 0, 200, 100]
-    same = table.set_column(1, "argmax", pa.array([0, 5, 2, 3, 0], pa.int32()))
-    assert excerpts._Columns.of(same, np.arange(5), is_own=False).predicted == [RIGHT, 6, RIGHT, RIGHT, 1]
+@given(st.text(alphabet="aé中👩\u200d").map(str.encode), st.lists(st.integers(0, 200), max_size=30))
+def test_text_cut_anywhere_shows_the_text(data, places):
+    ends = sorted({place % (len(data) + 1) for place in places})
+    pieces = [data[start:stop] for start, stop in zip([0, *ends], [*ends, len(data)], strict=True)]
+    shown = parts_of(pieces)
+    assert "".join(part for parts in shown for part in parts if isinstance(part, str)) == data.decode()
+    assert all(parts for parts, piece in zip(shown, pieces, strict=True) if piece), "a token that shows nothing"
+
+
+def test_ids_among_others_and_alone():
+    tokenizer = load_tokenizer(None)
+    pieces = Pieces(tokenizer)
+    text = "a 👩‍👩‍👧 naïve 中文\n"
+    ids = tokenizer.encode([text])[0].tolist()
+    otherwise = dict(pieces.otherwise(ids))
+    shown = [otherwise.get(place, pieces.alone(index)) for place, index in enumerate(ids)]
+    parts = [part for entry in shown for part in (entry if isinstance(entry, list) else [entry])]
+    assert "".join(part for part in parts if isinstance(part, str)) == text
+    assert pieces.end == tokenizer.end_token_id
+    assert pieces.alone(10**6) == 10**6, "an id past the vocabulary, as models with a padded head predict"
+
+
+def test_pieces_without_bytes_are_those_of_the_vocabulary(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(models.WordPiece({"[UNK]": 0, "</s>": 1, "recall": 2, "##s": 3}, unk_token="[UNK]")).save(str(path))
+    pieces = Pieces(load_tokenizer(str(path)))
+    assert not pieces.has_bytes
+    assert [pieces.alone(index) for index in (2, 3, 1, 9)] == ["recall", "##s", "</s>", 9]
+    assert pieces.otherwise([2, 3]) == []
