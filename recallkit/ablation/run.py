@@ -10,8 +10,7 @@ from recallkit.ablation.tables import AblatedSet, AblationTables, measure_losses
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError
-from recallkit.models.ablation import NONE, Ablation
-from recallkit.models.mixer_outputs import choose_mixers
+from recallkit.models.ablation import NONE, Ablation, choose_mixers
 from recallkit.models.spec import list_models, one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from recallkit.models.ablation import By
-    from recallkit.models.mixer_outputs import PlacedMixer
+    from recallkit.models.ablation import By, PlacedMixer
     from recallkit.models.spec import ModelSpec
 
 EACH = "each"

@@ -1,15 +1,29 @@
-"""Which mixers of a model are ablated, as it is named and shown: nothing of a model is needed, nor imported.
+"""Ablated models: the mixers of a loaded model are found, and their outputs replaced by zero or by their mean over a text.
 
-A mixer is what moves something from one token to another: attention, a convolution, a recurrence. `mixer_outputs.py` replaces them.
+A mixer is what moves something from one token to another: attention, a convolution, a recurrence. Only its output is replaced: the residual
+stream, the MLPs and every state stay, so that an ablated model is scored, carried and continued as the model itself.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter, deque
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from recallkit.errors import UsageError
+from recallkit.errors import UsageError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from torch import Tensor, nn
+
+    from recallkit.models.protocol import ScoringModel
+
+    Change = Callable[[Tensor], Tensor]
+    """Another output (..., d) in place of a mixer's."""
 
 By = Literal["zero", "mean"]
 """What replaces an output: zero, or the mean of the mixer's outputs over the tokens of a text."""
@@ -55,3 +69,218 @@ class Ablation:
 def _in_order(name: str) -> tuple[bool, int, str]:
     layer = name.partition(".")[0]
     return (not layer.isdecimal(), int(layer) if layer.isdecimal() else 0, name)
+
+
+# ---------------------------------------------------------------------------------------------------- replacing outputs
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedMixer:
+    """A mixer of a loaded model: the number of its layer from 0 on, its kind, and its module."""
+
+    layer: int
+    kind: str
+    name: str
+    """`3`, or `3.attention` where layer 3 has several."""
+    module: nn.Module | None
+    """None where only its place matters."""
+    block: Any = None
+    """The block of a `LanguageModel` whose `mixer` it is; None where the module is only ever called."""
+
+    @property
+    def key(self) -> str:
+        """A name that is unique whatever else is in the layer."""
+        return f"{self.layer}.{self.kind}"
+
+    def answers_to(self, name: str) -> bool:
+        """Whether it is one of those that an ablation names so."""
+        return name in (str(self.layer), self.kind, self.key)
+
+    def change(self, change: Change) -> Callable[[], None]:
+        """Passes every output through `change` from now on; returns a function that ends it."""
+        assert self.module is not None, "a mixer of a loaded model"
+        if self.block is None:
+            return self.module.register_forward_hook(lambda module, inputs, output: _changed(output, change)).remove
+        from recallkit.models.mixers.changed import ChangedMixer
+
+        before = self.block.mixer
+        self.block.mixer = ChangedMixer(before, change)
+        return lambda: setattr(self.block, "mixer", before)
+
+
+def _changed(output: Any, change: Change) -> Any:
+    """The output of a module: a tensor, or a tuple that begins with one and goes on with weights or states."""
+    return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+
+def choose_mixers(mixers: Sequence[PlacedMixer], ablation: Ablation, where: str) -> list[PlacedMixer]:
+    """Those of a model's mixers that an ablation names. Raises UserError, about the model `where`, for a name of none."""
+    names = [name for name in ablation.named if name != NONE]
+    for name in names:
+        if not any(mixer.answers_to(name) for mixer in mixers):
+            listed = ", ".join(f"{mixer.layer} ({mixer.kind})" for mixer in mixers)
+            raise UserError(f"it has no mixer {name}", where=where, remedy=f"its mixers are {listed}")
+    return [mixer for mixer in mixers if any(mixer.answers_to(name) for name in names)]
+
+
+def ablate(model: ScoringModel, ablation: Ablation, means: Mapping[str, np.ndarray] | None = None) -> None:
+    """Replaces the outputs of the mixers that an ablation names, in a loaded model, for good.
+
+    `means`: by `PlacedMixer.key`, float64 (d,), see `observe_means`. Raises UserError for a model without such mixers, and where means
+    are needed and are not there.
+    """
+    chosen = choose_mixers(find_mixers(model), ablation, model.name)
+    if ablation.needs_means and means is None:
+        raise UserError(
+            "a mean is one over a text", where=model.name, remedy=f"score it on slices, or by zero: ablate={'+'.join(ablation.named)}"
+        )
+    for mixer in chosen:
+        mixer.change(_zero if ablation.by == "zero" or means is None else _constant(means[mixer.key]))
+
+
+def _zero(output: Tensor) -> Tensor:
+    return output.new_zeros(output.shape)
+
+
+def _constant(value: np.ndarray) -> Change:
+    """The same vector (d,) at every place, in the precision of the output that it replaces."""
+    import torch
+
+    vector = torch.from_numpy(value)
+    return lambda output: vector.to(output.device, output.dtype).expand(output.shape).contiguous()
+
+
+@contextmanager
+def observe_means(model: ScoringModel) -> Iterator[Callable[[], dict[str, np.ndarray]]]:
+    """A block in which the outputs of all mixers are added up as the model reads; yields a function that gives their means.
+
+    By `PlacedMixer.key`, float64 (d,), over every place that was read: rows are to be of equal length, so that none is padding.
+    """
+    import torch
+
+    mixers = find_mixers(model)
+    sums: dict[str, Tensor] = {}
+    numbers: Counter[str] = Counter()
+
+    def add(key: str) -> Change:
+        def observed(output: Tensor) -> Tensor:
+            rows = output.detach().flatten(0, -2)
+            sums[key] = sums.get(key, 0) + rows.to(torch.float64).sum(0)
+            numbers[key] += len(rows)
+            return output
+
+        return observed
+
+    ends = [mixer.change(add(mixer.key)) for mixer in mixers]
+    try:
+        yield lambda: {key: (total / numbers[key]).cpu().numpy() for key, total in sums.items()}
+    finally:
+        for end in ends:
+            end()
+
+
+# --------------------------------------------------------------------------------------------------------- finding them
+
+
+def find_mixers(model: ScoringModel) -> list[PlacedMixer]:
+    """The mixers of a loaded model, layer by layer. Raises UserError for a model that has none that can be found."""
+    from torch import nn
+
+    module = next((each for name in ("model", "module") if isinstance(each := getattr(model, name, None), nn.Module)), None)
+    found = [] if module is None else _of_module(module)
+    if not found:
+        remedy = "models of transformers and of fla, and those on our own mixers, have mixers that can"
+        raise UserError("no mixer of it can be replaced", where=model.name, remedy=remedy)
+    several = {layer for layer, number in Counter(layer for layer, *_ in found).items() if number > 1}
+    return [
+        PlacedMixer(layer, kind, f"{layer}.{kind}" if layer in several else str(layer), mixer, block) for layer, kind, mixer, block in found
+    ]
+
+
+def _of_module(module: nn.Module) -> list[tuple[int, str, nn.Module, Any]]:
+    """(layer, kind, mixer, block) of each mixer of a module."""
+    from recallkit.models.language_model import LanguageModel
+
+    if isinstance(module, LanguageModel):
+        kinds = [layer.mixer for layer in module.config.layers]
+        return [(place, kinds[place], block.mixer, block) for place, block in enumerate(module.blocks)]
+    types = _layer_types(module)
+    return [
+        (place, _kind_of(name, mixer, types[place] if place < len(types) else ""), mixer, None)
+        for place, layer in enumerate(_layers(module))
+        for name, mixer in _mixers_in(layer)
+    ]
+
+
+_ATTRIBUTES = (
+    *("self_attn", "self_attention", "attn", "attention", "linear_attn", "mamba", "mixer", "conv", "short_conv"),
+    *("temporal_block", "mlstm_layer"),
+)
+"""What decoder layers of transformers and fla call their mixers."""
+
+_NO_MIXER = re.compile(r"(MLP|MoE)$")
+"""Classes of Nemotron-H, which calls whatever a layer is its mixer."""
+
+_KINDS = (
+    ("mamba", r"Mamba|^FalconH1Mixer$|^BambaMixer$"),
+    ("gated_delta_net", r"GatedDelta"),
+    ("delta_attention", r"Delta"),
+    ("lightning_attention", r"Lightning"),
+    ("short_conv", r"ShortConv"),
+    ("recurrence", r"RecurrentBlock"),
+    ("rwkv", r"(?i)rwkv"),
+    ("mlstm", r"xLSTM"),
+    ("attention", r"Attention|Attn"),
+)
+"""Kinds of transformers' mixers, by the first of these that is in their class's name; else the kind is that name."""
+
+_SOFTMAX = re.compile(r"(sliding|chunked|indexed|local)_attention")
+"""Entries of `layer_types` that distinguish attention from attention; others say less than a class."""
+
+
+def _layer_types(module: Any) -> list[str]:
+    config: Any = getattr(module, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    return [str(each) for each in types] if isinstance(types, list | tuple) else []
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    """The decoder layers: the list of modules with the most layers that have mixers."""
+    from torch import nn
+
+    lists = [list(each) for each in module.modules() if isinstance(each, nn.ModuleList)]
+    return max(lists, key=lambda layers: sum(bool(_mixers_in(layer)) for layer in layers), default=[])
+
+
+def _mixers_in(layer: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The mixers of a layer with the names of their attributes, wherever in it, those within another mixer left out."""
+    found, waiting = [], deque([layer])
+    while waiting:
+        for name, child in waiting.popleft().named_children():
+            if name not in _ATTRIBUTES:
+                waiting.append(child)
+            elif not _NO_MIXER.search(type(child).__name__) and not _adds_its_input(child):
+                found.append((name, child))
+    return found
+
+
+def _adds_its_input(module: nn.Module) -> bool:
+    """Whether it ends in a normalised sum with its input, as in BERT and its kin: replaced, it would cut the residual stream."""
+    output = getattr(module, "output", None)
+    return output is not None and any("norm" in name.lower() for name, _ in output.named_children())
+
+
+def _kind_of(attribute: str, mixer: nn.Module, layer_type: str) -> str:
+    name = type(mixer).__name__
+    if type(mixer).__module__.startswith("fla."):
+        return "attention" if name == "Attention" else _snake(name)
+    kind = next((kind for kind, pattern in _KINDS if re.search(pattern, name)), None)
+    if kind == "attention" and _SOFTMAX.fullmatch(layer_type):
+        return layer_type
+    return kind or _snake(name)
+
+
+def _snake(name: str) -> str:
+    """GatedDeltaNet -> gated_delta_net, RWKV7Attention -> rwkv7_attention."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

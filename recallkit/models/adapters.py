@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.models.refusals import OLD_NAMES
-from recallkit.models.weight_files import check_folder
+from recallkit.models.checkpoint_files import indexed_files
+from recallkit.models.hub import OLD_NAMES
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import check_files_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,8 @@ def read_adapter(folder: Path) -> Adapter:
     and where there are no weights.
     """
     where = folder / CONFIG
-    check_folder(folder)
+    check_files_in(folder)
+    indexed_files(folder)
     config = artifacts.json_object(where)
     base, kind = config.get("base_model_name_or_path"), config.get("peft_type")
     if not isinstance(base, str) or not base:

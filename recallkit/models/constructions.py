@@ -19,8 +19,8 @@ softmax; ours has one, with a margin that makes it a choice. No positions are ro
     y[i] = [0, 1] * u[j + 1],   j the latest place before i with the token of i,   logits = HEAD [-W, W] (u + y)
 
 What differs: the theorem's autocorrelation finds t distances for a whole sequence, so its second filter must be gated by whether
-query and key agree at a distance; a filter of each place has a tap only where they do, and needs no gate. `proofs.py` has the
-theorem's own computation, and the proposition's.
+query and key agree at a distance; a filter of each place has a tap only where they do, and needs no gate. The theorem's own computation,
+and the proposition's, are in `examples/theory/3_mqar.py`.
 
 Either answers every query of MQAR, whatever the length, number of pairs and vocabulary: at each, one earlier token is equal. In other text
 the first answers with a mixture of what followed all earlier occurrences, the second with what followed the latest.
@@ -36,10 +36,9 @@ import torch
 from recallkit import registry
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.native_model import NativeModel
+from recallkit.models.native_model import run_native
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.resources import memory_errors
-from recallkit.models.torch_model import choose_device, choose_dtype
+from recallkit.models.torch_model import memory_errors
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from recallkit.models.native_model import NativeModel
     from recallkit.models.protocol import ModelRequest
 
 PREFIX = "construct:"
@@ -122,24 +122,23 @@ def token_words(vocab_size: int) -> Tensor:
     return torch.cat([2.0 * bits - 1.0, spare], dim=1)
 
 
-def identify_construction(request: ModelRequest) -> str:
+def identify(request: ModelRequest) -> str:
     """Digest of the construction; its vocabulary is that of the tokenizer in use. Raises UserError for an unknown name."""
     _find(request.spec)
     return artifacts.digest_json([request.spec, _VERSION])
 
 
-def construction_facts(request: ModelRequest) -> ModelFacts:
+def facts(request: ModelRequest) -> ModelFacts:
     """As many entries as the tokenizer in use has, and no limit of context. Raises UserError for an unknown name."""
     _find(request.spec)
     return ModelFacts(vocab_size=request.vocab_size)
 
 
-def load_construction(request: ModelRequest) -> NativeModel:
+def load(request: ModelRequest) -> NativeModel:
     """Makes `construct:NAME` for the tokenizer in use. Raises UserError for an unknown name."""
-    make, device = _find(request.spec), choose_device(request.device)
+    make = _find(request.spec)
     with memory_errors():
-        model = make(request.vocab_size).to(device, choose_dtype(request.dtype))
-        return NativeModel(model.eval(), request.spec, device)
+        return run_native(request, make(request.vocab_size))
 
 
 def _find(spec: str) -> Callable[[int], LanguageModel]:

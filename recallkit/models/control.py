@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -144,16 +144,25 @@ class RecallModel(_ControlModel):
 _MODELS: dict[str, type[_ControlModel]] = {"control:unigram": UnigramModel, "control:bigram": BigramModel, "control:recall": RecallModel}
 
 
-def identify_control(request: ModelRequest) -> str:
-    """Digest of everything that determines the scores. Raises UserError without counts, and for an unknown name."""
-    return registry.look_up(_MODELS, request.spec, "control model").identify(request)
+def identify(request: ModelRequest) -> str:
+    """Digest of everything that determines the scores. Raises UserError as `load` does."""
+    return _class_of(request.spec).identify(request)
 
 
-def load_control(request: ModelRequest) -> _ControlModel:
-    """The model over the request's counts. Raises UserError without counts or of another tokenizer's, and for an unknown name."""
-    return registry.look_up(_MODELS, request.spec, "control model")(request)
+def load(request: ModelRequest) -> _ControlModel:
+    """The model over the request's counts, of which none is read yet.
+
+    Raises UserError without counts or of another tokenizer's, for an unknown name, and for `control:copy`, which cannot be scored.
+    """
+    return _class_of(request.spec)(request)
 
 
-def refuse_copy(request: ModelRequest) -> NoReturn:
-    """Raises UserError: `control:copy` cannot be scored."""
-    raise UserError("it copies text and has no likelihoods", where=request.spec, remedy="evaluate it with `recallkit eval-recall`")
+def facts(request: ModelRequest) -> None:
+    """Nothing is known of a control model, but it is opened. Raises UserError as `load` does."""
+    load(request)
+
+
+def _class_of(spec: str) -> type[_ControlModel]:
+    if spec == "control:copy":
+        raise UserError("it copies text and has no likelihoods", where=spec, remedy="evaluate it with `recallkit eval-recall`")
+    return registry.look_up(_MODELS, spec, "control model")

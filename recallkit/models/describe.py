@@ -1,15 +1,27 @@
-"""What mixers and zoo models cost: parameters, state, operations; computed from the modules themselves, without weights."""
+"""What mixers, zoo models and presets cost: parameters, state, operations; computed from the modules themselves, without weights.
+
+`paper_flops` counts the operations of a training step as Zoology does (arXiv 2312.04927, tables 7, 9, 14 and 16). A table gives the
+products of one forward pass, D channels, N tokens, V entries of the vocabulary, in which a multiplication and an addition are one. The
+printed TFLOPs are six times that (two operations for each, and the backward pass is twice the forward one) for one sequence of 2,048
+tokens, with logarithms to base 2. An embedding counts V N D like the head, although it is a lookup.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.models import presets, zoo
 from recallkit.models.mixers import MIXERS, make_mixer
-from recallkit.models.paper_flops import paper_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from recallkit.models.architecture import LayerConfig
+    from recallkit.models.presets import Preset
 
 
 def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
@@ -25,15 +37,8 @@ def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
     for name in MIXERS:
         with torch.device("meta"):
             mixer = make_mixer(name, d_model, **_options(name, length))
-        rows.append(
-            {
-                "mixer": name,
-                "description": _first_sentence(type(mixer)),
-                "parameters": sum(parameter.numel() for parameter in mixer.parameters()),
-                "state_elements": mixer.state_size(length),
-                "flops_per_token": mixer.flops(length) / length,
-            }
-        )
+        parameters = sum(parameter.numel() for parameter in mixer.parameters())
+        rows.append({"mixer": name, "description": _first_sentence(type(mixer)), "parameters": parameters, **_costs(mixer, length)})
     return rows
 
 
@@ -47,14 +52,14 @@ def describe_zoo() -> list[dict[str, Any]]:
     for name, described in zoo.ARCHITECTURES.items():
         with torch.device("meta"):
             model = LanguageModel(zoo.architecture(name))
+        parameters = model.num_parameters(embeddings=False)
         rows.append(
             {
                 "model": f"{zoo.PREFIX}{name}",
                 "description": described.description,
-                "parameters": model.num_parameters(embeddings=False),
-                "embeddings": model.num_parameters() - model.num_parameters(embeddings=False),
-                "state_elements": model.state_size(zoo.CONTEXT),
-                "flops_per_token": model.flops(zoo.CONTEXT) / zoo.CONTEXT,
+                "parameters": parameters,
+                "embeddings": model.num_parameters() - parameters,
+                **_costs(model, zoo.CONTEXT),
                 "trained_tokens": _trained_tokens(name),
             }
         )
@@ -81,13 +86,17 @@ def describe_presets(context: int = presets.CONTEXT) -> list[dict[str, Any]]:
                 "printed": entry.printed,
                 "parameters": parameters,
                 "miss": parameters / entry.printed - 1,
-                "state_elements": model.state_size(context),
-                "flops_per_token": model.flops(context) / context,
+                **_costs(model, context),
                 "flops_paper": paper_flops(entry, context),
                 "note": entry.note,
             }
         )
     return rows
+
+
+def _costs(costly: Any, length: int) -> dict[str, Any]:
+    """Of a mixer or a model."""
+    return {"state_elements": costly.state_size(length), "flops_per_token": costly.flops(length) / length}
 
 
 def _options(name: str, length: int) -> dict[str, Any]:
@@ -105,3 +114,66 @@ def _trained_tokens(name: str) -> int | None:
     """Training tokens according to the model card; None for a model that is not shipped."""
     folder = zoo.shipped().get(name)
     return None if folder is None else int(json.loads((folder / zoo.CARD).read_bytes())["tokens"])
+
+
+# ------------------------------------------------------------------------------------------ operations as the paper counts them
+
+PASSES = 6
+FILTER_ORDER = 64
+
+
+def paper_flops(preset: Preset, t: int = presets.CONTEXT) -> int | None:
+    """Operations of a training step on one sequence of t tokens by the paper's tables; None for architectures that they do not count."""
+    config = preset.config
+    if preset.ffn is None or any(layer.mixer not in _PRODUCTS for layer in config.layers):
+        return None
+    d = config.d_model
+    mixers = sum(_PRODUCTS[layer.mixer](d, t, layer) for layer in config.layers)
+    mlps = len(config.layers) * preset.ffn * t * d * d
+    return round(PASSES * (2 * config.vocab_size * t * d + mixers + mlps))
+
+
+def _long(d: int, n: int) -> float:
+    """A long convolution."""
+    return 10 * n * math.log2(n) * d
+
+
+def _attention(d: int, n: int, _: LayerConfig) -> float:
+    """Table 7, but 2 N^2 D for scores and weighted values, where it has N^2 D + H N^2 + H^2 D: its TFLOPs follow from the former alone."""
+    return 4 * n * d * d + 2 * n * n * d
+
+
+def _hyena(d: int, n: int, _: LayerConfig) -> float:
+    """Table 9."""
+    return 3 * n * d * d + 9 * n * d + _long(d, n) + 3 * n * d + FILTER_ORDER * d + n * d * d
+
+
+def _h3(d: int, n: int, layer: LayerConfig) -> float:
+    """Table 9 "adapted for H3", which the paper does not print: with four long convolutions all three sizes have the printed TFLOPs."""
+    return _hyena(d, n, layer) + 3 * _long(d, n)
+
+
+def _long_conv(d: int, n: int, _: LayerConfig) -> float:
+    """Table 14."""
+    return _long(d, n) + n * d * d
+
+
+def _base_conv(d: int, n: int, layer: LayerConfig) -> float:
+    """Table 16, whose halves are the layers with long filters and those with short ones."""
+    return n * d * d + (n * d if layer.options["filter"] == "short" else _long(d, n) + FILTER_ORDER * d)
+
+
+def _rwkv(d: int, n: int, _: LayerConfig) -> float:
+    """The parameters of the linear layers, as in RWKV's appendix (C.2)."""
+    return 4 * n * d * d
+
+
+_PRODUCTS: dict[str, Callable[[int, int, LayerConfig], float]] = {
+    "attention": _attention,
+    "hyena": _hyena,
+    "h3": _h3,
+    "long_conv": _long_conv,
+    "base_conv": _base_conv,
+    "rwkv4": _rwkv,
+}
+"""Of one layer's mixer, for one sequence."""

@@ -14,8 +14,7 @@ from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
 from recallkit.models.kinds import COPY_CONTROL, kind_of
-from recallkit.models.loading import check_model, find_precision
-from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
+from recallkit.models.loading import check_model, find_precision, identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.spec import list_models, one_model
 from recallkit.storage import artifacts

@@ -1,6 +1,6 @@
 """Greedy generation, and the NLL of a known answer after the same prompt, for every scoring model.
 
-A `SteppingModel` reads each prompt once and continues token by token, all rows together (`by_stepping`); any other model scores the
+A `TorchModel` reads each prompt once and continues token by token, all rows together (`by_stepping`); any other model scores the
 whole sequence again for every generated id (`by_scoring`). Padding never enters a model's state.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.models.protocol import Continuation
-from recallkit.models.resources import memory_errors, threads_for
+from recallkit.models.torch_model import memory_errors
 from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.protocol import ScoringModel, SteppingModel
+    from recallkit.models.protocol import ScoringModel
+    from recallkit.models.torch_model import TorchModel
 
     IsDone = Callable[[int, list[int]], bool]
 
@@ -92,7 +93,7 @@ class _Row:
 
 
 def by_stepping(
-    model: SteppingModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
+    model: TorchModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
 ) -> list[Continuation]:
     """See `generate`: each prompt is read once, then rows are continued together as far as `model.joining` allows."""
     import torch
@@ -115,7 +116,7 @@ def by_stepping(
 class _Loop:
     """Continues rows step by step."""
 
-    def __init__(self, model: SteppingModel, most: int, is_done: IsDone) -> None:
+    def __init__(self, model: TorchModel, most: int, is_done: IsDone) -> None:
         self.model, self.most, self.is_done = model, most, is_done
         self.nll: list[Tensor] = []
         """NLLs of each step's rows that have an answer, kept on the device until the end."""
@@ -126,8 +127,7 @@ class _Loop:
         single = [row for row in rows if len(row.inputs) == 1]
         if not single:
             return rows
-        with threads_for(len(single)):
-            outputs = self.model.forward(self.model.to_device(np.stack([row.inputs for row in single])))[0]
+        outputs = self.model.forward(self.model.to_device(np.stack([row.inputs for row in single])))[0]
         going = [single[place] for place in self._advance(single, outputs[:, -1])]
         for row in going:
             row.inputs = np.append(row.inputs, row.ids)
@@ -138,9 +138,7 @@ class _Loop:
         rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
         read = (self._read(list(alike)) for _, alike in itertools.groupby(rows, self._read_as))
         if self.model.joining == "any" and rows:
-            longest = next(read)
-            self.model.check_room(longest[2], len(longest[0]), len(rows))
-            yield self._joined([longest, *read])
+            yield self._joined(list(read))
         elif self.model.joining == "none":
             for together, outputs, state in read:
                 yield from (([row], outputs[i : i + 1], self.model.take(state, [i])) for i, row in enumerate(together))
@@ -156,9 +154,8 @@ class _Loop:
         texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
         inputs, state = np.stack(texts), None
         ends = np.cumsum(self.model.pieces(inputs.shape[1], self.model.prompt_chunk))
-        with threads_for(inputs.size):
-            for piece in np.split(inputs, ends[:-1], axis=1):
-                outputs, state = self.model.forward(self.model.to_device(piece), state, carry=True)
+        for piece in np.split(inputs, ends[:-1], axis=1):
+            outputs, state = self.model.forward(self.model.to_device(piece), state, carry=True)
         if len(texts) == len(rows):
             return rows, outputs[:, -1], state
         places = np.cumsum([0] + [not np.array_equal(a.inputs, b.inputs) for a, b in itertools.pairwise(rows)]).tolist()
@@ -176,20 +173,18 @@ class _Loop:
         while going := self._advance(rows, outputs):
             if len(going) < len(rows):
                 rows, state = [rows[place] for place in going], self.model.take(state, going)
-            with threads_for(len(rows)):
-                ids = self.model.to_device(np.array([[row.ids[-1]] for row in rows]))
-                outputs, state = self.model.forward(ids, state, carry=True)
+            ids = self.model.to_device(np.array([[row.ids[-1]] for row in rows]))
+            outputs, state = self.model.forward(ids, state, carry=True)
             outputs = outputs[:, -1]
 
     def _advance(self, rows: list[_Row], outputs: Tensor) -> list[int]:
         """Gives every row its next id, from outputs (rows, ...); the indices of those that are not done."""
         free = [place for place, row in enumerate(rows) if row.answer is None]
         known = [place for place, row in enumerate(rows) if row.answer is not None]
-        with threads_for(len(rows)):
-            picked = iter(self.model.pick(outputs[free]).tolist() if free else ())
-            if known:
-                targets = np.array([rows[place].due for place in known])
-                self.nll.append(self.model.reduce(outputs[known], self.model.to_device(targets)).nll)
+        picked = iter(self.model.pick(outputs[free]).tolist() if free else ())
+        if known:
+            targets = np.array([rows[place].due for place in known])
+            self.nll.append(self.model.reduce(outputs[known], self.model.to_device(targets)).nll)
         going = []
         for place, row in enumerate(rows):
             if row.answer is None:

@@ -7,9 +7,11 @@ import threading
 from pathlib import Path
 
 from recallkit.errors import UserError
-from recallkit.models.refusals import OLD_NAMES
-from recallkit.models.weight_files import names_in_index
+from recallkit.models.checkpoint_files import names_in_index
 from recallkit.registry import may_be_hub_id, split_revision
+
+OLD_NAMES = dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community") | {"distilgpt2": "distilbert"}
+"""The hub's old names of one word, which adapters and articles still use, and who owns them now."""
 
 _unreachable = threading.Event()
 """Set where the hub could not be reached once: it tries for half a minute, and is not asked again."""

@@ -30,40 +30,48 @@ _OF_BASED = re.compile(r"hazyresearch/(based|attn|mamba)-[\w.-]+")
 _OF_MAMBA = re.compile(r"state-spaces/mamba(?!.*-hf$)[\w.-]+")
 
 
-def _none(_: Any) -> None:
-    return None
-
-
-def _lazy(module: str, *names: str) -> tuple[Callable[[Any], Any], ...]:
-    """Functions of a module of recallkit.models, in the order of `ModelKind`'s: the module is imported when one is first called."""
-    return tuple(
-        lambda argument, name=name: getattr(importlib.import_module(f"recallkit.models.{module}"), name)(argument) for name in names
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ModelKind:
-    """A kind of model: which names mean one, and how it is identified and loaded."""
+    """A kind of model: which names mean one, and the module with the functions `identify` and `load`, and more where there is more."""
 
     name: str
-    forms: Mapping[str, str]
-    """For `recallkit models`: a line of description for each form of its names."""
+    module: str
+    """Of recallkit.models."""
     matches: Callable[[str], bool] | None
     """Whether a name, known or not, is of this kind; None for the kind of every name that no other kind matches."""
-    identify: Callable[[ModelRequest], str]
-    """See `loading.identify_model`."""
-    load: Callable[[ModelRequest], ScoringModel]
-    """See `loading.load_model`, which also checks the vocabulary."""
-    own_tokenizer: Callable[[str], str | None] = _none
-    """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
-    code_files: Callable[[ModelRequest], list[str] | None] = _none
-    """The files of Python code that come with a checkpoint and that this request allows to run."""
-    facts: Callable[[ModelRequest], ModelFacts | None] = field(default=_none, kw_only=True)
-    """What is known of a model before its weights are read; raises UserError where that shows that it cannot be used."""
-    is_control: bool = field(default=False, kw_only=True)
+    forms: Mapping[str, str] = field(default_factory=dict)
+    """For `recallkit models`: a line of description for each form of its names."""
+    tokenizer: str | None = None
+    """The hub id of the tokenizer of all models of this kind."""
+    is_control: bool = False
     """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
-    reads_builtin_tokenizer: bool = field(default=False, kw_only=True)
+    reads_builtin_tokenizer: bool = False
     """Whether it reads ids of the built-in tokenizer where no other is named: it was trained on them, or is made for any."""
+
+    def identify(self, request: ModelRequest) -> str:
+        """See `loading.identify_model`."""
+        return str(self._function("identify")(request))
+
+    def load(self, request: ModelRequest) -> ScoringModel:
+        """See `loading.load_model`, which also checks the vocabulary."""
+        model: ScoringModel = self._function("load")(request)
+        return model
+
+    def facts(self, request: ModelRequest) -> ModelFacts | None:
+        """What is known of a model before its weights are read. Raises UserError where that shows that it cannot be used."""
+        facts: ModelFacts | None = self._function("facts")(request)
+        return facts
+
+    def own_tokenizer(self, spec: str) -> str | None:
+        """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
+        return self.tokenizer or self._function("own_tokenizer")(spec)
+
+    def code_files(self, request: ModelRequest) -> list[str]:
+        """The files of Python code that come with a checkpoint and that this request allows to run."""
+        return self._function("code_files")(request) or []
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        return getattr(importlib.import_module(f"recallkit.models.{self.module}"), name, lambda _: None)
 
 
 def _is_user_model(spec: str) -> bool:
@@ -79,100 +87,85 @@ def _is_native_directory(spec: str) -> bool:
 KINDS: tuple[ModelKind, ...] = (
     ModelKind(
         "zoo",
-        {f"{zoo.PREFIX}{name}": zoo.ARCHITECTURES[name].description for name in zoo.shipped()},
+        "native_model",
         lambda spec: spec.startswith(zoo.PREFIX),
-        *_lazy("native", "identify_zoo", "load_zoo"),
-        facts=_lazy("facts", "native_facts")[0],
+        {f"{zoo.PREFIX}{name}": zoo.ARCHITECTURES[name].description for name in zoo.shipped()},
         reads_builtin_tokenizer=True,
     ),
     ModelKind(
         "control",
+        "control",
+        lambda spec: spec.startswith("control:") and spec != COPY_CONTROL,
         {
             "control:unigram": "training frequencies of single tokens: a floor",
             "control:bigram": "interpolated bigram model from the counts table: knows training, remembers no context",
             "control:recall": "control:bigram mixed with a cache of this context's bigrams: its lead over control:bigram is the cache's",
         },
-        lambda spec: spec.startswith("control:") and spec != COPY_CONTROL,
-        *_lazy("control", "identify_control", "load_control"),
-        facts=_lazy("facts", "control_facts")[0],
         is_control=True,
     ),
     ModelKind(
         "construction",
+        "constructions",
+        lambda spec: spec.startswith("construct:"),
         {
             "construct:attention": "MQAR solved by attention with set weights (Zoology, proposition H.27), for any vocabulary",
             "construct:base-conv": "MQAR solved by BaseConv with filters of the input and set weights (Zoology, theorem H.38)",
         },
-        lambda spec: spec.startswith("construct:"),
-        *_lazy("constructions", "identify_construction", "load_construction"),
-        facts=_lazy("constructions", "construction_facts")[0],
         reads_builtin_tokenizer=True,
     ),
     ModelKind(
         "copy",
-        {COPY_CONTROL: "finds the query in its prompt and copies what follows; for eval-recall alone"},
+        "control",
         lambda spec: spec == COPY_CONTROL,
-        *_lazy("control", "refuse_copy", "refuse_copy"),
+        {COPY_CONTROL: "finds the query in its prompt and copies what follows; for eval-recall alone"},
         is_control=True,
     ),
     ModelKind(
         "transformers",
+        "hf",
+        None,
         {
             "DIRECTORY": "a causal language model that transformers loads: config.json with safetensors (or a weights-only .bin)",
             "FILE.gguf": "a GGUF file, dequantised by transformers",
             "OWNER/NAME": "the same from the Hugging Face hub",
         },
-        None,
-        *_lazy("hf", "identify_transformers", "load_transformers", "own_tokenizer", "code_files"),
-        facts=_lazy("facts", "transformers_facts")[0],
     ),
     ModelKind(
         "Based's checkpoints",
-        {"hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files"},
+        "hf",
         lambda spec: _OF_BASED.fullmatch(spec) is not None and not Path(spec).exists(),
-        *(*_lazy("hf", "identify_transformers", "load_transformers"), lambda _: GPT2),
+        {"hazyresearch/NAME": "the checkpoints of the Based paper, {based,attn,mamba}-{360m,1b}, or a directory with such files"},
+        tokenizer=GPT2,
     ),
     ModelKind(
         "Mamba's checkpoints",
-        {"state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files"},
+        "hf",
         lambda spec: _OF_MAMBA.fullmatch(spec) is not None and not Path(spec).exists(),
-        *(*_lazy("hf", "identify_transformers", "load_transformers"), lambda _: NEOX),
+        {"state-spaces/NAME": "the checkpoints of the papers on Mamba, {mamba,mamba2}-{130m,...,2.8b}, or a directory with such files"},
+        tokenizer=NEOX,
     ),
-    ModelKind(
-        "native directory",
-        {},
-        _is_native_directory,
-        *(*_lazy("native", "identify_local", "load_local"), *_lazy("hf", "own_tokenizer")),
-        facts=_lazy("facts", "native_facts")[0],
-    ),
+    ModelKind("native directory", "native_model", _is_native_directory),
     ModelKind(
         "RWKV file",
-        {"FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp"},
+        "native_model",
         lambda spec: Path(spec).is_file() and rwkv_file.is_rwkv_file(Path(spec)),
-        *_lazy("native", "identify_local", "load_local"),
-        facts=_lazy("facts", "native_facts")[0],
+        {"FILE.bin": "an RWKV-4 or RWKV-5.2 model in the file format of rwkv.cpp"},
     ),
     ModelKind(
         "server",
+        "server",
+        lambda spec: spec.startswith("openai:"),
         {
             "openai:URL#MODEL": "a model behind a server that gives log probabilities of prompts (vLLM, SGLang), such as http://localhost:8000/v1"
         },
-        lambda spec: spec.startswith("openai:"),
-        *_lazy("server", "identify_server", "load_server"),
     ),
     ModelKind(
         "user",
-        {"FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores"},
+        "user",
         _is_user_model,
-        *_lazy("user", "identify_user_model", "load_user_model", "user_tokenizer"),
+        {"FILE.py:FUNCTION": "a model of your own: the function returns a torch module, or anything that scores"},
     ),
-    ModelKind(
-        "live",
-        {},
-        lambda spec: spec.startswith(LIVE),
-        *_lazy("live", "identify_live", "load_live"),
-        facts=_lazy("live", "live_facts")[0],
-    ),
+    ModelKind("live", "live", lambda spec: spec.startswith(LIVE)),
 )
 
 

@@ -148,7 +148,19 @@ class Block(nn.Module):
         return x if self.mlp is None or self.mlp_norm is None else x + self.mlp(self.mlp_norm(x))
 
 
-class SwiGLU(nn.Module):
+class _EachToken(nn.Module):
+    """An MLP that processes each token by itself: its state is empty."""
+
+    def initial_state(self, batch: int) -> State:
+        """Empty."""
+        return {}
+
+    def read(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """See `Block.read`."""
+        return self(x), state
+
+
+class SwiGLU(_EachToken):
     """down(silu(gate) * value), [gate | value] = up(x): Shazeer 2020 (arXiv 2002.05202), as in Llama."""
 
     def __init__(self, d_model: int, width: int) -> None:
@@ -161,20 +173,12 @@ class SwiGLU(nn.Module):
         gate, value = self.up(x).chunk(2, dim=-1)
         return applied(self.down, functional.silu(gate) * value)
 
-    def initial_state(self, batch: int) -> State:
-        """Empty: it processes each token by itself."""
-        return {}
-
-    def read(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """See `Block.read`."""
-        return self(x), state
-
     def flops(self, t: int) -> int:
         """Operations on t tokens."""
         return linear_flops(t, self.up, self.down)
 
 
-class GeluMLP(nn.Module):
+class GeluMLP(_EachToken):
     """down(gelu(up(x))) with biases: the feed-forward network of GPT-2, and of the released H3 and Hyena."""
 
     def __init__(self, d_model: int, width: int) -> None:
@@ -185,14 +189,6 @@ class GeluMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(b, t, d) -> (b, t, d)."""
         return applied(self.down, functional.gelu(applied(self.up, x)))
-
-    def initial_state(self, batch: int) -> State:
-        """Empty: it processes each token by itself."""
-        return {}
-
-    def read(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """See `Block.read`."""
-        return self(x), state
 
     def flops(self, t: int) -> int:
         """Operations on t tokens: matrices with their biases, and eight for each gelu."""

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.resources import memory_errors
 from recallkit.models.torch_model import choose_device, choose_dtype
-from recallkit.quiet_transformers import first_line
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ _LIBRARIES = ("torch", "transformers")
 """Packages whose classes are known by their names."""
 
 
-def identify_live(request: ModelRequest) -> str:
+def identify(request: ModelRequest) -> str:
     """Digest of a module's parameters, buffers, plain attributes and configuration, and of the code of its classes.
 
     A device and a precision are no part of it.
@@ -41,27 +39,31 @@ def identify_live(request: ModelRequest) -> str:
     module = _module(request)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     values = [[name, str(tensor.dtype), list(tensor.shape), artifacts.digest_bytes(_bytes_of(tensor))] for name, tensor in tensors.items()]
-    parts = [[name, _class_of(part), _plain_attributes(part)] for name, part in module.named_modules()]
+    parts = [[name, _name_of(type(part)), _plain_attributes(part)] for name, part in module.named_modules()]
     classes = {base for part in module.modules() for base in type(part).__mro__}
-    code = sorted([f"{base.__module__}.{base.__qualname__}", _code_of(base)] for base in classes if _is_of_the_user(base))
+    own = (base for base in classes if base is not object and base.__module__.partition(".")[0] not in _LIBRARIES)
+    code = sorted([_name_of(base), _code_of(base)] for base in own)
     return artifacts.digest_json([values, parts, code, _configuration(module)])
 
 
-def load_live(request: ModelRequest) -> ScoringModel:
+def load(request: ModelRequest) -> ScoringModel:
     """The module as a scoring model, checked as a user's module is. Raises UserError for one that would give wrong scores."""
     module = _module(request)
     device = _device_of(module) if request.device == "auto" else choose_device(request.device)
     dtype = choose_dtype(request.dtype)
     if (_device_of(module), _dtype_of(module)) != (device, request.dtype) or request.ablation is not None:
         module = copy.deepcopy(module)
-    if _is_ours(module):
+    from recallkit.models.language_model import LanguageModel
+
+    if isinstance(module, LanguageModel):
         from recallkit.models.native_model import NativeModel
 
         return NativeModel(module.to(device, dtype).eval(), request.spec, device)
     if not _is_transformers(module):
-        from recallkit.models.user import UserModule
+        from recallkit.models.user import UserCode
+        from recallkit.models.user_models import UserModule
 
-        return UserModule(module, _LiveCode(), dataclasses.replace(request, module=None), device)  # type: ignore[arg-type]
+        return UserModule(module, UserCode(), dataclasses.replace(request, module=None), device)
     from recallkit.models.transformers_model import TransformersModel
 
     if module.get_input_embeddings() is None or module.get_output_embeddings() is None:
@@ -69,7 +71,7 @@ def load_live(request: ModelRequest) -> ScoringModel:
     return TransformersModel(module.to(device, dtype).eval(), request.spec, device)
 
 
-def live_facts(request: ModelRequest) -> ModelFacts:
+def facts(request: ModelRequest) -> ModelFacts:
     """Precision of a module's parameters, and vocabulary of a transformers model."""
     module = _module(request)
     head = module.get_output_embeddings() if _is_transformers(module) else None
@@ -87,31 +89,10 @@ def evaluating(module: Any) -> Iterator[None]:
             part.training = True
 
 
-class _LiveCode:
-    """What `UserModule` runs a module's code in; see `user._UserCode`."""
-
-    @contextlib.contextmanager
-    def running(self, spec: str) -> Iterator[None]:
-        try:
-            with memory_errors(), contextlib.redirect_stdout(sys.stderr):
-                yield
-        except (UserError, MemoryError):
-            raise
-        except Exception as error:
-            raise UserError(f"raised {type(error).__name__}: {first_line(error)}", where=spec) from error
-
-
 def _module(request: ModelRequest) -> Any:
     if request.module is None:
         raise UserError("a live model exists in the process that made it alone", where=request.spec, remedy="save it and give its path")
     return request.module
-
-
-def _is_ours(module: Any) -> bool:
-    """Whether it is a language model of `recallkit.models.language_model`."""
-    from recallkit.models.language_model import LanguageModel
-
-    return isinstance(module, LanguageModel)
 
 
 def _is_transformers(module: torch.nn.Module) -> bool:
@@ -140,19 +121,12 @@ def _bytes_of(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def _class_of(part: torch.nn.Module) -> str:
-    return f"{type(part).__module__}.{type(part).__qualname__}"
-
-
 def _plain_attributes(part: torch.nn.Module) -> list[list[Any]]:
-    """Numbers, strings and the like that a module keeps, such as its number of heads."""
+    """Numbers, strings and tuples of these that a module keeps, such as its number of heads."""
     plain = (bool, int, float, str, type(None))
     kept = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
-    return [[name, repr(value)] for name, value in sorted(kept.items()) if isinstance(value, plain) or _is_plain_tuple(value, plain)]
-
-
-def _is_plain_tuple(value: Any, plain: tuple[type, ...]) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, plain) for each in value)
+    is_plain = lambda value: all(isinstance(each, plain) for each in (value if isinstance(value, list | tuple) else [value]))  # noqa: E731
+    return [[name, repr(value)] for name, value in sorted(kept.items()) if is_plain(value)]
 
 
 def _configuration(module: torch.nn.Module) -> Any:
@@ -166,8 +140,8 @@ def _configuration(module: torch.nn.Module) -> Any:
     return {name: repr(value) for name, value in sorted(config.to_dict().items()) if name not in ignored}
 
 
-def _is_of_the_user(base: type) -> bool:
-    return base is not object and base.__module__.partition(".")[0] not in _LIBRARIES
+def _name_of(base: type) -> str:
+    return f"{base.__module__}.{base.__qualname__}"
 
 
 def _code_of(base: type) -> list[Any]:

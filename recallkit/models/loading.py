@@ -1,12 +1,15 @@
-"""How a name on the command line becomes a model: its kind (`kinds.py`) identifies and loads it."""
+"""How a name on the command line becomes a model: its kind (`kinds.py`) identifies and loads it, and names its tokenizer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from recallkit import config
 from recallkit.errors import UserError
+from recallkit.models.ablation import ablate
+from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.kinds import KINDS, kind_of
-from recallkit.models.mixer_outputs import ablate
 from recallkit.models.protocol import ModelFacts
 from recallkit.storage import artifacts
 
@@ -96,3 +99,44 @@ def _check_vocabulary(request: ModelRequest, vocab_size: int) -> None:
         problem = f"its vocabulary has {vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}"
         remedy = "name the model's own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
         raise UserError(problem, where=request.spec, remedy=remedy)
+
+
+# ------------------------------------------------------------------------------------------------------- its tokenizer
+
+
+def own_tokenizer(spec: str) -> str | None:
+    """The tokenizer that comes with a model; None if there is none."""
+    return kind_of(spec).own_tokenizer(spec)
+
+
+def tokenizer_name(given: Any) -> str | None:
+    """A tokenizer as `load_tokenizer` takes it; an object of tokenizers or transformers is written to the cache folder.
+
+    Raises UserError for an object that has no fast tokenizer in it.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Path):
+        return str(given)
+    backend = next((each for name in ("backend_tokenizer", "backend") if (each := getattr(given, name, None)) is not None), given)
+    if not hasattr(backend, "to_str"):
+        problem = f"an object of {type(given).__name__} is no tokenizer that can be read"
+        raise UserError(problem, where="tokenizer", remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers")
+    written: str = backend.to_str()
+    path = config.home() / "tokenizers" / artifacts.digest_bytes(written.encode()) / "tokenizer.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with artifacts.replacing(path) as temporary:
+            temporary.write_text(written, encoding="utf-8")
+    return str(path)
+
+
+def identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:
+    """What distinguishes one tokenizer from another, without reading it; None for one that the model's own digest covers."""
+    name = given or own_tokenizer(spec)
+    path = Path(name or "")
+    deciding = [path / file for file in (*TOKENIZER_FILES, "tokenizer_config.json")] if path.is_dir() else [path]
+    found = [file for file in deciding if file.is_file() and (given or file.suffix != ".gguf")]
+    digest = artifacts.digest_json([[file.name, artifacts.digest_weights(file)] for file in found]) if name and found else None
+    where = str(Path(given).resolve()) if given and Path(given).exists() else given
+    return {"given": where, "digest": digest} if given or digest else None

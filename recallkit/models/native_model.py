@@ -1,28 +1,90 @@
-"""Scoring of models that run on our own mixers."""
+"""Models that run on our own mixers: the zoo, checkpoints of Based's and Mamba's authors and of fla, RWKV files.
+
+Each is read into an `ArchitectureConfig` and weights by a module of its own; `NativeModel` runs them all.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from recallkit.errors import UserError
-from recallkit.kernels.token_nll.api import token_nll
-from recallkit.models.language_model import LanguageModel
-from recallkit.models.torch_model import TorchModel
+from recallkit.models import fla, published, rwkv_file, zoo
+from recallkit.models.checkpoint_files import TOKENIZER_FILES
+from recallkit.models.hub import hub_file, hub_folder
+from recallkit.models.protocol import ModelFacts
+from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype, memory_errors
 from recallkit.quiet_transformers import first_line
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
+    import torch
     from torch import Tensor
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.architecture import ArchitectureConfig
-    from recallkit.models.protocol import Sharing
+    from recallkit.models.language_model import LanguageModel
+    from recallkit.models.protocol import ModelRequest, Sharing
 
 
-_WEIGHT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+def identify(request: ModelRequest) -> str:
+    """Digest of an RWKV file, or of config and weights of `zoo:NAME` or a directory. Raises UserError where one of them is missing."""
+    source = _source(request)
+    if source.is_file():
+        return artifacts.digest_weights(source)
+    names = (zoo.CONFIG, zoo.WEIGHTS) if zoo.is_ours(source) else (published.CONFIG, published.WEIGHTS)
+    return artifacts.digest_json([[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names])
+
+
+def facts(request: ModelRequest) -> ModelFacts | None:
+    """Of a checkpoint of ours, or an RWKV file: from its config or header. None for layouts whose shapes are in the weights."""
+    source = _source(request)
+    if source.is_file():
+        return ModelFacts(vocab_size=rwkv_file.read_vocab_size(source))
+    if not zoo.is_ours(source):
+        return None
+    config = zoo.read_config(source)
+    return ModelFacts(config.vocab_size, config.max_length)
+
+
+def load(request: ModelRequest) -> NativeModel:
+    """Loads `zoo:NAME`, an RWKV file or a directory. Raises UserError where it cannot be read, or its weights do not fit its config."""
+    source = _source(request)
+    read = rwkv_file.read_rwkv_file if source.is_file() else zoo.read_ours if zoo.is_ours(source) else published.read_published
+    return _loaded(request, read, source)
+
+
+def load_published(request: ModelRequest) -> NativeModel:
+    """Loads a hub id with files in a layout of `published`. Raises UserError as `load` does."""
+    hub_file(request.spec, published.WEIGHTS)
+    return _loaded(request, published.read_published, hub_file(request.spec, published.CONFIG).parent)
+
+
+def load_fla(request: ModelRequest) -> NativeModel:
+    """Loads a directory or hub id with a checkpoint of fla that our mixers compute. Raises UserError as `load` does."""
+    return _loaded(request, fla.read_fla, Path(request.spec) if Path(request.spec).exists() else hub_folder(request.spec))
+
+
+def _loaded(request: ModelRequest, read: Callable[[Path], tuple[ArchitectureConfig, dict[str, Tensor]]], source: Path) -> NativeModel:
+    with memory_errors():
+        return run_native(request, build_model(*read(source), source))
+
+
+def run_native(request: ModelRequest, model: LanguageModel) -> NativeModel:
+    """The model on the device and in the precision of a request."""
+    device = choose_device(request.device)
+    return NativeModel(model.to(device, choose_dtype(request.dtype)).eval(), request.spec, device)
+
+
+def own_tokenizer(spec: str) -> str | None:
+    """The directory, if a tokenizer's files are in it."""
+    return spec if any((Path(spec) / name).is_file() for name in TOKENIZER_FILES) else None
+
+
+def _source(request: ModelRequest) -> Path:
+    return zoo.find_shipped(request.spec) if request.spec.startswith(zoo.PREFIX) else Path(request.spec)
 
 
 def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: Path) -> LanguageModel:
@@ -30,6 +92,10 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
 
     Raises UserError for an invalid config, and for weights that do not fit it.
     """
+    import torch
+
+    from recallkit.models.language_model import LanguageModel
+
     try:
         with torch.device("meta"):
             skeleton = LanguageModel(config)
@@ -59,7 +125,10 @@ def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path
 
 def _is_plain(value: Tensor) -> bool:
     """Whether a weight is dense, of float16 to float64, and all of it stored: a broadcast view could be of any size."""
-    if value.dtype not in _WEIGHT_TYPES or value.layout is not torch.strided or value.is_meta:
+    import torch
+
+    types = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    if value.dtype not in types or value.layout is not torch.strided or value.is_meta:
         return False
     return value.untyped_storage().nbytes() >= value.numel() * value.element_size()
 
@@ -76,10 +145,6 @@ class NativeModel(TorchModel):
         """See `TorchModel.joining`: every mixer keeps its rows apart, whatever they have read."""
         return "any"
 
-    def bytes_per_token(self, seq_len: int) -> int:
-        """See `TorchModel.bytes_per_token`: the widest activations of one block in float32, scores of 16 heads."""
-        return 4 * (64 * self.model.config.d_model + 4 * self.model.config.width + 32 * seq_len)
-
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states."""
         if not carry:
@@ -88,4 +153,6 @@ class NativeModel(TorchModel):
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`."""
+        from recallkit.kernels.token_nll.api import token_nll
+
         return token_nll(outputs, self.model.head_weight, targets)

@@ -184,7 +184,7 @@ def find_joining(
     """Which rows may be continued together: those of `any` lengths, of `equal` ones, `none`; None: not even a single row.
 
     ids (2, t), of which each sequence alone has the logits `whole` (2, t, vocab). `read(ids, state)` returns logits and the
-    state, or raises UserError; `join` and `take` are those of `SteppingModel`. Joining is correct where it reproduces `whole`.
+    state, or raises UserError; `join` and `take` are those of `TorchModel`. Joining is correct where it reproduces `whole`.
     """
 
     def close(stepped: list[tuple[int, int, Tensor]]) -> bool:

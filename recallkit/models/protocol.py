@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
-    from torch import Tensor
 
-    from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.ablation import Ablation
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
@@ -80,24 +78,6 @@ class GeneratingModel(ScoringModel, Protocol):
         ...
 
 
-class SteppingModel(ScoringModel, Protocol):
-    """A model that reads a prompt once and continues from its state token by token; `TorchModel` documents the methods."""
-
-    sharing: Sharing
-    prompt_chunk: int
-
-    @property
-    def joining(self) -> Sharing | None: ...  # noqa: D102
-    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]: ...  # noqa: D102
-    def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll: ...  # noqa: D102
-    def pick(self, outputs: Tensor) -> Tensor: ...  # noqa: D102
-    def pieces(self, num_inputs: int, chunk: int) -> list[int]: ...  # noqa: D102
-    def check_room(self, state: Any, num_rows: int, wanted_rows: int) -> None: ...  # noqa: D102
-    def join(self, states: Sequence[Any]) -> Any: ...  # noqa: D102
-    def take(self, state: Any, rows: Sequence[int]) -> Any: ...  # noqa: D102
-    def to_device(self, array: np.ndarray) -> Tensor: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What is known of a model before its weights are read; None for what is not."""
@@ -134,7 +114,7 @@ class ModelRequest:
     ablation: Ablation | None = None
     """The mixers whose outputs are replaced."""
     means: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """What replaces them where that is a mean, see `mixer_outputs.ablate`."""
+    """What replaces them where that is a mean, see `ablation.ablate`."""
 
     @property
     def name(self) -> str:

@@ -67,12 +67,12 @@ def parse(spec: str) -> tuple[str, str]:
     return url.rstrip("/").removesuffix("/completions"), model
 
 
-def identify_server(request: ModelRequest) -> str:
+def identify(request: ModelRequest) -> str:
     """Digest of the URL and the name: what the server computes with is not known, so a change of its weights goes unnoticed."""
     return artifacts.digest_json([PREFIX, *parse(request.spec)])
 
 
-def load_server(request: ModelRequest) -> ServerModel:
+def load(request: ModelRequest) -> ServerModel:
     """A server that is ready to score. Raises UserError where it cannot be reached, or gives no log probabilities of prompts."""
     model = ServerModel(request.spec, request.vocab_size)
     console.note(f"{request.spec}: ranks from {TOP - 1} on are not known, and are -1")
@@ -80,7 +80,7 @@ def load_server(request: ModelRequest) -> ServerModel:
 
 
 class ServerModel:
-    """A server's model as a `ScoringModel`. Raises UserError as `load_server` does."""
+    """A server's model as a `ScoringModel`. Raises UserError as `load` does."""
 
     def __init__(self, spec: str, vocab_size: int) -> None:
         """`vocab_size`: that of the tokenizer in use; the server refuses ids that it does not have."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.generation import by_scoring, by_stepping
 from recallkit.models.protocol import TokenScores
-from recallkit.models.resources import memory_errors, physical_memory, threads_for
 from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
@@ -25,12 +23,25 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import Continuation, Sharing
     from recallkit.models.states import Layout
 
-_MOST_CPU_TOKENS = 1 << 13
+_CPU_TOKENS = 1 << 12
+"""Ids of a batch on CPU: more are hardly faster."""
 _MOST_CUDA_TOKENS = 1 << 16
 
-_PROBE_SECONDS = 2.0
-_WORTHWHILE = 0.05
-"""The relative gain in speed that justifies a batch twice as large."""
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raises MemoryError for torch's out-of-memory errors."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise MemoryError from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
+            raise MemoryError from error
+        raise
 
 
 def choose_device(name: str) -> torch.device:
@@ -76,26 +87,6 @@ def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> i
     return seq_len << (num_sequences.bit_length() - 1)
 
 
-def fastest_batch(seq_len: int, most: int, seconds: Callable[[int], float]) -> int:
-    """Ids of the smallest batch that is nearly as fast as any: 1, 2, 4 ... sequences of `seq_len`, at most `most` ids.
-
-    `seconds(n)` is the time of a batch of n sequences. Larger ones are tried as long as they are faster, for a few seconds
-    at most: a sequence that takes that long uses the machine fully by itself.
-    """
-    chosen, rate, spent, num_sequences = 1, 0.0, 0.0, 1
-    while num_sequences == 1 or (num_sequences * seq_len <= most and spent < _PROBE_SECONDS):
-        took = seconds(num_sequences)
-        if num_sequences == 1:  # the first call includes one-time costs
-            took = min(took, seconds(1)) if took < _PROBE_SECONDS / 4 else took
-        spent += took
-        if num_sequences / took > (1 + _WORTHWHILE) * rate:
-            chosen, rate = num_sequences, num_sequences / took
-        elif num_sequences > 2 * chosen:
-            break
-        num_sequences *= 2
-    return chosen * seq_len
-
-
 class TorchModel:
     """A torch model as a `ScoringModel`. A subclass implements `forward` and `reduce`."""
 
@@ -126,29 +117,16 @@ class TorchModel:
         """The argmax (n,) of `reduce`, where nothing else is needed."""
         return self.reduce(outputs, outputs.new_zeros(len(outputs)).long()).argmax
 
-    def bytes_per_token(self, seq_len: int) -> int:
-        """A generous upper bound on the bytes of memory per id in a batch of sequences of `seq_len`."""
-        return 1 << 17
-
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`, found by measuring: memory on a GPU, speed on CPU."""
+        """Ids of a batch of sequences of `seq_len`: on a GPU found by measuring its memory."""
         import torch
 
         if self.device.type == "cuda":
             taken = self._probe_memory(seq_len)
             return fitting_batch(seq_len, taken, torch.cuda.mem_get_info(self.device)[0], _MOST_CUDA_TOKENS)
-        most = min(_MOST_CPU_TOKENS, physical_memory() // 8 // self.bytes_per_token(seq_len))
-        return fastest_batch(seq_len, most, lambda n: self._probe_seconds(seq_len, n))
-
-    def _probe_seconds(self, seq_len: int, num_sequences: int) -> float:
-        """Seconds that a batch of random ids takes."""
-        ids = self._random_ids(num_sequences * (seq_len + 1))
-        begun = time.perf_counter()
-        self.score(ids, np.arange(num_sequences + 1) * (seq_len + 1))
-        return time.perf_counter() - begun
-
-    def _random_ids(self, count: int) -> np.ndarray:
-        return np.random.default_rng(0).integers(0, self.vocab_size, count).astype(np.uint32)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        tokens = min(_CPU_TOKENS, memory // 8 // (12 * self.vocab_size))  # where a model makes float32 logits of all tokens
+        return max(1, tokens // seq_len) * seq_len
 
     def _probe_memory(self, seq_len: int) -> list[int]:
         """Bytes of GPU memory, apart from the weights, used by scoring one sequence, then two; shorter where they do not fit."""
@@ -156,7 +134,7 @@ class TorchModel:
 
         taken = []
         for num_sequences in (1, 2):
-            ids = self._random_ids(num_sequences * (seq_len + 1))
+            ids = np.random.default_rng(0).integers(0, self.vocab_size, num_sequences * (seq_len + 1)).astype(np.uint32)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
             before = torch.cuda.memory_allocated(self.device)
@@ -192,6 +170,8 @@ class TorchModel:
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
         """See `GeneratingModel.generate`. Answers alone are scored in one pass; without exact single steps each id takes a pass."""
+        from recallkit.models.generation import by_scoring, by_stepping
+
         run = by_stepping if most and self.joining is not None else by_scoring
         return run(self, prompts, answers, most, is_done)
 
@@ -202,17 +182,6 @@ class TorchModel:
         None where not even a single row can be continued exactly, one id at a time.
         """
         return None
-
-    def check_room(self, state: Any, num_rows: int, wanted_rows: int) -> None:
-        """Raises MemoryError where states of `wanted_rows` rows, like this one of `num_rows`, take a quarter of the machine's memory.
-
-        They exist twice while they are joined. CUDA reports that memory is exhausted; on CPU the system would kill the process.
-        """
-        from recallkit.models.states import tensors_of
-
-        size = sum(tensor.nbytes for tensor in tensors_of(state)) * wanted_rows // num_rows
-        if self.device.type == "cpu" and size > physical_memory() // 4:
-            raise MemoryError
 
     def join(self, states: Sequence[Any]) -> Any:
         """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not match."""
@@ -267,8 +236,7 @@ class TorchModel:
         state, held, start, read = None, [], 0, 0
         for size in [inputs.shape[1]] if chunk is None else self.pieces(inputs.shape[1], chunk):
             piece = inputs[:, read : read + size]
-            with threads_for(piece.size):
-                outputs, state = self.forward(self.to_device(piece), state, carry=carry)
+            outputs, state = self.forward(self.to_device(piece), state, carry=carry)
             held.append(outputs)
             read += size
             # Outputs of single steps are reduced together: a product of one row takes as long as one of many.
@@ -279,8 +247,7 @@ class TorchModel:
     def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> TokenScores:
         """What `reduce` returns for the `real` ones of outputs (b, t, ...) and targets (b, t), row by row."""
         rows = outputs.flatten(0, 1) if real.all() else outputs[self.to_device(real)]
-        with threads_for(len(rows)):
-            found = self.reduce(rows, self.to_device(targets[real]))
+        found = self.reduce(rows, self.to_device(targets[real]))
         return TokenScores(found.nll.cpu().numpy(), found.argmax.cpu().numpy(), found.rank.cpu().numpy())
 
     def to_device(self, array: np.ndarray) -> Tensor:

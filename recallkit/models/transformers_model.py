@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,8 +20,7 @@ from recallkit.kernels.token_nll.api import logits_nll, token_nll
 from recallkit.kernels.token_nll.reference import TokenNll
 from recallkit.models import probes
 from recallkit.models.precision import widened
-from recallkit.models.resources import memory_errors
-from recallkit.models.torch_model import TorchModel
+from recallkit.models.torch_model import TorchModel, memory_errors
 from recallkit.quiet_transformers import first_line, without_advice
 
 if TYPE_CHECKING:
@@ -98,15 +96,6 @@ class TransformersModel(TorchModel):
         """Whether the state is carried into further `chunks`, only in `steps` of one id, or not at all; found at first use."""
         return None if self._way_of_carrying is None else self._way_of_carrying.pieces
 
-    def bytes_per_token(self, seq_len: int) -> int:
-        """See `TorchModel.bytes_per_token`: the widest activations of one layer in float32, and logits where they are kept."""
-        width = _setting(self.config, "hidden_size") or 1024
-        inner = _setting(self.config, "intermediate_size") or 4 * width
-        state = _setting(self.config, "state_size", "mamba_d_state", "ssm_state_size")
-        heads = _setting(self.config, "num_attention_heads")
-        logits = 3 * self.vocab_size if self.head is None else 0
-        return 4 * (8 * width + 4 * inner + 4 * inner * state + 2 * heads * seq_len + logits)
-
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states, or logits where `Head` cannot express how they follow from hidden states."""
         # One id without a state is a whole sequence (see `pieces`), and needs no state.
@@ -142,17 +131,6 @@ class TransformersModel(TorchModel):
             else:
                 parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
-
-    def pick(self, outputs: Tensor) -> Tensor:
-        """See `TorchModel.pick`: from float32 logits, one part of the head at a time, without the work of `reduce` for many rows."""
-        if self.head is None or (self._is_half and outputs.is_cuda):  # whose products of half-precision operands are float32
-            return super().pick(outputs)
-        with self._exactly():
-            hidden, weight, bias = self._operands(outputs, self.head)
-            rows, size = _wide(hidden), max(1, _LOGITS // weight.shape[1])
-            offsets = itertools.repeat(None) if bias is None else map(_wide, torch.split(bias, size))
-            parts = zip(torch.split(weight, size), offsets, strict=False)
-            return torch.cat([_head_logits(rows, _wide(part), offset, self.head.cap) for part, offset in parts], dim=1).argmax(1)
 
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]

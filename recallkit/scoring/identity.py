@@ -10,7 +10,7 @@ from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
-from recallkit.models.model_tokenizer import identify_tokenizer, own_tokenizer, tokenizer_name
+from recallkit.models.loading import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelRequest
 from recallkit.storage import artifacts
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.progress import progress
-from recallkit.models.mixer_outputs import observe_means
+from recallkit.models.ablation import observe_means
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.journal import Parts
 from recallkit.storage.result import Result

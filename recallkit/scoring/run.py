@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.models.mixer_outputs import PlacedMixer
+    from recallkit.models.ablation import PlacedMixer
     from recallkit.models.protocol import ModelRequest
     from recallkit.scoring.mixer_means import MixerMeans
     from recallkit.scoring.scores import ContextWindow, LastIds
@@ -157,9 +157,9 @@ class ScoringPlan:
 
     def mixers(self) -> list[PlacedMixer]:
         """The mixers of the model, which is loaded to find them. Raises UserError for one that has none that can be replaced."""
+        from recallkit.models.ablation import find_mixers
         from recallkit.models.live import evaluating
         from recallkit.models.loading import load_model, warn_remote_code
-        from recallkit.models.mixer_outputs import find_mixers
 
         warn_remote_code(self.request, console.note)
         with evaluating(self.request.module):  # its vocabulary is checked where it is scored

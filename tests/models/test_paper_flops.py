@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from recallkit.attribution.papers import read_table
-from recallkit.models.paper_flops import paper_flops
+from recallkit.models.describe import paper_flops
 from recallkit.models.presets import PRESETS
 
 MATCHED = {

@@ -249,17 +249,6 @@ def test_logits_are_those_of_the_equations(write, name):
         torch.testing.assert_close(model(ids), wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_convolutions_without_biases_are_those_with_biases_of_zero(write):
-    config, make = CHECKPOINTS["based"]
-    weights = {name: value * 0 if name.endswith("proj.bias") else value for name, value in make().items()}
-    architecture, ours = read_published(write(config, {name: value for name, value in weights.items() if not name.endswith("proj.bias")}))
-    model = LanguageModel(architecture).double()
-    model.load_state_dict(ours)
-    ids = torch.randint(VOCAB, (1, 9), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids), LOGITS["based"](weights, ids), rtol=1e-9, atol=1e-9)
-
-
 def test_numbers_of_the_config_reach_the_mixers(write):
     config, make = CHECKPOINTS["based"]
     changed = {"rotary_emb_base": 500, "rotary_emb_fraction": 0.25, "alt_mixer": BASED["alt_mixer"] | {"eps": 1e-6}}
@@ -277,15 +266,6 @@ def test_an_untied_head_is_read(write):
     assert torch.equal(ours["head.weight"], weights["lm_head.weight"])
     with pytest.raises(UserError, match=r"lm_head\.weight differs"):
         read_published(write(config, weights))
-
-
-@pytest.mark.parametrize("name", ["mamba", "mamba2"])
-def test_an_untied_head_of_mamba_is_read(write, name):
-    config, make = CHECKPOINTS[name]
-    weights = make() | {"lm_head.weight": torch.ones(ROWS, WIDTH, dtype=torch.float64)}
-    architecture, ours = read_published(write(config | {"tie_embeddings": False}, weights))
-    assert not architecture.tied_head
-    assert torch.equal(ours["head.weight"], weights["lm_head.weight"])
 
 
 def as_released(name, folder):
@@ -309,11 +289,11 @@ def as_released(name, folder):
 
 
 @pytest.mark.parametrize("name", ["mamba", "mamba2"])
-@pytest.mark.parametrize("place", ["directory", "hub id of the authors", "any hub id"])
+@pytest.mark.parametrize("place", ["directory", "hub id of the authors"])
 def test_scores_are_those_of_transformers(tmp_path, hub, name, place):
     model, spec = as_released(name, tmp_path / "saved"), str(tmp_path / "saved")
     if place != "directory":
-        spec = f"state-spaces/{name}-130m" if "authors" in place else "owner/name"
+        spec = f"state-spaces/{name}-130m"
         hub(spec, tmp_path / "saved")
     request = ModelRequest(spec, VOCAB, device="cpu")
     lengths = [33, 40, 2]
@@ -324,7 +304,7 @@ def test_scores_are_those_of_transformers(tmp_path, hub, name, place):
     targets = torch.from_numpy(np.concatenate([ids[a + 1 : b] for a, b in itertools.pairwise(offsets)]))
     np.testing.assert_allclose(scores.nll, F.cross_entropy(torch.cat(logits), targets, reduction="none"), rtol=0, atol=1e-5)
     assert (scores.argmax == torch.cat(logits).argmax(1).numpy()).mean() > 0.98
-    tokenizer = {"directory": None, "hub id of the authors": "EleutherAI/gpt-neox-20b", "any hub id": "owner/name"}[place]
+    tokenizer = {"directory": None, "hub id of the authors": "EleutherAI/gpt-neox-20b"}[place]
     assert kind_of(spec).own_tokenizer(spec) == tokenizer
     assert identify_model(request) == identify_model(ModelRequest(spec, VOCAB, dtype="bfloat16"))
 
@@ -340,18 +320,17 @@ def test_buffers_of_older_code_are_left_out(write):
 def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
     config, make = CHECKPOINTS[name]
     weights = make()
-    for key in sorted(set(weights) - {"lm_head.weight"}):
-        if not key.endswith(("in_proj.bias", "out_proj.bias")):
-            with pytest.raises(UserError, match=f"{key} is missing"):
-                read_published(write(config, {other: value for other, value in weights.items() if other != key}))
     last = max(key for key in weights if key.endswith("out_proj.weight"))
-    extra = last.replace("weight", "scale")
-    with pytest.raises(UserError, match=f"{extra} is not understood"):
-        read_published(write(config, weights | {extra: torch.ones(2)}))
-    with pytest.raises(UserError, match="is not understood, nor are"):
-        read_published(write(config | {"n_layer": config["n_layer"] - 1}, weights))
-    with pytest.raises(UserError, match="has shape"):
-        read_published(write(config, weights | {last: torch.ones(WIDTH + 1, weights[last].shape[1])}))
+    changed = {
+        "mixer.out_proj.weight is missing": {key: value for key, value in weights.items() if key != last},
+        "mixer.out_proj.scale does not belong": weights | {last.replace("weight", "scale"): torch.ones(2)},
+        "mixer.out_proj.weight has shape": weights | {last: torch.ones(WIDTH + 1, weights[last].shape[1])},
+    }
+    for said, wrong in changed.items():
+        with pytest.raises(UserError, match=said):
+            load_model(ModelRequest(str(write(config, wrong)), VOCAB, device="cpu"))
+    with pytest.raises(UserError, match="does not belong to this architecture"):
+        load_model(ModelRequest(str(write(config | {"n_layer": config["n_layer"] - 1}, weights)), VOCAB, device="cpu"))
 
 
 @pytest.mark.parametrize(
@@ -360,32 +339,21 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("based", {"activation_function": "gelu"}, "activation_function"),
         ("based", {"rms_norm": False}, "rms_norm"),
         ("based", {"n_head": 0}, "n_head"),
-        ("based", {"n_layer": "4"}, "n_layer"),
         ("based", {"n_embd": 64}, "n_embd|width of 32"),
         ("based", {"vocab_size": 57}, "fewer than the vocabulary"),
-        ("based", {"alt_mixer_layers": [0]}, "proj_q.weight is missing"),
-        ("based", {"alt_mixer": BASED["alt_mixer"] | {"feature_dim": 7}}, "shape"),
         ("based", {"alt_mixer": BASED["alt_mixer"] | {"feature_map": {"_target_": "x.Squared"}}}, "Squared"),
         ("based", {"alt_mixer_2": {"_target_": "x.SlidingAttention"}}, "window_size"),
         ("based", {"mixer": {"_target_": "x.Hyena"}}, "Hyena"),
+        ("based", {"n_layer": 10**9}, "n_layer"),
         ("based", {"mixer": "x.BaseConv"}, "not a JSON object"),
         ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
-        ("attn", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon"),
-        ("mamba", {"rms_norm": False}, "rms_norm"),
         ("mamba", {"attn_layer_idx": [1]}, "attn_layer_idx"),
-        ("mamba", {"d_intermediate": 64}, "d_intermediate"),
         ("mamba", {"ssm_cfg": {"d_state": 16}}, "d_state of ssm_cfg is 16"),
         ("mamba", {"ssm_cfg": {"layer": "Mamba2"}}, r"norm\.weight is missing"),
-        ("mamba", {"ssm_cfg": {"layer": "Mamba3"}}, "layer of ssm_cfg is 'Mamba3'"),
         ("mamba", {"ssm_cfg": [1]}, "ssm_cfg is .*not a JSON object"),
         ("mamba2", {"ssm_cfg": {}}, "A_log has 1 axes"),
-        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "ngroups": 1, "d_state": 6}}, "d_state of ssm_cfg is 6"),
         ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "ngroups": 5}}, "not those of 5 groups"),
-        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "headdim": 16}}, "headdim of ssm_cfg is 16"),
-        ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "norm_before_gate": True}}, "norm_before_gate of ssm_cfg"),
         ("mamba2", {"ssm_cfg": {"layer": "Mamba2", "dt_limit": [0.01, 0.1]}}, "dt_limit of ssm_cfg"),
-        ("mamba2", {"attn_layer_idx": [1]}, "attn_layer_idx"),
-        ("mamba", {"ssm_cfg": {"bias": True}}, "bias of ssm_cfg"),
     ],
 )
 def test_entries_that_are_not_understood_are_refused(write, name, changed, said):
@@ -411,14 +379,9 @@ def test_files_that_are_no_checkpoints_are_refused(write, tmp_path):
     torch.save({"weight": pytest.raises}, folder / "pytorch_model.bin")
     with pytest.raises(UserError, match="could run code"):
         read_published(folder)
-    (folder / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="not a JSON object"):
-        read_published(folder)
-    assert not is_published(folder)
-    (folder / "config.json").write_text("{")
-    assert not is_published(folder)
-    with pytest.raises(UserError, match="readable"):
-        read_published(folder)
+    for unreadable in ("[]", "{"):
+        (folder / "config.json").write_text(unreadable)
+        assert not is_published(folder)
     assert not is_published(tmp_path / "nowhere")
     for read_by_transformers in ({"model_type": "gpt2", "n_embd": 8}, MAMBA | {"model_type": "mamba"}):
         (folder / "config.json").write_text(json.dumps(read_by_transformers))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import runpy
 import shutil
-import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,52 +14,36 @@ from recallkit.models import server
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring import score_path
-from tests.conftest import ROOT
+from tests.models.completions_server import Server
 from tests.models.test_hf import direct, ragged
 
 
-def run_server(arguments: list[str], errors: str) -> None:
-    """`python completions_server.py ARGUMENTS`, what it prints in the file `errors`."""
-    for number in (1, 2):
-        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), number)
-    sys.argv = ["completions_server.py", *arguments]
-    runpy.run_path(str(ROOT / "tests/models/completions_server.py"), run_name="__main__")
+@pytest.fixture(scope="module")
+def server_of_llama(tiny_model) -> Iterator[Server]:
+    server = Server(tiny_model("llama"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture
-def serve(warm, tiny_model, tmp_path) -> Iterator[Callable[..., str]]:
-    """Starts a server of the tiny llama with these settings, and gives its spec; what it was asked is in `requests.jsonl`."""
-    started = []
+def serve(server_of_llama) -> Callable[..., str]:
+    """Serves the tiny llama with these settings, and gives its spec."""
 
-    def start(**settings: object) -> str:
-        (tmp_path / "settings.json").write_text(json.dumps(settings))
-        (tmp_path / "port").unlink(missing_ok=True)
-        arguments, errors = [str(tiny_model("llama")), str(tmp_path / "settings.json")], tmp_path / "errors.txt"
-        started.append(warm.Process(target=run_server, args=(arguments, str(errors))))
-        started[-1].start()
-        until = time.monotonic() + 120
-        while not (tmp_path / "port").exists():
-            assert started[-1].is_alive(), errors.read_text()
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        return f"openai:http://127.0.0.1:{(tmp_path / 'port').read_text()}/v1#tiny"
+    def serve(**settings: object) -> str:
+        server_of_llama.set(**settings)
+        return f"openai:http://127.0.0.1:{server_of_llama.server_port}/v1#tiny"
 
-    yield start
-    for process in started:
-        process.kill()
-        process.join()
+    return serve
 
 
 def request(spec: str) -> ModelRequest:
     return ModelRequest(spec, 4096)
 
 
-def asked(tmp_path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize("settings", [{}, {"refuses_no_tokens": True}, {"texts": True}], ids=lambda s: next(iter(s), "like vLLM"))
-def test_scores_are_the_models_own(serve, tiny_model, tmp_path, settings):
+def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings):
     ids, offsets = ragged([33, 2, 1, 17], 4096)
     # Also tokens that are first, and among the first: those that the model would predict.
     _, best, _ = direct(tiny_model("llama"), ids[:33], np.array([0, 33]))
@@ -75,12 +54,12 @@ def test_scores_are_the_models_own(serve, tiny_model, tmp_path, settings):
     assert (scores.rank == np.where(rank < server.TOP - 1, rank, -1)).all()
     assert {0, -1} <= set(scores.rank.tolist())
     assert (scores.argmax == (np.where(rank == 0, argmax, -1) if settings.get("texts") else argmax)).all()
-    for content in asked(tmp_path):
+    for content in server_of_llama.asked:
         assert content["path"] == "/v1/completions"
         assert content["key"] is None
 
 
-def test_what_passes_is_tried_again(serve, tiny_model, tmp_path, monkeypatch):
+def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypatch):
     waited = []
     monkeypatch.setattr(server, "_sleep", waited.append)
     model = load_model(request(serve(faults=[None, 429, 500, "drop", 503, None, 500])))
@@ -88,10 +67,10 @@ def test_what_passes_is_tried_again(serve, tiny_model, tmp_path, monkeypatch):
         ids, offsets = ragged([33, 17], 4096, seed)
         np.testing.assert_allclose(model.score(ids, offsets).nll, direct(tiny_model("llama"), ids, offsets)[0], rtol=0, atol=1e-5)
     assert waited == [0.3, 2.0, 4.0, 8.0, 1.0], "the server's own wish, then ever longer, and anew for each request"
-    assert [content["fault"] for content in asked(tmp_path)] == [None, 429, 500, "drop", 503, None, 500, None]
+    assert [content["fault"] for content in server_of_llama.asked] == [None, 429, 500, "drop", 503, None, 500, None]
 
 
-def test_what_does_not_pass_is_one_line(serve, tmp_path, monkeypatch):
+def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     waited = []
     monkeypatch.setattr(server, "_sleep", waited.append)
     model = load_model(request(serve(faults=[None, *[500] * 6, 400])))
@@ -107,10 +86,10 @@ def test_what_does_not_pass_is_one_line(serve, tmp_path, monkeypatch):
         load_model(request("openai:http://127.0.0.1:9/v1#tiny"))
 
 
-def test_no_other_host_is_asked(serve, tmp_path):
+def test_no_other_host_is_asked(serve, server_of_llama):
     with pytest.raises(UserError, match=r"it answers 307 \(a redirection to http://127\.0\.0\.1:\d+/elsewhere, which is not followed\)"):
         load_model(request(serve(faults=["redirect"] * 2)))
-    assert {content["path"] for content in asked(tmp_path)} == {"/v1/completions"}
+    assert {content["path"] for content in server_of_llama.asked} == {"/v1/completions"}
 
 
 def test_servers_that_cannot_score_are_one_line(serve):

@@ -9,7 +9,7 @@ import torch
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.models.torch_model import choose_device, fastest_batch, fitting_batch
+from recallkit.models.torch_model import choose_device, fitting_batch
 
 GB = 1 << 30
 
@@ -35,32 +35,9 @@ def test_a_batch_takes_what_a_gpu_has_to_give(taken, free, num_sequences):
         assert taken[0] + (num_sequences - 1) * each <= free * 4 / 5
 
 
-@pytest.mark.parametrize(
-    ("seconds", "chosen", "tried"),
-    [
-        ([0.1, 0.2, 0.4, 0.8], 1, [1, 1, 2, 4]),
-        ([0.1, 0.1, 0.1, 0.1, 0.1], 16, [1, 1, 2, 4, 8, 16]),
-        ([0.1, 0.12, 0.2, 0.42, 1.0], 4, [1, 1, 2, 4, 8, 16]),
-        ([0.1, 0.196, 0.36, 0.72, 1.44], 4, [1, 1, 2, 4, 8, 16]),
-        ([3.0], 1, [1]),
-        ([0.4, 0.7, 1.0], 4, [1, 1, 2, 4]),
-    ],
-    ids=["no gain", "all gain", "a best one", "a little is not worth it, twice a little is", "slow by itself", "for seconds only"],
-)
-def test_a_batch_on_cpu_is_the_smallest_that_is_nearly_the_fastest(seconds, chosen, tried):
-    calls = []
-
-    def took(num_sequences: int) -> float:
-        calls.append(num_sequences)
-        return seconds[num_sequences.bit_length() - 1]
-
-    assert fastest_batch(100, 1600, took) == 100 * chosen
-    assert calls == tried
-
-
-def test_a_batch_on_cpu_is_never_more_than_memory_allows():
-    assert fastest_batch(100, 350, lambda n: 0.01) == 200
-    assert fastest_batch(100, 50, lambda n: 0.01) == 100, "one sequence it must be"
+def test_a_batch_on_cpu_is_of_whole_sequences(tiny_model):
+    model = load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cpu"))
+    assert [model.batch_tokens(length) for length in (1, 255, 3000, 10_000)] == [4096, 4080, 3000, 10_000]
 
 
 def test_devices_that_are_not_there_are_one_line():

@@ -15,9 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from recallkit.errors import UserError
-from recallkit.models.loading import identify_model, load_model
+from recallkit.models.loading import identify_model, load_model, own_tokenizer
 from recallkit.models.protocol import ModelRequest
-from recallkit.models.user import user_tokenizer
 from recallkit.storage import artifacts
 from tests.conftest import ROOT
 
@@ -96,10 +95,10 @@ def refusal(spec: str, **options: object) -> str:
 # ------------------------------------------------------------------------------------------------------ what is scored
 
 
-def test_the_command_line_scores_what_the_code_computes(run_afresh, small_slices, tmp_path):
+def test_the_command_line_scores_what_the_code_computes(run, small_slices, tmp_path):
     spec = write(tmp_path, "print('a word on stdout')\n" + RECURRENT)
     slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
-    done = run_afresh("score", spec, "--slices", slices, "--device", "cpu", "--json")
+    done = run("score", spec, "--slices", slices, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout), "what the user's code prints is no part of the result"
     assert "a word on stdout" in done.stderr
@@ -129,13 +128,6 @@ def test_float64_is_float64_throughout(tmp_path):
         np.testing.assert_array_equal(model.score(ids, offsets).nll, expected.astype(np.float32))
 
 
-def test_half_precision_is_the_modules(tmp_path):
-    model = load_model(request(write(tmp_path, RECURRENT), dtype="bfloat16"))
-    ids, offsets = ragged()
-    assert {parameter.dtype for parameter in model.module.parameters()} == {torch.bfloat16}
-    np.testing.assert_allclose(model.score(ids, offsets).nll, direct(RECURRENT, ids, offsets), rtol=0, atol=0.2)
-
-
 OFFERS_STATES = RECURRENT.replace("def states(", "def hidden(").replace("self.states(", "self.hidden(")
 
 
@@ -151,11 +143,8 @@ def test_offered_states_give_the_same_and_logits_never_exist(tmp_path):
         assert model.module.calls == before, "the whole logits were computed"
 
 
-@pytest.mark.parametrize(
-    "change", ["2 * self.head(self.hidden(ids))", "30 * torch.tanh(self.head(self.hidden(ids)) / 30) + ids[..., None] % 2"]
-)
-def test_states_that_are_not_all_there_is_to_the_logits_are_refused(tmp_path, change):
-    spec = write(tmp_path, OFFERS_STATES.replace("self.head(self.hidden(ids))", change))
+def test_states_that_are_not_all_there_is_to_the_logits_are_refused(tmp_path):
+    spec = write(tmp_path, OFFERS_STATES.replace("self.head(self.hidden(ids))", "2 * self.head(self.hidden(ids))"))
     assert "head(hidden(ids)) is not what the module returns" in refusal(spec)
 
 
@@ -219,17 +208,11 @@ def test_an_object_that_scores_is_taken_as_it_is(tmp_path):
     assert scores.argmax.dtype == scores.rank.dtype == np.int32
     with pytest.raises(UserError, match="cannot be carried"):
         model.score_carrying(ids, offsets, 8)
+    model.inner.score_carrying = lambda ids, offsets, chunk: scores
+    np.testing.assert_array_equal(model.score_carrying(ids, offsets, 8).nll, scores.nll)
 
 
-def test_an_object_that_carries_its_state_may(tmp_path):
-    carrying = SCORES_ITSELF + "\nUniform.score_carrying = lambda self, ids, offsets, chunk: self.score(ids, offsets)\n"
-    ids, offsets = ragged()
-    assert len(load_model(request(write(tmp_path, carrying))).score_carrying(ids, offsets, 8).nll) == len(ids) - len(LENGTHS)
-
-
-@pytest.mark.parametrize(
-    "gives", ["None", "TokenScores(np.zeros(3), np.zeros(3), np.zeros(3))", "TokenScores(['a'] * n, [0] * n, [0] * n)"]
-)
+@pytest.mark.parametrize("gives", ["TokenScores(np.zeros(3), np.zeros(3), np.zeros(3))", "TokenScores(['a'] * n, [0] * n, [0] * n)"])
 def test_scores_of_the_wrong_kind_are_one_line(tmp_path, gives):
     code = SCORES_ITSELF.replace("TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))", gives)
     model = load_model(request(write(tmp_path, code)))
@@ -259,9 +242,7 @@ def load(request):
 
 LEAKS = {
     "one id": "torch.cat([x[:, 1:], x[:, -1:]], 1)",
-    "a little of the mean": "x + 0.1 * x.mean(1, keepdim=True)",
     "attention without a mask": "torch.softmax(x @ x.mT / 50, -1) @ x",
-    "a convolution that goes round": "torch.fft.irfft(torch.fft.rfft(x, dim=1) ** 2, n=x.shape[1], dim=1)",
 }
 
 
@@ -299,31 +280,6 @@ def test_identity_follows_code_function_files_and_modules_beside(tmp_path):
         identity("f", function="other"),
     }
     assert len({first, *others}) == 5
-
-
-def test_changed_weights_and_code_are_noticed_where_they_were(tmp_path):
-    spec = write(tmp_path, "FILES = ('w',)\nload = print")
-    (tmp_path / "w").write_text("1")
-    seen = [identify_model(request(spec))]
-    (tmp_path / "w").write_text("2")
-    seen.append(identify_model(request(spec)))
-    write(tmp_path, "FILES = ('w',)\nload = repr")
-    seen.append(identify_model(request(spec)))
-    assert len(set(seen)) == 3
-
-
-def test_scores_of_changed_weights_are_not_taken_for_the_new_ones(run, small_slices, tmp_path):
-    code = "import torch\nFILES = ['w.txt']\ndef load(request):\n    return lambda ids: torch.zeros(*ids.shape, 4096)\n"
-    spec = write(tmp_path, code)
-    (tmp_path / "w.txt").write_text("1")
-    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
-    assert run("score", spec, "--slices", slices).returncode == 0
-    assert run("score", spec, "--slices", slices).returncode == 0
-    (tmp_path / "w.txt").write_text("2")
-    again = run("score", spec, "--slices", slices)
-    assert again.returncode == 1
-    assert "differs in model_digest" in again.stderr
-    assert again.stderr.count("\n") == 1
 
 
 # ------------------------------------------------------------------------------------------------------- files beside
@@ -374,10 +330,10 @@ def test_a_file_may_name_its_models_tokenizer(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     named = {"bytes": "bytes", "owner/name": "owner/name", "tokenizer.json": str(tmp_path / "tokenizer.json")}
     for number, (given, found) in enumerate(named.items()):
-        assert user_tokenizer(write(tmp_path, f"TOKENIZER = {given!r}\nload = print", f"m{number}.py")) == found
-    assert user_tokenizer(write(tmp_path, "load = print")) is None
+        assert own_tokenizer(write(tmp_path, f"TOKENIZER = {given!r}\nload = print", f"m{number}.py")) == found
+    assert own_tokenizer(write(tmp_path, "load = print")) is None
     with pytest.raises(UserError, match="TOKENIZER is 3"):
-        user_tokenizer(write(tmp_path, "TOKENIZER = 3\nload = print"))
+        own_tokenizer(write(tmp_path, "TOKENIZER = 3\nload = print"))
 
 
 # ------------------------------------------------------------------------------------------------------------ mistakes
@@ -385,31 +341,20 @@ def test_a_file_may_name_its_models_tokenizer(tmp_path):
 
 MISTAKES = {
     "broken code": ("def load(:\n", r"raised SyntaxError: invalid syntax \(mine.py line 1\)"),
-    "no such module": (
-        "import torch\nimport no_such_module\n",
-        r"ModuleNotFoundError: No module named 'no_such_module' \(mine.py line 2\)",
-    ),
     "it raises": ("def load(request):\n    x = 1\n    raise ValueError('too\\nbad')\n", r"raised ValueError: too bad \(mine.py line 3\)"),
     "it raises nothing said": ("def load(request):\n    raise NotImplementedError\n", r"raised NotImplementedError \(mine.py line 2\)"),
-    "it exits": ("import sys\nsys.exit(3)\n", r"raised SystemExit: 3 \(mine.py line 2\)"),
-    "no argument": ("def load():\n    return 1\n", r"raised TypeError: load\(\) takes 0 positional arguments"),
     "no function": ("def lode(request):\n    return 1\n", r"no function 'load' in it; did you mean lode\?"),
-    "no function at all": ("import json\n", r"no function 'load' in it; write mine.py:FUNCTION; it has none"),
     "not callable": ("load = 3\n", "load is an object of int, not a function"),
     "nothing": ("def load(request):\n    pass\n", "the function returned None, which is not a model; return a torch.nn.Module"),
-    "text": ("def load(request):\n    return 'x'\n", "an object of str, which is not a model"),
     "last id only": (
         "def load(request):\n    return lambda ids: __import__('torch').zeros(len(ids), 9)\n",
         r"float32 of shape \(1, 9\): floating-point values",
     ),
-    "a tuple": ("def load(request):\n    return lambda ids: (ids, None)\n", "returned an object of tuple: floating-point values"),
-    "whole numbers": ("def load(request):\n    return lambda ids: ids[..., None]\n", r"int64 of shape \(1, 1, 1\): floating-point values"),
     "fewer than it says": (
         RECURRENT.replace("    def states", "    vocab_size = 5000\n    def states"),
         r"\(1, 64, 4096\).*\(1, 64, 5000\)",
     ),
     "no number": (RECURRENT.replace("    def states", "    vocab_size = 'x'\n    def states"), "vocab_size is 'x', not a positive"),
-    "no length": (RECURRENT.replace("    def states", "    max_length = 0\n    def states"), "max_length is 0, not a positive"),
     "too small": (RECURRENT.replace("vocab=4096", "vocab=100"), "its vocabulary has 100 entries, the tokenizer in use 4,096"),
     "it fails later": (RECURRENT.replace("return self.head(", "return self.haed("), r"AttributeError: .*haed.* \(mine.py line 18\)"),
 }
@@ -430,11 +375,6 @@ def test_an_error_in_a_module_beside_names_that_module(tmp_path):
     assert "raised KeyError: 'weight' (beside.py line 2)" in refusal(
         write(tmp_path, "import beside\nload = lambda request: beside.make()\n")
     )
-
-
-def test_a_user_error_of_the_users_own_is_told_as_it_is(tmp_path):
-    code = "from recallkit.errors import UserError\ndef load(request):\n    raise UserError('not trained', remedy='train it')\n"
-    assert refusal(write(tmp_path, code)) == "not trained; train it"
 
 
 @pytest.mark.parametrize(

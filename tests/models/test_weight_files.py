@@ -15,9 +15,7 @@ from safetensors.torch import load_file, save_file
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, identify_model, load_model
-from recallkit.models.model_tokenizer import identify_tokenizer
 from recallkit.models.protocol import ModelRequest
-from recallkit.text.tokenizers import load_tokenizer
 from tests.models.test_hf import change_config, copied, ragged
 
 INDEX = "model.safetensors.index.json"
@@ -74,16 +72,6 @@ def test_a_change_of_any_shard_that_an_index_names_is_another_model(tiny_model, 
     assert identify_model(asked(model)) not in seen
 
 
-def test_a_shard_of_another_name_is_another_model(model):
-    """Shards that change places: each has the same digest as before."""
-    sharded(model, "x/a.safetensors", "y/a.safetensors")
-    before = identify_model(asked(model))
-    (model / "x").rename(model / "z")
-    (model / "y").rename(model / "x")
-    (model / "z").rename(model / "y")
-    assert identify_model(asked(model)) != before
-
-
 def test_weights_that_the_config_names(model):
     (model / "sub").mkdir()
     (model / "model.safetensors").rename(model / "sub" / "other.safetensors")
@@ -96,25 +84,26 @@ def test_weights_that_the_config_names(model):
     assert "config.json names ../other.safetensors, which is outside" in refused(model, identify_model)
 
 
-@pytest.mark.parametrize("how", ASKED)
 @pytest.mark.parametrize("name", ["../outside.safetensors", "sub/../../outside.safetensors", "{absolute}"])
-def test_weights_outside_the_folder_are_refused(model, how, name):
+def test_weights_outside_the_folder_are_refused(model, name):
     sharded(model, "a.safetensors")
     shutil.copy(model / "a.safetensors", model.parent / "outside.safetensors")
     name = name.format(absolute=model.parent / "outside.safetensors")
     index = json.loads((model / INDEX).read_text())
     (model / INDEX).write_text(json.dumps({**index, "weight_map": dict.fromkeys(index["weight_map"], name)}))
-    assert f"{INDEX} names {name}, which is outside; put all weights into the folder" in refused(model, how)
+    for how in ASKED:
+        assert f"{INDEX} names {name}, which is outside; put all weights into the folder" in refused(model, how)
 
 
-@pytest.mark.parametrize("how", ASKED)
-def test_shards_that_are_missing_and_an_index_that_cannot_be_read(model, how):
+def test_shards_that_are_missing_and_an_index_that_cannot_be_read(model):
     sharded(model, "sub/a.safetensors")
     (model / "sub" / "a.safetensors").rename(model / "sub" / "b.safetensors")
     (model / "a.safetensors").touch()
-    assert f"sub/a.safetensors is missing, which {INDEX} names" in refused(model, how)
+    for how in ASKED:
+        assert f"sub/a.safetensors is missing, which {INDEX} names" in refused(model, how)
     (model / INDEX).write_text("{")
-    assert f"{INDEX} cannot be read (Expecting" in refused(model, how)
+    for how in ASKED:
+        assert f"{INDEX} cannot be read (Expecting" in refused(model, how)
 
 
 @pytest.mark.parametrize("index", ["pytorch_model.bin.index.json", "tf_model.h5.index.json"])
@@ -139,41 +128,26 @@ def deeper(tiny_model, path: Path) -> Path:
 def test_weights_of_more_layers_than_the_config_says_are_refused(tiny_model, tmp_path):
     path = deeper(tiny_model, tmp_path / "model")
     assert "weights in its files are of no layer of its config, model.layers." in refused(path)
-
-
-def test_layers_that_predict_tokens_beyond_the_next_are_let_by(tiny_model, tmp_path):
-    path = deeper(tiny_model, tmp_path / "model")
-    change_config(path, num_nextn_predict_layers=1)
+    change_config(path, num_nextn_predict_layers=1)  # layers that predict tokens beyond the next
     ids, offsets = ragged([33], 4096)
     scores = [load_model(asked(each)).score(ids, offsets).nll for each in (path, tiny_model("llama"))]
     np.testing.assert_array_equal(*scores)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vision_tower.layer.weight",
-        "model.visual.x",
-        "model.layers.0.self_attn.rotary_emb.inv_freq",
-        "mtp.layers.0.x",
-        "v_head.summary.weight",
-    ],
-)
-def test_weights_that_read_no_text_are_let_by(model, name):
+def test_weights_that_read_no_text_are_let_by(model):
     weights = load_file(model / "model.safetensors")
     some = weights["model.norm.weight"]
-    save_file({**weights, name: some.clone()}, model / "model.safetensors", metadata={"format": "pt"})
+    names = ("vision_tower.layer.weight", "model.visual.x", "mtp.layers.0.x", "v_head.summary.weight")
+    more = {name: some.clone() for name in (*names, "model.layers.0.self_attn.rotary_emb.inv_freq")}
+    save_file(weights | more, model / "model.safetensors", metadata={"format": "pt"})
     assert load_model(asked(model)).vocab_size == 4096
     save_file({**weights, "model.layers.0.self_attn.q_proj.extra": some.clone()}, model / "model.safetensors", metadata={"format": "pt"})
     assert "1 weights in its files are of no layer of its config, model.layers.0.self_attn.q_proj.extra among them" in refused(model)
-
-
-def test_weights_of_another_shape_are_named(model):
     change_config(model, intermediate_size=json.loads((model / "config.json").read_text())["intermediate_size"] + 1)
     assert "weight model.layers.0.mlp.down_proj.weight has shape " in refused(model)
 
 
-@pytest.mark.parametrize("entries", [{"vocab_size": 1 << 24}, {"intermediate_size": 1 << 24}, {"vocab_size": 1 << 22}], ids=str)
+@pytest.mark.parametrize("entries", [{"vocab_size": 1 << 24}, {"intermediate_size": 1 << 24}], ids=str)
 @pytest.mark.parametrize("how", [check_model, load_model])
 def test_a_config_that_asks_for_more_weights_than_there_are_takes_no_memory(model, entries, how):
     change_config(model, **entries)
@@ -184,17 +158,15 @@ def test_a_config_that_asks_for_more_weights_than_there_are_takes_no_memory(mode
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "KiB"
 
 
-@pytest.mark.parametrize("how", ASKED)
-@pytest.mark.parametrize(
-    "name", ["config.json", "model.safetensors", "generation_config.json", "tokenizer.json", "other.bin", "sub/a.safetensors"]
-)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "sub/a.safetensors"])
 @pytest.mark.parametrize("kind", ["a pipe", "a device"])
-def test_pipes_and_devices_are_not_waited_for(model, name, kind, how):
+def test_pipes_and_devices_are_not_waited_for(model, name, kind):
     if name.startswith("sub/"):
         sharded(model, name)
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name) if kind == "a pipe" else (model / name).symlink_to("/dev/zero")
-    assert refused(model, how) == f"{model / name}: {kind}, where a file is to be read; give a regular file"
+    for how in ASKED:
+        assert refused(model, how) == f"{model / name}: {kind}, where a file is to be read; give a regular file"
 
 
 @pytest.mark.parametrize("name", ["x.gguf", "adapter/adapter_model.safetensors"])
@@ -206,17 +178,6 @@ def test_pipes_in_place_of_a_gguf_or_an_adapter(tmp_path, name, kind):
     os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
     for how in (identify_model, load_model):
         assert f"{path}: {kind}, where" in refused(path if name == "x.gguf" else path.parent, how)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "x.gguf", "x.json"])
-@pytest.mark.parametrize("kind", ["a pipe", "a device"])
-def test_pipes_in_place_of_a_tokenizer(tmp_path, name, kind):
-    path = tmp_path / name
-    os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
-    given = path if name.startswith("x.") else tmp_path
-    with pytest.raises(UserError, match=f"{name}: {kind}, where a file is to be read"):
-        load_tokenizer(str(given))
-    assert identify_tokenizer("zoo:attention", str(given)) is not None, "read by no one"
 
 
 def test_a_directory_of_the_name_of_a_function_is_no_code(tiny_model, tmp_path, monkeypatch):

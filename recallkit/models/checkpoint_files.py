@@ -1,0 +1,141 @@
+"""The files of a checkpoint in a folder: those that decide its scores, how many weights they have, and what is no model at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import struct
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError
+from recallkit.storage.given_files import MAX_JSON_BYTES, check_file, check_files_in, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DECIDING_FILES = ("config.json", "*.index.json", "*.safetensors", "*.bin")
+_TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
+"""Files that trainers leave next to the weights. They do not affect scores; neither does a tokenizer or a README."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+
+_REMEDY = "check that the directory is whole"
+
+
+def check_is_model(path: Path) -> None:
+    """Raises UserError, with what to give instead, for a file or directory that transformers cannot load as a model.
+
+    Also for a directory in which a library would meet a pipe or a device, and for an index of weights as `indexed_files` does.
+    """
+    if path.is_dir():
+        check_files_in(path)
+        _check_has_model(path, indexed_files(path))
+    elif path.suffix.lower() in _WEIGHTS:
+        beside = (path.parent / "config.json").is_file()
+        remedy = (
+            f"give its folder {path.parent}"
+            if beside
+            else "give a folder that also has its config.json, or FILE.py:FUNCTION that builds it"
+        )
+        raise UserError("weights alone do not say which model they belong to", where=path, remedy=remedy)
+    elif path.suffix.lower() != ".gguf":
+        raise UserError("not a model: a directory, a .gguf file or a hub id is wanted", where=path)
+    else:
+        check_file(path)
+
+
+def _check_has_model(folder: Path, indexed: list[Path]) -> None:
+    children = sorted(folder.iterdir())
+    weights = [path for path in children if path.is_file() and path.suffix in _WEIGHTS and path.name not in _TRAINING_FILES]
+    inner = [path for path in children if any((path / name).is_file() for name in ("config.json", "adapter_config.json"))]
+    if (folder / "config.json").is_file():
+        if not weights and not indexed:
+            raise UserError("a config.json without weights", where=folder, remedy="complete the folder: model.safetensors is missing")
+    elif inner:
+        more = f" or one of {len(inner) - 1} others" if len(inner) > 1 else ""
+        raise UserError("no config.json here, but in folders inside", where=folder, remedy=f"give {inner[-1]}{more}")
+    elif weights:
+        problem = f"weights ({weights[0].name}) without a config.json"
+        raise UserError(problem, where=folder, remedy="add the config.json of the model, or give FILE.py:FUNCTION that builds it")
+    elif any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise UserError("a tokenizer without a model", where=folder, remedy="give the model's folder, and this one with --model-tokenizer")
+    else:
+        problem = "a directory without a model: there is no config.json"
+        raise UserError(problem, where=folder, remedy="give the folder that contains config.json")
+
+
+def quantisation(config: Mapping[str, Any]) -> str | None:
+    """The method by which a checkpoint is quantised, according to its config.json; None where it is not."""
+    entry = config.get("quantization_config")
+    return str(entry.get("quant_method")) if isinstance(entry, dict) else None
+
+
+def deciding_files(folder: Path, *, with_code: bool = False) -> list[Path]:
+    """The files that decide scores, by name: config, weights, also those in folders inside that an index names, `with_code` Python files.
+
+    Raises UserError as `indexed_files` does.
+    """
+    patterns = (*_DECIDING_FILES, *(("*.py",) if with_code else ()))
+    found = {file for pattern in patterns for file in folder.glob(pattern) if file.name not in _TRAINING_FILES}
+    return sorted(found | set(indexed_files(folder)))
+
+
+def indexed_files(folder: Path) -> list[Path]:
+    """The files that indexes of weights in a folder name, or its config.json at `transformers_weights`, and that are there.
+
+    Raises UserError for an index that cannot be read, or names a file outside the folder, or one that is to be read and is missing.
+    """
+    found = set()
+    for index in [*folder.glob("*.index.json"), *folder.glob("config.json")]:
+        for name in names_in_index(index):
+            if check_file(folder / name).is_file():
+                found.add(folder / name)
+            elif _is_read(index, folder):
+                raise UserError(f"{name} is missing, which {index.name} names", where=folder, remedy=_REMEDY)
+    return sorted(found)
+
+
+def _is_read(index: Path, folder: Path) -> bool:
+    """Whether what an index names is read: of a model in several formats, often only one is downloaded, and safetensors comes first."""
+    if index.name.endswith((".h5.index.json", ".msgpack.index.json")):
+        return False
+    return not index.name.endswith(".bin.index.json") or not any(folder.glob("*.safetensors*"))
+
+
+def names_in_index(index: Path) -> list[str]:
+    """The files that an index of weights, or config.json, names, relative to its folder. Raises UserError for one outside."""
+    try:
+        content = json.loads(read_file(index))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{index.name} cannot be read ({error})", where=index.parent, remedy=_REMEDY) from error
+    named = content.get("transformers_weights" if index.name == "config.json" else "weight_map") if isinstance(content, dict) else None
+    names = sorted(set(map(str, named.values())) if isinstance(named, dict) else {named} if isinstance(named, str) else ())
+    for name in names:
+        within = PurePosixPath(name)
+        if within.is_absolute() or ".." in within.parts or not name.isprintable():
+            raise UserError(f"{index.name} names {name}, which is outside", where=index.parent, remedy="put all weights into the folder")
+    return names
+
+
+def count_weights(folder: Path) -> int:
+    """The numbers in all files of weights of a folder, or more: those of a file whose header has no shapes have at least a byte each."""
+    return sum(_count_in(path) for path in deciding_files(folder) if path.suffix in (".safetensors", ".bin"))
+
+
+def _count_in(path: Path) -> int:
+    size = path.stat().st_size
+    if path.suffix == ".safetensors":
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            return min(sum(math.prod(entry["shape"]) for entry in safetensors_header(path).values()), 8 * size)
+    return size
+
+
+def safetensors_header(path: Path) -> dict[str, Any]:
+    """The entry of each tensor in the header of a safetensors file. Raises OSError, ValueError or AttributeError if it cannot be read."""
+    with check_file(path).open("rb") as file:
+        begins = file.read(8)
+        header = json.loads(file.read(min(struct.unpack("<Q", begins)[0], MAX_JSON_BYTES))) if len(begins) == 8 else None
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}

@@ -1,0 +1,192 @@
+"""Checkpoints of flash-linear-attention, as fla-hub and flame have them: config.json with its `model_type`, and safetensors.
+
+DeltaNet, Gated DeltaNet, KDA and GLA are read into the shape of `recallkit.models.language_model`, and need neither a GPU nor fla.
+Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself: transformers is told of its classes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from recallkit import config as settings
+from recallkit.errors import UserError
+from recallkit.models.architecture import MAX_LAYERS, ArchitectureConfig, LayerConfig
+from recallkit.models.checkpoint_files import deciding_files
+from recallkit.models.published import CONFIG, Weights, renamed
+from recallkit.storage import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor
+
+_OF_EACH = {"hidden_act": "swish", "attn": None, "attnres_block_size": None, "use_l2warp": False}
+_OF_DELTA = {**_OF_EACH, "use_short_conv": True, "allow_neg_eigval": False}
+_EXPECTED: dict[str, dict[str, Any]] = {
+    "gated_deltanet": {**_OF_DELTA, "use_gate": True, "output_gate_activation": "swish", "num_v_heads": None},
+    "delta_net": {**_OF_DELTA, "use_gate": False, "use_beta": True, "use_output_norm": True, "qk_norm": "l2", "qk_activation": "silu"},
+    "kda": {**_OF_DELTA, "num_v_heads": None, "conv_bias": False, "safe_gate": False, "lower_bound": None},
+    "gla": {
+        **_OF_EACH,
+        "feature_map": None,
+        "use_short_conv": False,
+        "use_output_gate": True,
+        "clamp_min": None,
+        "elementwise_affine": True,
+        "use_gk": True,
+        "use_gv": False,
+        "num_kv_heads": None,
+        "fuse_norm": True,
+    },
+}
+"""For each `model_type`, entries that our mixers have no option for, with fla's defaults."""
+
+_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "kda": "kda", "gla": "gla"}
+_NAMES = {
+    "embeddings.": "embedding.",
+    "layers.": "blocks.",
+    ".attn_norm.": ".mixer_norm.",
+    ".attn.": ".mixer.",
+    ".mlp.down_proj.": ".mlp.down.",
+    ".o_norm.": ".norm.",
+    ".g_norm_swish_gate.": ".norm.",
+    ".o_proj.": ".out_proj.",
+    ".gk_proj.0.": ".decay_in.",
+    ".gk_proj.1.": ".decay_out.",
+    ".f_proj.0.": ".decay_in.",
+    ".f_proj.1.": ".decay_out.",
+    ".g_proj.0.": ".gate_in.",
+    ".g_proj.1.": ".gate_out.",
+    "lm_head.": "head.",
+}
+_JOINED = {
+    "mixer.qkv.weight": [f"mixer.{name}_proj.weight" for name in "qkv"],
+    "mixer.conv1d.weight": [f"mixer.{name}_conv1d.weight" for name in "qkv"],
+    "mlp.up.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+}
+"""Weights here, and the ones of fla whose rows they are; GLA has its queries, keys and values apart."""
+
+
+def is_readable(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a checkpoint of fla that our mixers compute."""
+    expected = _EXPECTED.get(str(config.get("model_type")))
+    return expected is not None and all(config.get(name, value) in (value, _same(config, name)) for name, value in expected.items())
+
+
+def _same(config: Mapping[str, Any], name: str) -> Any:
+    """The value of an entry that says the same as its default."""
+    return {"num_v_heads": config.get("num_heads"), "num_kv_heads": config.get("num_heads"), "output_gate_activation": "silu"}.get(name)
+
+
+def read_fla(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
+    """The architecture and the weights of a `LanguageModel`, in the precision of the files.
+
+    Raises UserError where a file cannot be read, or weights that sizes are taken from are missing.
+    """
+    config = artifacts.json_object(folder / CONFIG)
+    kind = str(config["model_type"])
+    found = {name.removeprefix("model."): value for name, value in _load(folder).items()}
+    weights = Weights(renamed(found, _NAMES), folder / CONFIG)
+    vocab_size, d_model = weights.shape("embedding.weight")
+    mlp_width, _ = weights.shape("blocks.0.mlp.gate_proj.weight")
+    eps = weights.real(config, "norm_eps", 1e-6)
+    layer = LayerConfig(_MIXERS[kind], {**_options(kind, config, weights, d_model), "eps": eps})
+    layers = (layer,) * weights.whole(config, "num_hidden_layers", MAX_LAYERS)
+    for i in range(len(layers)):
+        for name, parts in _JOINED.items():
+            if not (kind == "gla" and name.startswith("mixer")):
+                _join(weights, f"blocks.{i}.", name, parts)
+    tied = bool(config.get("tie_word_embeddings", False))
+    if tied:
+        weights.drop_tied_head()
+    return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, norm_eps=eps, tied_head=tied), weights.named
+
+
+def _options(kind: str, config: Mapping[str, Any], weights: Weights, d_model: int) -> dict[str, Any]:
+    """The options of the mixers; widths are those of the first layer's weights."""
+    at, heads = "blocks.0.mixer", weights.whole(config, "num_heads")
+    key_width, value_width = (weights.shape(f"{at}.{name}_proj.weight")[0] for name in "kv")
+    # Factors are multiplied by the width and rounded down: half a channel more, lest rounding should lose one.
+    options = {"key_factor": (key_width + 0.5) / d_model, "value_factor": (value_width + 0.5) / d_model, "num_heads": heads}
+    if kind == "gla":  # fla's defaults of the gate's rank and temperature are not in its config
+        return {**options, "gate_rank": weights.shape(f"{at}.decay_in.weight")[0]}
+    options["short_conv"] = weights.shape(f"{at}.q_conv1d.weight", 3)[2]
+    return {**options, "gate_bias": True} if kind == "kda" else options
+
+
+def _join(weights: Weights, block: str, name: str, parts: list[str]) -> None:
+    """Joins the rows of weights into one."""
+    import torch
+
+    columns = {weights.shape(block + part, 3 if "conv" in part else 2)[1:] for part in parts}
+    if len(columns) > 1:
+        raise UserError(f"weights {block}{parts[0]} and {parts[-1]} have other shapes", where=weights.where.parent)
+    weights.named[block + name] = torch.cat([weights.named.pop(block + part) for part in parts])
+
+
+def _load(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    found: dict[str, Tensor] = {}
+    for path in (file for file in deciding_files(folder) if file.suffix == ".safetensors"):
+        try:
+            found |= load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"it cannot be read ({error})", where=path, remedy="check that the file is whole") from error
+    if not found:
+        raise UserError("no .safetensors file with its weights", where=folder, remedy="save it with safetensors, or complete the folder")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- models that fla runs
+
+_DELTA = ("comba", "delta_net", "gated_deltanet", "gated_deltaproduct", "kda", "precond_gated_deltanet", "precond_kda")
+_GATED = ("abc", "gla", "gsa", "hgrn", "hgrn2", "lightnet", "linear_attn", "mesa_net", "retnet", "rodimus", "rwkv6", "rwkv7")
+_MAMBA = ("log_linear_mamba2", "mamba3", "samba")
+_ATTENTION = ("deltaformer", "forgetting_transformer", "mla", "moba", "nsa", "parallax", "path_attn", "stickbreaking_attn", "transformer")
+_OTHER = ("cat", "cyclic_flow_attention", "mom", "raven", "wall_transformer", "yoco")
+
+MODEL_TYPES = frozenset((*_DELTA, *_GATED, *_MAMBA, *_ATTENTION, *_OTHER))
+"""Values of `model_type` that fla 0.6 has, without those that transformers has, too: for these, transformers' own classes are used."""
+
+_REMEDY = f"install it: {settings.installing('fla')}"
+
+
+def register(model_type: str, spec: str, device: torch.device) -> None:
+    """Registers fla's classes where a config's `model_type` needs them.
+
+    Raises UserError where the package is missing, has no such model, or there is no GPU: its forward passes are Triton kernels.
+    """
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in MODEL_TYPES or model_type in CONFIG_MAPPING:
+        restore_own_classes()
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import fla.models  # noqa: F401 - registers its classes
+    except ImportError as error:
+        problem = f"{model_type} is a model of flash-linear-attention, which is not installed ({error})"
+        raise UserError(problem, where=spec, remedy=_REMEDY) from error
+    restore_own_classes()
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(f"the installed flash-linear-attention has no model {model_type}", where=spec, remedy=_REMEDY)
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        problem = f"{model_type} is computed by kernels of flash-linear-attention, which need a GPU"
+        raise UserError(problem, where=spec, remedy="use --device cuda on a machine with one")
+
+
+def restore_own_classes() -> None:
+    """Gives transformers back the names that importing fla takes from it (mamba, mamba2 ...), whoever imported it."""
+    if "fla.models" in sys.modules:
+        from transformers import CONFIG_MAPPING
+
+        for name in set(CONFIG_MAPPING._extra_content) & set(CONFIG_MAPPING._mapping):
+            del CONFIG_MAPPING._extra_content[name]

@@ -1,0 +1,260 @@
+"""A user's model, from a file of theirs or of this process, as a `ScoringModel`: run, and checked on a few ids before it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from recallkit.errors import UserError
+from recallkit.models.generation import by_scoring
+from recallkit.models.protocol import Continuation, TokenScores
+from recallkit.models.torch_model import TorchModel, choose_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from recallkit.kernels.token_nll.reference import TokenNll
+    from recallkit.models.protocol import ModelRequest, Sharing
+    from recallkit.models.user import UserCode
+
+_PROBED_IDS = 64
+"""Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common kernels."""
+
+
+class UserScoringModel:
+    """A user's object that implements `ScoringModel`; `CarryingModel` with `score_carrying`, `GeneratingModel` with `generate`."""
+
+    def __init__(self, inner: Any, code: UserCode, name: str) -> None:
+        self.inner = inner
+        self.code = code
+        self.name = name
+        self.vocab_size = _whole_number(inner.vocab_size, "vocab_size", name)
+        self.max_length = None if inner.max_length is None else _whole_number(inner.max_length, "max_length", name)
+
+    def batch_tokens(self, seq_len: int) -> int:
+        """See `ScoringModel.batch_tokens`."""
+        with self.code.running(self.name):
+            return _whole_number(self.inner.batch_tokens(seq_len), "batch_tokens", self.name)
+
+    def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
+        """See `ScoringModel.score`. Raises UserError unless it returns one value per prediction."""
+        return self._scored("score", ids, offsets)
+
+    def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
+        """See `CarryingModel.score_carrying`. Raises UserError where the user's object has none."""
+        if not hasattr(self.inner, "score_carrying"):
+            raise _cannot_carry(self.name)
+        return self._scored("score_carrying", ids, offsets, chunk)
+
+    def generate(
+        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
+    ) -> list[Continuation]:
+        """See `GeneratingModel.generate`; by scoring where the user's object has none. Raises UserError for anything else."""
+        if not hasattr(self.inner, "generate"):
+            return by_scoring(self, prompts, answers, most, is_done)
+        with self.code.running(self.name):
+            made = self.inner.generate(prompts, answers, most, is_done)
+        try:
+            pairs = [([int(i) for i in each.ids], np.asarray(each.answer_nll).astype(np.float32)) for each in made]
+        except (AttributeError, TypeError, ValueError):
+            pairs = []
+        if [nll.shape for _, nll in pairs] != [(len(answer),) for answer in answers]:
+            problem = f"generate() returned no ids and answer_nll for each of {len(prompts)} prompts, one number per id of the answer"
+            raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.protocol.Continuation")
+        return [Continuation(ids, nll) for ids, nll in pairs]
+
+    def _scored(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
+        with self.code.running(self.name):
+            scores = getattr(self.inner, method)(ids, offsets, *chunk)
+        num_predictions, values = len(ids) - len(offsets) + 1, {}
+        for name, dtype in (("nll", np.float32), ("argmax", np.int32), ("rank", np.int32)):
+            with contextlib.suppress(TypeError, ValueError):
+                values[name] = np.asarray(getattr(scores, name, None)).astype(dtype)
+            if name not in values or values[name].shape != (num_predictions,):
+                problem = f"score() returned no array {name} of {num_predictions} numbers, one per prediction"
+                raise UserError(problem, where=self.name, remedy="return recallkit.models.protocol.TokenScores")
+        return TokenScores(**values)
+
+
+class UserModule(TorchModel):
+    """A user's torch module, or any callable from ids to logits, as a `ScoringModel`."""
+
+    prompt_chunk = 256
+
+    def __init__(self, module: Any, code: UserCode, request: ModelRequest, device: torch.device) -> None:
+        self.module, self.code = module, code
+        self.is_module = isinstance(module, torch.nn.Module)
+        dtype = choose_dtype(request.dtype)
+        self.is_wide = dtype is torch.float64
+        self.tolerance = torch.finfo(dtype).eps ** 0.5
+        self.can_read = self.is_module and inspect.ismethod(getattr(module, "read", None))
+        with code.running(request.spec):
+            if self.is_module:
+                _move(module, device, dtype)
+                module.eval()
+            vocab_size, max_length = (getattr(module, name, None) for name in ("vocab_size", "max_length"))
+        super().__init__(
+            request.spec,
+            device,
+            vocab_size=0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", request.spec),
+            max_length=None if max_length is None else _whole_number(max_length, "max_length", request.spec),
+        )
+        self.head = self._find_head()
+        with torch.inference_mode():
+            if vocab_size is None:
+                self.vocab_size = self._logits(torch.zeros(1, 1, dtype=torch.int64, device=device)).shape[2]
+            self.num_ids = min(self.vocab_size, request.vocab_size)
+            self._probe()
+
+    def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
+        """See `TorchModel.forward`: hidden states where the module provides them, else logits; with `carry` always logits.
+
+        With `carry`, raises UserError for a module that has no `read`, or whose `read` returns anything else.
+        """
+        if carry:
+            return self._read_on(inputs, state)
+        if self.head is None:
+            return self._logits(inputs), None
+        return self._checked(self._call(self.module.hidden, inputs), inputs, "d", self.head.in_features), None
+
+    def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
+        """See `TorchModel.reduce`."""
+        from recallkit.kernels.token_nll.api import logits_nll, token_nll
+
+        if self._are_logits(outputs):
+            return logits_nll(outputs, targets)
+        return token_nll(outputs, self.head.weight, targets, bias=self.head.bias)
+
+    @functools.cached_property
+    def joining(self) -> Sharing | None:
+        """See `TorchModel.joining`."""
+        from recallkit.models import probes
+
+        if not self.can_read or 0 < (self.max_length or 0) < probes.PROBED_IDS:
+            return None
+        ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
+        with torch.inference_mode():
+            whole = torch.cat([self._logits(row) for row in ids[:, None]])
+            return probes.find_joining(ids, whole, self._read_on, self.join, self.take, self.tolerance)
+
+    def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""
+        if not self.can_read:
+            raise _cannot_carry(self.name)
+        made = self._call(self.module.read, ids, state)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise UserError(f"read(ids, state) returned {kind_of_object(made)}: logits and a state are expected", where=self.name)
+        return self._checked(made[0], ids, "vocab", self.vocab_size), made[1]
+
+    def _are_logits(self, outputs: Tensor) -> bool:
+        """Whether rows of the outputs of `forward` are logits, not hidden states."""
+        return self.head is None or outputs.shape[1] != self.head.in_features
+
+    def _logits(self, ids: Tensor) -> Tensor:
+        """Logits (b, t, vocab) of ids (b, t). Raises UserError for anything else."""
+        made = self._call(self.module, ids)
+        return self._checked(getattr(made, "logits", made), ids, "vocab", self.vocab_size)
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        """Runs the user's code; for requests in float64 in float64 throughout, also where the module casts to a narrower dtype."""
+        from recallkit.models.precision import widened
+
+        with self.code.running(self.name), widened() if self.is_wide else contextlib.nullcontext():
+            return function(*arguments)
+
+    def _checked(self, made: Any, ids: Tensor, letter: str, width: int) -> Tensor:
+        b, t = ids.shape
+        if isinstance(made, torch.Tensor):
+            if made.ndim == 3 and made.shape[:2] == ids.shape and made.is_floating_point() and width in (0, made.shape[2]):
+                return made.to(self.device)
+            given = f"{str(made.dtype).removeprefix('torch.')} of shape {tuple(made.shape)}"
+        else:
+            given = kind_of_object(made)
+        wanted = f"({b}, {t}, {width or letter})"
+        raise UserError(f"for ids of shape ({b}, {t}) it returned {given}: floating-point values {wanted} are expected", where=self.name)
+
+    def _find_head(self) -> Any:
+        """The module's `head` where it also has a method `hidden`, else None."""
+        offered = self.is_module and inspect.ismethod(getattr(self.module, "hidden", None))
+        head = getattr(self.module, "head", None)
+        if not offered or not isinstance(head, torch.nn.Linear):
+            return None
+        # Logits of `read` are distinguished from hidden states by their width.
+        return None if self.can_read and head.in_features == head.out_features else head
+
+    def _probe(self) -> None:
+        """Checks the module on random ids.
+
+        Raises UserError where it is not causal, for then padding changes scores and every prediction may see its answer;
+        where a sequence's values depend on its batch; or where head(hidden(ids)), or `read` in chunks, differs from the
+        module's own output.
+        """
+        length = min(_PROBED_IDS, self.max_length or _PROBED_IDS)
+        same = length - length // 2
+        ids = torch.from_numpy(np.random.default_rng(0).integers(0, self.num_ids, (1, length))).to(self.device)
+        other_end = torch.cat([ids[:, :same], (ids[:, same:] + 1) % self.num_ids], dim=1)
+        # The sequence is also the second row: it would see the first row if b and t were mixed up.
+        alone, both = self.forward(ids)[0], self.forward(torch.cat([other_end, ids]))[0]
+        remedy = "switch dropout off; rows of a batch (b, t) must not see each other"
+        self._check_equal(alone[0], both[1], "the same ids have other values in another batch", remedy)
+        problem = "it is not causal: changing later ids changes earlier predictions"
+        self._check_equal(both[1, :same], both[0, :same], problem, "mask what follows each id")
+        if self.head is not None:
+            problem, remedy = "head(hidden(ids)) is not what the module returns", "rename one of them, or make forward return the same"
+            self._check_equal(self._call(self.head, alone), self._logits(ids), problem, remedy)
+        if self.can_read:
+            pair, state, logits = torch.cat([other_end, ids]), None, []
+            for piece in pair.tensor_split((2, 3, 4, length // 2), dim=1):
+                if piece.shape[1]:
+                    some, state = self._read_on(piece, state)
+                    logits.append(some)
+            problem = "read(ids, state) in chunks is not what the module returns at once"
+            remedy = "continue from the whole state that read returned for the ids before"
+            self._check_equal(torch.cat(logits, dim=1), self._logits(pair), problem, remedy)
+
+    def _check_equal(self, one: Tensor, other: Tensor, problem: str, remedy: str) -> None:
+        if (difference := _difference(one, other)) > self.tolerance:
+            raise UserError(f"{problem} (by {difference:.2g} of the largest value)", where=self.name, remedy=remedy)
+
+
+def kind_of_object(made: Any) -> str:
+    """What a function returned, in words."""
+    return "None" if made is None else f"an object of {type(made).__name__}"
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """The largest difference relative to the largest value, over finite values; 0 where there are none."""
+    if one.shape != other.shape:
+        return float("inf")
+    if not one.numel():
+        return 0.0
+    one, other = one.double(), other.double()
+    finite = torch.isfinite(one) & torch.isfinite(other)
+    largest = torch.where(finite, one.abs(), 0.0).max()
+    return float(torch.where(finite, (one - other).abs(), 0.0).max() / largest.clamp(min=1e-30))
+
+
+def _move(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """`module.to(device, dtype)`, but complex values stay complex: torch would discard their imaginary part."""
+    wide = dtype.to_complex() if dtype.itemsize >= 4 else torch.complex64
+    module._apply(  # type: ignore[no-untyped-call]
+        lambda x: x.to(device, dtype if x.is_floating_point() else wide if x.is_complex() else x.dtype)
+    )
+
+
+def _whole_number(value: Any, name: str, spec: str) -> int:
+    """The value as a positive int. Raises UserError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise UserError(f"its {name} is {value!r}, not a positive integer", where=spec)
+    return int(value)
+
+
+def _cannot_carry(spec: str) -> UserError:
+    return UserError("its state cannot be carried from chunk to chunk", where=spec, remedy="return an object with score_carrying")
