@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from recallkit.errors import UserError
-from recallkit.models.torch_model import choose_device
+from recallkit.models.devices import choose_device
 from recallkit.training.jobs import Job, read_run, train_run
 from recallkit.training.presets import PRESETS, Choices, jobs_of
 

@@ -111,7 +111,7 @@ def bench(asked: Bench) -> Outcome["Results"]:
     from recallkit.bench import models
     from recallkit.display import console
     from recallkit.display.progress import progress
-    from recallkit.models.torch_model import choose_device, choose_dtype
+    from recallkit.models.devices import choose_device, choose_dtype
 
     chosen, folder, timed = choose_device(asked.device), path(asked.out), models.choose_models(names(asked.what))
     given = {name: getattr(asked, name) for name in ("quick", "paper", "size", "prompt", "batch", "new", "repeats")}

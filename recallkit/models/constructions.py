@@ -35,10 +35,10 @@ import torch
 
 from recallkit import registry
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.devices import memory_errors
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.native_model import run_native
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.torch_model import memory_errors
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:

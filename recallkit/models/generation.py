@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.models.devices import memory_errors
 from recallkit.models.protocol import Continuation
-from recallkit.models.torch_model import memory_errors
 from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.models.protocol import ScoringModel
-    from recallkit.models.torch_model import TorchModel
 
     IsDone = Callable[[int, list[int]], bool]
 
@@ -92,9 +91,7 @@ class _Row:
         return int(self.answer[len(self.ids)])
 
 
-def by_stepping(
-    model: TorchModel, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone
-) -> list[Continuation]:
+def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone) -> list[Continuation]:
     """See `generate`: each prompt is read once, then rows are continued together as far as `model.joining` allows."""
     import torch
 
@@ -116,7 +113,7 @@ def by_stepping(
 class _Loop:
     """Continues rows step by step."""
 
-    def __init__(self, model: TorchModel, most: int, is_done: IsDone) -> None:
+    def __init__(self, model: Any, most: int, is_done: IsDone) -> None:
         self.model, self.most, self.is_done = model, most, is_done
         self.nll: list[Tensor] = []
         """NLLs of each step's rows that have an answer, kept on the device until the end."""

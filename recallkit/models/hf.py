@@ -14,9 +14,9 @@ from recallkit.errors import UserError
 from recallkit.models import adapters, checkpoint_files, fla, gguf_file, native_model, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
+from recallkit.models.devices import choose_device, choose_dtype
 from recallkit.models.hub import hub_file, hub_file_if_any
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
 

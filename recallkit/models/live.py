@@ -15,8 +15,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
+from recallkit.models.devices import choose_device, choose_dtype
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.torch_model import choose_device, choose_dtype
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:

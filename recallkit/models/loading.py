@@ -64,7 +64,7 @@ def check_model(request: ModelRequest) -> ModelFacts:
     kind = kind_of(request.spec)
     if kind.is_control:
         return kind.facts(request) or ModelFacts()
-    from recallkit.models.torch_model import choose_device
+    from recallkit.models.devices import choose_device
 
     choose_device(request.device)
     facts = kind.facts(request) or ModelFacts()
@@ -77,7 +77,7 @@ def find_precision(request: ModelRequest) -> str:
     """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on CPU float32; a live model's own."""
     if request.dtype != "auto":
         return request.dtype
-    from recallkit.models.torch_model import choose_device
+    from recallkit.models.devices import choose_device
 
     if request.module is None and choose_device(request.device).type != "cuda":
         return "float32"

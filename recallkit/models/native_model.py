@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError
 from recallkit.models import fla, published, rwkv_file, zoo
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
+from recallkit.models.devices import choose_device, choose_dtype, memory_errors
 from recallkit.models.hub import hub_file, hub_folder
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.torch_model import TorchModel, choose_device, choose_dtype, memory_errors
+from recallkit.models.torch_model import TorchModel
 from recallkit.quiet_transformers import first_line
 from recallkit.storage import artifacts
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from recallkit.models.ablation import Ablation
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 """Precisions of weights; `auto`: on a GPU the checkpoint's own, on CPU float32."""
@@ -111,8 +110,8 @@ class ModelRequest:
     """What messages and results call it, where that is not `spec`."""
     module: Any = None
     """A live model: a torch.nn.Module of this process, `spec` being `live:` and its name."""
-    ablation: Ablation | None = None
-    """The mixers whose outputs are replaced."""
+    ablation: Any = None
+    """An `ablation.Ablation`: the mixers whose outputs are replaced."""
     means: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
     """What replaces them where that is a mean, see `ablation.ablate`."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.errors import UserError
+from recallkit.models.devices import fitting_batch, memory_errors
 from recallkit.models.protocol import TokenScores
 from recallkit.ragged import offsets_of
 
@@ -26,65 +26,6 @@ if TYPE_CHECKING:
 _CPU_TOKENS = 1 << 12
 """Ids of a batch on CPU: more are hardly faster."""
 _MOST_CUDA_TOKENS = 1 << 16
-
-
-@contextlib.contextmanager
-def memory_errors() -> Iterator[None]:
-    """Raises MemoryError for torch's out-of-memory errors."""
-    import torch
-
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise MemoryError from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
-            raise MemoryError from error
-        raise
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a GPU that is missing, or an unknown value of RECALLKIT_KERNELS."""
-    import torch
-
-    from recallkit.kernels.choice import IMPLS
-
-    kernels = os.environ.get("RECALLKIT_KERNELS", "auto")
-    if kernels not in IMPLS:
-        raise UserError("no such implementation", where=f"RECALLKIT_KERNELS={kernels}", remedy=f"use {', '.join(IMPLS)}")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError("no such device", where=name, remedy="use auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("no CUDA GPU that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"no such GPU, there are {torch.cuda.device_count()}", where=name, remedy="use a smaller number")
-    return device
-
-
-def choose_dtype(name: str) -> torch.dtype:
-    """The torch dtype of `float32`, `bfloat16`, `float16` or `float64`."""
-    import torch
-
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}[name]
-
-
-def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> int:
-    """Number of ids of the largest batch that fits in four fifths of the `free` bytes: a power of two sequences, at most `most` ids.
-
-    `taken`: bytes used by one sequence of `seq_len`, and by two; shorter where they did not fit. A power of two, so that
-    batches stay the same when a little less memory is free. With 1 and 1.5 GB for one and two sequences and 10 GB free, 8 fit.
-    """
-    if len(taken) < 2:
-        return seq_len
-    one, two = taken
-    each = max(1, two - one)
-    num_sequences = max(1, min((free * 4 // 5 - max(0, one - each)) // each, most // seq_len))
-    return seq_len << (num_sequences.bit_length() - 1)
 
 
 class TorchModel:

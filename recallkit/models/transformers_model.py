@@ -19,8 +19,9 @@ from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import logits_nll, token_nll
 from recallkit.kernels.token_nll.reference import TokenNll
 from recallkit.models import probes
+from recallkit.models.devices import memory_errors
 from recallkit.models.precision import widened
-from recallkit.models.torch_model import TorchModel, memory_errors
+from recallkit.models.torch_model import TorchModel
 from recallkit.quiet_transformers import first_line, without_advice
 
 if TYPE_CHECKING:

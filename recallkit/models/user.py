@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.models.torch_model import choose_device, memory_errors
+from recallkit.models.devices import choose_device, memory_errors
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_file, read_file
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from recallkit.errors import UserError
+from recallkit.models.devices import choose_dtype
 from recallkit.models.generation import by_scoring
 from recallkit.models.protocol import Continuation, TokenScores
-from recallkit.models.torch_model import TorchModel, choose_dtype
+from recallkit.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.protocol import ModelRequest, Sharing
-    from recallkit.models.user import UserCode
 
 _PROBED_IDS = 64
 """Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common kernels."""
@@ -31,7 +31,7 @@ _PROBED_IDS = 64
 class UserScoringModel:
     """A user's object that implements `ScoringModel`; `CarryingModel` with `score_carrying`, `GeneratingModel` with `generate`."""
 
-    def __init__(self, inner: Any, code: UserCode, name: str) -> None:
+    def __init__(self, inner: Any, code: Any, name: str) -> None:
         self.inner = inner
         self.code = code
         self.name = name
@@ -84,11 +84,11 @@ class UserScoringModel:
 
 
 class UserModule(TorchModel):
-    """A user's torch module, or any callable from ids to logits, as a `ScoringModel`."""
+    """A user's torch module, or any callable from ids to logits, as a `ScoringModel`. `code`: the `user.UserCode` that it runs in."""
 
     prompt_chunk = 256
 
-    def __init__(self, module: Any, code: UserCode, request: ModelRequest, device: torch.device) -> None:
+    def __init__(self, module: Any, code: Any, request: ModelRequest, device: torch.device) -> None:
         self.module, self.code = module, code
         self.is_module = isinstance(module, torch.nn.Module)
         dtype = choose_dtype(request.dtype)

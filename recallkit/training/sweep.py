@@ -41,7 +41,7 @@ class Sweep:
 
     def run(self, *, device: str = "auto", workers: int = 1, force: bool = False) -> tuple[TradeoffTables, Path]:
         """Trains what is missing and writes the tables; returns them with their folder. Raises UserError for what a user can correct."""
-        from recallkit.models.torch_model import choose_device
+        from recallkit.models.devices import choose_device
         from recallkit.training.jobs import model_of, read_run
         from recallkit.training.tables import TradeoffTables, make_tables
 
@@ -129,7 +129,7 @@ class TrainingJob:
 
     def run(self, items: Sequence[int]) -> Iterator[Done]:
         """Trains runs one after the other; reports steps at each measurement, and a run as whole when its file is on disk."""
-        from recallkit.models.torch_model import choose_device
+        from recallkit.models.devices import choose_device
         from recallkit.training.jobs import train_run
 
         device = choose_device(self.device)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from recallkit.errors import UserError
+from recallkit.models.devices import choose_device, fitting_batch
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.models.torch_model import choose_device, fitting_batch
 
 GB = 1 << 30
 
