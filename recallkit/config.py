@@ -56,9 +56,6 @@ MAX_RESAMPLED_SOURCES = 100
 """The largest sources by tokens that get intervals of their own: if every document were a source, the sums per sequence and source
 would take gigabytes, and a source of few sequences has no meaningful interval."""
 
-MAX_SOURCES = 10_000
-"""The largest sources by tokens that get rows of their own; all others share one, so that memory does not grow with their number."""
-
 MAX_RECORD_BYTES = 50_000_000
 """Longest record that is read (one line, one text): anything longer is a broken file rather than a document."""
 

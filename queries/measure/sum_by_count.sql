@@ -1,16 +1,14 @@
--- Tokens and NLLs by what of a token is in its context, and by its bigram's training count: AR hits and every threshold of them;
+-- Tokens and NLLs by what of a token is in its context, and by its bigram's training count: every threshold of AR hits;
 -- beside its own NLLs those of the first occurrence of its bigram in the sequence, where nothing can be recalled.
--- Grain in:  `tokens`, one row per predicted token: cluster, source, context_class, train_count, nll_0, nll_1 ... and first_0, first_1 ... in
---            nats; of a token that repeats nothing they are equal.
--- Grain out: one row per cluster, source, context class and class of counts that occurs.
+-- Grain in:  `tokens`, one row per predicted token: cluster, context_class, train_count, and in nats nll_0, nll_1 ... and first_0, first_1
+--            ..., which are equal of a token that repeats nothing.
+-- Grain out: one row per cluster, context class and class of counts that occurs.
 -- Units:     a class of counts is named by its largest count, 0, a power of two, or one of the further cuts `papers` and `most`, which is
 --            the largest count of an AR hit; NLLs are summed, in nats.
--- Source:    Zoology section 3.1: an AR hit completes a bigram that occurs earlier in its sequence (context_class 'bigram') and is rare in
---            training (train_count <= $most).
+-- Source:    Zoology section 3.1 and appendix C.1 (thresholds).
 WITH classes AS (
     SELECT
         cluster,
-        source,
         context_class,
         -- log2(c - 1/2) rounded up is the power of two that c does not exceed: 1 -> 0, 2 -> 1, 3 and 4 -> 2.
         least(
@@ -22,6 +20,6 @@ WITH classes AS (
     FROM tokens
 )
 
-SELECT cluster, source, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(nll|first)_\d+')::DOUBLE)
+SELECT cluster, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(nll|first)_\d+')::DOUBLE)
 FROM classes
-GROUP BY cluster, source, context_class, largest_count
+GROUP BY cluster, context_class, largest_count

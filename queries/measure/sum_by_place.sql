@@ -1,5 +1,5 @@
 -- Tokens and NLLs by distance, by length of match and by position, AR hits apart from other tokens.
--- Grain in:  `tokens`, one row per predicted token: cluster, repeated, train_count, distance (null if its bigram does not occur earlier),
+-- Grain in:  `tokens`, one row per predicted token: cluster, repeated, ar_hit, distance (null if its bigram does not occur earlier),
 --            match_length, position (from 1), and nll_0, nll_1 ... in nats.
 -- Grain out: one row per cluster, AR hit or not, and class of one of the three that occurs; the other two are null.
 -- Units:     classes of distance are named by their largest, a power of two; of matches by their least, 0, 1, 2, 3 and powers of two;
@@ -8,7 +8,7 @@
 WITH classes AS (
     SELECT
         cluster,
-        repeated AND train_count <= $most AS ar_hit,
+        ar_hit,
         CASE WHEN repeated THEN 1::BIGINT << greatest(ceil(log2(distance - 0.5)), 0)::INTEGER END AS distance,
         CASE WHEN match_length < 4 THEN match_length ELSE 1 << floor(log2(match_length))::INTEGER END AS match_length,
         (position - 1) * $buckets // $seq_len AS position,

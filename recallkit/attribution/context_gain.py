@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from recallkit.measure.batches import map_batches
-from recallkit.measure.classes import LARGEST_THRESHOLD
 from recallkit.measure.intervals import expanded_interval, number_or_none, resample_totals
-from recallkit.measure.labelled import LabelledTokens, Scores, open_scores, open_tokens
+from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_figures, like_uniform
-from recallkit.measure.sums import Adding, Entries, Groups, RowSums
+from recallkit.measure.sums import Adding, Clusters, RowSums
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.measure.batches import Batch
     from recallkit.scoring.scores import LastIds
 
 GAINS = 1.0
@@ -81,7 +78,7 @@ def context_gains(
     short = [[open_scores(path, labelled) for path in paths] for paths in last.values()]
     pairs = _collect(labelled, long, short, cluster, clean=clean)
     samples = resample_totals([_beside(pair) for pair in pairs], num_resamples, seed)
-    vocab_size = (labelled.manifest.get("tokenizer") or {}).get("vocab_size")
+    vocab_size = labelled.vocab_size
     rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for number, (pair, sampled) in enumerate(zip(pairs, samples, strict=True)):
         place, model = divmod(number, len(names) - 1)
@@ -117,29 +114,16 @@ def _collect(
 
     NLLs are those of the reference and of the model with the full context, then of both with the last ids.
     """
-    groups, num = Groups(tokens, cluster), len(full)
+    clusters, num, unions = Clusters(tokens, cluster), len(full), _unions()
     scores = [*full, *(score for own in last for score in own)]
     starts = range(num, len(scores), num)
-    columns = [(0, 1 + model, start, start + 1 + model) for start in starts for model in range(num - 1)]
-    pairs = [Adding(_unions(), groups, 4) for _ in columns]
-
-    def reduce(batch: Batch) -> tuple[Sequence[str], list[Entries]]:
-        return batch.sources, [_entries(batch, own, tokens.max_count) for own in columns]
-
-    for names, parts in map_batches(reduce, tokens, scores, cluster=cluster, clean=clean):
-        for pair, part in zip(pairs, parts, strict=True):
-            pair.add(groups.in_text(names, part))
-    return [pair.finish() for pair in pairs]
-
-
-def _entries(batch: Batch, columns: Sequence[int], max_count: int) -> Entries:
-    """The sums of a batch by code, of the reference and a model whose four NLLs are in `columns`."""
-    labels = batch.rows.select(["cluster", "repeated", "train_count"])
-    for number, column in enumerate(columns):
-        labels = labels.append_column(f"nll_{number}", batch.rows[f"nll_{column}"])
-    found = batch.of(labels).ask("measure/sum_by_gain", most=min(max_count, LARGEST_THRESHOLD), gains=GAINS, alpha=ALPHA, beta=BETA)
-    marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
-    return Entries.of(found, np.ravel_multi_index(marks, _SHAPE))
+    pairs = {(0, 1 + model, start, start + 1 + model): Adding(len(unions), clusters) for start in starts for model in range(num - 1)}
+    for batch in batches(tokens, scores, cluster=cluster, clean=clean):
+        for nlls, pair in pairs.items():
+            found = batch.ask("sum_by_gain", nlls, gains=GAINS, alpha=ALPHA, beta=BETA)
+            marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
+            pair.add(found, np.ravel_multi_index(marks, _SHAPE))
+    return [pair.rows(unions) for pair in pairs.values()]
 
 
 # ------------------------------------------------------------------------------------------------------------ the table

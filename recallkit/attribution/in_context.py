@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.batches import map_batches
 from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
-from recallkit.measure.labelled import open_scores, open_tokens
-from recallkit.measure.sums import Groups
+from recallkit.measure.labelled import batches, open_scores, open_tokens
+from recallkit.measure.sums import Clusters
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from recallkit.measure.batches import Batch
     from recallkit.measure.labelled import LabelledTokens, Scores
 
 EARLY, LATE = 50, 500
@@ -70,17 +68,10 @@ def _tokens_at(
     tokens: LabelledTokens, scores: list[Scores], late: int, cluster: str, *, clean: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Positions, groups (n,) and NLLs float64 (m, n) of the tokens at the two positions of sequences that have both."""
-    groups = Groups(tokens, cluster)
-    names = [f"nll_{number}" for number in range(len(scores))]
-
-    def reduce(batch: Batch) -> tuple[Sequence[str], np.ndarray]:
-        found = batch.ask("measure/find_positions", early=EARLY, late=late)
-        return batch.sources, np.stack([found[name].to_numpy().astype(np.float64) for name in ("position", "cluster", *names)])
-
-    parts = []
-    for sources, found in map_batches(reduce, tokens, scores, ["sequence"], cluster=cluster, clean=clean):
-        own = found[1].astype(np.int64)
-        found[1] = groups.of(own if groups.in_order else groups.number_sources(sources, own)[own])
-        parts.append(found)
+    clusters, parts = Clusters(tokens, cluster), []
+    for batch in batches(tokens, scores, ["sequence"], cluster=cluster, clean=clean):
+        found = batch.ask("find_positions", early=EARLY, late=late)
+        nlls = [found[f"nll_{number}"].to_numpy().astype(np.float64) for number in range(len(scores))]
+        parts.append(np.stack([found["position"].to_numpy(), clusters.group(clusters.of(found)), *nlls]))
     position, group, *nlls = np.concatenate(parts, axis=1)
     return position, group.astype(np.int64), np.stack(nlls)

@@ -118,8 +118,7 @@ def attribute_gap(
     sums = add_up(labelled, scores, slices, cluster, clean=clean)
     num_rows = sum(len(sums.rows[name]) for name in ("slices", "first"))
     whole = np.arange(sums.resampled_sums.tokens.shape[1]) // num_rows * num_rows
-    order = ("slices", *(name for name in sums.tables if name not in ("slices", "first_by_count")))
-    resampled = {name: sums.tables[name] for name in order} | {"by_source": sums.resampled_sums}
+    resampled = {name: sums.tables[name] for name in sums.rows} | {"by_source": sums.resampled_sums}
     intervals = gap_intervals(resampled, {"by_source": whole}, num_resamples, seed)
     made = _Tables(labelled, names, sums, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
     pairs = [made.pair(model) for model in range(1, len(names))]
@@ -147,15 +146,15 @@ class _Tables:
         num_bytes: Mapping[tuple[str, str], int],
     ) -> None:
         self._names, self._sums, self._intervals, self._cluster, self._num_bytes = names, sums, intervals, cluster, num_bytes
-        self._vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
+        self._vocab_size = tokens.vocab_size
         self._extra = Classes(tokens.max_count, tokens.seq_len).extra
 
     def pair(self, model: int) -> dict[str, pl.DataFrame]:
         """The tables of the reference and model number `model` (from 1), by name."""
         rows = {"gap": self._gap(model)}
         whole = self._whole(rows["gap"][0])
-        every = {name: self._of_table(name, model) for name in self._sums.tables if name not in ("slices", "first")}
-        firsts = every.pop("first_by_count")  # of the rows of repeated tokens, which come first
+        every = {name: self._of_table(name, model) for name in self._sums.rows if name not in ("slices", "first")}
+        firsts = self._of_table("by_count", model, "first_by_count")
         for place, row in enumerate(every["by_count"]):
             row |= {f"nll_first_{side}": firsts[place][f"nll_{side}"] if row["repeated"] else None for side in ("reference", "model")}
         for name in ("by_count", "by_distance", "by_match", "by_position"):
@@ -176,15 +175,13 @@ class _Tables:
                 row |= {"plain_share_of_tokens": own["share_of_tokens"], "plain_share": own["gap_share"]}
         return {name: schemas.frame_of(f"gap/{name}", of_table) for name, of_table in rows.items()}
 
-    def _of_table(self, name: str, model: int) -> list[Row]:
-        """The rows of a table, over all sources."""
-        rows, sums = self._sums.rows[name], self._sums.tables[name]
-        totals = np.concatenate([sums.tokens[None], sums.nlls]).sum(axis=1)
-        every = self._sums.tables["slices"]
-        whole = np.array([every.tokens[:, 0].sum(), *every.nlls[..., 0].sum(axis=1)])[:, None]
-        found = self._figures(rows.keys, totals, whole, model, is_divided=rows.is_divided)
+    def _of_table(self, name: str, model: int, made_of: str | None = None) -> list[Row]:
+        """The rows of a table, over all sources, or, without intervals, the same rows of other sums."""
+        rows, sums = self._sums.rows[name], self._sums.tables[made_of or name]
+        whole = self._sums.tables["slices"].totals[:, :1]
+        found = self._figures(rows.keys, sums.totals, whole, model, is_divided=name == "by_overlap")
         for place, row in enumerate(found):
-            row |= self._interval(name, model, place) if name in self._intervals else {}
+            row |= {} if made_of else self._interval(name, model, place)
         return found
 
     def _figures(
@@ -211,7 +208,7 @@ class _Tables:
         """The rows of one pair with intervals, clipped shares and notes: all sources, then source by source."""
         sums, names = self._sums, self._sums.rows["slices"].keys["slice"]
         places = {name: place for place, name in enumerate(sums.resampled)}
-        of_all = [np.concatenate([of.tokens[None], of.nlls]).sum(axis=1) for of in (sums.tables["slices"], sums.tables["first"])]
+        of_all = [sums.tables[name].totals for name in ("slices", "first")]
         places_of_all = [*(("slices", row) for row in range(len(names))), *(("first", row) for row in range(of_all[1].shape[1]))]
         found = self._of_source("ALL", np.concatenate(of_all, axis=1), model, places_of_all)
         for number, source in enumerate(sums.sources):

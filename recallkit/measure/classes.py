@@ -1,7 +1,4 @@
-"""Which classes of tokens each row of a table is made of. The classes themselves are in `queries/measure/`.
-
-A class has a number in mixed radix: class 57 of 3 context classes with 54 classes of counts is (1, 3). A row is a union of classes.
-"""
+"""Which tokens each row of a table is made of: classes of tokens, as `queries/measure/` groups them, and unions of these classes."""
 
 from __future__ import annotations
 
@@ -26,21 +23,14 @@ NUM_POSITION_BUCKETS = 32
 LARGEST_THRESHOLD = (1 << 63) - 1
 """Training counts are 64-bit integers: no threshold need be larger."""
 IN_NONE = "in none of them"
-NOT_REPEATED, AR_HIT, REPEATED_FREQUENT = range(3)
-NUM_STANDARD = 3
-"""Classes that make up the slices of every comparison; each requested slice is one more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The K rows of a table: the columns that name them, and `unions`, bool (k, K): the classes whose tokens each contains.
-
-    `is_divided`: tokens are divided among rows, so that a row's number of them is no whole number.
-    """
+    """The K rows of a table: the columns that name them, and `unions` (k, K): whether a row contains each class, or what part of it."""
 
     keys: Mapping[str, Sequence[Any]]
     unions: np.ndarray
-    is_divided: bool = False
 
     def __len__(self) -> int:
         """K"""
@@ -54,26 +44,61 @@ def log2_bucket(values: np.ndarray) -> np.ndarray:
     return buckets
 
 
+# ------------------------------------------------------------------------------------------------------ slices (sum_by_slice)
+
+
+class SliceClasses:
+    """The classes of `sum_by_slice` that occur in `found`: repeated or not, an AR hit or not, and the set of requested slices."""
+
+    def __init__(self, found: pa.Table, slices: Sequence[Slice]) -> None:
+        columns = np.stack([found[name].to_numpy().astype(np.int64) for name in ("repeated", "ar_hit", "slices")])
+        (repeated, hit, sets), self.code = np.unique(columns, axis=1, return_inverse=True)
+        self._held = sets[:, None] >> np.arange(len(slices)) & 1  # (k, s)
+        self._standard = np.column_stack([np.ones_like(hit), hit, 1 - hit, repeated])
+        self._slices = slices
+
+    def by_slice(self) -> Rows:
+        """The slices of every comparison, STANDARD, and then the requested ones."""
+        return Rows({"slice": [slice_.name for slice_ in (*STANDARD, *self._slices)]}, np.hstack([self._standard, self._held]))
+
+    def first(self) -> Rows:
+        """The slices that have a first-occurrence control."""
+        return Rows({"slice": ["ar_hit", "repeated"]}, self._standard[:, [1, 3]])
+
+    def by_overlap(self) -> Rows:
+        """A row for each requested slice, and one for the tokens in none: a token in k of them is divided among these."""
+        times = self._held.sum(axis=1, keepdims=True)
+        parts = np.hstack([self._held / np.maximum(times, 1), times == 0])
+        return Rows({"slice": [*(slice_.name for slice_ in self._slices), IN_NONE]}, parts)
+
+
+# --------------------------------------------------------------------------------------- training counts (sum_by_count), places
+
+
 class Classes:
-    """The classes of a set of labels: with sequences of `seq_len` predictions and AR hits of at most `max_count` training occurrences."""
+    """The classes of `sum_by_count` and `sum_by_place`, numbered in mixed radix, of sequences of `seq_len` predictions.
+
+    Class 57 of `sum_by_count`, with 54 classes of training counts, is (1, 3): context class 1, counts up to the third threshold but not
+    the second. `most`: the largest training count of an AR hit.
+    """
 
     def __init__(self, max_count: int, seq_len: int) -> None:
         self.most, self.seq_len = min(max_count, LARGEST_THRESHOLD), seq_len
         self.extra = [MAX_COUNT, self.most]
         """Thresholds besides 0 and the powers of two: the papers', and the one of AR hits."""
         self.thresholds = sorted({0, *(1 << power for power in range(52)), *self.extra})
-        self._distances = [1 << power for power in range(int(log2_bucket(np.array([seq_len]))[0]))]
-        self._matches = [0, 1, 2, 3, *(1 << power for power in range(2, seq_len.bit_length()))]
+        self.num_counts = len(CONTEXT_CLASSES) * len(self.thresholds)
+        self.places: dict[str, Sequence[int]] = {
+            "distance": [1 << power for power in range(int(log2_bucket(np.array([seq_len]))[0]))],
+            "match_length": [0, 1, 2, 3, *(1 << power for power in range(2, seq_len.bit_length()))],
+            "position": range(NUM_POSITION_BUCKETS),
+        }
+        """The classes of each column of `sum_by_place`, as it names them."""
+        self.of_counts = {"papers": MAX_COUNT, "most": self.most}
+        self.of_places = {"buckets": NUM_POSITION_BUCKETS, "seq_len": seq_len}
+        """The parameters of the queries."""
 
-    # ------------------------------------------------------------------------------------------- numbers of classes
-
-    def parameters(self, query: str) -> dict[str, int]:
-        """The parameters of a query in `queries/measure/`."""
-        if query == "sum_by_count":
-            return {"papers": MAX_COUNT, "most": self.most}
-        return {"most": self.most, "buckets": NUM_POSITION_BUCKETS, "seq_len": self.seq_len} if query == "sum_by_place" else {}
-
-    def of_counts(self, found: pa.Table) -> np.ndarray:
+    def number_counts(self, found: pa.Table) -> np.ndarray:
         """The class of each row of `sum_by_count`: context class, then class of counts."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -82,47 +107,28 @@ class Classes:
         numbers: np.ndarray = context * len(self.thresholds) + np.searchsorted(self.thresholds, found["largest_count"].to_numpy())
         return numbers
 
-    def of_places(self, found: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of `sum_by_place` that have a class of `column`, and it: AR hit or not, then the class."""
-        ends = {"distance": self._distances, "match_length": self._matches, "position": range(NUM_POSITION_BUCKETS)}[column]
-        rows = np.flatnonzero(found[column].is_valid().to_numpy())
-        taken = found.take(rows)
-        hit = taken["ar_hit"].to_numpy().astype(np.int64)
-        return rows, hit * len(ends) + np.searchsorted(list(ends), taken[column].to_numpy())
-
-    @property
-    def standard(self) -> np.ndarray:
-        """NOT_REPEATED, AR_HIT or REPEATED_FREQUENT of each class of counts, (k,)."""
-        num_classes = len(self.thresholds)
-        found = np.full(len(CONTEXT_CLASSES) * num_classes, NOT_REPEATED)
-        found[:num_classes] = np.where(np.array(self.thresholds) <= self.most, AR_HIT, REPEATED_FREQUENT)
-        return found
-
-    # -------------------------------------------------------------------------------------------------- rows of tables
+    def number_places(self, found: pa.Table, column: str) -> np.ndarray:
+        """The class of each row of `sum_by_place`, all of which have one of `column`: AR hit or not, then the class."""
+        ends = self.places[column]
+        return found["ar_hit"].to_numpy().astype(np.int64) * len(ends) + np.searchsorted(list(ends), found[column].to_numpy())
 
     def by_count(self) -> Rows:
         """Log2 buckets of counts, of repeated tokens and of others."""
         highs = [1 << (threshold - 1).bit_length() if threshold else 0 for threshold in self.thresholds]
         every = sorted(set(highs))
-        in_bucket = np.array(highs)[:, None] == np.array(every)  # (classes, buckets)
-        nothing = np.zeros_like(in_bucket)
+        in_bucket = np.array(highs)[:, None] == np.array(every)  # (classes of counts, buckets)
+        is_repeated = np.arange(len(CONTEXT_CLASSES))[:, None] == CONTEXT_CLASSES.index("bigram")
         keys: dict[str, Sequence[Any]] = {
             "repeated": [True] * len(every) + [False] * len(every),
             "low": [high // 2 + 1 if high else 0 for high in every] * 2,
             "high": [min(high, LARGEST_THRESHOLD) for high in every] * 2,
         }
-        return Rows(keys, np.block([[in_bucket, nothing], *[[nothing, in_bucket]] * (len(CONTEXT_CLASSES) - 1)]))
-
-    def first_by_count(self) -> Rows:
-        """The rows of repeated tokens in `by_count`."""
-        every = self.by_count()
-        half = len(every) // 2
-        return Rows({name: values[:half] for name, values in every.keys.items()}, every.unions[:, :half])
+        return Rows(keys, np.kron(np.hstack([is_repeated, ~is_repeated]), in_bucket))
 
     def by_threshold(self) -> Rows:
         """Repeated tokens up to each threshold."""
         num_classes = len(self.thresholds)
-        unions = np.zeros((len(CONTEXT_CLASSES) * num_classes, num_classes), bool)
+        unions = np.zeros((self.num_counts, num_classes), bool)
         unions[:num_classes] = np.triu(np.ones((num_classes, num_classes), bool))
         return Rows({"threshold": self.thresholds}, unions)
 
@@ -134,11 +140,11 @@ class Classes:
 
     def by_distance(self) -> Rows:
         """Log2 buckets from 1 on: tokens that repeat nothing have no distance and no row."""
-        return _of_hits("ar_hit", [(high // 2 + 1, high) for high in self._distances])
+        return _of_hits("ar_hit", [(high // 2 + 1, high) for high in self.places["distance"]])
 
     def by_match(self) -> Rows:
         """0, 1, 2 and 3, then [2^b, 2^(b+1))."""
-        return _of_hits("ar_hit", [(low, low if low < 4 else 2 * low - 1) for low in self._matches])
+        return _of_hits("ar_hit", [(low, low if low < 4 else 2 * low - 1) for low in self.places["match_length"]])
 
     def by_position(self) -> Rows:
         """Bucket b contains the positions p of 1..seq_len with floor((p - 1) * NUM_POSITION_BUCKETS / seq_len) = b."""
@@ -152,22 +158,3 @@ def _of_hits(column: str, buckets: Sequence[tuple[int, int]]) -> Rows:
     keys: dict[str, Sequence[Any]] = {column: [value for value in values for _ in buckets]}
     keys |= {"low": [low for low, _ in buckets] * 2, "high": [high for _, high in buckets] * 2}
     return Rows(keys, np.roll(np.eye(2 * len(buckets), dtype=bool), len(buckets), axis=1))
-
-
-def by_slice(slices: Sequence[Slice]) -> Rows:
-    """The slices of the table `gap`, STANDARD first, from the classes NOT_REPEATED, AR_HIT, REPEATED_FREQUENT and one a requested slice."""
-    not_repeated, hit, frequent, *own = np.eye(NUM_STANDARD + len(slices), dtype=bool)
-    standard = [not_repeated | hit | frequent, hit, not_repeated | frequent, hit | frequent]
-    return Rows({"slice": [slice_.name for slice_ in (*STANDARD, *slices)]}, np.stack([*standard, *own], axis=1))
-
-
-def first_of_slices() -> Rows:
-    """The slices that have a first-occurrence control, from the same three classes, with sums of first occurrences."""
-    every = by_slice(())
-    names = ["ar_hit", "repeated"]
-    return Rows({"slice": names}, every.unions[:, [list(every.keys["slice"]).index(name) for name in names]])
-
-
-def by_overlap(slices: Sequence[Slice]) -> Rows:
-    """A row for each slice, and one for the tokens in none of them: a token in k of them is divided among these."""
-    return Rows({"slice": [*(slice_.name for slice_ in slices), IN_NONE]}, np.eye(len(slices) + 1, dtype=bool), is_divided=True)

@@ -1,7 +1,7 @@
-"""Row-aligned reading of token labels and score files: row i of each is the same token, so no join on keys is needed.
+"""Labels and NLLs of the same tokens, put side by side: row i of `tokens.parquet` and of every score file is the same token.
 
-A keyed join of the same tables takes several times as much time and memory. To make row order safe, three things are checked
-before a row is read: the digest of the sequences, the number of rows, and the range of sequences in each row group.
+So no join on keys is needed, which takes several times as much time and memory. That the files are of the same sequences, and as they were
+written, their manifests and digests say, which are checked before a row is read.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.config import MOST
+import numpy as np
+
+from recallkit import arrow
 from recallkit.errors import UserError
-from recallkit.slicing.words import words_options, words_path
+from recallkit.parallel.ahead import ahead
+from recallkit.slicing.definitions import members
+from recallkit.slicing.words import needed_columns, words_options, words_path
+from recallkit.storage import db
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema
 
@@ -19,14 +24,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import duckdb
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from recallkit.slicing.definitions import Slice
+
+CLUSTERS = ("document", "sequence", "source")
+"""What can be a cluster, a piece of text that intervals resample: columns of `tokens.parquet`.
+
+Tokens of a document move together, whatever sequence they are in: resampled by sequences, intervals are far too narrow (docs/intervals.md).
+"""
 
 SLICE_AGAIN, SCORE_AGAIN = "slice again with --force", "score the model again with --force"
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
+
+_ALWAYS = ("position", "document", "source", "repeated", "ar_hit", "first_distance")
+
+
+# ---------------------------------------------------------------------------------------------------- what there is to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +63,14 @@ class LabelledTokens:
         return int(self.manifest["seq_len"])
 
     @property
-    def vocab_size(self) -> int:
-        """Size of the vocabulary that the ids are of."""
-        return int((self.manifest.get("tokenizer") or {}).get("vocab_size", MOST))
+    def max_count(self) -> int:
+        """Largest training count of an AR hit."""
+        return int(self.manifest["max_count"])
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the vocabulary that the ids are of, if it is known."""
+        return (self.manifest.get("tokenizer") or {}).get("vocab_size")
 
     def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` of which nothing is known."""
@@ -75,11 +96,6 @@ class LabelledTokens:
         if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
             raise UserError(f"words of other tokens than those of {self.path}", where=path, remedy=remedy)
         return RowReader(path, columns, remedy=remedy)
-
-    @property
-    def max_count(self) -> int:
-        """Largest training count of an AR hit."""
-        return int(self.manifest["max_count"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,61 +146,44 @@ def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
 
     If it is not, raises UserError with the file and how to make it again.
     """
+    import pyarrow.parquet as pq
+
     manifest = read_manifest(path)
     if manifest.get("kind") != "scores":
         raise UserError(f"a table of {manifest.get('kind')}, not of scores", where=path, remedy="make one with `recallkit score`")
-    model = str(manifest["model"])
+    model, num_rows = str(manifest["model"]), pq.read_metadata(path).num_rows
     remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
     if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
         raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
-    if manifest["num_rows"] != tokens.num_rows:
-        raise UserError(f"{manifest['num_rows']} scores for {tokens.num_rows} tokens", where=path, remedy=remedy)
-    if not _rows_agree(path, tokens.path):
-        raise UserError(f"its rows are not in the order of those of {tokens.path}", where=path, remedy=remedy)
+    if num_rows != tokens.num_rows:
+        raise UserError(f"{num_rows} scores for {tokens.num_rows} tokens", where=path, remedy=remedy)
     return Scores(path, model)
 
 
-def _rows_agree(scores: Path, tokens: Path) -> bool:
-    """Whether the footers have the same number of rows and, per row group, the same first and last sequence: no row is read."""
-    import pyarrow.parquet as pq
-
-    ours, theirs = pq.read_metadata(tokens), pq.read_metadata(scores)
-    if ours.num_rows != theirs.num_rows:
-        return False
-    spans, other_spans = list(_sequence_spans(ours)), list(_sequence_spans(theirs))
-    same_layout = [span[0] for span in spans] == [span[0] for span in other_spans]
-    return not same_layout or all(a == b or None in (a[1], b[1]) for a, b in zip(spans, other_spans, strict=True))
-
-
-def _sequence_spans(metadata: pq.FileMetaData) -> Iterator[tuple[int, tuple[int, int] | None]]:
-    """The number of rows of each row group, and its smallest and largest sequence if the writer recorded them."""
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        columns = (group.column(i) for i in range(group.num_columns))
-        statistics = next((c.statistics for c in columns if c.path_in_schema == "sequence"), None)
-        yield group.num_rows, (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+# -------------------------------------------------------------------------------------------------------------------- rows
 
 
 def batch_ranges(path: Path) -> list[tuple[int, int]]:
-    """Row ranges [start, stop) to read together: whole row groups of `path` if they are of the usual size."""
+    """Row ranges [start, stop) to read together: whole row groups, which hold whole sequences, of about _BATCH_ROWS rows."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)
-    group = metadata.row_group(0).num_rows
-    step = group * max(1, _BATCH_ROWS // group) if group <= 2 * _BATCH_ROWS else _BATCH_ROWS
-    return [(start, min(start + step, metadata.num_rows)) for start in range(0, metadata.num_rows, step)]
+    ranges, start, stop = [], 0, 0
+    for group in range(metadata.num_row_groups):
+        stop += metadata.row_group(group).num_rows
+        if stop - start >= _BATCH_ROWS or stop == metadata.num_rows:
+            ranges.append((start, stop))
+            start = stop
+    return ranges
 
 
 class RowReader:
     """Reads any range of rows of a Parquet file; each row group is decoded once if the ranges ascend.
 
-    Files of our own are read one whole row group at a time. A file of another layout (rewritten by another tool) costs a
-    copy, and one of its row groups is kept in memory. Not thread-safe: each thread opens its own.
-    Raises UserError with `remedy` for a file that is damaged or has other columns.
+    Raises UserError with `remedy` for a file that is damaged or has other columns. Not thread-safe.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], *, remedy: str) -> None:
-        import numpy as np
         import pyarrow.parquet as pq
 
         self._path, self._remedy = path, remedy
@@ -194,8 +193,8 @@ class RowReader:
             check_schema(self._file.schema_arrow, layout, path, remedy=remedy, columns=columns)
         self._columns = list(columns)
         groups = range(self._file.metadata.num_row_groups)
-        self._starts = np.cumsum([0, *(self._file.metadata.row_group(g).num_rows for g in groups)]).tolist()
-        self._kept: tuple[int, pa.Table] | None = None
+        self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)]).tolist()
+        self._kept: tuple[int, pa.Table] | None = None  # the row group that was read last
 
     def read(self, start: int, stop: int) -> pa.Table:
         """Rows [start, stop) of the chosen columns. Raises UserError if they are damaged."""
@@ -204,16 +203,94 @@ class RowReader:
         parts = []
         for group, (first, end) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
             if first < stop and end > start:
-                table = self._group(group, keep=end > stop)
-                parts.append(table.slice(max(0, start - first), min(end, stop) - max(first, start)))
+                parts.append(self._group(group).slice(max(0, start - first), min(end, stop) - max(first, start)))
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
-    def _group(self, group: int, *, keep: bool) -> pa.Table:
-        if self._kept is not None and self._kept[0] == group:
-            return self._kept[1]
-        self._kept = None
-        with arrow_errors_as_user_errors(self._path, self._remedy):
-            table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
-        if keep:
-            self._kept = (group, table)
-        return table
+    def _group(self, group: int) -> pa.Table:
+        if self._kept is None or self._kept[0] != group:
+            self._kept = None
+            with arrow_errors_as_user_errors(self._path, self._remedy):
+                self._kept = group, self._file.read_row_group(group, columns=self._columns)
+        return self._kept[1]
+
+
+# ----------------------------------------------------------------------------------------------------------------- batches
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """n consecutive tokens: their labels, and
+
+    `cluster`; `slices`, in which bit i is set of a token in requested slice i; `nll_0`, `nll_1` ... in the order of the score files; and
+    `first_0`, `first_1` ..., the NLLs of the first occurrence of its bigram in its sequence, where nothing can be recalled: its own of a
+    token that repeats nothing. A first occurrence counts even where it is in the training text itself.
+    """
+
+    rows: pa.Table
+    database: duckdb.DuckDBPyConnection
+
+    def ask(self, query: str, nlls: Sequence[int] | None = None, **parameters: float) -> pa.Table:
+        """What `queries/measure/QUERY.sql` finds in `tokens`, these rows; sums are in the order of rows.
+
+        `nlls`: the numbers of the score files that the query has as nll_0, nll_1 ..., if not all.
+        """
+        rows = self.rows
+        if nlls is not None:
+            labels = [name for name in rows.column_names if not name.startswith(("nll_", "first_"))]
+            named = [f"nll_{number}" for number in range(len(nlls))]
+            rows = rows.select([*labels, *(f"nll_{number}" for number in nlls)]).rename_columns([*labels, *named])
+        self.database.register("tokens", rows)
+        found: pa.Table = self.database.sql(db.query(f"measure/{query}"), params=parameters).to_arrow_table()
+        return found
+
+
+def batches(
+    tokens: LabelledTokens,
+    scores: Sequence[Scores],
+    columns: Sequence[str] = (),
+    *,
+    slices: Sequence[Slice] = (),
+    cluster: str = "document",
+    clean: bool = False,
+) -> Iterator[Batch]:
+    """The text in batches of about a million tokens; while one is used, the next is read.
+
+    `columns`: labels that a query needs besides those of _ALWAYS. `slices`: requested ones. `cluster`: one of CLUSTERS.
+    `clean`: without tokens that are known to be in the training text.
+
+    Raises UserError if a file is damaged, or an NLL is not a finite number.
+    """
+    tokens.check_copies_known(slices, clean=clean)
+    of_words = needed_columns(slices)
+    needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
+    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
+    labels, words = RowReader(tokens.path, list(names), remedy=SLICE_AGAIN), tokens.words(of_words)
+    readers = [RowReader(score.path, ["nll"], remedy=SCORE_AGAIN) for score in scores]
+
+    def read(start: int, stop: int) -> pa.Table:
+        rows = labels.read(start, stop)
+        back = rows["first_distance"].fill_null(0).to_numpy()
+        every = rows if words is None else _beside(rows, words.read(start, stop))
+        masks = members(slices, every, tokens.max_count) if slices else []
+        sets = sum((mask.astype(np.int64) << bit for bit, mask in enumerate(masks)), np.zeros(len(rows), np.int64))
+        rows = rows.append_column("slices", arrow.array(sets)).append_column("cluster", rows[cluster])
+        for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
+            nll = reader.read(start, stop)["nll"].to_numpy()
+            if not np.isfinite(nll).all():
+                remedy = f"check the model's precision, then score it again with `recallkit score {score.model} --force`"
+                raise UserError("holds NLLs that are not finite numbers", where=score.path, remedy=remedy)
+            first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
+            rows = rows.append_column(f"nll_{number}", arrow.array(nll)).append_column(f"first_{number}", arrow.array(first))
+        # After what is looked up in the tokens that are left out.
+        return rows.filter(arrow.array(rows["in_training"].to_numpy() == 0)) if clean else rows
+
+    with db.connect(threads=1) as database:
+        for rows in ahead(read(*rows) for rows in batch_ranges(tokens.path)):
+            yield Batch(rows, database)
+
+
+def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
+    """The columns of two tables of the same rows."""
+    for name in more.column_names:
+        rows = rows.append_column(name, more[name])
+    return rows

@@ -1,29 +1,28 @@
 """Tokens and NLLs added up by cluster and class, batch by batch, to the sums of the rows of tables.
 
-A row's sums are kept by group of clusters, which intervals resample, and it is counted how many clusters it has and how unequal they are;
-neither grows with the text.
+A row's sums are kept by group of clusters, which intervals resample, and it is counted how many clusters it has and how unequal they are.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit.config import MAX_RESAMPLED_SOURCES, MAX_SOURCES
+from recallkit import arrow
+from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
-from recallkit.measure.batches import map_batches
-from recallkit.measure.classes import NOT_REPEATED, NUM_STANDARD, Classes, Rows, by_overlap, by_slice, first_of_slices
+from recallkit.measure.classes import Classes, Rows, SliceClasses
 from recallkit.measure.intervals import MOST_GROUPS, group_numbers, ratio_of_squares
-from recallkit.measure.labelled import SLICE_AGAIN, RowReader
+from recallkit.measure.labelled import SLICE_AGAIN, RowReader, batches
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from recallkit.measure.batches import Batch
     from recallkit.measure.labelled import LabelledTokens, Scores
     from recallkit.slicing.definitions import Slice
 
@@ -41,6 +40,11 @@ class RowSums:
     effective: np.ndarray  # (K,) their effective number: intervals.effective_number
     freedom: np.ndarray  # (K,) degrees of freedom of a variance between them: intervals.freedom_of
 
+    @classmethod
+    def joined(cls, parts: Sequence[RowSums]) -> RowSums:
+        """The rows of several tables, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts], axis=-1) for field in fields(cls)))
+
     def at(self, rows: np.ndarray) -> RowSums:
         """These rows alone."""
         return RowSums(*(getattr(self, field.name)[..., rows] for field in fields(self)))
@@ -49,130 +53,82 @@ class RowSums:
         """The sums of these groups alone, bool (g,), which have all tokens."""
         return replace(self, tokens=self.tokens[held], nlls=self.nlls[:, held])
 
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """Sums of e pairs of a cluster and a class; most pairs do not occur."""
-
-    cluster: np.ndarray  # (e,)
-    source: np.ndarray  # (e,)
-    code: np.ndarray  # (e,) the class
-    sums: np.ndarray  # (e, 1 + v) tokens, and their NLLs in nats
-
-    @classmethod
-    def of(cls, found: pa.Table, code: np.ndarray, rows: np.ndarray | slice = slice(None), values: str = "nll") -> Entries:
-        """Rows of a query's result (columns cluster, tokens, nll_0 ..., and source if it has one), of these classes.
-
-        `values`: "first" for the NLLs of first occurrences.
-        """
-        columns = [name for name in found.column_names if name == "tokens" or name.startswith(f"{values}_")]
-        source = found["source"].to_numpy() if "source" in found.column_names else np.zeros(len(found), np.int32)
-        sums = np.column_stack([found[name].to_numpy() for name in columns]).astype(np.float64)
-        return cls(found["cluster"].to_numpy()[rows], source[rows], code, sums[rows])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Entries]) -> Entries:
-        """The entries of all parts, one after the other."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
-
-    def at(self, entries: np.ndarray) -> Entries:
-        """These entries, by their numbers or as bool (e,)."""
-        return Entries(*(getattr(self, field.name)[entries] for field in fields(self)))
-
-    def recoded(self, code: np.ndarray) -> Entries:
-        """The same sums by the coarser class `code[c]` of each class c, added up."""
-        if not len(self.code):
-            return self
-        keys = self.cluster.astype(np.int64), self.source.astype(np.int64), code[self.code]
-        shape = [int(key.max()) + 1 for key in keys]
-        unique, place = np.unique(np.ravel_multi_index(keys, shape), return_inverse=True)
-        sums = np.stack([np.bincount(place, column, len(unique)) for column in self.sums.T], axis=1)
-        cluster, source, coarser = np.unravel_index(unique, shape)
-        return Entries(cluster, source, coarser, sums)
+    @property
+    def totals(self) -> np.ndarray:
+        """Tokens and NLLs of all groups together, (1 + v, K)."""
+        found: np.ndarray = np.concatenate([self.tokens[None], self.nlls]).sum(axis=1)
+        return found
 
 
-class Groups:
-    """The groups in which the clusters of a text are resampled: as many clusters as its last token tells; of sources it is not known."""
+class Clusters:
+    """The clusters of a text by number, and the groups in which they are resampled."""
 
     def __init__(self, tokens: LabelledTokens, cluster: str) -> None:
-        self._path, self.in_order = tokens.path, cluster != "source"
-        self._groups = np.arange(0)
-        self.number = MOST_GROUPS
-        self.sources: dict[str, int] = {}
-        """The number of each source, in the order in which they occur."""
-        if self.in_order:
+        self._sources: dict[str, int] | None = None if cluster != "source" else {}
+        if self._sources is None:  # as many as the last token tells; of sources it is not known
             last = RowReader(tokens.path, [cluster], remedy=SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
             self._groups = group_numbers(last[cluster][0].as_py() + 1)
-            self.number = int(self._groups.max()) + 1
+        else:
+            self._groups = np.arange(MOST_GROUPS)
+        self.number = int(self._groups.max()) + 1
+        """Of the groups."""
 
-    def number_sources(self, names: Sequence[str], source: np.ndarray) -> np.ndarray:
-        """The number in the text of each of the sources of a batch (n,), whose own are `source` (e,); new ones as they first occur."""
-        for number in np.unique(source).tolist():
-            self.sources.setdefault(names[number], len(self.sources))
-        return np.array([self.sources.get(name, 0) for name in names])  # 0: of no entry
+    def of(self, found: pa.Table) -> np.ndarray:
+        """The number of the cluster of each row, int64 (e,); sources are numbered as they first occur."""
+        if self._sources is None:
+            return found["cluster"].to_numpy().astype(np.int64)
+        names = found["cluster"].to_pylist()
+        return np.array([self._sources.setdefault(name, len(self._sources)) for name in names], np.int64)
 
-    def in_text(self, names: Sequence[str], entries: Entries) -> Entries:
-        """A batch's entries with the numbers of sources in the text in place of those in the batch."""
-        if self.in_order:
-            return entries
-        return replace(entries, cluster=self.number_sources(names, entries.cluster)[entries.cluster])
-
-    def of(self, cluster: np.ndarray) -> np.ndarray:
-        """The group of each of n clusters (n,). Raises UserError for a cluster that cannot be."""
-        if not self.in_order:
-            found: np.ndarray = cluster % MOST_GROUPS
-            return found
-        if cluster.size and not 0 <= cluster.min() <= cluster.max() < len(self._groups):
-            raise UserError("damaged (documents or sequences are not in order)", where=self._path, remedy=SLICE_AGAIN)
-        of_groups: np.ndarray = self._groups[cluster]
-        return of_groups
+    def group(self, cluster: np.ndarray) -> np.ndarray:
+        """The group of each of n clusters (n,)."""
+        found: np.ndarray = self._groups[cluster % len(self._groups)]
+        return found
 
 
 class Adding:
-    """The sums of K rows, each a union of k classes, over a stream of entries in the order of clusters."""
+    """Sums over a stream of entries: tokens and NLLs of a cluster and one of k classes; most pairs do not occur.
 
-    def __init__(self, unions: np.ndarray, groups: Groups, num_nlls: int) -> None:
-        """`unions`: (k, K) of 0 and 1."""
+    `values`: "nll", or "first" for the NLLs of first occurrences.
+    """
+
+    def __init__(self, num_classes: int, clusters: Clusters, values: str = "nll") -> None:
+        self._clusters, self._values = clusters, values
+        self._shape = clusters.number, num_classes
+        self._sums: np.ndarray | float = 0.0  # (1 + v, g, k)
+        self._sizes: list[np.ndarray] = []
+
+    def add(self, found: pa.Table, code: np.ndarray) -> None:
+        """Adds rows of a query's result (columns cluster, tokens, and NLLs), of the classes `code`."""
+        cluster, sums = self._clusters.of(found), _columns(found, self._values)
+        self._sums += _summed(sums, self._clusters.group(cluster), code, self._shape)
+        self._sizes.append(np.stack([cluster, code, sums[0].astype(np.int64)]))
+
+    def rows(self, unions: np.ndarray) -> RowSums:
+        """The sums of K rows, each of which contains classes as `unions` (k, K) tells."""
         from scipy import sparse  # type: ignore[import-untyped]
 
-        self._unions, self._groups = sparse.csr_matrix(unions.astype(np.float64)), groups
-        self._sums = np.zeros((1 + num_nlls, groups.number * len(unions)))
-        self._powers = np.zeros((4, unions.shape[1]))  # sums over clusters of 1, of their tokens, and of the squares and fourth powers
-        self._open: list[Entries] = []
-        """Of the latest cluster, which may go on in the next batch; of sources, which come in any order, all."""
-
-    def add(self, entries: Entries) -> None:
-        """Adds a batch."""
-        place = self._groups.of(entries.cluster) * self._unions.shape[0] + entries.code
-        for total, column in zip(self._sums, entries.sums.T, strict=True):
-            total += np.bincount(place, column, len(total))
-        self._open.append(entries)
-        if self._groups.in_order:
-            entries = Entries.joined(self._open)
-            is_last = entries.cluster == entries.cluster.max(initial=-1)
-            self._close(entries.at(~is_last))
-            self._open = [entries.at(is_last)]
-
-    def finish(self) -> RowSums:
-        """The sums of everything added."""
-        if self._open:
-            self._close(Entries.joined(self._open))
-        sums = self._sums.reshape(len(self._sums), self._groups.number, -1) @ self._unions.toarray()
-        number, tokens, squares, fourths = self._powers
+        cluster, code, tokens = np.concatenate(self._sizes, axis=1)
+        by_cluster = sparse.csr_matrix((tokens, (cluster, code)), (int(cluster.max(initial=0)) + 1, len(unions))) @ sparse.csr_matrix(
+            unions * 1.0
+        )
+        powers = by_cluster > 0, by_cluster, by_cluster.power(2), by_cluster.power(4)
+        number, sizes, squares, fourths = (np.asarray(power.sum(axis=0)).ravel() for power in powers)
+        tokens, *nlls = self._sums @ unions
         freedom = ratio_of_squares(squares, fourths) - 1
-        return RowSums(sums[0], sums[1:], number.astype(np.int64), ratio_of_squares(tokens, squares), freedom)
-
-    def _close(self, entries: Entries) -> None:
-        """Counts clusters that are whole: all entries of them are here."""
-        from scipy import sparse
-
-        clusters, place = np.unique(entries.cluster, return_inverse=True)
-        shape = (len(clusters), self._unions.shape[0])
-        tokens = sparse.csr_matrix((entries.sums[:, 0], (place, entries.code)), shape) @ self._unions
-        self._powers += np.stack([np.asarray(part.sum(axis=0)).ravel() for part in (tokens > 0, tokens, tokens.power(2), tokens.power(4))])
+        return RowSums(tokens, np.stack(nlls), number.astype(np.int64), ratio_of_squares(sizes, squares), freedom)
 
 
-# ------------------------------------------------------------------------------------------------ the sums of a comparison
+def _columns(found: pa.Table, values: str) -> np.ndarray:
+    """Tokens and summed NLLs of each row of a query's result, float64 (1 + v, e)."""
+    names = [name for name in found.column_names if name == "tokens" or name.startswith(f"{values}_")]
+    return np.stack([found[name].to_numpy().astype(np.float64) for name in names])
+
+
+def _summed(columns: np.ndarray, first: np.ndarray, second: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """The columns (c, e) added up by the pair (first, second) of numbers of each entry: (c, *shape)."""
+    place = np.ravel_multi_index((first, second), shape)
+    return np.stack([np.bincount(place, column, math.prod(shape)).reshape(shape) for column in columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +137,8 @@ class Sums:
 
     `tables`: by name "slices" (the slices of every comparison, then the requested ones), "first" (the control of ar_hit and repeated: sums
     of first occurrences), and, if they are asked for, the `by_*` tables and "first_by_count"; `rows` are their keys.
-    `sources`: sorted, the MAX_SOURCES largest by tokens, and last one of all others together; `by_source`: (1 + v, t, K + 2) tokens and
-    NLLs of each, of slices and the control. `resampled` names the MAX_RESAMPLED_SOURCES largest; `resampled_sums` are theirs, K + 2 rows
-    each.
+    `sources`: sorted; `by_source`: (1 + v, t, K + 2) tokens and NLLs of each, of slices and the control. `resampled` names the
+    MAX_RESAMPLED_SOURCES largest; `resampled_sums` are theirs, K + 2 rows each.
     """
 
     rows: Mapping[str, Rows]
@@ -207,129 +162,64 @@ def add_up(
 
     `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text, and without sources of which none are left.
 
-    Raises UserError if a file is damaged, a column has missing values, NLLs are not finite numbers, or no token is left.
+    Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """
-    classes, groups = Classes(tokens.max_count, tokens.seq_len), Groups(tokens, cluster)
-    rows = {"slices": by_slice(slices), "first": first_of_slices()}
-    made_of: dict[str, tuple[str, ...]] = {}
-    if every_table:
-        made_of = _MADE_OF | ({"overlap": ("by_overlap",)} if len(slices) > 1 else {})
-        rows |= {name: by_overlap(slices) if name == "by_overlap" else getattr(classes, name)() for of in made_of.values() for name in of}
+    import pyarrow as pa
 
-    def reduce(batch: Batch) -> tuple[Sequence[str], dict[str, Entries]]:
-        return batch.sources, _entries(batch, classes, len(slices), made_of)
-
-    adding = {name: Adding(np.hstack([rows[table].unions for table in of]), groups, len(scores)) for name, of in made_of.items()}
-    of_slices: list[Entries] = []
-    columns = ("context_class", *(("distance", "match_length") if every_table else ()))
-    for names, found in map_batches(reduce, tokens, scores, columns, slices=slices, cluster=cluster, clean=clean):
-        of_text = groups.number_sources(names, found["slices"].source)
-        of_slices.append(groups.in_text(names, replace(found["slices"], source=of_text[found["slices"].source])))
-        for name, total in adding.items():
-            total.add(groups.in_text(names, found[name]))
-    if not groups.sources:
+    classes, clusters = Classes(tokens.max_count, tokens.seq_len), Clusters(tokens, cluster)
+    counts, first_counts = (Adding(classes.num_counts, clusters, values) for values in ("nll", "first"))
+    places = {column: Adding(2 * len(ends), clusters) for column, ends in classes.places.items()}
+    columns = ("context_class", "train_count", "distance", "match_length") if every_table else ()
+    of_slices = []
+    for batch in batches(tokens, scores, columns, slices=slices, cluster=cluster, clean=clean):
+        of_slices.append(batch.ask("sum_by_slice"))
+        if every_table:
+            found = batch.ask("sum_by_count", **classes.of_counts)
+            counts.add(found, classes.number_counts(found))
+            first_counts.add(found, classes.number_counts(found))
+            found = batch.ask("sum_by_place", **classes.of_places)
+            for column, adding in places.items():
+                own = found.filter(found[column].is_valid())
+                adding.add(own, classes.number_places(own, column))
+    found = pa.concat_tables(of_slices)
+    if not len(found):
         raise UserError("every token is in the training text", where=tokens.path, remedy="slice other text, or leave out --clean")
-    tables: dict[str, RowSums] = {}
-    for name, of in made_of.items():
-        together, first = adding[name].finish(), 0
-        for table in of:
-            tables[table] = together.at(np.arange(first, first + len(rows[table])))
-            first += len(rows[table])
-    return _by_source(rows, tables, Entries.joined(of_slices), groups)
+    rows, tables = {}, {}
+    if every_table:
+        made_of = dict.fromkeys(("by_count", "by_threshold", "by_partition"), counts)
+        made_of |= dict(zip(("by_distance", "by_match", "by_position"), places.values(), strict=True))
+        rows = {name: getattr(classes, name)() for name in made_of}
+        tables = {name: adding.rows(rows[name].unions) for name, adding in made_of.items()}
+        tables["first_by_count"] = first_counts.rows(rows["by_count"].unions)
+    return _with_slices(found, slices, clusters, rows, tables)
 
 
-_MADE_OF = {
-    "counts": ("by_count", "by_threshold", "by_partition"),
-    "first_counts": ("first_by_count",),
-    "distance": ("by_distance",),
-    "match_length": ("by_match",),
-    "position": ("by_position",),
-}
-"""Tables that are made of the same classes."""
+def _with_slices(found: pa.Table, slices: Sequence[Slice], clusters: Clusters, rows: dict[str, Rows], tables: dict[str, RowSums]) -> Sums:
+    """The sums of slices, of all sources together and of each, beside those of other tables; `found`: all of `sum_by_slice`."""
+    classes = SliceClasses(found, slices)
+    by_slice, first, by_overlap = classes.by_slice(), classes.first(), classes.by_overlap()
+    num_classes = len(by_slice.unions)
 
+    def add(values: str, entries: np.ndarray) -> Adding:
+        adding = Adding(num_classes, clusters, values)
+        adding.add(found.filter(arrow.array(entries)), classes.code[entries])
+        return adding
 
-def _entries(batch: Batch, classes: Classes, num_slices: int, wanted: Collection[str]) -> dict[str, Entries]:
-    """The sums of a batch, by what they are classed by: "slices", and those of _MADE_OF (and "overlap") that are `wanted`.
+    every = np.ones(len(found), bool)
+    rows = {"slices": by_slice, "first": first, **rows}
+    tables |= {"slices": add("nll", every).rows(by_slice.unions), "first": add("first", every).rows(first.unions)}
+    if len(slices) > 1:
+        rows["by_overlap"], tables["by_overlap"] = by_overlap, add("nll", every).rows(by_overlap.unions)
 
-    "slices" has the standard classes, then each requested slice, then the standard classes again with sums of first occurrences.
-    """
+    names, source = np.unique(found["source"].to_numpy(), return_inverse=True)
+    shape = len(names), num_classes
+    of_sources = [(values, of.unions) for values, of in (("nll", by_slice), ("first", first))]
+    totals = [_summed(_columns(found, values), source, classes.code, shape) @ unions for values, unions in of_sources]
+    by_source = np.concatenate(totals, axis=-1)
+    largest = np.sort(np.argsort(-by_source[0, :, 0], kind="stable")[:MAX_RESAMPLED_SOURCES])
+    resampled = [RowSums.joined([add(values, source == place).rows(unions) for values, unions in of_sources]) for place in largest]
 
-    def ask(query: str) -> pa.Table:
-        return batch.ask(f"measure/{query}", **classes.parameters(query))
-
-    found = ask("sum_by_count")
-    code = classes.of_counts(found)
-    repeated = np.flatnonzero(classes.standard[code] != NOT_REPEATED)
-    counts, first = Entries.of(found, code), Entries.of(found, code[repeated], repeated, "first")
-    in_slices = [counts.recoded(classes.standard), first.recoded(NUM_STANDARD + num_slices + classes.standard)]
-    entries = {"counts": counts, "first_counts": first} if "counts" in wanted else {}
-    if "distance" in wanted:
-        places = ask("sum_by_place")
-        for column in ("distance", "match_length", "position"):
-            taken, code = classes.of_places(places, column)
-            entries[column] = Entries.of(places, code, taken)
-    if num_slices:
-        sets = ask("sum_by_slice")
-        held = sets["slices"].to_numpy()[:, None] >> np.arange(num_slices) & 1  # (e, s)
-        every = Entries.of(sets, np.zeros(len(sets), np.int64))
-        of_set, code = np.nonzero(held)
-        in_slices.append(replace(every.at(of_set), code=NUM_STANDARD + code))
-        if "overlap" in wanted:
-            times = held.sum(axis=1)
-            divided = every.at(of_set)
-            divided = replace(divided, code=code, sums=divided.sums / times[of_set, None])
-            alone = every.at(times == 0)
-            entries["overlap"] = Entries.joined([divided, replace(alone, code=np.full(len(alone.code), num_slices))])
-    return {"slices": Entries.joined(in_slices), **entries}
-
-
-def _by_source(rows: Mapping[str, Rows], tables: dict[str, RowSums], entries: Entries, groups: Groups) -> Sums:
-    """The sums of slices, of all sources together, of every source, and, to be resampled, of each of the largest."""
-    unions = _beside(rows["slices"].unions, rows["first"].unions)
-    num_classes, num_nlls, num_rows = len(unions), entries.sums.shape[1] - 1, len(rows["slices"])
-    every = Adding(unions, groups, num_nlls)
-    every.add(entries)
-    together = every.finish()
-    tables |= {"slices": together.at(np.arange(num_rows)), "first": together.at(np.arange(num_rows, unions.shape[1]))}
-
-    names = sorted(groups.sources)
-    place_of = {name: place for place, name in enumerate(names)}
-    source = np.array([place_of[name] for name in groups.sources])[entries.source]
-    once = entries.code < NUM_STANDARD
-    sizes = np.bincount(source[once], entries.sums[once, 0], len(names))
-    if len(names) > MAX_SOURCES:
-        kept, places = _largest(sizes, MAX_SOURCES)
-        names, source, sizes = [*(names[place] for place in kept), _name_others(names)], places[source], np.append(sizes[kept], -1)
-    code = source * num_classes + entries.code
-    sums = np.stack([np.bincount(code, column, len(names) * num_classes) for column in entries.sums.T])
-    by_source = sums.reshape(1 + num_nlls, len(names), num_classes) @ unions
-
-    largest, places = _largest(sizes, MAX_RESAMPLED_SOURCES)
-    num_places = int(places.max()) + 1  # beyond the largest, all others share the last
-    apart = Adding(np.kron(np.eye(num_places, dtype=bool), unions), groups, num_nlls)
-    apart.add(replace(entries, code=places[source] * num_classes + entries.code))
-    held = together.tokens.sum(axis=1) > 0  # a document may have no token
+    held = tables["slices"].tokens[:, 0] > 0  # a document may have no token
     tables = {name: of.of_groups(held) for name, of in tables.items()}
-    return Sums(rows, tables, names, by_source, [names[place] for place in largest], apart.finish().of_groups(held))
-
-
-def _beside(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The unions of two tables of different classes, (k + k', K + K')."""
-    nothing = np.zeros((len(left), right.shape[1]), bool), np.zeros((len(right), left.shape[1]), bool)
-    return np.block([[left, nothing[0]], [nothing[1], right]])
-
-
-def _largest(sizes: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the `most` largest sources, ascending, and the place of each source among them, one more for all others."""
-    largest = np.sort(np.argsort(-sizes, kind="stable")[:most])
-    places = np.full(sizes.size, largest.size)
-    places[largest] = np.arange(largest.size)
-    return largest, places
-
-
-def _name_others(known: Collection[str]) -> str:
-    """A name for the smaller of these sources together that none of the sources has."""
-    name = f"{len(known) - MAX_SOURCES:,} smaller sources"
-    while name in known:
-        name += " together"
-    return name
+    of_largest = RowSums.joined(resampled).of_groups(held)
+    return Sums(rows, tables, names.tolist(), by_source, names[largest].tolist(), of_largest)

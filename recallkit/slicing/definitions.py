@@ -61,10 +61,10 @@ SPLIT = (
     _define("all", "repeated IS NOT NULL", "All predicted tokens."),
     _define(
         "ar_hit",
-        "repeated AND train_count <= {most}",
+        "ar_hit",
         "Tokens that complete a bigram which is in the context already and was seen at most --max-count times in training.",
     ),
-    _define("other", "NOT (repeated AND train_count <= {most})", "All tokens that are no AR hits."),
+    _define("other", "NOT ar_hit", "All tokens that are no AR hits."),
 )
 """All tokens, and the two slices that partition them."""
 
@@ -77,7 +77,7 @@ STANDARD = (
 _MORE = (
     _define(
         "repeated_frequent",
-        "repeated AND train_count > {most}",
+        "repeated AND NOT ar_hit",
         "Tokens that complete a bigram which is in the context already and was seen more than --max-count times in training.",
     ),
     _define(
@@ -92,7 +92,7 @@ _MORE = (
     ),
     _define(
         "overwritten",
-        "overwritten AND train_count <= {most}",
+        "overwritten AND ar_hit",
         "AR hits whose key, the token before, was followed by another token since it was last followed by this one.",
     ),
     _define(

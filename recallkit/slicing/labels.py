@@ -1,8 +1,7 @@
 """Sequences to labelled tokens: which predicted tokens complete a bigram that occurred earlier in the context, and how rare it was.
 
-The associative-recall slice of Zoology 3.1: an AR hit is the last token of a bigram that occurs earlier in the same
-sequence and occurred at most `max_count` times in training. `repeated` and `train_count` are columns of their own, so
-that any other threshold is a query. `match_length` is the length of the preceding context that also occurred there. What later questions
+`repeated` and `train_count` are columns of their own, so that any other threshold than that of `ar_hit` is a query. `match_length` is the
+length of the preceding context that also occurred there. What later questions
 need of a token's context is a column here, so that nothing else reads contexts again.
 """
 
@@ -44,6 +43,16 @@ PARQUET_OPTIONS: dict[str, Any] = {
 largest values of a row group are kept of the columns that say where in the text it is."""
 
 
+def ar_hits(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np.ndarray:
+    """Which tokens are AR hits, bool (n,): the associative-recall slice of Zoology, section 3.1.
+
+    An AR hit is the last token of a bigram that occurs earlier in the same sequence and occurred at most `max_count` times in training.
+    Everything that asks for AR hits reads the column `ar_hit` that this makes.
+    """
+    found: np.ndarray = repeated & (train_count <= max_count)
+    return found
+
+
 def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_training: np.ndarray | None = None) -> pa.Table:
     """Labels a row group of `sequences.parquet`: its rows of `tokens.parquet`.
 
@@ -82,7 +91,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
         arrow.array(match_length),
         arrow.array(found.overwritten),
         pa.nulls(len(token), pa.int64()) if train_count is None else arrow.array(train_count),
-        pa.nulls(len(token), pa.bool_()) if train_count is None else arrow.array(is_repeated & (train_count <= max_count)),
+        pa.nulls(len(token), pa.bool_()) if train_count is None else arrow.array(ar_hits(is_repeated, train_count, max_count)),
         pa.nulls(len(token), pa.int8()) if in_training is None else arrow.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))

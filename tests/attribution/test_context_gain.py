@@ -12,12 +12,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from polars.testing import assert_frame_equal
 
 import recallkit
 from recallkit.attribution.context_gain import ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, context_gains
 from recallkit.errors import UsageError, UserError
-from recallkit.measure import labelled
 from recallkit.measure.shares import MODEL_BETTER, NO_GAP
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.ragged import offsets_of
@@ -213,11 +211,11 @@ def test_every_figure_is_that_of_the_tokens_themselves(small_slices):
 
 def is_key(full: np.ndarray, last: np.ndarray) -> np.ndarray:
     """Which tokens the query calls key tokens, bool (n,), by the evaluator's NLLs: each token is a cluster of its own."""
-    columns = {"cluster": np.arange(len(full)), "repeated": np.ones(len(full), bool), "train_count": np.zeros(len(full), np.int64)}
+    columns = {"cluster": np.arange(len(full)), "repeated": np.ones(len(full), bool), "ar_hit": np.ones(len(full), bool)}
     nlls = {"nll_0": full, "nll_1": full, "nll_2": last, "nll_3": last}
     with db.connect(threads=1) as database:
         database.register("tokens", pa.table({**columns, **nlls}))
-        asked = database.sql(db.query("measure/sum_by_gain"), params={"most": 0, "gains": GAINS, "alpha": ALPHA, "beta": BETA})
+        asked = database.sql(db.query("measure/sum_by_gain"), params={"gains": GAINS, "alpha": ALPHA, "beta": BETA})
         return asked.pl().sort("cluster")["is_key"].to_numpy()
 
 
@@ -272,15 +270,6 @@ def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, t
     for name in ("far_gap", "far_share", "gain_reference", "local_gap"):
         assert (rows[name] >= rows[f"{name}_ci_low"]).all()
         assert (rows[name] <= rows[f"{name}_ci_high"]).all()
-
-
-@pytest.mark.parametrize("cluster", ["document", "source"])
-def test_text_is_read_in_batches_to_the_same_table(small_slices, monkeypatch, cluster):
-    models, lasts = [CACHE, UNIGRAM], [LASTS[2]]
-    whole = table_of(small_slices, models, lasts, cluster=cluster)
-    monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
-    assert len(labelled.batch_ranges(small_slices / "tokens.parquet")) > 10
-    assert_frame_equal(table_of(small_slices, models, lasts, cluster=cluster), whole, rel_tol=1e-9)
 
 
 def test_copies_of_training_text_are_left_out(small_slices, tmp_path):

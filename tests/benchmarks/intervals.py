@@ -93,9 +93,10 @@ def rows_of_gap(sums: Any) -> Rows:
     of_text = sums.tables["slices"]
     tokens, gaps = of_text.tokens, of_text.nlls[1] - of_text.nlls[0]
     rows = {"all tokens": (tokens[:, 0], gaps[:, 0]), "AR hits": (tokens[:, 1], gaps[:, 1])}
-    for table, of_table in sums.tables.items():
+    for table in sums.rows:
         if table in ("slices", "first"):
             continue
+        of_table = sums.tables[table]
         held = np.flatnonzero(of_table.clusters > len(tokens) / 10).tolist()
         for place in dict.fromkeys(held[len(held) * percent // 100] for percent in (20, 50, 80)):
             told = " ".join(str(values[place]) for values in sums.rows[table].keys.values())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
-from recallkit.parallel.ahead import ahead, map_ahead
+from recallkit.parallel.ahead import ahead
 
 
 def test_the_next_item_is_made_while_one_is_used():
@@ -35,26 +34,3 @@ def test_what_the_items_raise_is_raised_after_those_before_it():
     assert [next(items_ahead), next(items_ahead)] == ["a", "b"]
     with pytest.raises(ValueError, match="no third"):
         next(items_ahead)
-
-
-def test_no_more_results_wait_than_there_are_threads():
-    begun, taken = [], 0
-
-    def make(number):
-        begun.append(number)
-        return -number
-
-    for made in map_ahead(make, range(50), 3):
-        assert made == -taken
-        taken += 1
-        time.sleep(0.002)  # a caller that is slower
-        assert max(begun) < taken + 3
-    assert taken == 50
-    assert sorted(begun) == list(range(50))
-
-
-def test_an_error_is_raised_in_its_place():
-    made = map_ahead(lambda number: 6 // number, [3, 2, 0, 1], 2)
-    assert [next(made), next(made)] == [2, 3]
-    with pytest.raises(ZeroDivisionError):
-        next(made)

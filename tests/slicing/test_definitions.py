@@ -38,6 +38,7 @@ ROWS = pa.table(
         "distance": pa.array([1, 200, None, None, 101], pa.int32()),
         "match_length": pa.array([1, 3, 0, 0, 2], pa.int32()),
         "train_count": pa.array([5, 6, 5, 6, 0], pa.int64()),
+        "ar_hit": [True, False, False, False, True],
         "in_training": pa.array([0, 13, None, 50, 0], pa.int8()),
         "context_class": pa.array(["bigram", "bigram", "new", "token", "bigram"]).dictionary_encode(),
         "overwritten": [False, True, False, False, True],
@@ -61,8 +62,8 @@ def test_built_in_slices_are_what_their_sentences_say():
     assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
     assert found("function_word", "content_word", "closing_bracket") == [[1], [0, 3, 4], [2, 3]]
     assert found("x=word_kind = 'plain' OR word_count > 5", "x=word_kind IN ('number') AND NOT closes_bracket") == [[1, 3], [0, 4]]
-    assert found("ar_hit", "first_rare", max_count=6) == [[0, 1, 4], [2, 3]]
-    assert found("ar_hit", "other", max_count=10**40) == [[0, 1, 4], [2, 3]]
+    assert found("first_rare", "first_frequent", max_count=6) == [[2, 3], []]
+    assert found("first_rare", max_count=10**40) == [[2, 3]]
     classes = [np.flatnonzero(mask).tolist() for mask in members(PARTITION, ROWS, 5)]
     assert classes == [[0, 4], [1], [], [3], [2], []]
     every = [*SLICES.values(), *PARTITION]
