@@ -61,7 +61,7 @@ def models(asked: ListModels) -> Outcome[Any]:
 @command("sources", Options, examples=("recallkit sources",))
 def sources(_: Options) -> Outcome[Rows]:
     """List the kinds of text that can be read, a line each."""
-    from recallkit.text.corpus import describe_sources
+    from recallkit.text.sources import describe_sources
 
     return _listed(describe_sources())
 

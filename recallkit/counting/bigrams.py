@@ -22,8 +22,7 @@ import numpy as np
 from recallkit.counting.sorted_runs import HASHES, RunFiles, SavedRun, kind_of
 from recallkit.parallel.ahead import ahead
 from recallkit.storage import artifacts
-from recallkit.text.joining import Boundary, join_documents
-from recallkit.text.records import Position
+from recallkit.text.records import Boundary, Position, join_documents
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:

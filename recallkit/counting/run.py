@@ -18,7 +18,7 @@ from recallkit.counting.table import counts_result, open_counts
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.options import CountingOptions
+from recallkit.options import CountingOptions, TextOptions
 from recallkit.parallel.engines import work
 from recallkit.storage import artifacts
 from recallkit.storage.timings import Timings
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from recallkit.counting.worker import CountingJob, ShardRange
-    from recallkit.options import TextOptions
     from recallkit.storage.journal import Parts, PartsJournal
-    from recallkit.text.joining import Boundary
     from recallkit.text.readers import Shard
+    from recallkit.text.records import Boundary
 
 
 _LEAST_CHUNK = 1 << 24
@@ -89,13 +88,16 @@ def import_counts(
     `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted like
     those of a text: `tokenizer` is theirs, `end_token` ends documents. Raises UserError for everything a user can correct.
     """
-    from recallkit.counting import index_import, indexes
+    from recallkit.counting import indexes
     from recallkit.text.tokenizers import load_tokenizer
 
     if indexes.is_index(file):
         if num_tokens is not None:
             raise UserError("an index holds its number of tokens", where="--training-tokens", remedy="leave it out")
-        return index_import.import_index(file, out, tokenizer=tokenizer, end_token=end_token, boundary=boundary, force=force)
+        if tokenizer is None:
+            raise UserError("the ids of an index need their tokenizer", where=file, remedy="name it with --tokenizer")
+        text = TextOptions([str(file)], tokenizer=tokenizer, end_token=end_token, boundary=boundary)
+        return _import_index(file, out, text, force=force)
     described = load_tokenizer(tokenizer, end_token=end_token).describe() if tokenizer else None
     options = {
         "imported": artifacts.digest_file(file) if file.is_file() else None,
@@ -110,6 +112,30 @@ def import_counts(
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
     return make_table.write_counts(out, counted, {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None})
+
+
+def _import_index(place: Path, out: Path, text: TextOptions, *, force: bool) -> dict[str, Any]:
+    """Counts the ids of the index at `place`."""
+    from recallkit.counting import indexes
+    from recallkit.text.tokenizers import load_tokenizer
+
+    tokenizer = load_tokenizer(text.tokenizer_name, end_token=text.end_token)
+    index = indexes.open_index(place, tokenizer, text.boundary)
+    opened = OpenText(replace(text, limit_tokens=index.num_ids), shards=index.shards)
+    described = {"tokenizer": tokenizer.describe(), "boundary": text.boundary}
+    options = {"imported": index.identity(), "reversed": index.is_reversed, **described, "given_num_tokens": None}
+    result = counts_result(out, options, force=force)
+    if (meta := result.reused()) is not None:
+        return meta
+    with result.parts() as journal:
+        timings = Timings()
+        counted = count_text(opened, journal, CountingOptions(hashes=0), timings)
+        if tokenizer.end_token_id not in counted.tokens:
+            console.note(f"{place}: no {tokenizer.end_token} among its ids, so bigrams cross from each document into the next")
+        facts = {**result.stamp(), **described, "only": None, "index": index.describe()}
+        meta = make_table.write_counts(out, counted, facts, timings)
+        journal.finish()
+    return meta
 
 
 def count_text(
@@ -167,9 +193,7 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
 
 
 def _plan(shards: Sequence[Shard]) -> list[list[int]]:
-    from recallkit.text.corpus import sizes_of
-
-    return [[shard_range.start, shard_range.stop] for shard_range in bigrams.plan_shard_ranges(sizes_of(shards))]
+    return [[shard_range.start, shard_range.stop] for shard_range in bigrams.plan_shard_ranges([shard.size() for shard in shards])]
 
 
 def remove_orphans(parts: Parts, kinds: Sequence[str]) -> None:
@@ -202,9 +226,7 @@ def _count_shard_ranges(
 
 def _bytes_read(job: CountingJob, shard_ranges: Sequence[range]) -> tuple[int, int | None]:
     """Bytes on disk of the ranges that are counted already, and of all; 0 and None where a size is unknown."""
-    from recallkit.text.corpus import sizes_of
-
-    sizes = sizes_of(job.shards)
+    sizes = [shard.size() for shard in job.shards]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
         return 0, None

@@ -10,7 +10,7 @@ from recallkit import config
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
-from recallkit.text.formats import Reading, file_shard
+from recallkit.text.sources import file_shard
 from recallkit.text.tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def build_rows(
         raise UserError("is there already", where=out, remedy="give another name, or --force")
     opened, counted = load_tokenizer(tokenizer), {"documents": 0, "chunks": 0, "rows": 0, "absent": 0}
     with artifacts.replacing(out) as partial, partial.open("wb") as file:
-        shard = file_shard(str(documents), documents, Reading(_DocumentFinder()), None)
+        shard = file_shard(documents, _DocumentFinder())
         for name, text, pairs in read_records(shard, _document):
             counted["documents"] += 1
             found: set[str] = set()

@@ -11,9 +11,9 @@ from recallkit.recall.rows import RecallRow, RowFinder, read_records
 from recallkit.registry import look_up
 from recallkit.storage.artifacts import digest_bytes, digest_json
 from recallkit.text.demo_text import installed_projects
-from recallkit.text.formats import Reading, file_shard
-from recallkit.text.hub import HubShard
-from recallkit.text.readers import COMPRESSION, suffix_of
+from recallkit.text.readers import compressed, suffix_of
+from recallkit.text.rows import HubShard
+from recallkit.text.sources import file_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from recallkit.text.demo_text import InstalledProject
     from recallkit.text.readers import Shard
 
-SUFFIXES = (*COMPRESSION, ".parquet")
+SUFFIXES = (*compressed(".jsonl"), ".parquet")
 _REVISION = "main"
 _KEYS = (
     *("Name", "Version", "Summary", "Author", "Author-email", "Maintainer", "Maintainer-email", "License", "License-Expression"),
@@ -133,9 +133,9 @@ def _read(task: KnownTask, data: Path | None) -> tuple[Sequence[RecallRow | Ques
     finder = RowFinder(task.rows)
     if data is not None:
         found = _find_file(task, data)
-        shard: Shard = file_shard(str(found), found, Reading(finder), None)
+        shard: Shard = file_shard(found, finder)
     elif task.hub_id is not None:
-        shard = HubShard(f"{task.hub_id}@{_REVISION}", task.hub_id, "validation", task.name, finder, _REVISION)
+        shard = HubShard(f"{task.hub_id}@{_REVISION}", task.name, finder, task.hub_id, "validation", _REVISION)
     elif task.name == OWN:
         raise UserError("it needs rows", where=OWN, remedy="give them with --data FILE")
     else:

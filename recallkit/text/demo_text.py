@@ -14,13 +14,13 @@ import sysconfig
 import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import FieldFinder
-from recallkit.text.records import Meter
+from recallkit.text.readers import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -188,37 +188,21 @@ def _described(distribution: Distribution) -> InstalledProject | None:
     return InstalledProject(name, str(fields.get("Version")), "" if text == "UNKNOWN" else text, headers) if name else None
 
 
-@dataclass(frozen=True, slots=True)
-class DemoShard:
+class DemoShard(Shard):
     """The demo text of one split as a shard; records are its documents, counted from 0.
 
     Raises UserError for a split other than SPLITS.
     """
 
-    split: str
-    source: str = "demo"
-    finder: FieldFinder = FieldFinder()
-    meter: ClassVar[Meter] = Meter()
-
-    def __post_init__(self) -> None:
-        _check_split(self.split)
-
-    @property
-    def name(self) -> str:
-        """The preset with its split."""
-        return f"demo:{self.split}"
+    def __init__(self, split: str) -> None:
+        _check_split(split)
+        super().__init__(f"demo:{split}", "demo", FieldFinder())
+        self.split = split
 
     def digest(self) -> str:
         """The digest of names and contents, which differ between installations."""
         digests = (artifacts.digest_bytes(text.id.encode(), text.text().encode()) for text in demo_texts(self.split))
         return artifacts.digest_json(list(digests))
-
-    def size(self) -> None:
-        """None: not known."""
-
-    def pieces(self, most: int) -> Sequence[DemoShard]:
-        """This shard alone, which cannot be divided."""
-        return [self]
 
     def place(self, record: int) -> str:
         """Preset and document, from 0."""

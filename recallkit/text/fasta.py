@@ -26,7 +26,7 @@ _SPACE = b" \t\r\n"
 _LETTERS = bytes(range(ord("A"), ord("Z") + 1)) + b"*-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class FastaShard(FileShard):
     """A file of sequences under lines `>NAME ...`. A record is a stretch of one, with an id as genome browsers write it: chr1:1-1048576.
 

@@ -6,8 +6,6 @@ documents as one read from its start.
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
@@ -118,49 +116,16 @@ def _look_up(fields: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value = fields.get(path[0])
     for name in path[1:]:
         if isinstance(value, str):
-            value = _parsed(value)
+            import orjson
+
+            try:
+                value = orjson.loads(value)
+            except orjson.JSONDecodeError:
+                return None
         if not isinstance(value, dict):
             return None
         value = value.get(name)
     return value
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return parse_json(text)
-    except ValueError:
-        return None
-
-
-def parse_json(text: str | bytes | bytearray | memoryview) -> Any:
-    """The value of JSON (RFC 8259). A number beyond the range of a double, which few records need, becomes the largest that is in it.
-
-    Raises orjson.JSONDecodeError, a ValueError, for anything else.
-    """
-    import orjson
-
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        if "infinity" not in error.msg:
-            raise
-        try:
-            within = json.loads(text if isinstance(text, str) else str(text, "utf-8"), parse_int=_whole_within, parse_float=_within)
-            return orjson.loads(json.dumps(within))  # as strict as for any other record
-        except (ValueError, RecursionError):
-            raise error from None
-
-
-_DIGITS_WITHIN = 300
-"""Digits of an integer that is certainly in the range of a double, which ends at 1.8e308."""
-
-
-def _whole_within(digits: str) -> float:
-    return int(digits) if len(digits) <= _DIGITS_WITHIN else _within(digits)
-
-
-def _within(digits: str) -> float:
-    return max(-sys.float_info.max, min(sys.float_info.max, float(digits)))
 
 
 def _first_label(fields: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> str:

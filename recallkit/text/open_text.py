@@ -102,7 +102,7 @@ class OpenText:
     def _check(self, shards: Iterable[int], digests: Sequence[str]) -> None:
         """Raises UserError if one of these shards has changed since `digests`, of all shards, were taken."""
         for number in shards:
-            if self.corpus.digest(number) != digests[number]:
+            if self.corpus.shards[number].digest() != digests[number]:
                 remedy = "keep other programs from writing to it; start again, with --force if it stays as it is now"
                 raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
 

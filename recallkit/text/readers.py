@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import codecs
 import json
+import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text.fields import FieldFinder, parse_json, too_long
-from recallkit.text.records import Meter
-from recallkit.text.remote import AnyPath, RemotePath, digest_of, open_arrow, size_of
+from recallkit.text.fields import FieldFinder, too_long
+from recallkit.text.places import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     OnBad = Callable[[int, str, str], None]
 
-_ENDINGS = {"": None, ".zst": "zstd", ".gz": "gzip"}
+Answer = TypeVar("Answer")
+
+_COMPRESSION = {".zst": "zstd", ".gz": "gzip"}
 
 
-def compressed(*suffixes: str) -> dict[str, str | None]:
-    """The suffixes, plain and with those of compressed files, and the compression that each implies."""
-    return {f"{suffix}{ending}": kind for suffix in suffixes for ending, kind in _ENDINGS.items()}
+def compressed(*suffixes: str) -> tuple[str, ...]:
+    """The suffixes, plain and with those of compressed files."""
+    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in ("", *_COMPRESSION))
 
-
-COMPRESSION = compressed(".jsonl")
-"""Suffixes of JSON Lines files, and the compression that each implies."""
 
 BLOCK_BYTES = 1 << 19
 """Bytes decompressed at a time: larger blocks do not fit into the cache, smaller ones divide more lines."""
@@ -48,36 +47,35 @@ def suffix_of(name: str, suffixes: Iterable[str]) -> str | None:
     return next((suffix for suffix in suffixes if name.lower().endswith(suffix)), None)
 
 
-class Shard(Protocol):
+@dataclass(eq=False)
+class Shard:
     """One input of a stream; its records are numbered from 0.
 
     `name` is what the user sees (a path, a preset with its split), `source` the source of documents that do not name one,
-    `finder` finds text, source and id in its records, `meter` tells how much of a shard of known size is read.
+    `finder` finds text, source and id in its records.
     """
 
-    @property
-    def name(self) -> str: ...  # noqa: D102 (said above)
-
-    @property
-    def source(self) -> str: ...  # noqa: D102
-
-    @property
-    def finder(self) -> FieldFinder: ...  # noqa: D102
-
-    @property
-    def meter(self) -> Meter: ...  # noqa: D102
+    name: str
+    source: str
+    finder: FieldFinder
+    share: float = field(default=0.0, repr=False, kw_only=True)
+    """How much of it, by bytes, the latest stream in this process has read; 0 while it is not known."""
 
     def digest(self) -> str:
-        """A digest that changes when the content does."""
+        """A digest that changes when the content does. Raises UserError if it cannot be read."""
+        raise NotImplementedError
 
     def size(self) -> int | None:
-        """Bytes on disk; None if unknown."""
+        """Bytes on disk; None if unknown. Raises UserError if it no longer exists."""
+        return None
 
-    def pieces(self, most: int) -> Sequence[Shard]:
+    def pieces(self, most: int) -> Sequence[Self]:
         """At most `most` shards that together contain the same records in order, to be read in parallel; often only itself."""
+        return [self]
 
     def place(self, record: int) -> str:
         """Where a record is, for messages: numbered as an editor or a table viewer does."""
+        return self.name
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Records from number `first` on, each with its number.
@@ -85,30 +83,29 @@ class Shard(Protocol):
         For each item that is not a record, `on_bad(number, problem, remedy)` is called: it raises, or returns to continue.
         Raises UserError for a damaged or empty shard.
         """
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class FileShard:
+@dataclass(eq=False)
+class FileShard(Shard):
     """What all shards that are files have in common."""
 
-    name: str
     path: AnyPath
-    source: str
-    finder: FieldFinder
-    compression: str | None = None
-    meter: Meter = field(default_factory=Meter, compare=False, repr=False, kw_only=True)
 
     def digest(self) -> str:
         """A digest of the file's length and samples of its content; elsewhere, of what the server says of it."""
-        return digest_of(self.path)
+        return self._asked(digest_of)
 
     def size(self) -> int | None:
         """The length of the file; None if a server does not tell."""
-        return size_of(self.path)
+        return self._asked(size_of)
 
-    def pieces(self, most: int) -> Sequence[Self]:
-        """This shard alone, which cannot be divided."""
-        return [self]
+    def _asked(self, question: Callable[[AnyPath], Answer]) -> Answer:
+        try:
+            return question(self.path)
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror or error})"
+            raise UserError(problem, where=self.name, remedy="check that it is still there") from error
 
     def _damaged(self, error: Exception, record: int) -> UserError:
         if _WINDOW in str(error):
@@ -122,10 +119,6 @@ class FileShard:
     def _empty(self) -> UserError:
         return UserError("contains no record", where=self.name, remedy="leave it out, or copy it again")
 
-    def place(self, record: int) -> str:
-        """The file itself: it is one record unless the format says otherwise."""
-        return self.name
-
     def _blocks(self) -> Iterator[bytes]:
         """Decompressed blocks without a byte order mark. Raises OSError for damaged data.
 
@@ -133,16 +126,17 @@ class FileShard:
         """
         import pyarrow as pa
 
-        with open_arrow(self.path) as file, pa.input_stream(file, compression=self.compression) as stream:
+        compression = _COMPRESSION.get(posixpath.splitext(self.path.name)[1].lower())
+        with open_arrow(self.path) as file, pa.input_stream(file, compression=compression) as stream:
             size = size_of(self.path)
             block = stream.read(BLOCK_BYTES).removeprefix(_BYTE_ORDER_MARK)
             while block:
-                self.meter.share = file.tell() / size if size else 0.0
+                self.share = file.tell() / size if size else 0.0
                 yield block
                 block = stream.read(BLOCK_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class JsonLinesShard(FileShard):
     """A file of JSON objects, one a line, plain or compressed. Records are its lines, blank ones counted but skipped.
 
@@ -172,7 +166,7 @@ class JsonLinesShard(FileShard):
                     continue
                 num_blank = 0
                 try:
-                    fields = parse_json(line)
+                    fields = orjson.loads(line)
                 except orjson.JSONDecodeError as error:
                     if bytes(line).isspace():
                         continue
@@ -240,7 +234,7 @@ def _why_not_json(line: bytearray | memoryview, error: Any) -> str:
     return f"not JSON ({error.msg}, column {error.colno})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class JsonShard(JsonLinesShard):
     """A file `.json`: an array of objects, or of texts. One that does not begin with `[` is read as JSON Lines, which it often is."""
 
@@ -275,7 +269,7 @@ def _as_record(number: int, item: str, on_bad: OnBad) -> Iterator[tuple[int, dic
     import orjson
 
     try:
-        value = parse_json(item.encode("utf-8", "surrogateescape"))
+        value = orjson.loads(item.encode("utf-8", "surrogateescape"))
     except orjson.JSONDecodeError as error:
         on_bad(number, f"not JSON ({error.msg})", "fix or remove the record")
         return
@@ -292,32 +286,28 @@ def array_items(blocks: Iterable[bytes]) -> Iterator[str]:
     `config.MAX_RECORD_BYTES` characters.
     """
     text = _ArrayText(blocks)
-    text.expect("[")
-    if text.next_sign() == "]":
-        text.at += 1
-    else:
-        while True:
-            yield text.item()
-            if text.expect(",]") == "]":
-                break
+    text.take("[")
+    sign = text.take("]") if text.next_sign() == "]" else ","
+    while sign == ",":
+        yield text.item()
+        sign = text.take(",]")
     if text.next_sign():
         raise ValueError("text after the end of the array")
 
 
 class _ArrayText:
-    """The unread text of an array, lengthened when it is needed."""
+    """The text of an array that is not used yet, lengthened when it is needed."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks = iter(blocks)
         self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
         self._scan = json.JSONDecoder(strict=False, parse_int=float).raw_decode  # int() refuses thousands of digits
-        self._text = ""
-        self.at = 0
+        self._text, self._at = "", 0
 
     def _lengthen(self) -> bool:
-        """At least doubles the text that is not read yet, so that a long item is not scanned once a block; False at the end."""
-        parts = [self._text[self.at :]]
-        wanted, self.at = len(parts[0]), 0
+        """At least doubles the text, so that a long item is not scanned once a block; False at the end."""
+        parts = [self._text[self._at :]]
+        wanted, self._at = len(parts[0]), 0
         while wanted >= 0 and (block := next(self._blocks, None)) is not None:
             parts.append(self._decode(block))
             wanted -= max(1, len(parts[-1]))
@@ -325,44 +315,40 @@ class _ArrayText:
         return len(parts) > 1
 
     def next_sign(self) -> str:
-        """The next character that is not a space, which stays unread; empty at the end."""
-        while True:
-            found = _NOT_SPACE.search(self._text, self.at)
-            if found:
-                self.at = found.start()
-                return found[0]
-            self.at = len(self._text)
+        """The next character that is not a space; empty at the end."""
+        while not (found := _NOT_SPACE.search(self._text, self._at)):
+            self._at = len(self._text)
             if not self._lengthen():
                 return ""
+        self._at = found.start()
+        return found[0]
 
-    def expect(self, signs: str) -> str:
-        """The next character, read. Raises ValueError if it is none of `signs`."""
+    def take(self, signs: str) -> str:
+        """The next character, which is used now. Raises ValueError if it is none of `signs`."""
         sign = self.next_sign()
         if not sign or sign not in signs:
             raise ValueError(f"{sign or 'the end'} in place of {' or '.join(signs)}")
-        self.at += 1
+        self._at += 1
         return sign
 
     def item(self) -> str:
-        """The next value. A number is whole only if something else follows: `1` may be the beginning of `12`."""
+        """The next value, which is used now. A number is whole only if something else follows: `1` may be the beginning of `12`."""
         self.next_sign()
         while True:
             try:
-                stop = self._scan(self._text, self.at)[1]
-            except (json.JSONDecodeError, RecursionError) as error:
-                stop, why = len(self._text), error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            else:
-                start, why = self.at, "cut off"
+                stop, why = self._scan(self._text, self._at)[1], "cut off"
                 if self._text[stop - 1] in '"}]' or _GOES_ON.match(self._text, stop):
-                    self.at = stop
+                    start, self._at = self._at, stop
                     return self._text[start:stop]
-            if stop - self.at > config.MAX_RECORD_BYTES:
+            except (json.JSONDecodeError, RecursionError) as error:
+                why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+            if len(self._text) - self._at > config.MAX_RECORD_BYTES:
                 raise ValueError(f"{too_long()[0]}, or {why}")
             if not self._lengthen():
                 raise ValueError(why)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class TextShard(FileShard):
     """A text file: one record, the whole file."""
 

@@ -1,14 +1,18 @@
-"""The records that are passed from one stage to the next."""
+"""What is passed from one stage to the next: documents, their ids, and how these are joined to one stream for counts and sequences."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
+
+Boundary = Literal["pack", "document"]
+"""`pack`: one stream, the context extends across documents. `document`: the context is reset at each document."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,16 +65,25 @@ class EncodedDocuments:
 
 
 @dataclass(slots=True)
-class Meter:
-    """The share of a shard, by bytes, that the latest stream in this process has read; 0 while it is not known."""
-
-    share: float = 0.0
-
-
-@dataclass(slots=True)
 class StreamReport:
     """Statistics of a stream: filled while it is read, complete when it ends."""
 
     num_documents: int = 0
     num_skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
+
+
+def join_documents(encoded: EncodedDocuments, end_token_id: int, boundary: Boundary) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of documents with their end tokens, and where each document's part of the stream begins (int64).
+
+    With `pack` the end token follows its document; with `document` it precedes it, as the context of the first token. Example with
+    end token 0: documents [5, 6] and [7] become [5, 6, 0, 7, 0] or [0, 5, 6, 0, 7], both with starts [0, 3].
+    """
+    import numpy as np
+
+    end = np.array([end_token_id], encoded.ids.dtype)
+    pieces = [end[:0]]
+    for start, stop in pairwise(encoded.offsets.tolist()):
+        document = encoded.ids[start:stop]
+        pieces += (end, document) if boundary == "document" else (document, end)
+    return np.concatenate(pieces), encoded.offsets[:-1] + np.arange(len(encoded.offsets) - 1)

@@ -19,8 +19,7 @@ from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, writing_parquet
 from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema
-from recallkit.text.joining import Boundary, join_documents
-from recallkit.text.records import Position
+from recallkit.text.records import Boundary, Position, join_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

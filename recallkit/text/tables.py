@@ -6,13 +6,13 @@ Reading can start at any row: row groups and batches before it are not decoded, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
 from recallkit.text.fields import FieldError, too_long
+from recallkit.text.places import open_arrow
 from recallkit.text.readers import BLOCK_BYTES, FileShard, split_lines
-from recallkit.text.remote import open_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,13 +26,11 @@ _MAX_BATCH_ROWS = 1024
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 """Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
 _VALUE_BYTES = 8
-_REPEATED_BYTES = 64
-_HEADER_BYTES, _DICTIONARY = 32, 2
 _MOST_REPEATED = 1 << 28
-"""Bytes decoded together where each row may contain all that is stored: one value of a dictionary, for example, in all of them."""
+"""Bytes decoded together where one stored value may be repeated in every row."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class TableShard(FileShard):
     """A table: records are its rows, counted from 0. Only columns that may be needed are read."""
 
@@ -71,68 +69,45 @@ class TableShard(FileShard):
         return columns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class ParquetShard(TableShard):
     """A Parquet file."""
 
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         import pyarrow.parquet as pq
 
-        # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
-        with open_arrow(self.path) as opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
-            if file.metadata.num_rows == 0:
+        with open_arrow(self.path) as opened, pq.ParquetFile(opened) as described:
+            metadata, schema = described.metadata, described.schema_arrow
+            if metadata.num_rows == 0:
                 raise self._empty()
-            columns = self._columns(file.schema_arrow.names)
-            start = 0
-            for index in range(file.num_row_groups):
-                group = file.metadata.row_group(index)
-                if start + group.num_rows <= first:
-                    start += group.num_rows
-                    continue
-                num_bytes = _bytes_of(group)
-                if num_bytes > group.num_rows * _MAX_ROW_BYTES:
-                    raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
-                rows = rows_at_once(group.num_rows, num_bytes)
-                if rows * num_bytes > _MOST_REPEATED:
-                    repeated = max(_most_repeated(opened, group.column(place)) for place in range(group.num_columns))
-                    rows = max(1, min(rows, _MOST_REPEATED // max(1, repeated)))
-                for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
-                    self.meter.share = (start + batch.num_rows) / file.metadata.num_rows
-                    yield from slices_of(batch, start, first)
-                    start += batch.num_rows
+            columns = self._columns(schema.names)
+            # A value that many rows share is decoded once for all of them, and only then repeated, in a few rows at a time.
+            texts = [name for name in columns if str(schema.field(name).type).endswith("string") and _is_by_dictionary(metadata, name)]
+            # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
+            options = {"pre_buffer": False, "buffer_size": BLOCK_BYTES, "metadata": metadata, "read_dictionary": texts}
+            with pq.ParquetFile(opened, **options) as file:
+                start = 0
+                for index in range(file.num_row_groups):
+                    group = metadata.row_group(index)
+                    if start + group.num_rows <= first:
+                        start += group.num_rows
+                        continue
+                    num_bytes = _bytes_of(group)
+                    if num_bytes > group.num_rows * _MAX_ROW_BYTES:
+                        raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
+                    rows = rows_at_once(group.num_rows, num_bytes)
+                    for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
+                        self.share = (start + batch.num_rows) / metadata.num_rows
+                        yield from slices_of(batch, start, first)
+                        start += batch.num_rows
 
 
-def _most_repeated(file: Any, column: Any) -> int:
-    """Bytes that every row of a column chunk may repeat: those of its dictionary, or where values refer to others, of all of it."""
-    kinds = set(column.encodings)
-    if not kinds & {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"}:
-        return 0
-    start = column.data_page_offset
-    if column.has_dictionary_page:
-        start = min(start, column.dictionary_page_offset)
-    sizes = _dictionary_sizes(file.read_at(_HEADER_BYTES, start))
-    return max(sizes) if sizes and "DELTA_BYTE_ARRAY" not in kinds else int(column.total_uncompressed_size)
-
-
-def _dictionary_sizes(header: bytes) -> list[int]:
-    """Bytes of a dictionary page, without compression and with it; none if the header of a page is that of another one.
-
-    The header begins with three numbers (Thrift's compact protocol): its kind, 2 for a dictionary, and both sizes. Each is a byte that
-    says "the next field, 32 bits", and twice the number in groups of 7 bits, lowest first: 0x15 0x04, 0x15 0xD0 0x0F is a dictionary
-    of 1,000 bytes.
-    """
-    numbers: list[int] = []
-    at = 0
-    while len(numbers) < 3:
-        if header[at : at + 1] != b"\x15":
-            return []
-        end = next((place for place in range(at + 1, len(header)) if header[place] < 0x80), None)
-        if end is None:
-            return []
-        groups = header[at + 1 : end + 1]
-        numbers.append(sum((group & 0x7F) << (7 * place) for place, group in enumerate(groups)) >> 1)  # the lowest bit is the sign
-        at = end + 1
-    return numbers[1:] if numbers[0] == _DICTIONARY else []
+def _is_by_dictionary(metadata: Any, name: str) -> bool:
+    """Whether values of this column refer to a dictionary. pyarrow reads no prefixes (DELTA_BYTE_ARRAY) as one."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    encodings = {encoding for column in columns if column.path_in_schema == name for encoding in column.encodings}
+    return "RLE_DICTIONARY" in encodings and "DELTA_BYTE_ARRAY" not in encodings
 
 
 def _bytes_of(group: Any) -> int:
@@ -141,7 +116,7 @@ def _bytes_of(group: Any) -> int:
     return max(int(group.total_byte_size), _VALUE_BYTES * int(values))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class ArrowShard(TableShard):
     """An Arrow file, of the stream format (as `datasets` saves it) or the file format (Feather); mapped into memory."""
 
@@ -151,7 +126,7 @@ class ArrowShard(TableShard):
             schema, batches = _open_ipc(file)
             columns = self._columns(schema.names)
             for batch, share in batches:
-                self.meter.share = share
+                self.share = share
                 kept = batch.select(columns)
                 if start + batch.num_rows > first:
                     kept.validate(full=True)  # offsets that lie would be followed out of the file
@@ -178,24 +153,16 @@ def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[tuple[pa.RecordB
 
 def slices_of(batch: pa.RecordBatch, start: int, first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A batch whose first row has the number `start` in slices of a few megabytes, without the rows before number `first`."""
-    repeats = any(sign in str(field.type) for field in batch.schema for sign in ("dictionary<", "run_end_encoded<"))
-    at, size = max(0, first - start), (rows_if_repeated if repeats else rows_at_once)(batch.num_rows, batch.nbytes)
-    for begin in range(at, batch.num_rows, size):
+    size = rows_at_once(batch.num_rows, batch.nbytes)
+    if any(sign in str(field.type) for field in batch.schema for sign in ("dictionary<", "run_end_encoded<")):
+        size = max(1, min(size, _MOST_REPEATED // max(1, batch.nbytes)))  # each row may have the longest value
+    for begin in range(max(0, first - start), batch.num_rows, size):
         yield start + begin, batch.slice(begin, size)
 
 
 def rows_at_once(num_rows: int, num_bytes: int) -> int:
-    """Rows of a row group to decode together: a few megabytes, by the uncompressed size recorded in the footer.
-
-    If rows take almost no space there, one stored value may be repeated in all of them.
-    """
-    usual = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
-    return usual if num_bytes > num_rows * _REPEATED_BYTES else max(1, min(usual, _MOST_REPEATED // max(1, num_bytes)))
-
-
-def rows_if_repeated(num_rows: int, num_bytes: int) -> int:
-    """The same where one stored value may be repeated, however long it is."""
-    return max(1, min(rows_at_once(num_rows, num_bytes), _MOST_REPEATED // max(1, num_bytes)))
+    """Rows to decode together, a few megabytes, of so many rows with so many bytes."""
+    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
@@ -251,11 +218,11 @@ def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
                 yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class CsvShard(FileShard):
-    """A file of comma- or tab-separated values with the names of its columns in the first row. Blank lines are no rows."""
+    """A file of comma-separated values with the names of its columns in the first row. Blank lines are no rows."""
 
-    delimiter: str = ","
+    delimiter: ClassVar[str] = ","
 
     def place(self, record: int) -> str:
         """File and row, from 0, the names not counted."""
@@ -297,6 +264,12 @@ class CsvShard(FileShard):
             if line is None:
                 raise csv.Error(f"a line of more than {config.MAX_RECORD_BYTES:,} bytes")
             yield str(line, "utf-8", "surrogateescape") + "\n"
+
+
+class TsvShard(CsvShard):
+    """The same, separated by tabs."""
+
+    delimiter = "\t"
 
 
 def _is_text(cell: str) -> bool:

@@ -51,7 +51,7 @@ class _Layout(NamedTuple):
     """As Megatron-LM's .idx has it; None if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class TokenFileShard(FileShard):
     """A flat file of ids. A record is a document, its number the place of its first id in the file.
 
@@ -86,23 +86,33 @@ class TokenFileShard(FileShard):
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents whose first id is at `first` or later, without their end tokens; one at the very start of the file ends nothing."""
         whole, end, (number, parts) = self._ids(), self._known().end_token_id, self.piece or (0, 1)
-        start = _document_at(whole, max(first, len(whole) * number // parts), end)
-        ids = whole[: _document_at(whole, len(whole) * (number + 1) // parts, end)]
+        start = self._document_at(whole, max(first, len(whole) * number // parts), end)
+        last = self._document_at(whole, len(whole) * (number + 1) // parts, end)
         is_empty = first == 0 and parts == 1
-        for at in range(start, len(ids), _BLOCK_IDS):
-            block = ids[at : at + _BLOCK_IDS]
-            self.meter.share = (at + len(block)) * parts / len(whole) - number
+        for at in range(start, last, _BLOCK_IDS):
+            block = whole[at : min(at + _BLOCK_IDS, last)]
+            self.share = (at + len(block)) * parts / len(whole) - number
             for stop in (np.flatnonzero(block == end) + at).tolist():
-                yield start, {IDS_FIELD: ids[start:stop]}
+                yield start, {IDS_FIELD: whole[start:stop]}
                 start, is_empty = stop + 1, False
             if at + len(block) - start > LONGEST_DOCUMENT:
                 problem = f"no end token (id {end}) among {LONGEST_DOCUMENT:,} ids"
                 raise UserError(problem, where=self.place(start), remedy="name the one that ends documents with --end-token")
-        if start < len(ids):
+        if start < last:
             self._check_division(start)
-            yield start, {IDS_FIELD: ids[start:]}
+            yield start, {IDS_FIELD: whole[start:last]}
         elif is_empty:
             raise self._empty()
+
+    def _document_at(self, ids: Any, first: int, end: int) -> int:
+        """Where the first document begins that begins at `first` or later."""
+        if first == 0:
+            return int(ids[:1][0] == end)
+        for at in range(first - 1, len(ids), _BLOCK_IDS):
+            ends = np.flatnonzero(ids[at : at + _BLOCK_IDS] == end)
+            if len(ends):
+                return at + int(ends[0]) + 1
+        return len(ids)
 
     def _check_division(self, start: int) -> None:
         """Raises UserError for a file without end tokens whose .idx knows of documents: `start` is where the last one begins."""
@@ -193,20 +203,55 @@ class TokenFileShard(FileShard):
         return _Layout(dtype, start, (size - start) // width)
 
 
-def _document_at(ids: np.ndarray, first: int, end: int) -> int:
-    """Where the first document begins that begins at `first` or later."""
-    if first == 0:
-        return int(ids[0] == end)
-    for at in range(first - 1, len(ids), _BLOCK_IDS):
-        ends = np.flatnonzero(ids[at : at + _BLOCK_IDS] == end)
-        if len(ends):
-            return at + int(ends[0]) + 1
-    return len(ids)
-
-
 def _looks_wider(path: Path) -> bool:
     """Whether the file begins with 32-bit integers below 65,536, but not with zeros alone."""
     with path.open("rb") as file:
         start = file.read(4 * _SAMPLED_IDS)
     words = np.frombuffer(start[: len(start) // 4 * 4], "<u2")
     return len(words) > 2 and bool(words[::2].any()) and not words[1::2].any()
+
+
+@dataclass(eq=False)
+class JoinedFiles(TokenFileShard):
+    """Several files of ids of the type `dtype` that follow one another as one text, which may divide a document between them."""
+
+    files: Sequence[Path] = ()
+    keeps_first: bool = False
+    """Whether an end token at the very start ends an empty document."""
+
+    def digest(self) -> str:
+        """The digest of all files."""
+        return artifacts.digest_json([artifacts.digest_sample(file) for file in self.files])
+
+    def _layout(self) -> _Layout:
+        assert self.dtype is not None
+        sizes = [file.stat().st_size for file in self.files]
+        return self._checked(np.dtype(self.dtype).newbyteorder("<").str, 0, sum(sizes))
+
+    def _ids(self) -> Any:
+        if not self.size():
+            raise self._empty()
+        return _Joined([np.memmap(file, self._layout().dtype, "r") for file in self.files if file.stat().st_size])
+
+    def _document_at(self, ids: Any, first: int, end: int) -> int:
+        return 0 if first == 0 and self.keeps_first else super()._document_at(ids, first, end)
+
+
+class _Joined:
+    """Arrays that follow one another, of which slices are taken."""
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, wanted: slice) -> np.ndarray:
+        start, stop, _ = wanted.indices(len(self))
+        found = [
+            part[max(0, start - begin) : max(0, stop - begin)]
+            for part, begin in zip(self._parts, self._starts[:-1], strict=True)
+            if start < begin + len(part) and begin < stop
+        ]
+        return found[0] if len(found) == 1 else np.concatenate(found) if found else self._parts[0][:0]

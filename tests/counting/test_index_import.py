@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from recallkit import counting
-from recallkit.counting import indexes
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.text.records import Position
+from recallkit.text import token_files, tokenizers
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.indexes_made import build_infini_gram, build_tokengrams, write_infini_gram, write_tokengrams
@@ -75,7 +78,7 @@ def test_text_without_end_tokens_is_counted_as_it_stands(tmp_path, tokenizer, ca
     ids = [i for document in documents(tokenizer) for i in document]
     meta = imported(write_tokengrams(tmp_path / "a.bin", ids), tmp_path, tokenizer)
     table = open_counts(tmp_path / "imported.duckdb")
-    assert (meta["num_tokens"], meta["num_documents"], int(table.counts.sum())) == (len(ids), 0, len(ids) - 1)
+    assert (meta["num_tokens"], meta["num_documents"], int(table.counts.sum())) == (len(ids), 1, len(ids) - 1)
     assert table.token_counts.sum() == len(ids)
     assert "cross from each document into the next" in capsys.readouterr().err
 
@@ -112,35 +115,70 @@ def test_the_end_token_can_be_named(tmp_path, tokenizer):
 
 def test_an_interrupted_import_goes_on(tmp_path, tokenizer, monkeypatch):
     from recallkit.counting import bigrams
+    from recallkit.storage.journal import Journal
 
-    monkeypatch.setattr(indexes, "BLOCK_IDS", 100)
+    monkeypatch.setattr(tokenizers, "_BATCH_DOCUMENTS", 3)
     monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
     place = write_infini_gram(tmp_path / "index", [documents(tokenizer)[::2], documents(tokenizer)[1::2]])
-    read, calls = indexes._read_ids, iter(range(10**6))
+    commit, committed = Journal.commit, []
 
-    def until(*arguments):
-        if next(calls) > 52:  # samples come first: of each document of the first shard, forwards and in reverse
+    def until(self, *arguments, **named):
+        commit(self, *arguments, **named)
+        committed.append(1)
+        if len(committed) == 4:
             raise KeyboardInterrupt
-        return read(*arguments)
 
-    monkeypatch.setattr(indexes, "_read_ids", until)
+    monkeypatch.setattr(Journal, "commit", until)
     with pytest.raises(KeyboardInterrupt):
         imported(place, tmp_path, tokenizer)
-    monkeypatch.setattr(indexes, "_read_ids", read)
+    monkeypatch.setattr(Journal, "commit", commit)
     [state] = (tmp_path / ".imported.duckdb.partial").glob(".part-*.partial/state.json")
     assert json.loads(state.read_text())["num_parts"] > 3
     check_same(counted(tmp_path, tokenizer, "pack"), imported(place, tmp_path, tokenizer))
+
+
+BROKEN = {
+    "no offsets": (".", lambda f: (f / "offset.0").unlink(), r"offset\.0.*missing"),
+    "no table of one": (".", lambda f: (f / "table.1").unlink(), r"table\.1.*missing"),
+    "a shard missing": (".", lambda f: (f / "tokenized.0").unlink(), r"tokenized\.0 is not there"),
+    "a strange file": (".", lambda f: (f / "tokenized.x").touch(), r"tokenized\.2 is not there"),
+    "ids cut": (".", lambda f: cut(f / "tokenized.0", 2), "do not match each other"),
+    "table cut": (".", lambda f: cut(f / "table.0", 1), "do not match each other"),
+    "offsets empty": (".", lambda f: (f / "offset.0").write_bytes(b""), "do not match each other"),
+    "places beyond the end": (".", lambda f: np.array([0, 800], "<u8").tofile(f / "offset.0"), "do not match each other"),
+    "places not of separators": (".", lambda f: np.array([0, 2], "<u8").tofile(f / "offset.0"), "do not match each other"),
+    "no ids": ("a.bin", lambda f: (f / "a.bin").unlink(), r"a\.bin.*missing"),
+    "tokengrams' ids cut": ("a.bin", lambda f: cut(f / "a.bin", 2), r"a\.bin: 8 bytes do not match the 5 entries"),
+    "places cut in a place": ("a.bin", lambda f: cut(f / "a.idx", 3), r"a\.idx: 37 bytes are no whole"),
+    "empty": ("a.bin", lambda f: [(f / f"a{suffix}").write_bytes(b"") for suffix in (".bin", ".idx")], "0 bytes do not match"),
+    "of Megatron": ("a.bin", lambda f: (f / "a.idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(31)), "Megatron"),
+    "an id too large": ("a.bin", lambda f: write_tokengrams(f / "a.bin", [1, 2, 4097]), r"4,097, none of the 4,096"),
+}
+
+
+def cut(file: Path, by: int) -> None:
+    file.write_bytes(file.read_bytes()[:-by])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_index_is_one_line(tmp_path, tokenizer, name):
+    place, damage, said = BROKEN[name]
+    write_infini_gram(tmp_path, [[[1, 2], [3]], [[7]]])
+    write_tokengrams(tmp_path / "a.bin", [1, 2, 0, 3, 0])
+    damage(tmp_path)
+    with pytest.raises(UserError, match=said):
+        imported(tmp_path / place, tmp_path, tokenizer)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
         ("index", {"tokenizer": None}, "index: .*need their tokenizer.*--tokenizer"),
-        ("index", {"tokenizer": "bytes"}, r"tokenized\.0: id .*256 entries.*--tokenizer"),
+        ("index", {"tokenizer": "bytes"}, r"tokenized\.0, document .* none of the 256 of bytes.*--tokenizer"),
         ("index", {"num_tokens": 5}, "--training-tokens: .*holds its number"),
         ("nothing.bin", {}, r"nothing\.bin: .*missing"),
         ("folder", {}, "folder: .*without an index"),
-        ("empty", {}, "empty: .*without text"),
+        ("empty", {}, "contains no record"),
     ],
 )
 def test_mistakes_are_told_and_leave_nothing(tmp_path, tokenizer, name, options, said):
@@ -159,19 +197,41 @@ def test_a_mistake_is_one_line(tmp_path, run):
     assert done.stderr == f"recallkit: {tmp_path / 'index'}: the ids of an index need their tokenizer; name it with --tokenizer\n"
 
 
-def test_little_of_a_large_index_is_held_in_memory(tmp_path):
-    """What reading takes at its peak does not grow with the files: two blocks of ids, or eight."""
-    peaks = []
-    for num_ids in (1 << 23, 1 << 25):
-        np.tile(np.arange(1 << 12, dtype="<u2"), num_ids >> 12).tofile(tmp_path / "a.bin")
-        with (tmp_path / "a.idx").open("wb") as handle:
-            handle.truncate(8 * num_ids)
-        stream = indexes.open_index(tmp_path / "a.bin", 4096).stream("document", 0)
-        tracemalloc.start()
-        assert sum(len(encoded.sources) for encoded in stream.batches(Position())) == num_ids >> 12
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.1 * peaks[0] < 20 * 2 * indexes.BLOCK_IDS
+def test_files_of_different_widths_and_ids_too_narrow_are_refused(tmp_path, tokenizer, test_data):
+    write_tokengrams(tmp_path / "a.bin", [1, 2], 2)
+    write_tokengrams(tmp_path / "b.bin", [1, 2], 4)
+    with pytest.raises(UserError, match="2 bytes in one file and of 4"):
+        imported(tmp_path, tmp_path, tokenizer)
+    with pytest.raises(UserError, match=r"ids of 8 bits.*4,096 entries"):
+        imported(write_infini_gram(tmp_path / "index", [[[1, 2]]], 1), tmp_path, tokenizer)
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=5),
+    last_has_end=st.booleans(),
+    files=st.integers(1, 3),
+    block=st.integers(1, 5),
+)
+def test_tokengrams_gives_the_ids_as_they_are_or_their_documents(tmp_path_factory, tokenizer, boundary, texts, last_has_end, files, block):
+    """Wherever blocks are cut, and files follow one another."""
+    folder, ids = tmp_path_factory.mktemp("tokengrams"), [i for text in texts for i in (*text, 0)]
+    ids = ids if last_has_end else ids[:-1]
+    if len(ids) < files + 1:
+        return
+    for number, part in enumerate(np.array_split(np.array(ids), files)):
+        write_tokengrams(folder / f"part-{number}.bin", part.tolist())
+    with mock.patch.object(token_files, "_BLOCK_IDS", block):
+        meta = imported(folder, folder, tokenizer, boundary)
+    table = open_counts(folder / "imported.duckdb")
+    if boundary == "pack":
+        assert meta["num_tokens"] == len(ids)
+        expected = Counter(pairwise(ids))
+    else:
+        inner = texts[1:] if ids[0] == 0 else texts if last_has_end or texts[-1] else texts[:-1]
+        expected = Counter(pair for text in inner for pair in pairwise([0, *text]))
+    assert dict(zip(table.keys.tolist(), table.counts.tolist(), strict=True)) == {(a << 32) + b: n for (a, b), n in expected.items()}
 
 
 # ------------------------------------------------------------------------------------- with the packages themselves

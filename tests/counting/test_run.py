@@ -29,8 +29,8 @@ from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.timings import Timings
 from recallkit.text import tokenizers
 from recallkit.text.fields import FieldFinder
-from recallkit.text.hub import HubShard
 from recallkit.text.open_text import OpenText
+from recallkit.text.rows import HubShard
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -308,7 +308,7 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
     for number in range(3):
         write_jsonl(repo / f"train-{number}-of-3.jsonl", made_up_texts(20, 60, seed=number))
     local = counting.count(TextOptions([str(repo)], "train"), tmp_path / "local.duckdb")
-    opened = OpenText(TextOptions(["demo"], "train"), shards=[HubShard("pile:train", str(repo), "train", "pile", FieldFinder())])
+    opened = OpenText(TextOptions(["demo"], "train"), shards=[HubShard("pile:train", "pile", FieldFinder(), str(repo), "train")])
     with PartsJournal(tmp_path / "hub.duckdb", {}) as journal:
         counted = counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
         assert len(journal.parts.done()) == 3

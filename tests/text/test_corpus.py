@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.text import readers, tables
-from recallkit.text.corpus import CorpusOptions, describe_sources, open_corpus
+from recallkit.text.corpus import CorpusOptions, open_corpus
 from recallkit.text.records import Position
+from recallkit.text.sources import describe_sources
 
 STRICT = CorpusOptions()
 SKIPPING = CorpusOptions(skip_bad=True)

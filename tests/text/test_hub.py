@@ -12,12 +12,12 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.text.corpus import Corpus, open_corpus
 from recallkit.text.fields import FieldFinder
-from recallkit.text.hub import HubShard
 from recallkit.text.records import Position, Vocabulary
+from recallkit.text.rows import HubShard
 
 
 def hub_shard(repo: Path | str, split: str, **options: str) -> HubShard:
-    return HubShard(f"pile:{split}", str(repo), split, "pile", FieldFinder(**options))
+    return HubShard(f"pile:{split}", "pile", FieldFinder(**options), str(repo), split)
 
 
 @pytest.fixture
@@ -113,5 +113,5 @@ def test_ids_with_a_configuration() -> None:
 
 def test_a_digest_names_id_split_and_revision() -> None:
     shards = [hub_shard("a/b", "train"), hub_shard("a/b", "test"), hub_shard("a/c", "train")]
-    pinned = HubShard("pile:train", "a/b", "train", "pile", FieldFinder(), "refs/convert/parquet")
+    pinned = HubShard("pile:train", "pile", FieldFinder(), "a/b", "train", "refs/convert/parquet")
     assert len({shard.digest() for shard in [*shards, pinned]}) == 4

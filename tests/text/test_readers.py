@@ -131,19 +131,6 @@ def test_a_compressed_text_over_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
     assert read(tmp_path / "a.txt.gz", options=SKIPPING) == []
 
 
-@pytest.mark.parametrize("number", ["1" * 25, "-" + "9" * 400, "9" * 5000, "1e400", "-1.5e999"])
-@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
-def test_a_number_of_any_size_in_another_field_is_no_mistake(tmp_path: Path, number: str, suffix: str) -> None:
-    meta = json.dumps(f'{{"pile_set_name": "P", "n": {number}}}')
-    record = f'{{"text": "é", "n": [{{"m": {number}}}], "id": 18446744073709551615, "meta": {meta}}}'
-    path = tmp_path / f"a{suffix}"
-    path.write_text(f"[{record}, {record}]" if suffix == ".json" else f"{record}\n{record}\n", encoding="utf-8")
-    assert [(d.text, d.id, d.source) for d in open_corpus([str(path)]).documents()] == [("é", "18446744073709551615", "P")] * 2
-    for wrong in ('"\\ud800"', "NaN", "Infinity", "01"):  # as for any other record
-        path.write_text(f'[{{"text": "a", "n": {number}, "m": {wrong}}}]\n'[(suffix == ".jsonl") : (-2 if suffix == ".jsonl" else None)])
-        assert "not JSON" in fails(path)[1]
-
-
 def test_a_longer_window_of_zstd_is_named_with_its_remedy(tmp_path: Path) -> None:
     content = lines({"text": "one"}, {"text": "two"})
     for bits in (27, 28, 31):

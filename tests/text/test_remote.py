@@ -20,10 +20,10 @@ from recallkit import counting, slicing
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from recallkit.storage.artifacts import digest_sample
-from recallkit.text import remote
+from recallkit.text import places
 from recallkit.text.corpus import Corpus, open_corpus
+from recallkit.text.places import RemotePath
 from recallkit.text.records import Position
-from recallkit.text.remote import RemotePath
 from tests.conftest import made_up_texts, write_jsonl
 
 
@@ -250,5 +250,5 @@ def test_names() -> None:
     assert RemotePath("zip://in/a.jsonl::s3://bucket/all.zip").name == "a.jsonl"
     assert (RemotePath("s3://bucket/") / "a").url == "s3://bucket/a"
     assert not RemotePath("https://host/a.jsonl?x=1").is_pattern
-    assert remote.is_url("s3://bucket")
-    assert not remote.is_url("C:/x")
+    assert places.is_url("s3://bucket")
+    assert not places.is_url("C:/x")

@@ -77,7 +77,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
     state.write_text(json.dumps(whole))
     gone = tmp_path / "data" / whole["_data_files"][1]["filename"]
     gone.unlink()
-    with pytest.raises(UserError, match=r"00001-of-00003\.arrow: no such file; save the data set again"):
+    with pytest.raises(UserError, match=r"00001-of-00003\.arrow: no such file"):
         texts(tmp_path / "data")
 
 

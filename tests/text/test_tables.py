@@ -157,21 +157,18 @@ LONG = "ab " * 300_000
 """0.9 MB: 300 rows of it are 270 MB."""
 
 
-def write_repeated(path: Path, kind: str) -> None:
+def write_repeated(path: Path) -> None:
     """A file of a few kilobytes with 300 rows of 0.9 MB."""
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), pa.array([LONG]))
     if path.suffix == ".arrow":
         write_arrow(path, pa.table({"text": repeated}), rows=300)
-    elif kind == "dictionary":
-        pq.write_table(pa.table({"text": repeated}), path, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False)
     else:
-        whole = pa.table({"text": repeated.cast(pa.string())})
-        pq.write_table(whole, path, compression="zstd", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
+        pq.write_table(pa.table({"text": repeated}), path, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a.parquet", "dictionary"), ("a.parquet", "prefixes"), ("a.arrow", "dictionary")])
-def test_a_long_text_in_many_rows_is_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
-    write_repeated(tmp_path / name, kind)
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_a_long_text_in_many_rows_is_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    write_repeated(tmp_path / name)
     assert (tmp_path / name).stat().st_size < 4_000_000
     monkeypatch.setattr(tables, "_MOST_REPEATED", 3_000_000)
     pa.default_memory_pool().release_unused()
@@ -193,14 +190,3 @@ def test_a_list_of_many_equal_numbers_is_refused_before_it_is_decoded(tmp_path: 
     pq.write_table(table, tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
     assert "row 0: rows longer than any document" in fails(tmp_path / "a.parquet")[1]
-
-
-@pytest.mark.parametrize("page", ["1.0", "2.0"])
-def test_only_what_a_dictionary_repeats_makes_batches_small(tmp_path: Path, page: str) -> None:
-    """The size of a dictionary is in its page's header, which pyarrow does not tell: here of 1,000 texts of 8 bytes and their lengths."""
-    texts = [f"text {i % 1000:03}" for i in range(5000)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", compression="zstd", data_page_version=page)
-    pq.write_table(pa.table({"text": texts}), tmp_path / "b.parquet", compression="zstd", use_dictionary=False)
-    for name, most in (("a.parquet", 12_000), ("b.parquet", 0)):
-        with pa.OSFile(str(tmp_path / name)) as file, pq.ParquetFile(file) as opened:
-            assert tables._most_repeated(file, opened.metadata.row_group(0).column(0)) == most

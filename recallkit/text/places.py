@@ -1,11 +1,12 @@
-"""Files elsewhere, read by fsspec: `s3://`, `gs://`, `hf://`, `https://` ...; what a reader needs of a path, here or there.
+"""Files here, and files elsewhere by fsspec (`s3://`, `gs://`, `hf://`, `https://` ...): what a reader needs of a path.
 
 A protocol other than HTTP and the hub's needs its package (s3fs, gcsfs ...), which the user installs; keys, proxies and addresses are those
-that this package finds in the environment. Nothing is kept on disk.
+that this package finds in the environment, and it tries again by its own rules. Nothing is kept on disk.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,6 @@ Answer = TypeVar("Answer")
 _CHECKSUMS = ("ETag", "etag", "blob_id", "md5Hash", "md5", "checksum", "Content-MD5", "Digest")
 """What file systems call a file's checksum, or the tag that changes with its content."""
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "sftp": "paramiko"}
-_MAGIC = "*["
 _CHAIN = "::"
 
 
@@ -55,9 +55,14 @@ class RemotePath:
         return posixpath.basename(self.url.split(_CHAIN)[0].partition("?")[0].rstrip("/"))
 
     @property
+    def parent(self) -> RemotePath:
+        """The folder that it is in."""
+        return RemotePath(self.url.rpartition("/")[0])
+
+    @property
     def is_pattern(self) -> bool:
         """Whether it is to be expanded. `?` belongs to a query."""
-        return _CHAIN not in self.url and any(sign in self.url for sign in _MAGIC)
+        return _CHAIN not in self.url and any(sign in self.url for sign in "*[")
 
     def info(self) -> dict[str, Any]:
         """What the file system knows of the file now: its size, and often a checksum."""
@@ -68,10 +73,6 @@ class RemotePath:
             return found
 
         return self._asked(ask)
-
-    def size(self) -> int | None:
-        """Bytes; None if the server does not tell."""
-        return self.info().get("size")
 
     def digest(self) -> str:
         """A digest of the size and the server's checksum or tag; without one that of samples, as of a local file."""
@@ -108,48 +109,42 @@ class RemotePath:
 
         protocol = self.url.partition("://")[0]
         try:
-            files, path = fsspec.core.url_to_fs(self.url)
-            return question(files, path)
+            return _os_errors(lambda: question(*fsspec.core.url_to_fs(self.url)))
         except ImportError as error:
             problem = f"{protocol}:// needs a package that is not installed ({error})"
             raise UserError(problem, where=self.url, remedy=f"pip install {_PACKAGES.get(protocol, 'that package')}") from error
-        except (OSError, UserError):
-            raise
-        except ValueError as error:
+        except OSError as error:
             if "rotocol not known" not in str(error):
-                raise OSError(_reason(error)) from error
+                raise
             remedy = "give a protocol that fsspec knows, such as s3://, gs://, hf:// or https://"
             raise UserError("an unknown protocol", where=self.url, remedy=remedy) from error
-        except Exception as error:
-            if lacks_resources(error):
-                raise
-            raise OSError(_reason(error)) from error
 
 
-def _reason(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+def _os_errors(call: Callable[[], Answer]) -> Answer:
+    """The value of a call into a file system, whose own errors become OSErrors: what readers expect of a file that cannot be read."""
+    try:
+        return call()
+    except (OSError, ImportError, UserError):
+        raise
+    except Exception as error:
+        if lacks_resources(error):
+            raise
+        raise OSError(next(iter(str(error).splitlines()), "") or type(error).__name__) from error
 
 
 class _File:
-    """A remote file whose package's own errors are OSErrors: what readers expect of a file that cannot be read further."""
+    """An opened remote file; an archive that it is in is closed with the last reference to `files`."""
 
     def __init__(self, file: Any, files: Any) -> None:
         self._file = file
-        self._files = files  # an archive is closed with the last reference to it
+        self._files = files
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes."""
-        try:
-            return bytes(self._file.read(size))
-        except OSError:
-            raise
-        except Exception as error:
-            if lacks_resources(error):
-                raise
-            raise OSError(_reason(error)) from error
+        return _os_errors(lambda: bytes(self._file.read(size)))
 
 
 AnyPath = Path | RemotePath
@@ -166,10 +161,21 @@ def open_arrow(path: AnyPath, *, mapped: bool = False) -> pa.NativeFile:
 
 
 def size_of(path: AnyPath) -> int | None:
-    """Bytes of the file; None if unknown. Raises OSError if it is not there."""
-    return path.size() if isinstance(path, RemotePath) else path.stat().st_size
+    """Bytes of the file; None if a server does not tell. Raises OSError if it is not there."""
+    return path.info().get("size") if isinstance(path, RemotePath) else path.stat().st_size
 
 
 def digest_of(path: AnyPath) -> str:
     """A digest that changes when the content does: of length and samples, or of what the server says. Raises OSError."""
     return path.digest() if isinstance(path, RemotePath) else artifacts.digest_sample(path)
+
+
+def files_below(path: AnyPath) -> list[str]:
+    """The paths of the files in a folder and its subfolders, relative to it, in no order; hidden folders of this machine are left out."""
+    if isinstance(path, RemotePath):
+        return path.below()
+    found = []
+    for folder, subfolders, files in os.walk(path):
+        subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
+        found += [Path(folder, file).relative_to(path).as_posix() for file in files]
+    return found

@@ -1,0 +1,274 @@
+"""What a source can be (presets, hub ids, files, folders, globs, URLs), and its shards, in an order that follows from names alone."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from recallkit.errors import UserError
+from recallkit.registry import may_be_hub_id
+from recallkit.text.demo_text import DemoShard
+from recallkit.text.fasta import FastaShard
+from recallkit.text.fields import FieldFinder
+from recallkit.text.places import RemotePath, files_below, is_url
+from recallkit.text.readers import FileShard, JsonLinesShard, JsonShard, TextShard, compressed, suffix_of
+from recallkit.text.rows import HubShard
+from recallkit.text.tables import ArrowShard, CsvShard, ParquetShard, TsvShard
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recallkit.text.places import AnyPath
+    from recallkit.text.readers import Shard
+    from recallkit.text.records import Vocabulary
+
+
+class Preset(NamedTuple):
+    """A dataset on the hub under a short name."""
+
+    repo: str
+    revision: str | None
+    splits: tuple[str, ...]
+    description: str
+
+
+_ONE, _ALL = ("train",), ("train", "validation", "test")
+# `datasets` no longer runs scripts: for datasets that have one, the hub's own conversion to Parquet is read.
+PRESETS = {
+    "pile": Preset("monology/pile-uncopyrighted", None, _ALL, "the Pile less its copyrighted sets (EleutherAI/pile is gone)"),
+    "redpajama": Preset("togethercomputer/RedPajama-Data-1T-Sample", "refs/convert/parquet", _ONE, "the RedPajama 1T sample of 1B tokens"),
+    "slimpajama": Preset("cerebras/SlimPajama-627B", None, _ALL, "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens"),
+}
+
+_OF_LINES = dict.fromkeys(compressed(".jsonl"), JsonLinesShard)
+_OF_TEXT = dict.fromkeys(compressed(".txt"), TextShard)
+_OF_DNA = dict.fromkeys(compressed(".fa", ".fasta", ".fna"), FastaShard)
+_COMMON = {**_OF_LINES, ".parquet": ParquetShard, ".arrow": ArrowShard, **_OF_TEXT}
+_RARER = {
+    **dict.fromkeys(compressed(".json"), JsonShard),
+    **dict.fromkeys(compressed(".csv"), CsvShard),
+    **dict.fromkeys(compressed(".tsv"), TsvShard),
+}
+_READERS: dict[str, type[FileShard]] = {**_COMMON, **_RARER, **_OF_DNA}
+"""Suffix -> what reads such files; those of ids are read by `token_files`, which needs numpy."""
+_IDS = (".npy", ".bin")
+SUFFIXES = (*_READERS, *_IDS)
+KINDS_OF_FILES = ".jsonl, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
+"""The suffixes in words."""
+
+_TYPED = re.compile(r"(.*\.bin):(u?int(?:8|16|32|64))", re.DOTALL | re.IGNORECASE)
+"""`train.bin:uint32`: a file of ids and their type."""
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_OLD_HUB_ID = re.compile(r"[\w-][\w.-]*")
+_WORDS_OF_A_NAME = 6
+"""What has more words is hardly a file."""
+
+
+class Reading(NamedTuple):
+    """How files are read: fields of records; for token ids their vocabulary, if it is known, and the type of those in a `.bin` file."""
+
+    finder: FieldFinder
+    vocabulary: Vocabulary | None = None
+    dtype: str | None = None
+
+
+def describe_sources() -> list[tuple[str, str]]:
+    """What a source can be: name and one line each."""
+    return [
+        (
+            "demo",
+            "text of this Python installation: library, language reference, READMEs (demo:train, demo:validation, its demo:sample)",
+        ),
+        *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
+        ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
+        ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
+        ("FILE.bin:TYPE", "flat token ids of a type such as uint32, where it is not found; ids need --tokenizer"),
+        ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
+        ("PROTOCOL://...", "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"),
+    ]
+
+
+def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
+    """The shards of one argument: see `open_corpus`. Raises UserError for a source that is missing, empty or of an unknown suffix."""
+    if not argument:
+        raise UserError("an empty source name", remedy="is a shell variable unset?")
+    if typed := _TYPED.fullmatch(argument):
+        argument, how = typed[1], how._replace(dtype=typed[2].lower())
+    if is_url(argument):
+        return _elsewhere(argument, how, default_split)
+    name, _, rest = argument.partition(":")
+    split = rest or default_split
+    if name == "demo":
+        return [DemoShard(split)]
+    if name in PRESETS:
+        return [_preset_shard(name, split, how)]
+    path = _expanded(argument)
+    if os.path.lexists(path):
+        return _unique(_found_in(argument, path, how, default_split))
+    if glob.has_magic(argument):
+        # Sorted by name, as if the shell had expanded it.
+        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        return _unique([shard for match in _some(matches, argument) for shard in _found_in(match, Path(match), how, is_one_of_many=True)])
+    if rest and (_expanded(name) / _SPLITS).is_file():
+        return _unique(_found_in(name, _expanded(name), how, rest))
+    if (shard := _hub_shard(name, rest, default_split, how)) is not None:
+        return [shard]
+    near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
+    remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
+    if len(argument.split()) > _WORDS_OF_A_NAME:
+        remedy = "in Python, texts themselves are given as texts="
+    raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
+
+
+def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
+    """The files at a URL: those that a pattern matches, a file, if it has a file's suffix, or those in a folder."""
+    path = RemotePath(argument)
+    name, _, split = argument.rpartition(":")
+    try:
+        if path.is_pattern:
+            return _unique([_file_shard(match.url, match, how, match.parent.name) for match in _some(path.matches(), argument)])
+        if suffix_of(path.name, SUFFIXES) is not None:
+            path.info()
+            return [_file_shard(argument, path, how)]
+        if is_url(name) and "/" not in split and _SPLITS in files_below(RemotePath(name)):
+            return _unique(_found_in(name, RemotePath(name), how, split))
+        return _unique(_found_in(argument, path, how, default_split))
+    except OSError as error:
+        why = "no such file, or no answer" if isinstance(error, FileNotFoundError) else error
+        raise UserError(f"cannot be read ({why})", where=argument, remedy="check the address, the network and your rights") from error
+
+
+def _some(matches: list[Any], pattern: str) -> list[Any]:
+    """What a pattern matches. Raises UserError if it is nothing."""
+    if not matches:
+        raise UserError("matches no file", where=pattern, remedy="check the pattern, and quote it to keep the shell from it")
+    return matches
+
+
+def _expanded(argument: str) -> Path:
+    """The path with a leading ~ expanded, if there is such a user."""
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        return Path(argument)
+
+
+def _preset_shard(name: str, split: str, how: Reading) -> Shard:
+    preset = PRESETS[name]
+    if split not in preset.splits:
+        remedy = f"choose {' or '.join(f'{name}:{known}' for known in preset.splits)}"
+        raise UserError(f"no such split: {split}", where=name, remedy=remedy)
+    return HubShard(f"{name}:{split}", name, how.finder, preset.repo, split, preset.revision)
+
+
+def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard | None:
+    """The dataset on the hub, if `name` can be one; `rest` is `SPLIT` or `CONFIG:SPLIT`. Ids without an owner need the latter."""
+    first, colon, second = rest.partition(":")
+    config, split = (first or None, second or default_split) if colon else (None, first or default_split)
+    is_id = _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name)
+    if not is_id and not (config and _OLD_HUB_ID.fullmatch(name)):
+        return None
+    shown = f"{name}:{split}" if config is None else f"{name}:{config}:{split}"
+    return HubShard(shown, name.rpartition("/")[2], how.finder, name, split, config=config)
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+def _unique(found: Sequence[FileShard]) -> list[Shard]:
+    """The shards of one argument, each file once, even if links or a glob name it again."""
+    shards: dict[str, Shard] = {}
+    for shard in found:
+        shards.setdefault(os.path.realpath(shard.path) if isinstance(shard.path, Path) else shard.path.url, shard)
+    return list(shards.values())
+
+
+def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_one_of_many: bool = False) -> list[FileShard]:
+    """A file; the files of a folder that `datasets` saved; or those of text in a folder and its subfolders, by relative path."""
+    if isinstance(path, Path) and not path.is_dir():
+        return [_file_shard(name, path, how, path.absolute().parent.name if is_one_of_many else None)]
+    names = files_below(path)
+    if (saved := _saved_files(name, path, names, split)) is not None:
+        return [_file_shard(str(file), file, how) for file in saved]
+    texts = _texts_among(names)
+    if not texts and not is_one_of_many:
+        remedy = f"name the folder that contains the shards: {KINDS_OF_FILES}"
+        raise UserError("no file of text in this folder", where=name, remedy=remedy)
+    found = [(f"{name.rstrip('/')}/{text}", path / text) for text in texts]
+    return [_file_shard(each, file, how, (file.absolute() if isinstance(file, Path) else file).parent.name) for each, file in found]
+
+
+def _texts_among(names: list[str]) -> list[str]:
+    """Those of the files in a folder that are its text: FASTA files alone, or else `.jsonl`, `.parquet`, `.arrow` and `.txt` alone.
+
+    `.json` and `.csv` files beside them mostly describe them. Where there is no text at all, files of ids. Hidden files are left out.
+    """
+    seen = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+    found = (sorted(name for name in seen if suffix_of(name, suffixes)) for suffixes in (_OF_DNA, _COMMON, _RARER, _IDS))
+    return next(filter(None, found), [])
+
+
+def file_shard(path: Path, finder: FieldFinder) -> FileShard:
+    """The shard in a file of this machine, by its suffix. Raises UserError for an unknown one."""
+    return _file_shard(str(path), path, Reading(finder))
+
+
+def _file_shard(name: str, path: AnyPath, how: Reading, folder: str | None = None) -> FileShard:
+    """The shard in a file: `name` is shown, `folder` is the source of a text file that is one of many."""
+    if not str(path).isprintable():  # nor are the surrogates in names that are not UTF-8
+        raise UserError("a name with characters that are not text", where=name, remedy="rename it")
+    if isinstance(path, Path) and not path.exists():
+        raise UserError("no such file", where=name, remedy="it is a broken link, or was moved: fix or remove it, or copy it again")
+    suffix = suffix_of(path.name, SUFFIXES)
+    if suffix is None or (isinstance(path, Path) and not path.is_file()):
+        raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
+    source = path.name[: -len(suffix)]
+    if suffix in _IDS:
+        from recallkit.text.token_files import TokenFileShard
+
+        return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
+    if how.dtype is not None:
+        raise UserError("no file of token ids, which alone have a type", where=name, remedy=f"leave out :{how.dtype}")
+    if suffix in _OF_TEXT and folder is not None:
+        source = folder  # of many text files each would be a source of its own
+    has_fields = suffix not in _OF_TEXT and suffix not in _OF_DNA
+    return _READERS[suffix](name, source, how.finder if has_fields else FieldFinder(), path)
+
+
+_STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+_AGAIN = "save the data set again"
+
+
+def _saved_files(name: str, path: AnyPath, names: list[str], split: str) -> list[AnyPath] | None:
+    """The Arrow files, in order, of a folder (its files are `names`) that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
+
+    None for another folder. Raises UserError for a split that it lacks, and for a description that is damaged.
+    """
+    if _SPLITS in names:
+        splits = _described(path / _SPLITS, "splits", str)
+        if split not in splits:
+            remedy = f"choose {' or '.join(f'{name}:{each}' for each in splits)}"
+            raise UserError(f"no split {split}" if split else "several splits", where=name, remedy=remedy)
+        path = path / split
+    elif not {_STATE, _INFO} <= set(names):
+        return None
+    files = [each.get("filename") for each in _described(path / _STATE, "_data_files", dict)]
+    if not files or any(not isinstance(file, str) or "/" in file or not file.endswith(".arrow") for file in files):
+        raise UserError("not as save_to_disk writes it", where=path / _STATE, remedy=_AGAIN)
+    return [path / file for file in files]
+
+
+def _described(path: AnyPath, name: str, kind: type) -> list[Any]:
+    """A list in a JSON file."""
+    try:
+        found = json.loads(path.read_bytes())[name]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
+        raise UserError("not as save_to_disk writes it", where=path, remedy=_AGAIN)
+    return found
