@@ -23,9 +23,7 @@ from zoo_measures import TEST_PAIRS
 from recallkit.storage.artifacts import replacing
 
 if TYPE_CHECKING:
-    import altair as alt
-
-    from recallkit.display.chart_theme import Figure, Palette
+    from recallkit.display.charts import Figure, Spec, Theme
 
 TO_RUN = "to run"
 
@@ -114,7 +112,7 @@ def show(args: argparse.Namespace) -> None:
 
 def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
     """One figure: accuracy with the larger number of pairs, while training on lists."""
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure
 
     kept = [max(some, key=merit) for name in NAMES if (some := [run for run in runs if run["architecture"] == name])]
     few, many = TEST_PAIRS
@@ -125,7 +123,7 @@ def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
     return [Figure("zoo-lists", "Who learns lists, and when", caption, functools.partial(_draw, kept))]
 
 
-def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.FacetChart:
+def _draw(runs: list[dict[str, Any]], theme: Theme) -> Spec:
     import altair as alt
 
     values = [
@@ -136,13 +134,14 @@ def _draw(runs: list[dict[str, Any]], palette: Palette) -> alt.FacetChart:
     order = list(dict.fromkeys(value["model"] for value in values))
     lines = (
         alt.Chart(alt.Data(values=values))
-        .mark_line(color=palette.models[0])
+        .mark_line(color=theme.colours["m0"])
         .encode(
             x=alt.X("step:Q", axis=alt.Axis(title="steps", tickCount=3)),
             y=alt.Y("accuracy:Q", axis=alt.Axis(title="accuracy", format="%", tickCount=3), scale=alt.Scale(domain=[0, 1])),
         )
     )
-    return lines.properties(width=120, height=80).facet(facet=alt.Facet("model:N", sort=order, title=None), columns=5)
+    drawn: Spec = lines.properties(width=120, height=80).facet(facet=alt.Facet("model:N", sort=order, title=None), columns=5).to_dict()
+    return drawn
 
 
 def main() -> None:

@@ -1,25 +1,31 @@
-"""The picture of ablations: what each set of mixers is worth in each slice, as a map of its losses."""
+"""The chart of ablations: what each set of mixers is worth in each slice, as a map of its losses."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
-from recallkit.display.chart_parts import FULL, labels, layered, name_axis, values
-from recallkit.display.chart_theme import Figure
+from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from recallkit.ablation.tables import AblationTables
-    from recallkit.display.chart_theme import Chart, Palette
+    from recallkit.display.charts import Spec, Theme
 
     Row = Mapping[str, Any]
 
-_ROW_HEIGHT = 18
+HEADERS = {
+    "all": "all",
+    "ar_hit": "AR hits",
+    "first_rare": "new, rare",
+    "repeated_frequent": "repeated",
+    "first_frequent": "new",
+}
+"""What the slices are called where there is little room."""
+SLICES = "AR hits and repeated: the bigram is in the context already, rare in training or not; new: it is not."
 _DARKEST = 0.8
-"""Opacity of the largest loss: figures stay readable on it, in light and in dark."""
+"""Opacity of the largest loss: figures can be read on it, in light and in dark."""
 
 
 def ablation_figures(tables: AblationTables) -> list[Figure]:
@@ -27,34 +33,34 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
     rows = tables.ablation.to_dicts()
     caption = (
         f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more, by the square root. "
-        f"{SLICES_TOLD}"
+        f"{SLICES}"
     )
     return [Figure("ablation", "What each mixer is worth, by slice", caption, partial(_draw, rows))]
 
 
-def _draw(rows: Sequence[Row], palette: Palette) -> Chart:
-    import altair as alt
+def labelled(row: Row) -> str:
+    """`3 mamba`; of mixers of several layers only what they are named."""
+    return str(row["mixers"]) if row["layer"] is None else f"{row['layer']} {row['kind']}"
 
-    names = labels(list(dict.fromkeys(map(labelled, rows))))
-    drawn = [{**_cell(row), "name": names[labelled(row)], "slice": HEADERS[row["slice"]]} for row in rows if row["loss"] is not None]
+
+def _draw(rows: Sequence[Row], theme: Theme) -> Spec:
+    names, drawn = labels(list(dict.fromkeys(map(labelled, rows)))), []
+    for row in (row for row in rows if row["loss"] is not None):
+        loss, low, high = row["loss"], row["loss_ci_low"], row["loss_ci_high"]
+        ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
+        tip = f"without {labelled(row)}, {HEADERS[row['slice']]}: {loss:.3f} nats per token{ends}"
+        drawn.append({"name": names[labelled(row)], "slice": HEADERS[row["slice"]], "loss": loss, "shown": f"{loss:.2f}", "tip": tip})
+    plain: Spec = {"ticks": False, "domain": False}
+    x = column("slice", sort=list(HEADERS.values()), axis={"title": "nats per token lost", "orient": "top", "labelAngle": 0, **plain})
+    y = column("name", sort=list(names.values()), axis={"title": "without", **plain})
     most = max((cell["loss"] for cell in drawn), default=0.0)
-    plain: dict[str, Any] = {"ticks": False, "domain": False, "grid": False}
-    y, room = name_axis(list(names.values()), "without", grid=False)
-    base = alt.Chart(values(drawn)).encode(
-        x=alt.X("slice:N", sort=list(HEADERS.values()), axis=alt.Axis(title="nats per token lost", orient="top", labelAngle=0, **plain)),
-        y=y,
+    scale = {"type": "sqrt", "domain": [0, max(most, 1e-9)], "range": [0, _DARKEST], "clamp": True}
+    opacity = column("loss", "quantitative", scale=scale, legend=None)
+    colours = {"color": theme.colours["m0"], "stroke": theme.colours["page"]}
+    return plot(
+        drawn,
+        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, **colours),
+        layer("text", channels={"x": x, "y": y, "text": column("shown")}),
+        width=WIDTH - 6.5 * max(map(len, names.values())),
+        height=18 * len(names),
     )
-    depth = alt.Opacity("loss:Q", scale=alt.Scale(type="sqrt", domain=[0, max(most, 1e-9)], range=[0.0, _DARKEST], clamp=True), legend=None)
-    boxes = base.mark_rect(color=palette.models[0], stroke=palette.page).encode(opacity=depth, description="told:N")
-    figures = base.mark_text(aria=False, color=palette.ink).encode(text="text:N")
-    return layered(boxes, figures, width=FULL - room, height=_ROW_HEIGHT * len(names))
-
-
-def _cell(row: Row) -> dict[str, Any]:
-    loss, low, high = row["loss"], row["loss_ci_low"], row["loss_ci_high"]
-    ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    return {
-        "loss": loss,
-        "text": f"{loss:.2f}",
-        "told": f"without {labelled(row)}, {HEADERS[row['slice']]}: {loss:.3f} nats per token{ends}",
-    }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from recallkit.ablation.charts import HEADERS, SLICES, labelled
 from recallkit.ablation.tables import AblationTables
-from recallkit.ablation.words import HEADERS, SLICES_TOLD, labelled
 from recallkit.display import console
 from recallkit.display.again import command_line
-from recallkit.display.console import or_dash, percent
+from recallkit.display.cells import Struck, or_dash, percent
 from recallkit.display.exports import Look
-from recallkit.display.tables import Struck, Table
+from recallkit.display.tables import Table
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
@@ -51,7 +51,7 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
     return {
         "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; "
-        f"{SLICES_TOLD}",
+        f"{SLICES}",
         "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
         "Intervals": f"95 %, {one['clusters']:,} {one['cluster']}s with AR hits resampled (effective number "
         f"{one['effective_clusters']:.1f})",
@@ -122,7 +122,7 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
     share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
-    caption = f"The mixers' outputs are replaced by {instead}. {SLICES_TOLD} {what_is_rare(manifest['slices'])}"
+    caption = f"The mixers' outputs are replaced by {instead}. {SLICES} {what_is_rare(manifest['slices'])}"
     title = f"What {first['all']['model']} loses without its mixers, nats per token"
     return Table(title, ["without", *HEADERS.values()], [nll, *rows, share], caption=caption)
 

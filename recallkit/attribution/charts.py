@@ -2,19 +2,431 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.chart_lines import by_count, by_distance, by_match, by_position
-from recallkit.attribution.chart_rows import gap_parts, perplexities
-from recallkit.attribution.chart_shares import by_partition, by_slice, by_source, by_threshold
+from recallkit.attribution.knee import describe_knees, knees
+from recallkit.display.cells import counted, percent, span
+from recallkit.display.charts import (
+    FEW,
+    MOST_SOURCES,
+    TIP,
+    WIDTH,
+    Figure,
+    column,
+    labels,
+    layer,
+    line_chart,
+    log_number,
+    not_drawn,
+    number,
+    plot,
+    share,
+    shorten,
+)
+from recallkit.measure.shares import is_void
+from recallkit.slicing.definitions import PARTITION
+from recallkit.slicing.threshold import papers_count
 
 if TYPE_CHECKING:
-    from recallkit.attribution.comparison import Comparison
-    from recallkit.display.chart_theme import Figure
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-_MAKERS = (perplexities, gap_parts, by_partition, by_slice, by_count, by_distance, by_match, by_position, by_source, by_threshold)
+    from recallkit.attribution.comparison import Comparison
+    from recallkit.display.charts import Spec, Theme
+
+    Row = Mapping[str, Any]
+
+_KINDS = {"ar_hit": "AR hits", "other": "other tokens"}
+_HOLLOW = f"Hollow: fewer than {FEW} tokens."
+_LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be told from zero, are left out."
+_NATS = "NLL, nats per token"
+_ROW = 34
+"""Pixels from one model's row to the next."""
+_LARGEST_NLL = 690.0
+"""Its perplexity is a float."""
+_SHARES = (-1.0, 2.0)
+"""Shares beyond these are drawn at the edge: where a gap is close to zero they can be of any size."""
+_POSITIONS = 16
+"""Points of a line by position: buckets of the table are joined, which reduces their noise."""
 
 
 def figures(comparison: Comparison) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report."""
-    return [figure for maker in _MAKERS if (figure := maker(comparison)) is not None]
+    makers = (perplexities, gap_parts, by_partition, by_slice, by_count, by_distance, by_match, by_position, by_source, by_threshold)
+    return [figure for maker in makers if (figure := maker(comparison)) is not None]
+
+
+def _figure(comparison: Comparison, name: str, title: str, caption: str, draw: Callable[[Theme], Spec]) -> Figure:
+    return Figure(name, title, caption, draw, [comparison.reference, *comparison.models])
+
+
+def _names(comparison: Comparison) -> dict[str, str]:
+    """The reference and the models with their labels."""
+    return labels([comparison.reference, *comparison.models], reference=comparison.reference)
+
+
+# ------------------------------------------------------------------------------------------------------- a row per model
+
+
+def perplexities(comparison: Comparison) -> Figure | None:
+    """Perplexity on AR hits and on other tokens, one row per model. None if there is nothing to draw."""
+    names, rows = _names(comparison), []
+    for model in (comparison.reference, *comparison.models):
+        for kind, named in _KINDS.items():
+            row = comparison.totals[comparison.models[0] if model == comparison.reference else model, kind]
+            nll = row["nll_reference" if model == comparison.reference else "nll_model"]
+            if not row["tokens"]:
+                continue
+            if not math.isfinite(nll):
+                return None
+            ppl = math.exp(min(nll, _LARGEST_NLL))
+            tip = f"{shorten(model, 60)}, {named}: perplexity {_perplexity(nll)} ({nll:.2f} nats), {counted(row['tokens'], 'token')}"
+            is_reference = model == comparison.reference
+            rows.append(
+                {"model": names[model], "kind": named, "ppl": ppl, "shown": _perplexity(nll), "reference": is_reference, "tip": tip}
+            )
+    caption = "Perplexity on AR hits and on other tokens, on a logarithmic scale. The dashed lines are the reference's."
+    draw = partial(_draw_perplexities, rows, list(names.values()))
+    return _figure(comparison, "perplexities", "Where the models differ", caption, draw) if rows else None
+
+
+def _draw_perplexities(rows: Sequence[Row], names: Sequence[str], theme: Theme) -> Spec:
+    x = log_number("ppl", "perplexity", [row["ppl"] for row in rows])
+    y, colour = _model_rows(names), _kind_colour(theme)
+    ends = {"x": {**x, "aggregate": "min"}, "x2": {"field": "ppl", "aggregate": "max"}, "y": y}
+    dots = {
+        "x": x,
+        "y": y,
+        "color": colour,
+        "shape": column("kind", scale={"domain": list(_KINDS.values()), "range": ["circle", "diamond"]}),
+    }
+    return plot(
+        rows,
+        layer("rule", "datum.reference", channels={"x": x, "color": colour}, strokeDash=[4, 3]),
+        layer("rule", channels=ends, color=theme.colours["rule"], strokeWidth=2),
+        layer("point", channels={**dots, **TIP}, filled=True, size=80, opacity=1),
+        layer("text", channels={"x": x, "y": y, "text": column("shown")}, dy=-10, fontSize=10, color=theme.colours["soft"]),
+        width=WIDTH - 100,
+        height=_ROW * len(names),
+    )
+
+
+def _model_rows(names: Sequence[str]) -> Spec:
+    return column("model", sort=list(names), axis={"title": None, "labelLimit": 0})
+
+
+def _kind_colour(theme: Theme) -> Spec:
+    """AR hits and other tokens in their colours."""
+    return column("kind", scale={"domain": list(_KINDS.values()), "range": [theme.colours["hits"], theme.colours["rest"]]})
+
+
+def _perplexity(nll: float) -> str:
+    if nll > math.log(1e6):
+        return f"{math.exp(nll):.3g}" if nll < _LARGEST_NLL else f"10^{nll / math.log(10):.0f}"
+    return f"{math.exp(nll):,.{2 if nll < math.log(100) else 1 if nll < math.log(1000) else 0}f}"
+
+
+def gap_parts(comparison: Comparison) -> Figure | None:
+    """The gap in nats per token, split over AR hits and other tokens, with the interval of the AR hits' part."""
+    names, rows, ends = labels(comparison.models), [], []
+    for model in comparison.models:
+        whole, hits = comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]
+        gap = whole["delta_nll"]
+        if not math.isfinite(gap):
+            return None
+        for kind, named in _KINDS.items():
+            row = comparison.totals[model, kind]
+            nats = (row["delta_nll"] or 0.0) * row["share_of_tokens"]
+            tip = f"{shorten(model, 60)}, {named}: {nats:.3f} of {gap:.3f} nats, {counted(row['tokens'], 'token')}"
+            rows.append({"model": names[model], "kind": named, "nats": nats, "tip": tip})
+        known = not is_void(hits)
+        said = f"{percent(hits['gap_share'])} in AR hits" if known else "share means nothing"
+        bounds = {"low": hits["ci_low"] * gap, "high": hits["ci_high"] * gap} if known and hits["ci_low"] is not None else {}
+        ends.append({"model": names[model], "shown": f"{gap:.3f} nats, {said}".replace("-", "−"), **bounds})
+    caption = (
+        "How far each model is behind the reference (a lead to the left), split over AR hits and other tokens, "
+        "with the 95 % interval of the AR hits' part."
+    )
+    return _figure(comparison, "gap_parts", "What the gap is made of", caption, partial(_draw_parts, rows, ends))
+
+
+def _draw_parts(rows: Sequence[Row], ends: Sequence[Row], theme: Theme) -> Spec:
+    x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
+    y, ink = _model_rows([row["model"] for row in ends]), theme.colours["ink"]
+    kinds = _kind_colour(theme)
+    whiskers = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
+    texts = layer("text", channels={"y": y, "x": {"value": WIDTH - 100}, "text": column("shown")}, align="right", dy=-13, fontSize=10)
+    bars = layer("bar", channels={"x": x, "y": y, "color": kinds, "order": {"field": "kind"}, **TIP}, height=13)
+    drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color=ink, strokeWidth=1.4), texts]
+    zero = layer("rule", channels={"x": {"datum": 0, "type": "quantitative"}}, color=ink)
+    over = [{"data": {"values": list(ends)}, **each} for each in drawn]
+    return plot(rows, bars, zero, *over, width=WIDTH - 100, height=_ROW * len(ends))
+
+
+# ------------------------------------------------------------------------------------------------------ a line per model
+
+
+def by_count(comparison: Comparison) -> Figure | None:
+    """Mean NLL by training frequency of the bigram, repeated tokens above and the others below (Zoology, figure 1)."""
+    threshold = comparison.manifest["slices"]["max_count"]
+    panels = {True: "bigram repeated (shaded: AR hits)", False: "bigram not repeated"}
+    rows = [{**row, "panel": panels[row["repeated"]]} for row in comparison.tables.by_count.to_dicts()]
+    caption = (
+        "Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology): above, tokens that repeat a bigram "
+        f"of their context, AR hits up to the threshold of {threshold:,} (shaded); below, those that do not. {_HOLLOW}"
+    )
+    told = ("by_count", "By training frequency", caption)
+    return _lines(comparison, told, rows, "training count", "training count of the bigram, up to", shaded=(panels[True], threshold))
+
+
+def by_distance(comparison: Comparison) -> Figure | None:
+    """Mean NLL of AR hits by the distance to the latest earlier occurrence of their bigram. None if there is nothing to draw."""
+    rows = [row for row in comparison.tables.by_distance.to_dicts() if row["ar_hit"]]
+    caption = f"NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context. {_HOLLOW}"
+    return _lines(comparison, ("by_distance", "By distance", caption), rows, "distance", "tokens back to the bigram, up to")
+
+
+def by_match(comparison: Comparison) -> Figure | None:
+    """Mean NLL of AR hits by the length of the longest earlier match. None if there is nothing to draw."""
+    rows = [row for row in comparison.tables.by_match.to_dicts() if row["ar_hit"]]
+    caption = f"NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence. {_HOLLOW}"
+    return _lines(comparison, ("by_match", "By length of match", caption), rows, "match length", "tokens matched, from", x="low")
+
+
+def by_position(comparison: Comparison) -> Figure | None:
+    """Mean NLL of AR hits and of other tokens by position in the sequence. None if there is nothing to draw."""
+    every = comparison.tables.by_position.to_dicts()
+    rows = [{**row, "panel": named} for kind, named in _KINDS.items() for row in _joined([r for r in every if r["slice"] == kind])]
+    rows = [{**row, "middle": (row["low"] + row["high"]) / 2} for row in rows]
+    told = ("by_position", "By position", f"NLL by position in the sequence. {_HOLLOW}")
+    return _lines(comparison, told, rows, "position", "position in the sequence", x="middle", is_log=False)
+
+
+def _joined(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The buckets of each model, joined until there are at most `_POSITIONS`: means weighted by their tokens."""
+    longest = max((row["high"] for row in rows), default=1)
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["model"], (row["high"] * _POSITIONS - 1) // longest), []).append(row)
+    return [
+        {
+            "model": model,
+            "low": min(row["low"] for row in parts),
+            "high": max(row["high"] for row in parts),
+            "tokens": (tokens := sum(row["tokens"] for row in parts)),
+            **{name: sum(row[name] * row["tokens"] for row in parts) / tokens for name in ("nll_reference", "nll_model")},
+        }
+        for (model, _), parts in found.items()
+    ]
+
+
+def _lines(
+    comparison: Comparison,
+    told: tuple[str, str, str],
+    rows: Sequence[Row],
+    what: str,
+    title: str,
+    *,
+    x: str = "high",
+    is_log: bool = True,
+    shaded: tuple[str, int] | None = None,
+) -> Figure | None:
+    """A figure of NLLs by the column `x`; `told` are its name, title and caption. Any model's rows have the reference's NLLs, too."""
+    points = []
+    for model in (comparison.reference, *comparison.models):
+        is_reference = model == comparison.reference
+        for row in rows:
+            nll = row["nll_reference" if is_reference else "nll_model"]
+            if row["model"] == (comparison.models[0] if is_reference else model) and math.isfinite(nll):
+                tip = f"{shorten(model, 60)}, {what} {span(row['low'], row['high'])}: {nll:.2f} nats, {counted(row['tokens'], 'token')}"
+                few, panel = row["tokens"] < FEW, row.get("panel")
+                points.append({"model": model, "x": row[x], "y": nll, "few": few, "panel": panel, "tip": tip})
+    panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
+    draw = partial(_draw_lines, comparison, points, panels, title, is_log, shaded)
+    return _figure(comparison, *told, draw) if points else None
+
+
+def _draw_lines(
+    comparison: Comparison,
+    points: Sequence[Row],
+    panels: Sequence[str],
+    title: str,
+    is_log: bool,
+    shaded: tuple[str, int] | None,
+    theme: Theme,
+) -> Spec:
+    places = [point["x"] for point in points]
+    x = log_number("x", title, places, base=2) if is_log else number("x", title, axis={"grid": False, "format": ",d"}, zero=True)
+    y = number("y", _NATS)
+    before = []
+    if shaded is not None and shaded[0] in panels:
+        low, high = x["scale"]["domain"]
+        edges = {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": min(shaded[1], high)}}
+        one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
+        before = [{**layer("rect", channels=edges, color=theme.colours["hits"], opacity=0.13), "transform": one_row}]
+    names = [comparison.reference, *comparison.models]
+    more: Spec = {"panels": panels, "resolve": {"scale": {"y": "independent"}}, "height": 150} if panels else {}
+    return line_chart(theme, points, names, x, y, *before, reference=comparison.reference, **more)
+
+
+# ---------------------------------------------------------------------------------------------------- shares of the gap
+
+
+def by_source(comparison: Comparison) -> Figure | None:
+    """The AR hits' share of each source's gap, for the largest sources only. None if there is nothing to draw."""
+    every = {model: comparison.source_rows(model) for model in comparison.models}
+    tokens = {row["source"]: row["tokens"] for row in every[comparison.models[0]] if row["slice"] == "all"}
+    if len(tokens) < 2:
+        return None
+    sources = sorted(tokens, key=lambda source: (-tokens[source], source))
+    sources, smaller = sources[:MOST_SOURCES], sources[MOST_SOURCES:]
+    rows = [row for of in every.values() for row in of if row["slice"] == "ar_hit" and row["source"] in sources]
+    caption = (
+        f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources "
+        f"together. {_LEFT_OUT}{not_drawn(smaller)}"
+    )
+    whole = {model: comparison.totals[model, "ar_hit"] for model in comparison.models}
+    return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
+
+
+def by_partition(comparison: Comparison) -> Figure | None:
+    """The share of the gap in each class of PARTITION. None if there is nothing to draw."""
+    caption = (
+        "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
+        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits. "
+        f"{_LEFT_OUT}"
+    )
+    rows = [row for row in comparison.tables.by_partition.to_dicts() if _has_share(comparison, row["model"])]
+    told = ("by_partition", "By what is in the context", caption)
+    return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
+
+
+def by_slice(comparison: Comparison) -> Figure | None:
+    """The share of the gap in each requested slice. None if there is nothing to draw."""
+    caption = (
+        "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
+        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
+    )
+    models = [model for model in comparison.models if _has_share(comparison, model)]
+    names = [slice_.name for slice_ in comparison.given]
+    rows = [comparison.totals[model, name] for model in models for name in names]
+    return _shares(comparison, ("by_slice", "By slice", caption), rows, "slice", names)
+
+
+def _has_share(comparison: Comparison, model: str) -> bool:
+    """Whether shares of the model's gap mean something, even if no token is an AR hit."""
+    whole = comparison.totals[model, "all"]
+    return whole["gap_share"] is not None and not is_void(whole)
+
+
+def _shares(
+    comparison: Comparison,
+    told: tuple[str, str, str],
+    rows: Iterable[Row],
+    by: str,
+    order: Sequence[str],
+    whole: Mapping[str, Row] | None = None,
+) -> Figure | None:
+    """A plot per model, a row for each of the column `by`; `whole` is each model's share of all rows, else shares of tokens are drawn."""
+    names, shown, points = _names(comparison), labels(order, 26), []
+    for row in rows:
+        if is_void(row):
+            continue
+        of = whole[row["model"]] if whole else None
+        beside = row["share_of_tokens"] if of is None else None if is_void(of) else of["gap_share"]
+        points.append(_share_point(row, names[row["model"]], "token" if whole is None else "AR hit", row[by], shown[row[by]], beside))
+    draw = partial(
+        _draw_shares, names, points, list(shown.values()), "share of the gap" if whole is None else _OF_AR_HITS, whole is not None
+    )
+    return _figure(comparison, *told, draw) if points else None
+
+
+_OF_AR_HITS = "AR hits' share of the gap"
+
+
+def _share_point(row: Row, label: str, noun: str, what: str, name: str | None = None, beside: float | None = None) -> dict[str, Any]:
+    low, high = row["ci_low"], row["ci_high"]
+    within = "" if low is None else f" ({percent(low)} to {percent(high)})"
+    tip = (
+        f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {percent(row['gap_share'])}{within} of the gap, {counted(row['tokens'], noun)}"
+    )
+    return {"panel": label, "model": label, "name": name, "share": row["gap_share"], "low": low, "high": high, "beside": beside, "tip": tip}
+
+
+def _draw_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool, theme: Theme) -> Spec:
+    x = {**share("share", title, **_share_scale(points)), "axis": {"title": title, "format": "~%", "tickCount": 4, "labelOverlap": True}}
+    y, soft = column("name", sort=list(order), axis={"title": None, "grid": True}), theme.colours["soft"]
+    channels = theme.channels(names, legend=False)
+    panels = [label for label in names.values() if any(point["panel"] == label for point in points)]
+    beside = {**x, "field": "beside"}
+    mark = (
+        layer("rule", "isValid(datum.beside)", channels={"x": beside}, color=soft, strokeDash=[4, 3])
+        if has_whole
+        else layer("point", channels={"x": beside, "y": y}, shape="square", size=40, color=soft, opacity=1)
+    )
+    columns = 1 if len(panels) == 1 else 2
+    room = 10 + 6.5 * max(map(len, order))
+    return plot(
+        points,
+        layer("rule", channels={"x": {"datum": 0, "type": "quantitative"}}, color=theme.colours["rule"]),
+        mark,
+        layer(
+            "rule",
+            "isValid(datum.low)",
+            channels={"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "stroke": channels["stroke"]},
+        ),
+        layer(
+            "point", channels={"x": x, "y": y, "fill": channels["fill"], "shape": channels["shape"], **TIP}, stroke=None, size=44, opacity=1
+        ),
+        panels=panels,
+        columns=columns,
+        width=max(90, (WIDTH + 40 - room - 18 * (columns - 1)) / columns),
+        height=18 * len(order),
+    )
+
+
+def _share_scale(points: Sequence[Row]) -> Spec:
+    """From the lowest share, at most 0, to the highest, with what is beside them; out of all proportion, they are drawn at the edge."""
+    known = [point[name] for point in points for name in ("share", "low", "high", "beside") if point[name] is not None]
+    low, high = max(_SHARES[0], min([0.0, *known])), min(_SHARES[1], max([0.1, *known]))
+    return {"domain": [low - 0.02 * (high - low), high + 0.04 * (high - low)], "nice": False, "clamp": True}
+
+
+def by_threshold(comparison: Comparison) -> Figure | None:
+    """The AR hits' share of the gap at every threshold on the training count. None if there is nothing to draw."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in comparison.tables.by_threshold.to_dicts():
+        model = row["model"]
+        if not is_void(row) and (not is_void(comparison.totals[model, "ar_hit"]) or _has_share(comparison, model)):
+            point = _share_point(row, model, "AR hit", f"up to {row['threshold']:,}")
+            found.setdefault(model, []).append({**point, "model": model, "x": row["threshold"], "y": row["gap_share"], "panel": None})
+    points = [point for of in found.values() if len(of) > 1 for point in of]
+    if not points:
+        return None
+    facts = comparison.manifest["slices"]
+    marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
+    bends = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
+    caption = (
+        "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval. "
+        f"Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}. {_LEFT_OUT}"
+    )
+    if told := describe_knees(comparison.tables.by_count):
+        caption += f" Solid upright lines are the knees of the models, in their colours. {told}"
+    draw = partial(_draw_thresholds, comparison, points, list(marks), bends)
+    return _figure(comparison, "by_threshold", "By threshold", caption, draw)
+
+
+def _draw_thresholds(comparison: Comparison, points: Sequence[Row], marks: Sequence[int], bends: Mapping[str, int], theme: Theme) -> Spec:
+    x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
+    y = share("y", _OF_AR_HITS, **_share_scale(points))
+    last = x["scale"]["domain"][1]
+
+    def upright(place: int, colour: str, **more: Any) -> Spec:
+        return layer("rule", channels={"x": {"datum": place, "type": "quantitative"}}, color=theme.colours[colour], **more)
+
+    known = {name: place for name, place in bends.items() if place <= last and name in (comparison.reference, *comparison.models)}
+    before = [upright(mark, "soft", strokeDash=[4, 3]) for mark in marks if 0 < mark <= last]
+    before += [upright(place, theme.styles[name].colour) for name, place in known.items()]
+    models = [model for model in comparison.models if any(point["model"] == model for point in points)]
+    return line_chart(theme, points, models, x, y, *before, height=220)

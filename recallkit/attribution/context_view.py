@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS
 from recallkit.attribution.in_context import LATE
-from recallkit.display.console import or_dash, percent, percent_range
-from recallkit.display.tables import Struck, Table
+from recallkit.display.cells import Struck, or_dash, percent, percent_range
+from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.console import percent
+from recallkit.display.cells import percent
 from recallkit.errors import UsageError, UserError
 from recallkit.measure.shares import void_notes
 from recallkit.slicing.definitions import STANDARD

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from recallkit.display.console import abbreviate
+from recallkit.display.cells import abbreviate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

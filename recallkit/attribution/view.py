@@ -10,8 +10,8 @@ from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
 from recallkit.display import console
-from recallkit.display.console import counted, or_dash, percent, percent_range, sparkline
-from recallkit.display.tables import Struck, Table
+from recallkit.display.cells import Struck, counted, or_dash, percent, percent_range, sparkline
+from recallkit.display.tables import Table
 from recallkit.measure.shares import is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import common_warning

@@ -17,7 +17,7 @@ from recallkit.declarations import OUTPUT, File, Options, Parameter, option, par
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure
     from recallkit.display.tables import Table
     from recallkit.trackers.destinations import Destination
     from recallkit.trackers.tracker import Tracker
@@ -102,7 +102,7 @@ class Command:
         asked = self.options(**given)
         folder, formats = getattr(printed, "figures", None), getattr(printed, "export", None)
         if folder is not None:
-            from recallkit.display.chart_theme import check_figures_folder
+            from recallkit.display.charts import check_figures_folder
 
             check_figures_folder(Path(folder))
         trackers = _open_trackers(asked)
@@ -161,7 +161,7 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
 
 def _draw(outcome: Outcome[Any], folder: Path) -> list[Path]:
     from recallkit.display import console
-    from recallkit.display.chart_theme import save_figures
+    from recallkit.display.charts import save_figures
 
     figures = outcome.figures()
     if not figures:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.counting.table import NGRAM_HASHES
 from recallkit.display import console
-from recallkit.display.durations import print_timings
+from recallkit.display.console import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,19 +6,18 @@ With `--log-json` (events.py) stderr carries events instead.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.tables import Struck
+from recallkit.display.cells import Struck, timings_line
 from recallkit.errors import printable
 from recallkit.events import note as note
 from recallkit.events import strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -52,60 +51,30 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that JSON does not escape: further control characters, and those that change the direction of text."""
 
 
-def abbreviate(number: float) -> str:
-    """1234567 -> 1.23M: three digits for people."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """0.0703 -> 7.0 %; a dash for None."""
-    return "–" if share is None else f"{100 * share:z.{digits}f} %"
-
-
-def percent_range(low: float | None, high: float | None) -> str:
-    """0.0703, 0.08 -> 7.0 to 8.0 %; a dash if an end is None."""
-    return "–" if low is None or high is None else f"{100 * low:z.1f} to {100 * high:z.1f} %"
-
-
-def or_dash(value: float | None, form: str) -> str:
-    """The value in a format such as `,` or `.2f`; a dash for None."""
-    return "–" if value is None else format(value, form)
-
-
-def counted(number: int, noun: str) -> str:
-    """1 -> 1 token, 1203 -> 1,203 tokens."""
-    return f"{number:,} {noun}" + "s" * (number != 1)
-
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def sparkline(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> str:
-    """A curve in a line of text: one block per value, higher for larger values, from `low` to `high` (default: their own extremes).
-
-    A missing value is a space. Values that are all equal are drawn at half height.
-    """
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return " " * len(values)
-    least, most = (min(known) if low is None else low), (max(known) if high is None else high)
-    return "".join(" " if value is None or not math.isfinite(value) else _BLOCKS[_block(value, least, most)] for value in values)
-
-
-def _block(value: float, least: float, most: float) -> int:
-    if most <= least:
-        return len(_BLOCKS) // 2
-    return min(len(_BLOCKS) - 1, max(0, int((value - least) / (most - least) * len(_BLOCKS))))
-
-
 def print_line(text: str, *, is_path: bool = False) -> None:
     """A line of results, folded at the terminal's width unless it is a path, which people copy."""
     from rich.text import Text
 
     stdout().print(Text(printable(text)), soft_wrap=is_path)
+
+
+def print_result(tables: Iterable[Table], *lines: str, timings: Mapping[str, Any] | None = None, **places: Path) -> None:
+    """The tables, the lines below them, how long it took, if it is known, and where things are: `Tables (Parquet): FOLDER`."""
+    print_tables(tables)
+    for line in lines:
+        print_line(line)
+    print_timings(timings)
+    for what, place in places.items():
+        print_line(f"{PLACES[what]}: {place}", is_path=True)
+
+
+PLACES = {"tables": "Tables (Parquet)", "scores": "Scores (Parquet)", "table": "Table (DuckDB)"}
+
+
+def print_timings(timings: Mapping[str, Any] | None) -> None:
+    """How long it took, in a line, if anything is known."""
+    if timings is not None and timings["stages"]:
+        print_line(timings_line(timings))
 
 
 def print_page(path: Path) -> None:
@@ -117,7 +86,7 @@ def print_page(path: Path) -> None:
 
 
 def print_files(files: Sequence[Path]) -> None:
-    """What a command wrote beside its tables, exports and pictures: the folder, then the names of the files in it."""
+    """What a command wrote beside its tables, exports and charts: the folder, then the names of the files in it."""
     for folder in dict.fromkeys(path.parent for path in files):
         print_line(f"Written to {folder}:", is_path=True)
         print_line(", ".join(path.name for path in files if path.parent == folder))
@@ -135,6 +104,18 @@ def print_indented(text: str, columns: int) -> None:
 
     kept = "".join(c if c == " " else printable(c) or " " for c in text)
     stdout().print(Text(" " * columns + kept), soft_wrap=True)
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+_LONGEST_CELL = 300
+"""Characters per cell: a name of a megabyte would fill the screen; files contain it in full."""
+_BETWEEN = (3, 2)
+"""Terminal columns between two columns of a table, and fewer where it would not fit; there is one more at either end."""
+_FIGURES = 20
+"""Figures, and names as short as these, are never folded if the terminal has 80 columns."""
+_LEAST = ((12, 9), (6, 5), (6, 1))
+"""Characters that a column of names keeps, and of a word of a header; each pair is tried if the one before does not fit."""
 
 
 def print_table(table: Table) -> None:
@@ -157,16 +138,6 @@ def print_table(table: Table) -> None:
         print_line(line)
 
 
-_LONGEST_CELL = 300
-"""Characters per cell: a name of a megabyte would fill the screen; files contain it in full."""
-
-
-def _cut(cell: str) -> str:
-    """A cell as it is shown, with marks if it is struck out, and cut if it is too long."""
-    shown = printable(cell.marked if isinstance(cell, Struck) else cell)
-    return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
-
-
 def print_tables(tables: Iterable[Table]) -> None:
     """Tables below each other, with a blank line in between."""
     follows_caption = False
@@ -177,12 +148,10 @@ def print_tables(tables: Iterable[Table]) -> None:
         follows_caption = table.caption is not None  # a table without one ends with a blank line
 
 
-_BETWEEN = (3, 2)
-"""Terminal columns between two columns of a table, and fewer where it would not fit; there is one more at either end."""
-_FIGURES = 20
-"""Figures, and names as short as these, are never folded if the terminal has 80 columns."""
-_LEAST = ((12, 9), (6, 5), (6, 1))
-"""Characters that a column of names keeps, and of a word of a header; each pair is tried if the one before does not fit."""
+def _cut(cell: str) -> str:
+    """A cell as it is shown, with marks if it is struck out, and cut if it is too long."""
+    shown = printable(cell.marked if isinstance(cell, Struck) else cell)
+    return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
 
 
 def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: int) -> tuple[int, list[int]]:

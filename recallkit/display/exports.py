@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure
     from recallkit.display.tables import Table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit.errors import UsageError
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from altair.typing import ChartType
 
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure
 
 
 class Shown:
@@ -51,7 +51,7 @@ def charts(figures: Sequence[Figure]) -> dict[str, ChartType]:
     """Figures by name, as altair charts in the colours of a paper."""
     import altair as alt
 
-    from recallkit.display.chart_theme import PAPER, themed
+    from recallkit.display.charts import specification, styles_of
 
-    drawn: dict[str, dict[str, Any]] = {figure.name: themed(figure.draw(PAPER), PAPER) for figure in figures}
-    return {name: alt.Chart.from_dict(specification) for name, specification in drawn.items()}
+    styles = styles_of(figures)
+    return {figure.name: alt.Chart.from_dict(specification(figure, styles)) for figure in figures}

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from recallkit import events
-from recallkit.display.console import abbreviate, stderr
-from recallkit.display.durations import duration
+from recallkit.display.cells import abbreviate, duration
+from recallkit.display.console import stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

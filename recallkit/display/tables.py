@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from recallkit.display.cells import Struck
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from recallkit.display.cells import Cell, Row
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -58,17 +61,6 @@ _FOLDED = re.compile(r".*?[/\-_:., ]+|.+")
 _OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfLaTeX does not\n"
 
 
-class Struck(str):
-    """A cell whose figure means nothing: struck out wherever it is shown. A note beside the table says why."""
-
-    __slots__ = ()
-
-    @property
-    def marked(self) -> str:
-        """The text with the marks of Markdown, which can be read without colours."""
-        return f"~~{self}~~"
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """Cells are text, never markup; the first column names the row and is left-aligned, figures are right-aligned.
@@ -84,6 +76,11 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str | None = None
     groups: Sequence[tuple[str, int]] = ()
+
+    @classmethod
+    def of(cls, title: str, columns: Mapping[str, Cell], rows: Iterable[Row], caption: str | None = None, **more: Any) -> Table:
+        """The rows of a frame with `columns`: header -> what makes its cells."""
+        return cls(title, list(columns), [[cell(row) for cell in columns.values()] for row in rows], caption, **more)
 
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.again import command_line
-from recallkit.display.console import counted, percent, percent_range, sparkline
+from recallkit.display.cells import Struck, counted, percent, percent_range, sparkline
 from recallkit.display.exports import Look
-from recallkit.display.tables import Struck, Table
+from recallkit.display.tables import Table
 from recallkit.intervening.charts import FEW
 from recallkit.intervening.places import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
+from recallkit.display.cells import abbreviate
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mappin
             f"Models of the zoo, sequences of {zoo.CONTEXT} tokens",
             ["model", *headers, "trained on"],
             [[row["model"], *_costs(row), _amount(row["trained_tokens"])] for row in zoo_models],
-            caption=f"Parameters without the embedding, which has {console.abbreviate(zoo_models[0]['embeddings'])}.",
+            caption=f"Parameters without the embedding, which has {abbreviate(zoo_models[0]['embeddings'])}.",
         )
     )
 
@@ -47,9 +48,9 @@ def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
                 [
                     row["preset"],
                     row["table"],
-                    *(console.abbreviate(row[name]) for name in ("printed", "parameters")),
+                    *(abbreviate(row[name]) for name in ("printed", "parameters")),
                     f"{100 * row['miss']:+z.1f} %",
-                    *(console.abbreviate(row[name]) for name in ("state_elements", "flops_per_token")),
+                    *(abbreviate(row[name]) for name in ("state_elements", "flops_per_token")),
                     "–" if row["flops_paper"] is None else f"{row['flops_paper'] / 1e12:.2f}",
                 ]
                 for row in rows
@@ -64,8 +65,8 @@ def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _costs(row: Mapping[str, Any]) -> list[str]:
-    return [console.abbreviate(row[name]) for name in ("parameters", "state_elements", "flops_per_token")]
+    return [abbreviate(row[name]) for name in ("parameters", "state_elements", "flops_per_token")]
 
 
 def _amount(number: int | None) -> str:
-    return "–" if number is None else console.abbreviate(number)
+    return "–" if number is None else abbreviate(number)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.again import command_line
+from recallkit.display.cells import abbreviate, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
 from recallkit.display.exports import Look
-from recallkit.display.sentences import interval_told, nearest_and_farthest, points_told
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
@@ -59,12 +59,12 @@ def answer(tables: MqarTables) -> str:
     first, *others = rows
     most = "With" if tables.mqar["pairs"].n_unique() == 1 else "With the most pairs,"
     said = (
-        f"{most} {first['pairs']:,} in {first['length']:,} ids, {first['model']} recalls {console.percent(first['accuracy'])} of the "
-        f"values ({interval_told(first['accuracy_low'], first['accuracy_high'])})"
+        f"{most} {first['pairs']:,} in {first['length']:,} ids, {first['model']} recalls {percent(first['accuracy'])} of the "
+        f"values ({interval_phrase(first['accuracy_low'], first['accuracy_high'])})"
     )
     told = [
-        f"{row['model']} {console.percent(row['accuracy'])} "
-        f"({points_told(*(row[f'accuracy_difference{end}'] for end in ('', '_low', '_high')))})"
+        f"{row['model']} {percent(row['accuracy'])} "
+        f"({difference_phrase(*(row[f'accuracy_difference{end}'] for end in ('', '_low', '_high')))})"
         for row in nearest_and_farthest(others, "accuracy_difference")
     ]
     return f"{'; '.join([said, *told])}."
@@ -143,7 +143,7 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
 def _ppl(value: float | None) -> str:
     if value is None:
         return "–"
-    return console.abbreviate(value) if math.isfinite(value) else "inf"
+    return abbreviate(value) if math.isfinite(value) else "inf"
 
 
 def _points(row: Row) -> str:
@@ -155,9 +155,9 @@ def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Tab
     """Adds a column of curves over all numbers of pairs, on one scale from 0 on."""
     cells = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
     most = max(cells.values())
-    curves = [console.sparkline([cells[row[0], number] for number in pairs], 0.0, most) for row in table.rows]
+    curves = [sparkline([cells[row[0], number] for number in pairs], 0.0, most) for row in table.rows]
     lines = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
-    caption = f"{table.caption} Curves: from 0 to {console.percent(most)}."
+    caption = f"{table.caption} Curves: from 0 to {percent(most)}."
     return dataclasses.replace(table, headers=[*table.headers, ""], rows=lines, caption=caption)
 
 
@@ -172,11 +172,11 @@ def _print_distances(by_distance: pl.DataFrame) -> None:
     most_columns = max(1, _CURVES_WIDTH // (len(highs) + 3))
     for start in range(0, len(pairs), most_columns):
         shown = pairs[start : start + most_columns]
-        curves = [[console.sparkline([cells.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
+        curves = [[sparkline([cells.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
         lines = [[model, *(curve.replace(" ", "·") for curve in of_model)] for model, of_model in zip(models, curves, strict=True)]
         caption = (
             f"From the pair's key to the query's: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}; "
-            f"curves from 0 to {console.percent(most)}, a dot for less than {_LEAST_QUERIES} queries."
+            f"curves from 0 to {percent(most)}, a dot for less than {_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
         console.print_table(Table(title, ["model", *(f"{n:,}" for n in shown)], lines, caption=caption))

@@ -8,54 +8,67 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.chart_parts import FULL, MOST_SOURCES, labels, layered, name_axis, not_drawn
-from recallkit.display.chart_theme import HEIGHT, WIDTH, Figure, model_colours
+from recallkit.display.charts import (
+    HEIGHT,
+    MOST_SOURCES,
+    WIDTH,
+    Figure,
+    column,
+    labels,
+    layer,
+    log_number,
+    model_styles,
+    not_drawn,
+    number,
+    plot,
+    share,
+)
 from recallkit.profiling.power_law import power_law_masses
 
 if TYPE_CHECKING:
-    import altair as alt
+    from collections.abc import Sequence
+
     import polars as pl
 
-    from recallkit.display.chart_theme import Chart, Palette
+    from recallkit.display.charts import Spec, Theme
     from recallkit.profiling.tables import ProfileTables
 
 _ALL = "ALL"
 _BUCKETS_PER_OCTAVE = 2
-_ROW_HEIGHT = 24
 
 
 def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
-    """The pictures for which the tables have enough data."""
+    """The charts for which the tables have enough data."""
     sources = drawn_sources(tables)
+    names = [_ALL, *sources]
     rest = not_drawn(tables.profile["source"].to_list()[1 + len(sources) :]) if sources else ""
-    figures = [
-        Figure(
-            "repeated_bigrams",
+    told = {
+        "repeated_bigrams": (
             "Repeated bigrams a sequence",
             f"Tokens in {seq_len:,} that complete a bigram which stood earlier in the sequence, stop words and punctuation left out, with "
-            f"95 % intervals; the tick counts a bigram once a sequence.{rest}",
-            partial(_draw_bigrams, tables, sources),
+            "95 % intervals; the tick counts a bigram once a sequence.",
+            partial(_draw_bigrams, tables, names),
         ),
-        Figure(
-            "distances",
+        "distances": (
             "How far back a repeated bigram last stood",
-            f"Share of the distances at each distance, in half octaves; lines: power laws fitted to the tails. Points fall "
-            f"below them at the end, for few tokens of a sequence have so many before them.{rest}",
-            partial(_draw_distances, tables, sources),
+            "Share of the distances at each distance, in half octaves; lines: power laws fitted to the tails. Points fall "
+            "below them at the end, for few tokens of a sequence have so many before them.",
+            partial(_draw_distances, tables, names),
         ),
-        Figure(
-            "repeated_by_position",
+        "repeated_by_position": (
             "Repeated tokens by position",
-            f"Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens.{rest}",
-            partial(_draw_positions, tables, sources, "repeated_share", "repeated tokens"),
+            "Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens.",
+            partial(_draw_positions, tables, names, "repeated_share", "repeated tokens"),
         ),
-    ]
-    if tables.profile["ar_hits"].null_count() == 0:
-        caption = f"Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.{rest}"
-        draw = partial(_draw_positions, tables, sources, "ar_hit_share", "AR hits")
-        figures.append(Figure("ar_hits_by_position", "AR hits by position", caption, draw))
-    drawable = {"distances": tables.distances["content"].sum() > 0}
-    return [figure for figure in figures if drawable.get(figure.name, True)]
+        "ar_hits_by_position": (
+            "AR hits by position",
+            "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
+            partial(_draw_positions, tables, names, "ar_hit_share", "AR hits"),
+        ),
+    }
+    absent = [] if tables.distances["content"].sum() > 0 else ["distances"]
+    absent += [] if tables.profile["ar_hits"].null_count() == 0 else ["ar_hits_by_position"]
+    return [Figure(name, title, caption + rest, draw) for name, (title, caption, draw) in told.items() if name not in absent]
 
 
 def drawn_sources(tables: ProfileTables) -> list[str]:
@@ -64,63 +77,42 @@ def drawn_sources(tables: ProfileTables) -> list[str]:
     return sources[:MOST_SOURCES] if len(sources) > 1 else []
 
 
-def _draw_bigrams(tables: ProfileTables, sources: list[str], palette: Palette) -> Chart:
-    import altair as alt
-    import polars as pl
-
-    names = labels([_ALL, *sources])
-    rows = [_bar(row, names) for row in tables.profile.to_dicts() if row["source"] in names]
-    y, room = name_axis(list(names.values()), "source", "source")
-    base = alt.Chart(pl.DataFrame(rows)).encode(y=y)
-    x = alt.X("repeated:Q", axis=alt.Axis(title="repeated bigrams a sequence", tickCount=4, format="~s"))
-    bars = base.mark_bar(height=13).encode(x=x, color=alt.condition(alt.datum.is_all, alt.value(palette.rest), alt.value(palette.hits)))
-    known = alt.datum.low != None  # noqa: E711  (an expression of Vega, not of Python)
-    whiskers = base.transform_filter(known).mark_rule(color=palette.ink, strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
-    distinct = base.mark_tick(color=palette.ink, thickness=2, height=13).encode(x="distinct:Q")
-    return layered(bars, whiskers, distinct, width=FULL - room, height=max(2, len(rows)) * _ROW_HEIGHT)
-
-
-def _bar(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    bounds = {"low": row["repeated_bigrams_ci_low"], "high": row["repeated_bigrams_ci_high"]}
-    shown = {"source": names[row["source"]], "is_all": row["source"] == _ALL}
-    return {**shown, "repeated": row["repeated_bigrams"], "distinct": row["distinct_bigrams"], **bounds}
-
-
-def _draw_distances(tables: ProfileTables, sources: list[str], palette: Palette) -> Chart:
-    import altair as alt
-    import polars as pl
-
-    names = labels([_ALL, *sources])
-    points = [{**point, "source": shown} for name, shown in names.items() for point in _points(tables.distances, name)]
-    lines = [{**point, "source": shown} for name, shown in names.items() for point in _line(tables.fits, name)]
-    x = alt.X(
-        "distance:Q",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=6),
-        axis=_powers("tokens back to the latest occurrence", points),
+def _draw_bigrams(tables: ProfileTables, sources: Sequence[str], theme: Theme) -> Spec:
+    shown = labels(sources)
+    kept = ("repeated_bigrams", "distinct_bigrams", "repeated_bigrams_ci_low", "repeated_bigrams_ci_high")
+    rows = [
+        {
+            "source": shown[row["source"]],
+            "colour": theme.colours["rest" if row["source"] == _ALL else "hits"],
+            **{name: row[name] for name in kept},
+        }
+        for row in tables.profile.to_dicts()
+        if row["source"] in shown
+    ]
+    y = column("source", sort=list(shown.values()), axis={"title": None})
+    x = number("repeated_bigrams", "repeated bigrams a sequence", zero=True, axis={"tickCount": 4, "format": "~s"})
+    ends = {"x": {**x, "field": "repeated_bigrams_ci_low"}, "x2": {"field": "repeated_bigrams_ci_high"}, "y": y}
+    return plot(
+        rows,
+        layer("bar", channels={"x": x, "y": y, "color": column("colour", scale=None)}, height=13),
+        layer("rule", "isValid(datum.repeated_bigrams_ci_low)", channels=ends, color=theme.colours["ink"], strokeWidth=1.5),
+        layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}, "y": y}, color=theme.colours["ink"], thickness=2, height=13),
+        width=WIDTH + 30 - 6.5 * max(map(len, shown.values())),
+        height=24 * max(2, len(rows)),
     )
-    y = alt.Y("share:Q", scale=alt.Scale(type="log", nice=False, padding=6), axis=_decades("share at each distance", points))
-    colour = _colours(list(names.values()), palette)
-    dots = alt.Chart(pl.DataFrame(points)).mark_circle(size=22, opacity=0.85).encode(x=x, y=y, color=colour)
-    fitted = (
-        alt.Chart(pl.DataFrame(lines, schema={"source": pl.String, "distance": pl.Float64, "share": pl.Float64}))
-        .mark_line(strokeWidth=1.3)
-        .encode(x=x, y=y, color=colour, detail="source:N")
-    )
-    return layered(fitted, dots, width=WIDTH, height=HEIGHT + 40)
 
 
-def _powers(title: str, points: list[dict[str, Any]]) -> alt.Axis:
-    import altair as alt
-
-    longest = max((point["distance"] for point in points), default=1)
-    return alt.Axis(title=title, values=[4**exponent for exponent in range(10) if 4**exponent <= 2 * longest], format=",d", grid=False)
-
-
-def _decades(title: str, points: list[dict[str, Any]]) -> alt.Axis:
-    import altair as alt
-
-    least = min((point["share"] for point in points), default=1.0)
-    return alt.Axis(title=title, values=[10.0**-exponent for exponent in range(10) if 10.0**-exponent >= least / 10], format="~%")
+def _draw_distances(tables: ProfileTables, sources: Sequence[str], theme: Theme) -> Spec:
+    shown = labels(sources)
+    points = [{**point, "model": shown[name], "law": False} for name in sources for point in _points(tables.distances, name)]
+    laws = [{**point, "model": shown[name], "law": True} for name in sources for point in _line(tables.fits, name)]
+    x = log_number("x", "tokens back to the latest occurrence", [point["x"] for point in points], base=2)
+    y = log_number("y", "share at each distance", [point["y"] for point in points], format="~%")
+    style = theme.channels(shown, styles=model_styles(sources))
+    channels = {"x": x, "y": {**y, "axis": {**y["axis"], "grid": True}}}
+    line = layer("line", "datum.law", channels={**channels, "stroke": style["stroke"]}, strokeWidth=1.3)
+    dots = layer("circle", "!datum.law", channels={**channels, "fill": style["fill"]}, size=22, opacity=0.85)
+    return plot([*points, *laws], line, dots, height=HEIGHT + 40)
 
 
 def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
@@ -136,7 +128,7 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()
-    return [{"distance": float(d), "share": float(s)} for d, s in zip(middle, shares, strict=True) if s > 0]
+    return [{"x": float(d), "y": float(s)} for d, s in zip(middle, shares, strict=True) if s > 0]
 
 
 def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
@@ -147,30 +139,14 @@ def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
         if row["kind"] == "content" and row["alpha"] is not None:
             masses = power_law_masses(row["alpha"], row["x_min"], row["x_max"]) * row["tail_share"]
             chosen = np.unique(np.geomspace(row["x_min"], row["x_max"], 24).astype(int))
-            return [{"distance": float(d), "share": float(masses[d - row["x_min"]])} for d in chosen]
+            return [{"x": float(d), "y": float(masses[d - row["x_min"]])} for d in chosen]
     return []
 
 
-def _draw_positions(tables: ProfileTables, sources: list[str], column: str, title: str, palette: Palette) -> Chart:
-    import altair as alt
-    import polars as pl
-
-    names = labels([_ALL, *sources])
-    rows = [row for row in tables.positions.iter_rows(named=True) if row["source"] in names]
-    points = [{"source": names[row["source"]], "position": (row["low"] + row["high"]) / 2, "share": row[column]} for row in rows]
-    x = alt.X(
-        "position:Q", scale=alt.Scale(nice=False, zero=True), axis=alt.Axis(title="position in the sequence", tickCount=6, grid=False)
-    )
-    y = alt.Y("share:Q", scale=alt.Scale(zero=True), axis=alt.Axis(title=title, format="~%", tickCount=5))
-    colour = _colours(list(names.values()), palette)
-    lines = alt.Chart(pl.DataFrame(points)).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour, detail="source:N")
-    chart: Chart = lines.properties(width=WIDTH, height=HEIGHT)
-    return chart
-
-
-def _colours(names: list[str], palette: Palette) -> alt.Color:
-    import altair as alt
-
-    domain, colours = model_colours(names, palette, reference=_ALL)
-    legend = alt.Legend(title=None, columns=2) if len(names) > 1 else None
-    return alt.Color("source:N", scale=alt.Scale(domain=domain, range=colours), legend=legend, sort=domain)
+def _draw_positions(tables: ProfileTables, sources: Sequence[str], name: str, title: str, theme: Theme) -> Spec:
+    shown = labels(sources)
+    rows = [row for row in tables.positions.to_dicts() if row["source"] in shown]
+    points = [{"model": shown[row["source"]], "x": (row["low"] + row["high"]) / 2, "y": row[name]} for row in rows]
+    x = number("x", "position in the sequence", zero=True, nice=False, axis={"tickCount": 6, "grid": False})
+    style = theme.channels(shown, styles=model_styles(sources))
+    return plot(points, layer("line", channels={"x": x, "y": share("y", title, zero=True), "stroke": style["stroke"]}, strokeWidth=1.6))

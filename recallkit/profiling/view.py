@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.console import or_dash, percent, sparkline
-from recallkit.display.durations import print_timings
+from recallkit.display.cells import abbreviate, counted, or_dash, percent, sparkline
+from recallkit.display.console import print_timings
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -115,7 +115,7 @@ def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
     cells = [
         [
             row["source"],
-            console.abbreviate(row["tokens"]),
+            abbreviate(row["tokens"]),
             f"{row['repeated_bigrams']:.1f}",
             _bounds(row["repeated_bigrams_ci_low"], row["repeated_bigrams_ci_high"], 1),
             percent(row["repeated_share"]),
@@ -197,7 +197,7 @@ def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     lines = (
         f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which stood in the sequence, bigrams with punctuation or "
         f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}",
-        f"Intervals: {console.counted(whole['documents'], 'document')} resampled (effective number "
+        f"Intervals: {counted(whole['documents'], 'document')} resampled (effective number "
         f"{whole['effective_documents']:,.1f}); none for effectively fewer than {MIN_CLUSTERS}.",
         common_warning(whole["ar_hit_share"], [], manifest["counts"]["num_tokens"]) if manifest["counts"] else None,
     )

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.again import bare, command_line
-from recallkit.display.console import counted, or_dash, percent, sparkline
+from recallkit.display.cells import counted, difference_phrase, interval_phrase, nearest_and_farthest, or_dash, percent, sparkline
 from recallkit.display.exports import Look
-from recallkit.display.sentences import interval_told, nearest_and_farthest, points_told
 from recallkit.display.tables import Table
 from recallkit.recall.tasks import QUESTION_TASKS, SUFFIXES
 from recallkit.slicing.view import powers_of_two
@@ -85,10 +84,10 @@ def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
     first, *others = rows
     said = (
         f"On {first['task']}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
-        f"({interval_told(first['ci_low'], first['ci_high'])})"
+        f"({interval_phrase(first['ci_low'], first['ci_high'])})"
     )
     told = [
-        f"{row['model']} in {percent(row['accuracy'])} ({points_told(*(row[f'difference{end}'] for end in ('', '_low', '_high')))})"
+        f"{row['model']} in {percent(row['accuracy'])} ({difference_phrase(*(row[f'difference{end}'] for end in ('', '_low', '_high')))})"
         for row in nearest_and_farthest(others, "difference")
     ]
     return f"{'; '.join([said, *told])}."

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from recallkit.config import VERSION
-from recallkit.display.tables import Struck
+from recallkit.display.cells import Struck
 from recallkit.errors import printable
 
 if TYPE_CHECKING:

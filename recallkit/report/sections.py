@@ -6,8 +6,7 @@ import re
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.chart_lines import by_count
-from recallkit.attribution.chart_shares import by_partition
+from recallkit.attribution.charts import by_count, by_partition
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
@@ -22,8 +21,8 @@ from recallkit.attribution.view import (
     struck_if_void,
     times,
 )
-from recallkit.display import chart_theme
-from recallkit.display.console import percent
+from recallkit.display import charts
+from recallkit.display.cells import percent
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import is_void
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recallkit.attribution.comparison import Comparison
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure, Style
+    from recallkit.display.exports import Look
     from recallkit.recall.tables import RecallTables
     from recallkit.report.excerpts import TokenView
 
@@ -48,14 +48,14 @@ _NUM_OWN_COLUMNS, _NUM_FAR_COLUMNS, _MOST_COLUMNS = 3, 4, 8
 """In the tables by source and of the far gap: columns before those of models, and models per part."""
 
 
-def pictures(figures: Sequence[Figure]) -> str:
-    """Figures, side by side if there is room."""
-    return tag("div", *(_picture(figure) + "\n" for figure in figures), class_="pictures") if figures else ""
+def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
+    """Figures, side by side if there is room; `styles` are those of all models of the page."""
+    return tag("div", *(_picture(figure, styles) + "\n" for figure in figures), class_="pictures") if figures else ""
 
 
-def _picture(figure: Figure, **more: str) -> str:
+def _picture(figure: Figure, styles: Mapping[str, Style], **more: str) -> str:
     """A figure; `more` are attributes in place of its identifier."""
-    drawing = re.sub(r' xmlns="[^"]*"', "", chart_theme.svg(figure), count=1)  # redundant in HTML
+    drawing = re.sub(r' xmlns="[^"]*"', "", charts.svg(figure, styles), count=1)  # redundant in HTML
     attributes = more or {"id": f"figure-{figure.name}"}
     return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), **attributes)
 
@@ -80,21 +80,21 @@ _MOST_FIRST = 4
 """Models in them; of more there are figures of all further down."""
 
 
-def first_figures(comparison: Comparison, figures: Sequence[Figure]) -> tuple[str, list[Figure]]:
+def first_figures(comparison: Comparison, figures: Sequence[Figure], styles: Mapping[str, Style]) -> tuple[str, list[Figure]]:
     """What a page begins with, and which of `figures`, all of the comparison's, it does not yet show."""
     models = _first_models(comparison)
     if len(models) == len(comparison.models):
         first = [figure for name in _FIRST for figure in figures if figure.name == name]
-        return _fold(first), [figure for figure in figures if figure not in first]
+        return _fold(first, styles), [figure for figure in figures if figure not in first]
     some = replace(comparison, models=models)
     of_some = f" {len(models)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
     drawn = [figure for draw in (by_count, by_partition) if (figure := draw(some)) is not None]
-    return _fold([replace(figure, caption=figure.caption + of_some) for figure in drawn], class_="some"), list(figures)
+    return _fold([replace(figure, caption=figure.caption + of_some) for figure in drawn], styles, class_="some"), list(figures)
 
 
-def _fold(figures: Sequence[Figure], **attributes: str) -> str:
+def _fold(figures: Sequence[Figure], styles: Mapping[str, Style], **attributes: str) -> str:
     """The figures that a page begins with, side by side."""
-    drawn = [_picture(replace(figure, title=_FIRST[figure.name]), **attributes) + "\n" for figure in figures]
+    drawn = [_picture(replace(figure, title=_FIRST[figure.name]), styles, **attributes) + "\n" for figure in figures]
     return tag("div", *drawn, class_="fold") if drawn else ""
 
 
@@ -133,7 +133,7 @@ def _shares(row: Mapping[str, Any]) -> list[str]:
     return [share, interval(row), percent(row["share_of_tokens"], 2), enriched, "" if clipped == share else clipped]
 
 
-def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
+def gap_section(comparison: Comparison, figures: Sequence[Figure], styles: Mapping[str, Style]) -> Section:
     """The charts of a comparison, and its shares by class of the partition, by source and by slice."""
     tables, models = comparison.tables, len(comparison.models)
     classes = partition_table(tables, comparison.manifest["slices"], models)
@@ -142,7 +142,7 @@ def gap_section(comparison: Comparison, figures: Sequence[Figure]) -> Section:
     shown += [table for table in (given_table(tables), overlap_table(tables)) if table is not None]
     context = context_tables(tables, comparison.manifest, models)
     shown += [context["context_gain"], *_side_by_side(context["by_context"], _NUM_FAR_COLUMNS)] if context else []
-    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures), *map(markup.titled_table, shown)]))
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures, styles), *map(markup.titled_table, shown)]))
 
 
 def _side_by_side(table: Table, own: int) -> list[Table]:
@@ -245,17 +245,22 @@ def _view_notes(view: TokenView) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- other results
 
 
-def sections_of(kind: str, folder: Path) -> tuple[list[Section], list[Figure]]:
-    """The sections of a result of this kind: the answer, how it was measured, its pictures, its printed tables; and its figures."""
-    look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
+def look_of(kind: str, folder: Path) -> Look:
+    """A result of this kind as people see it."""
+    look: Look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
+    return look
+
+
+def sections_of(kind: str, folder: Path, look: Look, styles: Mapping[str, Style]) -> list[Section]:
+    """The sections of a result of this kind: the answer, how it was measured, its figures, its printed tables."""
     tables = [f"{each.name}.parquet" for each in fields(look.tables)]
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
     read = {"Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
     facts = tag("div", _facts({**look.method, **read}, *([again] if look.command else [])), class_="made")
     opening = "\n".join([*([tag("p", text(look.answer), class_="answer")] if look.answer else []), facts])
-    body = "\n".join([pictures(look.figures), *map(markup.titled_table, look.shown.values())])
+    body = "\n".join([pictures(look.figures, styles), *map(markup.titled_table, look.shown.values())])
     samples = [_samples_section(folder, look.tables)] if kind == "recall" else []
-    return [Section(kind, KINDS[kind].title, body, opening), *samples], list(look.figures)
+    return [Section(kind, KINDS[kind].title, body, opening), *samples]
 
 
 def _samples_section(folder: Path, tables: RecallTables) -> Section:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import or_dash
+from recallkit.display.cells import or_dash
 from recallkit.display.tables import Table
 from recallkit.errors import UserError, printable
 

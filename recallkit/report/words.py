@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.view import interval, ppl, times, what_is_resampled, what_of_training
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.console import percent, percent_range
+from recallkit.display.cells import percent, percent_range
 from recallkit.measure.shares import is_void, void_notes
 from recallkit.report.markup import tag, text
 from recallkit.slicing.threshold import rate_and_rule

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.declarations import names, numbers, path
-from recallkit.display.chart_theme import check_figures_folder, save_figures
+from recallkit.display.charts import check_figures_folder, save_figures, styles_of
 from recallkit.errors import UserError
 from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words
@@ -22,7 +22,8 @@ from recallkit.storage.unfinished import PARTIAL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure, Style
+    from recallkit.display.exports import Look
     from recallkit.report.markup import Section
 
 _DEEPEST = 3
@@ -77,7 +78,7 @@ def figures_of(folder: Path) -> list[Figure]:
     """The figures of the results in `folder`, those of a comparison first."""
     found = find_results(folder)
     compared = draw(read_comparison(found["gap"])) if "gap" in found else []
-    return [*compared, *_others(found)[1]]
+    return [*compared, *_figures(_looks(found))]
 
 
 # ------------------------------------------------------------------------------------------------------------- finding
@@ -141,7 +142,9 @@ def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:
 
 def _page_of_others(found: Mapping[str, Path]) -> tuple[bytes, list[Figure], int]:
     """The page of results without a comparison, its figures, and no excerpts."""
-    others, figures = _others(found)
+    looks = _looks(found)
+    figures = _figures(looks)
+    others = _others(found, looks, styles_of(figures))
     title = "; ".join(KINDS[kind].title for kind in found)
     if len(found) > 1:
         return markup.page(title, _SEVERAL_QUESTION, "", others), figures, 0
@@ -154,9 +157,12 @@ def _page_of(comparison: Comparison, found: Mapping[str, Path], options: ReportO
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     text, num_excerpts = _text(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
     drawn = draw(comparison)
-    others, figures = _others(found)
-    first, rest = sections.first_figures(comparison, drawn)
-    opening, before = sections.results(comparison, first), sections.gap_section(comparison, rest)
+    looks = _looks(found)
+    figures = [*drawn, *_figures(looks)]
+    styles = styles_of(figures)
+    others = _others(found, looks, styles)
+    first, rest = sections.first_figures(comparison, drawn, styles)
+    opening, before = sections.results(comparison, first), sections.gap_section(comparison, rest, styles)
     after = sections.method_section(comparison, labels)
 
     def lay_out() -> bytes:
@@ -168,13 +174,21 @@ def _page_of(comparison: Comparison, found: Mapping[str, Path], options: ReportO
         room -= len(content) - markup.MOST_BYTES
         text, num_excerpts = _text(comparison, options, room)
         content = lay_out()
-    return content, [*drawn, *figures], num_excerpts
+    return content, figures, num_excerpts
 
 
-def _others(found: Mapping[str, Path]) -> tuple[list[Section], list[Figure]]:
-    """The sections of results other than a comparison, and their figures."""
-    every = [sections.sections_of(kind, place) for kind, place in found.items() if kind != "gap"]
-    return [section for parts, _ in every for section in parts], [figure for _, drawn in every for figure in drawn]
+def _looks(found: Mapping[str, Path]) -> dict[str, Look]:
+    """Results other than a comparison, by kind."""
+    return {kind: sections.look_of(kind, place) for kind, place in found.items() if kind != "gap"}
+
+
+def _figures(looks: Mapping[str, Look]) -> list[Figure]:
+    return [figure for look in looks.values() for figure in look.figures]
+
+
+def _others(found: Mapping[str, Path], looks: Mapping[str, Look], styles: Mapping[str, Style]) -> list[Section]:
+    """The sections of results other than a comparison."""
+    return [section for kind, look in looks.items() for section in sections.sections_of(kind, found[kind], look, styles)]
 
 
 def _asks_for_text(options: ReportOptions) -> bool:

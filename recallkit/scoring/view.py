@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import percent
-from recallkit.display.durations import print_timings
+from recallkit.display.cells import percent
+from recallkit.display.console import print_timings
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.display import console
-from recallkit.display.console import abbreviate, percent
+from recallkit.display.cells import abbreviate, percent
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.console import or_dash, percent, sparkline
-from recallkit.display.durations import print_timings
+from recallkit.display.cells import abbreviate, or_dash, percent, sparkline
+from recallkit.display.console import print_timings
 from recallkit.display.tables import Table
 from recallkit.slicing.threshold import COMMON_SHARE, common_warning, rate_and_rule
 from recallkit.storage import artifacts
@@ -134,7 +134,7 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
     tokens = manifest["counts"]["num_tokens"]
     return (
         f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
-        f"{console.abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
+        f"{abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )
 
 

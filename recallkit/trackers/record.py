@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.config import VERSION
 from recallkit.display import console
-from recallkit.display.chart_theme import save_figure
+from recallkit.display.charts import save_figures
 from recallkit.display.exports import frames_of
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.display.chart_theme import Figure
+    from recallkit.display.charts import Figure
     from recallkit.display.tables import Table
 
 MOST_ROWS = 10_000
@@ -84,7 +84,8 @@ def make_record(
         if number == 0:
             result = kind
             name = command if place is None else f"{command}-{place.name}"[:_LONGEST_NAME]
-    pictures = {f"{result}/{figure.name}": Picture(figure.title, _draw(figure, folder)) for figure in figures}
+    save_figures(figures, folder)
+    pictures = {f"{result}/{figure.name}": Picture(figure.title, folder / f"{figure.name}.png") for figure in figures}
     given = {key: plain(value) for key, value in options.items() if value is not None}
     manifest = next(iter(manifests.values()), {}) if len(manifests) < 2 else manifests
     return Record(command, name, given, manifest, numbers, tables, shown, pictures)
@@ -94,12 +95,6 @@ def _first_rows(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     if len(frame) > MOST_ROWS:
         console.note(f"{name}: the first {MOST_ROWS:,} of {len(frame):,} rows are logged; the Parquet file has all")
     return frame.head(MOST_ROWS)
-
-
-def _draw(figure: Figure, folder: Path) -> Path:
-    path = folder / f"{figure.name}.png"
-    save_figure(figure, path)
-    return path
 
 
 def _manifest(folder: Path | None, kind: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.again import MOST_NAMED, command_line
-from recallkit.display.console import counted
+from recallkit.display.cells import counted
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS

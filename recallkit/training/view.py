@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.again import command_line
-from recallkit.display.console import percent
+from recallkit.display.cells import counted, percent
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
@@ -68,7 +68,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     runs = manifest["options"]["runs"]
     rates = ", ".join(f"{rate:.2g}" for rate in manifest["learning_rates"])
     return {
-        "Runs": f"{console.counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
+        "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
         f"{manifest['vocab']:,} ids, places of queries by a power law ({manifest['power']:g}), seed {manifest['seed']}",
         "State": "bytes in float32 after the longest test",
         "Machines": ", ".join(manifest["machines"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.display import console
+from recallkit.display.cells import counted
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, as_utf8, lacks_resources
 from recallkit.storage import artifacts, unfinished
@@ -245,12 +246,12 @@ def print_verified(found: Verified) -> None:
 
 def summary(found: Verified) -> str:
     """How much was read, and how many errors and notes there are."""
-    read = f"{console.counted(found.num_files, 'file')}, {found.num_bytes / 1e6:,.1f} MB"
+    read = f"{counted(found.num_files, 'file')}, {found.num_bytes / 1e6:,.1f} MB"
     errors = sum(finding.is_error for finding in found.findings)
     notes = len(found.findings) - errors
-    removed = f"{console.counted(found.num_removed, 'leftover')} removed. " if found.num_removed else ""
-    verdict = f"{console.counted(errors, 'error')}" if errors else "everything is as it was written, and fits together"
-    return f"{removed}{read}: {verdict}" + (f", {console.counted(notes, 'note')}." if notes else ".")
+    removed = f"{counted(found.num_removed, 'leftover')} removed. " if found.num_removed else ""
+    verdict = f"{counted(errors, 'error')}" if errors else "everything is as it was written, and fits together"
+    return f"{removed}{read}: {verdict}" + (f", {counted(notes, 'note')}." if notes else ".")
 
 
 def to_json(found: Verified) -> dict[str, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from recallkit.ablation.charts import ablation_figures
+from recallkit.ablation.charts import HEADERS, ablation_figures, labelled
 from recallkit.ablation.tables import PARTS, AblationTables
 from recallkit.ablation.view import ablation_tables, answer, which_recall
-from recallkit.ablation.words import HEADERS, labelled
-from recallkit.display.chart_theme import PAPER, svg
-from recallkit.display.tables import Struck
+from recallkit.display.cells import Struck
+from recallkit.display.charts import svg
 
 MANIFEST = {
     "by": "zero",
@@ -78,7 +77,7 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
 
 def test_the_map_has_a_figure_for_every_set_and_slice(tables):
     [figure] = ablation_figures(tables)
-    drawn = svg(figure, PAPER)
+    drawn = svg(figure)
     for label in ("0 mamba", "1 attention", "AR hits", "new, rare", "4.00", "-0.12"):
         assert f">{label}<" in drawn
     assert drawn.count(">0.12<") == 4 * len(SETS)

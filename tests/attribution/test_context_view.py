@@ -8,7 +8,7 @@ import pytest
 import recallkit
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.view import gap_json, gap_tables
-from recallkit.display.tables import Struck
+from recallkit.display.cells import Struck
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts
 

@@ -12,7 +12,7 @@ from recallkit import config
 from recallkit.attribution.tables import GapTables
 from recallkit.attribution.view import by_source_table, comparators_table, curves_table, gap_table, gap_tables, print_gap
 from recallkit.display import console
-from recallkit.display.tables import Struck
+from recallkit.display.cells import Struck
 from recallkit.measure.shares import NOT_TOLD_FROM_ZERO
 from recallkit.slicing.definitions import PARTITION
 from recallkit.storage import artifacts

@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-import altair as alt
 import polars as pl
 import pytest
 import typer
@@ -23,7 +22,7 @@ from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.app import as_typer
 from recallkit.declarations import File, Options, amount, argument, names, option, parameters_of, path
 from recallkit.display import console
-from recallkit.display.chart_theme import Figure
+from recallkit.display.charts import Figure
 from recallkit.errors import UserError
 from recallkit.options import ScoringOptions
 
@@ -34,7 +33,7 @@ class Colour(StrEnum):
 
 
 MANY = 2**60
-FIGURE = Figure("orders", "Orders", "A dot.", lambda palette: alt.Chart(alt.InlineData([{"x": 1}])).mark_point().encode(x="x:Q"))
+FIGURE = Figure("orders", "Orders", "A dot.", lambda theme: {"data": {"values": [{"x": 1}]}, "mark": "point"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,60 +1,60 @@
-"""Drawings taken apart: every shape and text of an SVG at its absolute place, with the paint that it inherits."""
+"""Figures taken apart: the rows that a specification draws, and what can be read in a drawing."""
 
 from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-PAINT = ("fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "font-family", "text-anchor")
+from recallkit.display.charts import Figure, specification
+
+
+def data(figure: Figure) -> list[dict[str, Any]]:
+    """The rows of every data set of a figure."""
+    return list(_rows(specification(figure)))
+
+
+def _rows(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        if isinstance(part.get("data"), dict):
+            yield from part["data"]["values"]
+        for key, value in part.items():
+            if key != "data":
+                yield from _rows(value)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _rows(each)
+
+
+def texts(drawing: str) -> list[str]:
+    """What is written in a drawing, and what its marks are called."""
+    found = [element.get("aria-label") or element.text or "" for element in ET.fromstring(drawing).iter()]
+    return [text for text in found if text.strip()]
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What is drawn: `kind` an element's name, `x` and `y` where its own coordinates begin."""
+class Mark:
+    """A mark that has a name: where it is and its paint, which it may inherit."""
 
-    kind: str
     x: float
     y: float
-    paint: dict[str, str]
-    attributes: dict[str, str]
-    text: str
-
-    @property
-    def label(self) -> str:
-        return self.attributes.get("aria-label", "")
-
-    @property
-    def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom of a path of straight lines."""
-        numbers = [float(n) for n in re.findall(r"-?[\d.]+", self.attributes["d"])]
-        if "h" in self.attributes["d"]:
-            x, y, width, height = numbers[:4]
-            numbers = [x, y, x + width, y + height]
-        xs, ys = numbers[::2], numbers[1::2]
-        return self.x + min(xs), self.y + min(ys), self.x + max(xs), self.y + max(ys)
+    paint: Mapping[str, str]
 
 
-def shapes(svg: str | bytes) -> list[Shape]:
-    """All of a drawing but what shows nothing, in the order in which it is drawn."""
-    return list(_walk(ET.fromstring(svg), 0.0, 0.0, {}))
+def marks(drawing: str) -> dict[str, Mark]:
+    """The marks that say what they are, by what they say; fails where two say the same."""
+    found = list(_walk(ET.fromstring(drawing)[0], 0.0, 0.0, {}))
+    assert len({label for label, _ in found}) == len(found)
+    return dict(found)
 
 
-def _walk(element: ET.Element, x: float, y: float, paint: dict[str, str]) -> Iterator[Shape]:
-    paint = paint | {key: element.attrib[key] for key in PAINT if key in element.attrib}
+def _walk(element: ET.Element, x: float, y: float, paint: Mapping[str, str]) -> Iterator[tuple[str, Mark]]:
+    paint = {**paint, **{key: element.attrib[key] for key in ("fill", "stroke", "stroke-dasharray") if key in element.attrib}}
     for dx, dy in re.findall(r"translate\(([-\d.e]+),([-\d.e]+)\)", element.get("transform", "")):
         x, y = x + float(dx), y + float(dy)
-    kind = element.tag.rpartition("}")[2]
-    seen = {paint.get("fill", "black"), paint.get("stroke", "none")} != {"none"} and element.get("display") != "none"
-    if kind in ("path", "line", "rect", "circle", "text") and seen and element.get("d") != "":
-        yield Shape(kind, x, y, paint, dict(element.attrib), element.text or "")
+    if "aria-label" in element.attrib:
+        yield element.attrib["aria-label"], Mark(x, y, paint)
     for child in element:
         yield from _walk(child, x, y, paint)
-
-
-def marks(svg: str) -> dict[str, Shape]:
-    """The shapes that say what they are, by what they say; fails where two say the same."""
-    found = [shape for shape in shapes(svg) if shape.label and shape.kind != "svg"]
-    assert len({shape.label for shape in found}) == len(found)
-    return {shape.label: shape for shape in found}

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from recallkit.display import console
-from recallkit.display.console import print_line, print_page, print_table, sparkline
-from recallkit.display.tables import Struck, Table
+from recallkit.display.cells import Struck, sparkline
+from recallkit.display.console import print_line, print_page, print_table
+from recallkit.display.tables import Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)

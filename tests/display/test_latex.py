@@ -10,7 +10,8 @@ import pytest
 
 from recallkit import attribution, published
 from recallkit.attribution.view import gap_tables, published_tables
-from recallkit.display.tables import Struck, Table
+from recallkit.display.cells import Struck
+from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
 from recallkit.profiling import profile_slices
 from recallkit.profiling.view import profile_tables

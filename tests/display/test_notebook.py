@@ -13,7 +13,8 @@ import pytest
 
 import recallkit
 from recallkit.commands.adapter import in_notebooks
-from recallkit.display.tables import Struck, Table
+from recallkit.display.cells import Struck
+from recallkit.display.tables import Table
 from recallkit.errors import printable
 from recallkit.profiling.tables import ProfileTables
 from recallkit.profiling.view import profile_tables

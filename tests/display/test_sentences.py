@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from recallkit.display.sentences import interval_told, nearest_and_farthest, points_told
+from recallkit.display.cells import difference_phrase, interval_phrase, nearest_and_farthest
 
 
 def test_intervals_and_differences_in_words():
-    assert interval_told(0.07, 0.08) == "95 % interval 7.0 to 8.0 %"
-    assert interval_told(None, 0.08) == interval_told(0.07, None) == "no interval"
-    assert points_told(-0.3, -0.4, -0.2) == "30.0 points fewer, 95 % interval 20.0 to 40.0"
-    assert points_told(0.3, 0.2, 0.4) == "30.0 points more, 95 % interval 20.0 to 40.0"
-    assert points_told(0.3, None, None) == "30.0 points more, no interval"
+    assert interval_phrase(0.07, 0.08) == "95 % interval 7.0 to 8.0 %"
+    assert interval_phrase(None, 0.08) == interval_phrase(0.07, None) == "no interval"
+    assert difference_phrase(-0.3, -0.4, -0.2) == "30.0 points fewer, 95 % interval 20.0 to 40.0"
+    assert difference_phrase(0.3, 0.2, 0.4) == "30.0 points more, 95 % interval 20.0 to 40.0"
+    assert difference_phrase(0.3, None, None) == "30.0 points more, no interval"
     for low, high in ((-0.4, 0.0), (0.0, 0.4), (-0.4, 0.2)):
-        told = points_told(-0.3, low, high)
+        told = difference_phrase(-0.3, low, high)
         assert told == f"30.0 points fewer, which cannot be told from none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
 
 

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD, Struck, Table
+from recallkit.display.cells import Struck
+from recallkit.display.tables import LATEX_HEAD, MARKDOWN_HEAD, Table
 from recallkit.errors import printable
 
 HOSTILE = [

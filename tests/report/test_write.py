@@ -20,6 +20,7 @@ import pytest
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, GapTables, attribute_gap
+from recallkit.display.charts import styles_of
 from recallkit.errors import UserError
 from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
 from recallkit.report import sections
@@ -234,7 +235,7 @@ def test_of_many_models_the_first_figures_show_four(comparison):
     rows = {name: {"delta_nll": 0.1 * (1 + number), "note": NO_GAP if name == "m0" else "note"} for number, name in enumerate(names)}
     many = of_models(comparison, rows)
     drawn = draw(many)
-    first, rest = sections.first_figures(many, drawn)
+    first, rest = sections.first_figures(many, drawn, styles_of(drawn))
     shown = Page(first)
     assert [figure.name for figure in rest] == [figure.name for figure in drawn], "figures of all models follow"
     captions = shown.texts("figcaption")

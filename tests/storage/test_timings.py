@@ -8,8 +8,8 @@ import time
 import pytest
 
 from recallkit import attribution, profiling, scoring, slicing
+from recallkit.display.cells import duration, timings_line
 from recallkit.display.console import print_line
-from recallkit.display.durations import duration, timings_line
 from recallkit.options import TextOptions
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal

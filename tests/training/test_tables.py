@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
-import xml.etree.ElementTree as ET
 
-import pytest
 from typer.main import get_command
 
 from recallkit.commands.app import app
-from recallkit.display.chart_theme import PAGE, PAPER, svg
+from recallkit.display.charts import svg
 from recallkit.storage import schemas
 from recallkit.training.charts import tradeoff_figures
 from recallkit.training.presets import Choices, chosen_in, jobs_of
 from recallkit.training.tables import make_tables
 from recallkit.training.view import answer, command, shown_tradeoff
+from tests.display.drawings import marks, texts
 
 
 def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
@@ -78,19 +76,13 @@ def test_columns_are_those_that_are_declared():
         assert set(table.column_names) == set(schemas.LAYOUTS[f"tradeoff/{name}"])
 
 
-def texts(drawing):
-    return [element.get("aria-label") or element.text or "" for element in ET.fromstring(drawing).iter()]
-
-
-@pytest.mark.parametrize("palette", [PAGE, PAPER])
-def test_every_point_is_drawn_and_says_what_it_is(palette):
+def test_every_point_is_drawn_and_says_what_it_is():
     tables = made([(8, [(0.25, 1.0), (0.5, 1.0)]), (1024, [(0.75, 1.0), (0.7, 1.0)])], rates=(1e-3, 1e-2))
-    drawings = {figure.name: texts(svg(figure, palette)) for figure in tradeoff_figures(tables)}
+    drawings = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}
     assert list(drawings) == ["tradeoff", "tradeoff_by_width", "tradeoff_by_learning_rate", "tradeoff_by_pairs"]
-    named = {name: sorted(text for text in found if re.match("attention, width", text)) for name, found in drawings.items()}
-    assert named["tradeoff"] == ["attention, width 16: 50.0 %", "attention, width 32: 75.0 %"]
-    assert len(named["tradeoff_by_learning_rate"]) == 2, "of the most accurate model"
-    assert {"0.001", "0.01"} <= set(drawings["tradeoff_by_learning_rate"])
+    assert sorted(marks(drawings["tradeoff"])) == ["attention, width 16: 50.0 %", "attention, width 32: 75.0 %"]
+    assert len(marks(drawings["tradeoff_by_learning_rate"])) == 2, "of the most accurate model"
+    assert {"0.001", "0.01"} <= set(texts(drawings["tradeoff_by_learning_rate"]))
 
 
 def test_one_figure_alone_where_nothing_else_differs():
@@ -105,7 +97,7 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     tables = make_tables([(job, found) for job in jobs])
     assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
     figure = tradeoff_figures(tables)[0]
-    assert {f"256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure, PAPER)))
+    assert {f"256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure)))
 
 
 def test_the_answer_has_the_best_model_and_the_smallest_state_as_good():

@@ -1,0 +1,180 @@
+"""Figures as text, the same wherever they are read: numbers, shares, intervals, durations, curves; and the cells of tables' columns."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Row = Mapping[str, Any]
+    Cell = Callable[[Row], str]
+    """Makes a column's cell of a row of a frame."""
+    SomeRow = TypeVar("SomeRow", bound=Mapping[str, Any])
+
+DASH = "–"
+"""In place of a figure that there is none of."""
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_MINUTE, _HOUR = 60, 3600
+
+
+class Struck(str):
+    """A cell whose figure means nothing: struck out wherever it is shown. A note beside the table says why."""
+
+    __slots__ = ()
+
+    @property
+    def marked(self) -> str:
+        """The text with the marks of Markdown, which can be read without colours."""
+        return f"~~{self}~~"
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+
+
+def abbreviate(number: float) -> str:
+    """1234567 -> 1.23M: three digits for people."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def or_dash(value: float | None, form: str) -> str:
+    """The value in a format such as `,` or `.2f`; a dash for None."""
+    return DASH if value is None else format(value, form)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """0.0703 -> 7.0 %; a dash for None."""
+    return DASH if share is None else f"{100 * share:z.{digits}f} %"
+
+
+def percent_range(low: float | None, high: float | None) -> str:
+    """0.0703, 0.08 -> 7.0 to 8.0 %; a dash if an end is None."""
+    return DASH if low is None or high is None else f"{100 * low:z.1f} to {100 * high:z.1f} %"
+
+
+def bounds(low: float | None, high: float | None, form: str = "z.2f") -> str:
+    """0.071, 0.08 -> 0.07 to 0.08; a dash if an end is None."""
+    return DASH if low is None or high is None else f"{low:{form}} to {high:{form}}"
+
+
+def span(low: int, high: int) -> str:
+    """3, 4 -> 3 to 4; 0, 0 -> 0."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 -> 1 token, 1203 -> 1,203 tokens."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def duration(seconds: float) -> str:
+    """0.0123 -> 0.01 s, 12.34 -> 12.3 s, 754 -> 12 min 34 s, 7500 -> 2 h 5 min."""
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if round(seconds, 1) < _MINUTE:
+        return f"{seconds:.1f} s"
+    if round(seconds) < _HOUR:
+        return f"{round(seconds) // _MINUTE} min {round(seconds) % _MINUTE} s"
+    minutes = round(seconds / _MINUTE)
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def sparkline(values: Sequence[float | None], low: float | None = None, high: float | None = None) -> str:
+    """A curve in a line of text: one block per value, higher for larger values, from `low` to `high` (default: their own extremes).
+
+    A missing value is a space. Values that are all equal are drawn at half height.
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return " " * len(values)
+    least, most = (min(known) if low is None else low), (max(known) if high is None else high)
+
+    def block(value: float) -> str:
+        height = (value - least) / (most - least) if most > least else 0.5
+        return _BLOCKS[min(len(_BLOCKS) - 1, max(0, int(height * len(_BLOCKS))))]
+
+    return "".join(" " if value is None or not math.isfinite(value) else block(value) for value in values)
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+
+
+def name(column: str) -> Cell:
+    """Text as it is."""
+    return lambda row: str(row[column])
+
+
+def number(column: str, form: str = ",") -> Cell:
+    """A number in a format of Python."""
+    return lambda row: or_dash(row[column], form)
+
+
+def amount(column: str) -> Cell:
+    """A large number in three digits."""
+    return lambda row: DASH if row[column] is None else abbreviate(row[column])
+
+
+def share(column: str, digits: int = 1) -> Cell:
+    """A share in per cent."""
+    return lambda row: percent(row[column], digits)
+
+
+def interval(column: str = "", form: str = "z.2f") -> Cell:
+    """The 95 % interval of a column, in the columns COLUMN_ci_low and COLUMN_ci_high."""
+    low, high = (f"{column}_ci_{end}".lstrip("_") for end in ("low", "high"))
+    return lambda row: bounds(row[low], row[high], form)
+
+
+def share_interval(column: str = "") -> Cell:
+    """The 95 % interval of a share, in per cent; a dash where the share is void."""
+    low, high = (f"{column}_ci_{end}".lstrip("_") for end in ("low", "high"))
+    return lambda row: DASH if row["void"] else percent_range(row[low], row[high])
+
+
+def valid(cell: Cell) -> Cell:
+    """A figure that depends on the share of a row: struck out where that is void."""
+
+    def made(row: Row) -> str:
+        shown = cell(row)
+        return Struck(shown) if row["void"] and shown != DASH else shown
+
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def interval_phrase(low: float | None, high: float | None) -> str:
+    """0.07, 0.08 -> `95 % interval 7.0 to 8.0 %`; without one it says so."""
+    return "no interval" if low is None or high is None else f"95 % interval {percent_range(low, high)}"
+
+
+def difference_phrase(difference: float, low: float | None, high: float | None) -> str:
+    """-0.3, -0.4, -0.2 -> `30.0 points fewer, 95 % interval 20.0 to 40.0`; where the interval contains 0 it says so."""
+    said = f"{100 * abs(difference):.1f} points {'more' if difference >= 0 else 'fewer'}"
+    if low is None or high is None:
+        return f"{said}, no interval"
+    if low <= 0 <= high:
+        return f"{said}, which cannot be told from none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+    ends = sorted((abs(low), abs(high)))
+    return f"{said}, 95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
+
+
+def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:
+    """The rows with the least and the largest absolute value in a column; all if there are at most two."""
+    placed = sorted(rows, key=lambda row: abs(row[column]))
+    return placed if len(placed) <= 2 else [placed[0], placed[-1]]
+
+
+def timings_line(timings: Mapping[str, Any]) -> str:
+    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`"""
+    end, stages = "_per_second", []
+    for stage, facts in timings["stages"].items():
+        rates = ", ".join(f"{abbreviate(rate)} {key.removesuffix(end)}/s" for key, rate in facts.items() if key.endswith(end))
+        stages.append(f"{stage} {duration(facts['seconds'])}" + (f" ({rates})" if rates else ""))
+    rest = "; what an interrupted run did is not in it" if timings.get("resumed") else ""
+    return f"Took {duration(timings['seconds'])}: {', '.join(stages)}{rest}."

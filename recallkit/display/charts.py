@@ -1,0 +1,391 @@
+"""Charts: Vega-Lite specifications, the styles of models, and drawings as SVG, PNG and PDF.
+
+A figure is drawn from one description on a page, in the colours of its style sheet (light and dark), and in files, in fixed ones. All that
+comes from data are values of rows, never an expression, a field's name or an address. vl-convert draws without a browser.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from recallkit.errors import UserError, printable
+from recallkit.storage import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+Spec = dict[str, Any]
+"""A Vega-Lite specification, or a part of one."""
+
+WIDTH, HEIGHT = 330, 200
+"""Of a plot, in pixels: text of 11 pixels can be read when a chart is as wide as a phone."""
+FEW = 100
+"""A mean over fewer tokens is drawn hollow."""
+MOST_SOURCES = 6
+"""Sources in a chart, the largest: more could not be told apart."""
+_CHARACTER = 6.5
+"""Pixels of a character of 11 pixels."""
+_MOST_NAMED, _NAME = 12, 24
+
+PAPER = {
+    "ink": "#1b1b1b",
+    "soft": "#5d6166",
+    "rule": "#dcdee1",
+    "page": "#ffffff",
+    "hits": "#e69f00",
+    "rest": "#86919c",
+    **{f"m{place}": colour for place, colour in enumerate(("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#a6761d", "#7570b3"))},
+}
+"""Text, secondary text, grid, background, AR hits, other tokens, models: Okabe and Ito's colours, and two more."""
+PAGE = {name: f"var(--{name})" for name in PAPER}
+"""The same colours by name, as `report.css` defines them for light and for dark."""
+
+_FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
+_PAGE_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+
+# ----------------------------------------------------------------------------------------------------- styles of models
+
+
+class Style(NamedTuple):
+    """How a model is drawn, everywhere: a name of PAPER's colours, dashes of its line, the shape of its points."""
+
+    colour: str
+    dash: Sequence[int]
+    shape: str
+
+
+_SHAPES = ("square", "triangle-up", "diamond", "triangle-left", "triangle-down", "cross", "triangle-right")
+STYLES = (
+    Style("ink", (1, 0), "circle"),
+    *(
+        Style(f"m{place}", dash, _SHAPES[(place + 3 * turn) % 7])
+        for turn, dash in enumerate(((1, 0), (5, 3), (2, 2)))
+        for place in range(7)
+    ),
+)
+_ARCHITECTURES = ("attention", "mamba", "hyena", "based", "rwkv", "delta", "retnet", "hybrid", "base-conv-selective", "base-conv")
+"""Architectures whose style is the same on every page: the n-th has the n-th style."""
+
+
+def model_styles(names: Iterable[str]) -> dict[str, Style]:
+    """Each model's style, no two alike for up to 22: that of the architecture in its name, or else the first that is free."""
+    found: dict[str, Style] = {}
+    ordered = list(dict.fromkeys(names))
+    for name in ordered:
+        place = next((place for place, part in enumerate(_ARCHITECTURES) if part in name.lower()), None)
+        if place is not None and STYLES[place] not in found.values():
+            found[name] = STYLES[place]
+    for number, name in enumerate(name for name in ordered if name not in found):
+        found[name] = next((style for style in STYLES if style not in found.values()), STYLES[number % len(STYLES)])
+    return {name: found[name] for name in ordered}
+
+
+# ----------------------------------------------------------------------------------------------------------------- names
+
+
+def shorten(name: str, length: int = _NAME) -> str:
+    """The name in one line of at most `length` characters: its beginning and its end."""
+    name = printable(name) or "(no name)"
+    first = (length - 1) // 2
+    return name if len(name) <= length else f"{name[:first]}…{name[first + 1 - length :]}"
+
+
+def labels(names: Sequence[str], length: int = _NAME, reference: str | None = None) -> dict[str, str]:
+    """A short label for each name, no two alike, the reference marked: of a long path its last part, if no other name ends in it."""
+    lasts = {name: name.rstrip("/").rpartition("/")[2] for name in names}
+    known = Counter([*names, *lasts.values()])
+    found: dict[str, str] = {}
+    for name, last in lasts.items():
+        mark = " (ref.)" if name == reference else ""
+        whole = last if last and len(printable(name)) > length and known[last] == 1 else name
+        label, number = shorten(whole, length - len(mark)) + mark, 2
+        while label in found.values():
+            ending = f" ({number}){mark}"
+            label, number = shorten(whole, length - len(ending)) + ending, number + 1
+        found[name] = label
+    return found
+
+
+def not_drawn(names: Sequence[str]) -> str:
+    """A sentence for a caption that names what a chart leaves out, after a space; empty if that is nothing."""
+    if not names:
+        return ""
+    listed = [shorten(name, 40) for name in names[:_MOST_NAMED]]
+    rest = [f"{len(names) - len(listed):,} more"] if len(names) > len(listed) else []
+    *before, last = [*listed, *rest]
+    return f" Not drawn, being smaller: {', '.join(before)}{' and ' if before else ''}{last}."
+
+
+# ------------------------------------------------------------------------------------------------------- specifications
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What a figure is drawn with: colours by name, and the styles of all models of a page."""
+
+    colours: Mapping[str, str]
+    styles: Mapping[str, Style]
+
+    def channels(self, names: Mapping[str, str], *, styles: Mapping[str, Style] | None = None, legend: bool = True) -> Spec:
+        """Colours (of a bar, `fill`; of a line, `stroke`), shape and dash of the column `model`, which has labels: `names` -> label."""
+        chosen = [(styles or self.styles)[name] for name in names]
+        columns = max(1, min(4, int(WIDTH // (34 + _CHARACTER * max(map(len, names.values()))))))
+        key = {"columns": columns} if legend and len(names) > 1 else None
+        colours = [self.colours[style.colour] for style in chosen]
+        ranges = {
+            "fill": colours,
+            "stroke": colours,
+            "shape": [style.shape for style in chosen],
+            "strokeDash": [list(style.dash) for style in chosen],
+        }
+        domain = list(names.values())
+        return {
+            channel: {**column("model"), "scale": {"domain": domain, "range": shown}, "legend": key} for channel, shown in ranges.items()
+        }
+
+
+def column(name: str, kind: str = "nominal", **more: Any) -> Spec:
+    """A channel's column of the rows."""
+    return {"field": name, "type": kind, **more}
+
+
+def number(name: str, title: str | None = None, *, axis: Spec | None = None, **scale: Any) -> Spec:
+    """A channel with a number: `axis` and `scale` are Vega-Lite's."""
+    return column(name, "quantitative", axis={"title": title, **(axis or {})}, scale={"zero": False, **scale})
+
+
+def share(name: str, title: str | None, **scale: Any) -> Spec:
+    """A channel with a share in per cent."""
+    return number(name, title, axis={"format": "~%", "tickCount": 5}, **scale)
+
+
+def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10, **axis: Any) -> Spec:
+    """A channel with a number from 0 on, on a logarithmic axis as far as `values` go; where one of them is 0, 0 is on it.
+
+    With `base` 2, as for buckets, powers of two are labelled by their round names: 1k for 1,024.
+    """
+    known = sorted(set(values))
+    scale = {"type": "symlog", "constant": 1} if known[0] <= 0 else {"type": "log", "base": base}
+    room = max(1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03)  # a factor: 3 % of the axis at either end
+    if base == 2:
+        powers = [0.0, *(2.0**power for power in range(60))]
+        axis = {"values": [power for power in powers if known[0] <= power <= known[-1]], "labelExpr": _BINARY, **axis}
+    elif known[0] > 0:
+        steps = (1,) if known[-1] > 300 * known[0] else (1, 2, 5)
+        marked = [step * 10.0**power for power in range(-20, 20) for step in steps]
+        axis = {"values": [tick for tick in marked if known[0] / room <= tick <= known[-1] * room], "format": "~s", **axis}
+    low, high = known[0] / room if known[0] > 0 else -0.15, known[-1] * room or 0.15
+    return number(name, title, axis={"grid": False, **axis}, domain=[low, high], nice=False, **scale)
+
+
+_BINARY = (
+    "datum.value < 1024 ? format(datum.value, '~g') : datum.value < 1048576 ? format(datum.value / 1024, '~g') + 'k' : "
+    "format(datum.value / 1048576, '~g') + 'M'"
+)
+
+
+def layer(mark: str, where: str = "", /, channels: Spec | None = None, **properties: Any) -> Spec:
+    """One mark; `where` is a condition on the rows it is drawn for. Marks without a column `description` are not announced."""
+    chosen = dict(channels or {})
+    is_silent = "description" not in chosen
+    made: Spec = {"mark": {"type": mark, **({"aria": False} if is_silent else {}), **properties}, "encoding": chosen}
+    return {"transform": [{"filter": where}], **made} if where else made
+
+
+TIP: Spec = {"description": column("tip"), "tooltip": column("tip")}
+"""What a mark is called, by the page's script, screen readers and notebooks: the column `tip`."""
+
+
+def plot(
+    rows: Sequence[Mapping[str, Any]],
+    *layers: Spec,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+    panels: Sequence[str] = (),
+    columns: int = 1,
+    resolve: Spec | None = None,
+    **shared: Any,
+) -> Spec:
+    """Layers over the same rows, with `shared` channels; with `panels` a plot for each value of the column `panel`, in this order."""
+    unit: Spec = {"layer": list(layers), "width": width, "height": height, "encoding": shared}
+    made: Spec = {"data": {"values": list(rows)}, "resolve": resolve or {}}
+    if not panels:
+        return {**made, **unit}
+    facet = column("panel", sort=list(panels), title=None)
+    return {**made, "facet": facet, "columns": columns, "spec": unit}
+
+
+def line_chart(
+    theme: Theme,
+    rows: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    x: Spec,
+    y: Spec,
+    *before: Spec,
+    reference: str | None = None,
+    styles: Mapping[str, Style] | None = None,
+    shown: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Spec:
+    """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to `high` where they have one.
+
+    `names` are the models, in the order of the legend. Points of rows that are `few` are hollow. `before` is drawn first.
+    """
+    shown = shown or labels(names, reference=reference)
+    found = [{**row, "model": shown[row["model"]]} for row in rows]
+    channels = theme.channels(shown, styles=styles)
+    stroke, few = channels["stroke"], {"test": "datum.few", "value": theme.colours["page"]}
+    band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "fill": channels["fill"]}
+    dots = {"y": y, "stroke": stroke, "fill": {**channels["fill"], "condition": few}, "shape": channels["shape"], **TIP}
+    layers = [
+        *before,
+        *([layer("area", "isValid(datum.low)", channels=band, opacity=0.13)] if any(row.get("low") is not None for row in rows) else []),
+        layer("line", channels={"y": y, "stroke": stroke, "strokeDash": channels["strokeDash"]}, strokeWidth=1.6),
+        layer("point", channels=dots, size=26, strokeWidth=1.2, opacity=1),
+    ]
+    return plot(found, *layers, x=x, **more)
+
+
+def rule(theme: Theme, colour: str = "soft", **more: Any) -> Spec:
+    """The look of a line across a plot."""
+    return {"type": "rule", "color": theme.colours[colour], "aria": False, **more}
+
+
+# ------------------------------------------------------------------------------------------------------------- drawings
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart with its text: `name` is the file's, `title` and `caption` are plain text, `draw` makes the specification.
+
+    `models` are those whose styles it shares with the other figures of a page.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Theme], Spec]
+    models: Sequence[str] = field(default=())
+
+
+def styles_of(figures: Iterable[Figure]) -> dict[str, Style]:
+    """The styles of all models of some figures."""
+    return model_styles(model for figure in figures for model in figure.models)
+
+
+def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: bool = False) -> Spec:
+    """The whole Vega-Lite specification of a figure. `styles` are those of all figures beside it, if there are others."""
+    colours = PAGE if on_page else PAPER
+    ink, soft, grid = colours["ink"], colours["soft"], colours["rule"]
+    text = {"labelColor": soft, "titleColor": soft, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+    config = {
+        "background": "transparent" if on_page else colours["page"],
+        "font": _PAGE_FONT if on_page else _FONT,
+        "padding": 4 if on_page else 12,
+        "view": {"stroke": None},
+        "axis": {**text, "gridColor": grid, "domainColor": grid, "tickColor": grid, "tickSize": 3, "aria": False, "labelLimit": 0},
+        "axisY": {"domain": False, "ticks": False},
+        "legend": {**text, "labelColor": ink, "orient": "bottom", "title": None, "labelLimit": 0, "aria": False, "symbolOpacity": 1},
+        "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
+        "text": {"color": ink, "fontSize": 11},
+        "facet": {"spacing": 18},
+        "concat": {"spacing": 18},
+    }
+    drawn = figure.draw(Theme(colours, styles or styles_of([figure])))
+    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", **drawn, "config": config}
+    found: Spec = _without_controls(whole)
+    return found
+
+
+_NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that names may contain but XML may not: vl-convert aborts the process if it meets one."""
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_controls(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_controls(item) for item in value]
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else value
+
+
+_SVG = "http://www.w3.org/2000/svg"
+_DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
+_REFERRING = re.compile(r"(^|:)href$|^on|^src$|^style$")
+_LINK = re.compile(r"url\((?!#)|javascript:", re.IGNORECASE)
+_UNSEEN = ("class", "role", "aria-roledescription", "aria-hidden", "pointer-events", "version", "stroke-miterlimit")
+_DECIMALS = re.compile(r"(\d+\.\d)\d+")
+
+
+def svg(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: bool = True) -> str:
+    """The figure as an `<svg>` element, which runs no script and fetches nothing; on a page it is as wide as its place.
+
+    Points are named by `aria-label`, the whole by the figure's title. Raises ValueError for a drawing of anything but shapes and text,
+    which would be a bug in a chart.
+    """
+    import vl_convert
+
+    ET.register_namespace("", _SVG)
+    drawn = vl_convert.vegalite_to_svg(specification(figure, styles, on_page=on_page), allowed_base_urls=[])
+    root = ET.fromstring(drawn)  # noqa: S314  (vl-convert's own output: no document type, no entities of data)
+    names = {each: f"{figure.name}-{place}" for place, each in enumerate(e.get("id", "") for e in root.iter() if "id" in e.attrib)}
+    for element in root.iter():
+        _check(element)
+        for key in [key for key in element.attrib if key in _UNSEEN]:
+            del element.attrib[key]
+        for key, value in element.attrib.items():
+            if key in ("d", "transform", "x", "y", "x2", "y2", "width", "height"):
+                element.set(key, _DECIMALS.sub(r"\1", value))
+            elif key == "id" or value.startswith("url(#"):  # a page has many drawings, and vl-convert counts on from one to the next
+                element.set(key, re.sub(r"[\w-]+(?=\)?$)", lambda at: names[at[0]], value))
+    size = {} if on_page else {key: root.attrib[key] for key in ("width", "height")}
+    attributes = {"data-made-by": "recallkit", **size, "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": figure.title}
+    root.attrib.clear()
+    root.attrib.update(attributes)
+    return ET.tostring(root, encoding="unicode")
+
+
+def _check(element: ET.Element) -> None:
+    """Raises ValueError if an element is unknown, or has a link, a script or a style."""
+    if element.tag.removeprefix(f"{{{_SVG}}}") not in _DRAWN:
+        raise ValueError(f"a drawing contains <{element.tag}>")
+    for key, value in element.attrib.items():
+        name = key.rpartition("}")[2]
+        if _REFERRING.search(name) or (name != "aria-label" and _LINK.search(value)):
+            raise ValueError(f"a drawing contains the attribute {name}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+ENDINGS = (".svg", ".png", ".pdf")
+
+
+def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
+    """Writes each figure as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, members of the folder's list; returns the files.
+
+    Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
+    """
+    import vl_convert
+
+    names = [f"{figure.name}{ending}" for figure in figures for ending in ENDINGS]
+    if not names:
+        return []
+    styles = styles_of(figures)
+    with artifacts.adding_members(folder, names) as new:
+        for figure in figures:
+            drawing = svg(figure, styles, on_page=False)
+            contents = (drawing.encode() + b"\n", vl_convert.svg_to_png(drawing, ppi=300), vl_convert.svg_to_pdf(drawing))
+            for ending, content in zip(ENDINGS, contents, strict=True):
+                (new / f"{figure.name}{ending}").write_bytes(content)
+    return [folder / name for name in names]
+
+
+def check_figures_folder(folder: Path | None) -> None:
+    """Raises UserError if charts cannot be written to a folder: checked before the work, not after it."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise UserError("not a directory", where=folder, remedy="name another with --figures")

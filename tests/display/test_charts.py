@@ -1,0 +1,185 @@
+"""What all figures share: checked drawings, files that are whole and ours, names that are text, styles that tell models apart."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from recallkit.display.charts import (
+    TIP,
+    Figure,
+    column,
+    labels,
+    layer,
+    line_chart,
+    log_number,
+    model_styles,
+    number,
+    plot,
+    save_figures,
+    shorten,
+    specification,
+    styles_of,
+    svg,
+)
+from recallkit.errors import UserError
+from recallkit.storage import artifacts
+from tests.display.drawings import data, marks, texts
+
+EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
+SAFE = EVIL.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
+MODELS = ["a.b[c]", EVIL]
+
+
+def lines(theme):
+    """Two lines of three points, the last of which is of few tokens; the first has a band."""
+    rows = [
+        {"model": model, "x": x, "y": x * (place + 1), "low": None if place else x - 0.5, "high": None if place else x + 0.5, "few": x == 3}
+        for place, model in enumerate(MODELS)
+        for x in (1, 2, 3)
+    ]
+    rows = [{**row, "tip": f"{row['model']} at {row['x']}"} for row in rows]
+    return line_chart(theme, rows, MODELS, number("x", "steps"), number("y", "nats"), reference=MODELS[0])
+
+
+def figure(name="picture", draw=lines, models=MODELS) -> Figure:
+    return Figure(name, "A picture", "of something", draw, models)
+
+
+def marked(**channels):
+    """A figure of one point, with more channels."""
+    return figure(draw=lambda theme: plot([{"x": 1, "tip": "a"}], layer("point", channels={"x": number("x"), **TIP, **channels})))
+
+
+def test_a_drawing_is_text_and_shapes_that_fetch_nothing():
+    drawn = svg(figure())
+    root = ET.fromstring(drawn)
+    assert (root.get("role"), root.get("aria-label")) == ("img", "A picture")
+    assert not {"width", "height"} & set(root.attrib), "as wide as its place"
+    assert list(marks(drawn)) == [f"{model} at {x}" for model in ("a.b[c]", SAFE) for x in (1, 2, 3)]
+    assert {"a.b[c] (ref.)", "steps", "nats"} <= set(texts(drawn))
+    assert any(text.startswith("<script>aler") for text in texts(drawn))
+    assert re.findall(r"https?:[^\"]*", drawn) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"<script|href|src=|style=|<image|<foreignObject", drawn)
+
+
+def test_on_a_page_colours_are_the_page_s_own_and_in_files_fixed():
+    paints = set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg(figure())))
+    assert {"var(--ink)", "var(--m0)", "var(--soft)", "var(--rule)"} <= paints
+    assert all(re.fullmatch(r"var\(--\w+\)|none|transparent", paint) for paint in paints), paints
+    assert "var(" not in svg(figure(), on_page=False)
+
+
+@pytest.mark.parametrize(
+    ("draws", "told"),
+    [
+        (marked(href=column("tip")), "<{.*}a>|href"),
+        (figure(draw=lambda theme: plot([{"tip": "a"}], layer("image", channels={"url": column("tip")}))), "image"),
+        (marked(fill={"value": "url(https://example.org/x)"}), "fill"),
+        (marked(stroke={"value": "javascript:1"}), "stroke"),
+        (figure(draw=lambda theme: {"data": {"url": "https://example.org/x.csv"}, "mark": "point"}), r"(?i)url|access|allowed|load"),
+    ],
+)
+def test_links_pictures_and_data_from_elsewhere_are_refused(draws, told):
+    with pytest.raises(ValueError, match=told):
+        svg(draws)
+
+
+def test_identifiers_of_two_drawings_do_not_meet():
+    clip = lambda theme: plot([{"x": 1}, {"x": 2}], layer("line", channels={"x": number("x"), "y": number("x")}, clip=True))  # noqa: E731
+    for name in ("one", "two"):
+        drawn = svg(figure(name, clip))
+        named = re.findall(r' id="([^"]+)"', drawn)
+        assert named
+        assert all(found.startswith(f"{name}-") for found in named)
+        assert set(re.findall(r"url\(#([^)]+)\)", drawn)) <= set(named)
+
+
+def test_a_mean_over_few_is_hollow_and_a_band_is_where_there_are_ends():
+    drawn = marks(svg(figure()))
+    assert [mark.paint["fill"] == "var(--page)" for mark in drawn.values()] == [False, False, True] * 2
+    assert sum(row["low"] is not None for row in data(figure())) == 3
+    [band] = [part for part in specification(figure())["layer"] if part["mark"]["type"] == "area"]
+    assert band["transform"] == [{"filter": "isValid(datum.low)"}]
+
+
+# ---------------------------------------------------------------------------------------------------- styles and labels
+
+
+def test_twenty_two_models_are_told_apart_and_not_by_colour_alone():
+    styles = model_styles(f"m{number}" for number in range(22))
+    assert len({(style.colour, tuple(style.dash)) for style in styles.values()}) == 22
+    assert len({(style.shape, tuple(style.dash)) for style in styles.values()}) == 22
+    assert len(model_styles(f"m{number}" for number in range(30))) == 30, "then they come again"
+
+
+def test_an_architecture_has_its_style_on_every_page_and_a_model_one_in_all_figures():
+    alone, among = model_styles(["zoo:mamba"]), model_styles(["x", "zoo:attention", "zoo:mamba", "y"])
+    assert alone["zoo:mamba"] == among["zoo:mamba"]
+    both, second = figure(), figure("second", models=[EVIL])
+    styles = styles_of([second, both])
+    found = [mark.paint["stroke"] for mark in marks(svg(both, styles)).values()]
+    assert found == [f"var(--{styles[model].colour})" for model in MODELS for _ in range(3)]
+
+
+def test_short_names_keep_their_ends_and_differ():
+    assert shorten("models/" * 30 + "mamba", 10) == "mode…mamba"
+    folders = ["runs/attention/checkpoint-1000", "runs/mamba/checkpoint-1000", "runs/mamba-with-a-longer-name-than-that"]
+    assert list(labels(folders, 24).values()) == ["runs/attent…ckpoint-1000", "runs/mamba/…ckpoint-1000", "mamba-with-…me-than-that"]
+    assert list(labels(["models/of/mine/attention-360m", "x"], reference="x").values()) == ["attention-360m", "x (ref.)"]
+    found = labels(["models/" * 30 + "mamba", "others/models/" * 30 + "models/models/models/mamba", "mamba", "", "\x1b"], 12)
+    assert len(set(found.values())) == 5
+    assert all(1 <= len(label) <= 12 for label in found.values())
+
+
+@pytest.mark.parametrize("values", [[0.0001, 0.001, 0.01], [0, 1, 512, 30_000], [4, 4], [0], [0.5, 3e6]])
+@pytest.mark.parametrize("base", [2, 10])
+def test_a_logarithmic_axis_has_room_for_all_of_its_values(values, base):
+    channel = log_number("x", "counts", values, base=base)
+    low, high = channel["scale"]["domain"]
+    assert low < min(values) <= max(values) < high
+    assert (channel["scale"]["type"] == "symlog") is (min(values) == 0), "a logarithm has no 0"
+    assert all(low <= tick <= high for tick in channel["axis"].get("values", []))
+
+
+def test_powers_of_two_have_round_names():
+    rows = [{"x": 2**power} for power in (0, 8, 10, 15, 20)]
+    axis = log_number("x", "counts", [row["x"] for row in rows], base=2, labelOverlap=False)
+    drawn = texts(svg(figure(draw=lambda theme: plot(rows, layer("point", channels={"x": axis})))))
+    assert {"1", "256", "512", "1k", "32k", "1M"} <= set(drawn)
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def test_figures_are_members_of_their_folder_and_ours_are_replaced(tmp_path):
+    written = save_figures([figure("one"), figure("two")], tmp_path)
+    assert [path.name for path in written] == ["one.svg", "one.png", "one.pdf", "two.svg", "two.png", "two.pdf"]
+    assert set(artifacts.members(tmp_path / "manifest.json")) == {path.name for path in written}
+    assert [path.read_bytes()[:4] for path in written[:3]] == [b"<svg", b"\x89PNG", b"%PDF"]
+    before = written[0].read_bytes()
+    assert save_figures([figure("one"), figure("two")], tmp_path) == written
+    assert written[0].read_bytes() == before, "the same every time"
+    save_figures([figure("one", models=MODELS[::-1])], tmp_path)
+    assert written[0].read_bytes() != before
+    assert save_figures([], tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["picture.svg", "picture.png"])
+def test_other_people_s_pictures_stay_and_nothing_else_is_written(tmp_path, name):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(UserError, match="did not write"):
+        save_figures([figure("first"), figure()], tmp_path)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"mine")]
+
+
+def test_a_chart_that_fails_leaves_no_file(tmp_path):
+    def fails(theme):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        save_figures([figure(), figure("failing", fails)], tmp_path)
+    assert list(tmp_path.iterdir()) == []
