@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display import console
+from recallkit.display.cells import percent
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import IDS_FIELD, FieldFinder
@@ -93,7 +94,7 @@ def open_index(path: Path, tokenizer: TextTokenizer, boundary: Boundary) -> Toke
             console.note(f"{path}: its documents are reversed (infini-gram's version 5), and are counted forwards")
             index, share = _open_infini_gram(path, tokenizer.vocabulary, is_reversed=True), backwards
     if share < LEAST_AGREEMENT:
-        problem = f"only {console.percent(share, 0)} of the sampled bigrams survive decoding and encoding again"
+        problem = f"only {percent(share, 0)} of the sampled bigrams survive decoding and encoding again"
         console.note(f"{path}: is {tokenizer.name} its tokenizer? {problem}")
     return index
 
