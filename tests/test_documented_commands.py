@@ -322,7 +322,7 @@ def test_every_command_runs(block, whole_workspace, run, tmp_path, monkeypatch):
 
 PYTHON_NOT_RUN = {
     "# my_model.py": "a file of the reader's: tests/models/test_user.py",
-    'build("based-360m")': "360M parameters: tests/models/test_presets.py",
+    'build("based-360m")': "360M parameters: tests/models/test_describe.py",
 }
 """Parts of Python blocks that are not run, with the reason; docs/python.md is, by tests/commands/test_python.py."""
 

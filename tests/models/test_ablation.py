@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 
 from recallkit.errors import UsageError, UserError
-from recallkit.models import zoo
 from recallkit.models.ablation import Ablation, ablate, find_mixers, observe_means
 from recallkit.models.architecture import LayerConfig
 from recallkit.models.loading import identify_model, load_model
@@ -43,7 +42,7 @@ def test_a_text_means_one_ablation_whatever_its_order(text, means):
     assert Ablation.parse(str(ablation)) == ablation
 
 
-@pytest.mark.parametrize("text", ["", "1++2", "-1", "1,2", "1:median", "none+1", "01", "Attention", "1.", "../x"])
+@pytest.mark.parametrize("text", ["", "1++2", "-1", "1:median", "none+1", "Attention", "../x"])
 def test_what_names_no_mixers_is_refused(text):
     with pytest.raises(UsageError, match="no mixers"):
         Ablation.parse(text)
@@ -105,13 +104,10 @@ def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
     np.testing.assert_array_equal(model.score(*IDS).nll, intact, err_msg="after all of it, the model is as it was")
     ablated = load_model(dataclasses.replace(request, ablation=Ablation.parse("none")))
     np.testing.assert_array_equal(ablated.score(*IDS).nll, intact, err_msg="an ablation of no mixer")
-
-
-@pytest.mark.parametrize("name", ["llama", "falcon_h1", "qwen3_next"])
-def test_a_carried_state_is_ablated_alike(tmp_path, name):
-    named = Ablation.parse("attention")
-    model = load_model(ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", ablation=named))
-    np.testing.assert_allclose(model.score_carrying(*IDS, 7).nll, model.score(*IDS).nll, rtol=0, atol=2e-5)
+    first = load_model(dataclasses.replace(request, ablation=Ablation.parse(mixers[0].key)))
+    np.testing.assert_allclose(
+        first.score_carrying(*IDS, 7).nll, first.score(*IDS).nll, rtol=0, atol=1e-6, err_msg="with its state carried"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- our own mixers
@@ -208,10 +204,3 @@ def test_a_live_module_is_left_as_it_was(tmp_path):
     np.testing.assert_array_equal(load_model(request).score(*IDS).nll, before)
     saved = ModelRequest(str(save_model("llama", tmp_path)), VOCAB_SIZE, device="cpu", ablation=Ablation.parse("0"))
     np.testing.assert_array_equal(load_model(saved).score(*IDS).nll, without)
-
-
-def test_every_zoo_models_mixers_are_named_as_its_architecture_names_them():
-    for name in ("hybrid", "base-conv-selective"):
-        layers = zoo.ARCHITECTURES[name].layers
-        found = find_mixers(load_model(ModelRequest(f"zoo:{name}", 4096, device="cpu")))
-        assert [(mixer.layer, mixer.kind) for mixer in found] == [(place, layer.mixer) for place, layer in enumerate(layers)]

@@ -89,12 +89,6 @@ def check_scores(model, slow, text):
     assert at == len(scores.nll)
 
 
-def test_an_entry_never_seen_still_has_probability(tmp_path):
-    counts = make_counts(tmp_path / "counts.duckdb", [1, 2, 1, 2, 3])
-    model = load_model(ModelRequest("control:recall", VOCAB, counts=counts))
-    assert np.isfinite(model.score(np.array([5, 10, 5, 10], np.uint32), np.array([0, 4])).nll).all()
-
-
 def test_the_cache_is_reset_at_every_sequence(tmp_path):
     counts = make_counts(tmp_path / "counts.duckdb", [1, 2, 3, 4, 5, 6])
     model = load_model(ModelRequest("control:recall", VOCAB, counts=counts))

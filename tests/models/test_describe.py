@@ -1,14 +1,23 @@
-"""What models cost: figures reckoned by hand, every mixer and every zoo model listed, the same on the command line."""
+"""What models cost: figures counted by hand, the papers' architectures beside their printed sizes and operations; every miss is stated."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
+import torch
+from rich.console import Console
 
+from recallkit.attribution.papers import read_table
+from recallkit.display import console
+from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
-from recallkit.models.describe import describe_mixers, describe_zoo
+from recallkit.models.costs_view import print_presets
+from recallkit.models.describe import describe_mixers, describe_zoo, paper_flops
+from recallkit.models.language_model import LanguageModel
+from recallkit.models.presets import PRESETS, build, find_preset, preset
 
 
 def costs(d_model: int, length: int) -> dict[str, dict[str, object]]:
@@ -101,3 +110,193 @@ def test_a_width_that_not_every_mixer_can_have_is_refused(run):
     assert "multiple of 64" in done.stderr
     assert "Traceback" not in done.stderr
     assert not done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------------- presets
+
+MISSES = {
+    "attention-125m": -1.1,
+    "hyena-72m": 6.9,
+    "hyena-158m": -3.5,
+    "h3-72m": -2.0,
+    "h3-168m": -4.6,
+    "h3-357m": -6.1,
+    "rwkv-72m": 29.4,
+    "base-conv-168m": -9.0,
+    "base-conv-354m": -4.9,
+    "gla-360m": -1.9,
+}
+"""Percent by which presets miss the printed size; all others are within 1 %."""
+
+
+@pytest.fixture(scope="module")
+def rows(run):
+    done = run("models", "--presets", "--json")
+    assert done.returncode == 0, done.stderr
+    return {row["preset"]: row for row in json.loads(done.stdout)}
+
+
+def size(config):
+    with torch.device("meta"):
+        return LanguageModel(config).num_parameters()
+
+
+def test_parameters_are_the_printed_ones_within_a_percent_or_the_miss_is_stated(rows):
+    assert list(rows) == list(PRESETS)
+    assert len(rows) == 28
+    for name, row in rows.items():
+        if name in MISSES:
+            assert 100 * row["miss"] == pytest.approx(MISSES[name], abs=0.05), name
+            assert row["note"], name
+        else:
+            assert abs(row["miss"]) < 0.01, name
+        assert row["parameters"] == pytest.approx(row["printed"] * (1 + row["miss"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("attention-360m", (24, 1024, "attention", {"num_heads": 16})),
+        ("hyena-72m", (8, 768, "hyena", {"frequency": 14.0, "fast_decay": 0.3, "slow_decay": 1.2, "short_kernel": 3})),
+        ("h3-357m", (33, 1024, "h3", {"state": 64})),
+        ("rwkv-351m", (20, 984, "rwkv4", {})),
+        ("long-conv-76m", (6, 704, "long_conv", {"squash": 0.001})),
+        ("base-conv-354m", (48, 1080, "base_conv", {"frequency": 14.0, "slow_decay": 1.2})),
+        ("transformer++-1.3b", (36, 1680, "attention", {"num_heads": 24})),
+        ("mamba-1.3b", (46, 2048, "mamba", {"state": 16, "expand": 2, "conv_kernel": 4})),
+        ("hyena-360m", (29, 1024, "hyena", {"frequency": 14.0})),
+        ("gla-360m", (24, 1024, "gla", {"num_heads": 4})),
+    ],
+)
+def test_entries_are_those_of_the_tables(name, wanted):
+    config = preset(name)
+    num_layers, d_model, mixer, options = wanted
+    assert (len(config.layers), config.d_model, config.layers[0].mixer) == (num_layers, d_model, mixer)
+    assert options.items() <= config.layers[0].options.items()
+
+
+@pytest.mark.parametrize(("name", "convolutions", "each", "window"), [("based-360m", 17, 5, 64), ("based-1.3b", 22, 7, 16)])
+def test_based_has_the_layers_of_its_table_7(name, convolutions, each, window):
+    layers = preset(name).layers
+    kinds = [layer.mixer for layer in layers]
+    assert [kinds.count(kind) for kind in ("gated_short_conv", "linear_attention", "sliding_window")] == [convolutions, each, each]
+    assert {layer.options["window"] for layer in layers if layer.mixer == "sliding_window"} == {window}
+    assert {layer.options["feature_dim"] for layer in layers if layer.mixer == "linear_attention"} == {16}
+
+
+def test_the_state_of_based_is_that_of_equations_9_and_11():
+    with torch.device("meta"):
+        model = build("based-360m")
+    linear, window, convolutions = 5 * (1024 + 1) * 153, 5 * 2 * 1024 * 64, 17 * 3 * 2048
+    assert model.state_size(2048) == linear + window + convolutions
+
+
+@pytest.mark.parametrize(("name", "layers", "d_model", "ffn"), [("hyena-358m", 24, 1024, 2048), ("long-conv-128m", 12, 864, 2304)])
+def test_corrected_entries_are_needed_for_the_printed_size(name, layers, d_model, ffn):
+    """The tables' own entries miss by a fifth and more."""
+    config = preset(name)
+    as_printed = dataclasses.replace(config, layers=config.layers[:layers], d_model=d_model, mlp_width=ffn)
+    assert abs(size(as_printed) / find_preset(name).printed - 1) > 0.2
+    assert find_preset(name).note
+
+
+@pytest.mark.parametrize(("name", "d_model"), [("hyena-72m", 736), ("rwkv-72m", 512)])
+def test_the_width_in_a_note_gives_the_printed_size(name, d_model):
+    config = preset(name)
+    other = dataclasses.replace(config, d_model=d_model, mlp_width=config.mlp_width * d_model // config.d_model)
+    assert size(other) == pytest.approx(find_preset(name).printed, rel=0.01)
+    assert f"width of {d_model}" in find_preset(name).note
+
+
+def test_long_filters_are_as_long_as_the_context():
+    assert {layer.options["max_length"] for layer in preset("hyena-72m", 512).layers} == {512}
+    assert preset("based-360m", 512) == preset("based-360m")
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(UserError, match="did you mean based-360m"):
+        preset("based-350m")
+
+
+def test_the_table_has_every_preset_and_its_note(rows, capsys, monkeypatch):
+    monkeypatch.setattr(console, "stdout", lambda: Console(width=80))  # it holds every name whole
+    print_presets(list(rows.values()))
+    shown = capsys.readouterr().out
+    for text in (*PRESETS, "+29.4 %", "6.21", "long-conv-128m: 768 wide"):
+        assert text in shown
+
+
+# ------------------------------------------------------------------------------------------- operations as the paper counts
+
+MATCHED = {
+    "attention-73m": (1.52, 1.521),
+    "attention-125m": (2.46, 2.456),
+    "hyena-158m": (2.41, 2.411),
+    "hyena-358m": (5.03, 5.031),
+    "h3-72m": (1.33, 1.329),
+    "h3-168m": (2.55, 2.553),
+    "h3-357m": (4.85, 4.854),
+    "rwkv-169m": (2.08, 2.079),
+    "rwkv-351m": (4.31, 4.309),
+    "long-conv-76m": (1.20, 1.204),
+    "long-conv-128m": (1.74, 1.744),
+    "long-conv-360m": (4.08, 4.081),
+    "base-conv-354m": (4.81, 4.809),
+}
+UNMATCHED = {"attention-360m": (6.23, 6.213), "hyena-72m": (1.34, 1.422), "rwkv-72m": (1.89, 1.144), "base-conv-168m": (2.46, 2.408)}
+"""Printed and ours. RWKV's 72M is farthest off: by its rule 1.89 are 154M parameters."""
+
+NOT_COUNTED = {"RetNet (128)", "Hyena + Slide Attn. (64)", "Hyena + Slide Attn. (256)"}
+"""Rows whose operations no table of the paper gives."""
+
+_NAMES = {"Attention": "attention", "Long Conv": "long-conv", "H3": "h3", "Hyena": "hyena", "RWKV": "rwkv", "BaseConv": "base-conv"}
+
+
+def printed():
+    """Preset -> printed TFLOPs of the tables 1, 2 and 4, and the models of 1 and 4 without one."""
+    found, left = {}, set()
+    for table in ("zoology:1", "zoology:4", "zoology:2"):
+        for row in read_table(table).iter_rows(named=True):
+            # Table 4 calls the Hyena of table 1 160M.
+            name = f"{_NAMES.get(row['model'])}-{ {160: 158}.get(row['params_m'], row['params_m']) }m"
+            if name in PRESETS:
+                assert found.setdefault(name, row["tflops"]) == row["tflops"]
+            elif table != "zoology:2":
+                left.add(row["model"])
+    return found, left
+
+
+def test_every_printed_row_is_matched_or_named():
+    found, left = printed()
+    assert left == NOT_COUNTED
+    assert found == {name: theirs for name, (theirs, _) in (MATCHED | UNMATCHED).items()}
+
+
+def test_operations_are_the_printed_ones_or_named():
+    for name, (theirs, ours) in (MATCHED | UNMATCHED).items():
+        found = paper_flops(PRESETS[name]) / 1e12
+        assert found == pytest.approx(ours, abs=0.0005), name
+        assert (abs(found - theirs) <= 0.005) == (name in MATCHED), name
+
+
+def test_the_width_in_a_note_gives_the_printed_operations():
+    for name, d_model, wanted in (("hyena-72m", 736, 1.34), ("base-conv-168m", 864, 2.46)):
+        entry = PRESETS[name]
+        other = dataclasses.replace(entry, config=dataclasses.replace(entry.config, d_model=d_model))
+        assert paper_flops(other) / 1e12 == pytest.approx(wanted, abs=0.005)
+        assert f"width of {d_model}" in entry.note
+
+
+def test_architectures_without_a_table_have_none():
+    none = {name for name, entry in PRESETS.items() if paper_flops(entry) is None}
+    assert none == {"retnet-152m", *(name for name, entry in PRESETS.items() if entry.table.startswith("based"))}
+
+
+def test_recipes_are_those_of_the_tables():
+    attention, hyena = find_preset("attention-125m").recipe, find_preset("hyena-158m").recipe
+    assert (attention.betas, attention.eps, attention.learning_rate, attention.warmup) == ((0.9, 0.95), 1e-8, (8e-5, 8e-4), 0.01)
+    assert (attention.batch, attention.iterations, attention.weight_decay, attention.schedule) == (256, 20_000, 0.1, "cosine")
+    assert (hyena.betas, hyena.learning_rate, hyena.others) == ((0.9, 0.98), (1e-5, 8e-4), {"filter_weight_decay": 0.0})
+    assert (find_preset("retnet-152m").recipe.schedule, find_preset("rwkv-72m").recipe.betas) == ("linear", (0.9, 0.999))
+    # Zoology's 20,000 steps of 256 sequences of 2,048 tokens are the 10B tokens that it trains on.
+    assert attention.iterations * attention.batch * 2048 == pytest.approx(10e9, rel=0.05)

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from recallkit.errors import UserError
-from recallkit.models import probes, states
+from recallkit.models import states
 from recallkit.models.generation import by_scoring, generate
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest, ScoringModel
@@ -204,36 +204,6 @@ def test_states_of_any_form_are_joined_and_taken_without_sharing_memory():
     assert [part.count.item() for part in parts] == [4, 3]
     with pytest.raises(ValueError, match="cannot be distinguished"):
         states.find_layout(torch.zeros(4, 2), torch.zeros(8, 2), torch.zeros(4, 2))
-
-
-class Sums:
-    """Logits that are running sums of embeddings; its state (b, 9) is the sum, and how many ids it has seen."""
-
-    def __init__(self, fault: str | None) -> None:
-        self.embed = torch.randn(VOCAB_SIZE, 8, generator=torch.Generator().manual_seed(1))
-        self.fault = fault
-
-    def __call__(self, ids: torch.Tensor, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        before = torch.zeros(len(ids), 9) if state is None else state
-        if self.fault == "single" and ids.shape[1] == 1:
-            before = 0.9 * before
-        if self.fault == "lengths" and before[:, 8].unique().numel() > 1:
-            before = before.mean(0, keepdim=True).expand_as(before)
-        if self.fault == "rows" and ids.shape == (len(ids), 1) and len(ids) > 1:
-            raise UserError("one row at a time")
-        logits = before[:, None, :8] + self.embed[ids].cumsum(1)
-        after = torch.cat([logits[:, -1], before[:, 8:] + ids.shape[1]], dim=1)
-        if self.fault == "writes" and state is not None:
-            state.copy_(after)
-            return logits, state
-        return logits, after
-
-
-@pytest.mark.parametrize(("fault", "joining"), [(None, "any"), ("writes", "any"), ("lengths", "equal"), ("rows", "none"), ("single", None)])
-def test_what_may_step_together_is_found_by_trying(fault, joining):
-    ids = probes.random_ids(VOCAB_SIZE, (2, 12), torch.device("cpu"))
-    layout = states.Layout([0], grows=False)
-    assert probes.find_joining(ids, Sums(None)(ids, None)[0], Sums(fault), layout.join, layout.take) == joining
 
 
 # ---------------------------------------------------------------------------------------------------------- other models

@@ -127,12 +127,6 @@ def test_a_gguf_gives_the_numbers_of_the_same_weights_in_safetensors(llama, capf
     assert "dequantizing" not in capfd.readouterr().err.replace("-", "")
 
 
-def test_it_is_found_by_a_bare_name_in_the_working_directory(llama, monkeypatch):
-    monkeypatch.chdir(llama)
-    assert load_model(ModelRequest("x.gguf", 4096, device="cpu")).vocab_size == 4096
-    assert load_tokenizer("x.gguf").vocab_size == 4096
-
-
 def test_its_tokenizer_gives_the_ids_of_the_one_it_was_written_with(llama):
     mine, original = load_tokenizer(str(llama / "x.gguf")), load_tokenizer(None)
     texts = [*made_up_texts(20, 100), "naïve 中文 12345\n\n\t x<|endoftext|>y", "  two  spaces "]

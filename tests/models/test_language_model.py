@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.mixers import MIXERS, make_mixer
+from recallkit.models.mixers import MIXERS
 
 VOCAB = 37
 LENGTH = 24
@@ -168,19 +167,6 @@ def test_the_auxiliary_loss_is_the_sum_over_the_mixers():
     assert losses[0].item() > 0
 
 
-def test_the_width_of_mlps_is_the_given_one_or_eight_thirds_rounded_up():
-    layers = (LayerConfig("attention"),)
-    assert [ArchitectureConfig(VOCAB, d_model, layers).width for d_model in (48, 64, 192)] == [128, 192, 512]
-    assert ArchitectureConfig(VOCAB, 64, layers, mlp_width=40).width == 40
-
-
-def test_more_layers_than_fit_are_refused():
-    layer = LayerConfig("attention")
-    ArchitectureConfig(VOCAB, 8192, (layer,) * 100)
-    with pytest.raises(ValueError, match="1000 layers of 8192 channels"):
-        ArchitectureConfig(VOCAB, 8192, (layer,) * 1000)
-
-
 def test_a_config_survives_its_file():
     config = ArchitectureConfig(VOCAB, 32, every_mixer(), mlp="none", tied_head=False, max_length=9)
     assert ArchitectureConfig.from_json(config.to_json()) == config
@@ -191,13 +177,9 @@ def test_a_config_survives_its_file():
     [
         ({"vocab_size": 0}, "vocab_size"),
         ({"d_model": "32"}, "d_model"),
-        ({"d_model": True}, "d_model"),
-        ({"layers": []}, "layers"),
         ({"layers": [{"options": {}}]}, "mixer"),
         ({"layers": 3}, "wrong kind"),
         ({"mlp": "moe"}, "mlp"),
-        ({"mlp_width": -1}, "mlp_width"),
-        ({"norm": "batch"}, "norm"),
         ({"dropout": 0.1}, "dropout"),
         ({"d_model": 1 << 40}, "more than fits"),
     ],
@@ -206,10 +188,3 @@ def test_a_config_that_makes_no_model_is_refused(change, word):
     saved = ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),)).to_json() | change
     with pytest.raises(ValueError, match=word):
         ArchitectureConfig.from_json(saved)
-
-
-def test_mixers_are_found_by_name_or_by_a_near_one():
-    with pytest.raises(UserError, match="attention"):
-        make_mixer("atention", 32)
-    with pytest.raises(TypeError):
-        make_mixer("mamba", 32, stat=3)

@@ -16,7 +16,7 @@ from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.kinds import kind_of
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.loading import describe_models, identify_model, load_model
+from recallkit.models.loading import identify_model, load_model
 from recallkit.models.native_model import build_model
 from recallkit.models.protocol import ModelRequest
 
@@ -71,20 +71,9 @@ def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_pat
     first = loaded.score(ids[:30], offsets[:2])
     assert first.nll == pytest.approx(wanted[:29], abs=1e-5)
     assert (loaded.vocab_size, loaded.max_length) == (VOCAB, 64)
-
-
-def test_a_carried_state_reads_no_more_than_its_filters_hold(tmp_path):
-    write_checkpoint(tmp_path / "m")
-    loaded = load_model(request(tmp_path / "m"))
+    assert loaded.score(*random_sequences(1, 1)).nll.shape == (0,)
     with pytest.raises(UserError, match="context is 64 ids"):
         loaded.score_carrying(*random_sequences(100), 10)
-
-
-def test_sequences_that_predict_nothing_have_no_scores(tmp_path):
-    write_checkpoint(tmp_path / "m")
-    loaded = load_model(request(tmp_path / "m"))
-    assert loaded.score(*random_sequences(1, 1)).nll.shape == (0,)
-    assert loaded.score(*random_sequences(1, 5, 1)).nll.shape == (4,)
 
 
 def test_float64_and_half_precision_are_loaded_as_asked(tmp_path):
@@ -97,12 +86,6 @@ def test_float64_and_half_precision_are_loaded_as_asked(tmp_path):
     assert half == pytest.approx(wide, abs=0.2)
     assert not np.array_equal(half, single)
     assert single == pytest.approx(wanted_nll(model, ids, offsets), abs=0.02)
-
-
-def test_a_head_of_its_own_is_scored_with(tmp_path):
-    model = write_checkpoint(tmp_path / "m", HYBRID[:2], tied_head=False)
-    ids, offsets = random_sequences(20, 5)
-    assert load_model(request(tmp_path / "m")).score(ids, offsets).nll == pytest.approx(wanted_nll(model, ids, offsets), abs=1e-5)
 
 
 def test_generation_joins_prompts_of_any_length(tmp_path):
@@ -143,10 +126,8 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
     [
         (lambda folder: (folder / zoo.WEIGHTS).unlink(), "no such file"),
         (lambda folder: (folder / zoo.WEIGHTS).write_bytes(b"nothing of the kind"), "not a safetensors file"),
-        (lambda folder: change_config(folder, mlp="moe"), "not a config of a zoo model"),
         (lambda folder: change_config(folder, layers=[{"mixer": "atention"}]), "did you mean attention"),
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 5}}]), "5 heads"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"heads": 4}}]), "heads"),
         (lambda folder: change_config(folder, mlp_width=64), "has shape"),
         (lambda folder: change_weights(folder, "norm.weight", None), "norm.weight is missing"),
         (lambda folder: change_weights(folder, "extra", torch.zeros(2)), "extra does not belong"),
@@ -155,15 +136,9 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
             "norm.weight is not a plain floating-point tensor",
         ),
         (lambda folder: change_config(folder, max_length=-5), "max_length"),
-        (lambda folder: change_config(folder, norm_eps="a"), "norm_eps"),
-        (lambda folder: change_config(folder, tied_head="no"), "tied_head"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "mamba", "extra": 3}]), "extra"),
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"rope_base": "x"}}]), "rope_base"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 4.0}}]), "num_heads"),
         (lambda folder: change_config(folder, layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}]), "window"),
         (lambda folder: change_config(folder, layers=[{"mixer": "hyena", "options": {"max_length": 10**12}}]), "max_length"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "hyena", "options": {"layers": 10**6}}]), "64 hidden layers"),
-        (lambda folder: change_config(folder, layers=[{"mixer": "gla", "options": {"key_factor": float("inf")}}]), "key_factor"),
         (lambda folder: change_config(folder, layers=[{"mixer": "mamba"}] * 100_000), "100,000 layers"),
     ],
 )
@@ -247,11 +222,6 @@ def test_the_counts_are_of_the_tokens_that_the_models_saw():
     assert counts["count"].sum() == card["tokens"]
     assert counts.select("first", "second").is_duplicated().sum() == 0
     assert counts.select(pl.max_horizontal(pl.col("first", "second").max())).item() < zoo.VOCAB_SIZE
-
-
-def test_they_are_listed():
-    listed = dict(describe_models())
-    assert {f"zoo:{name}" for name in zoo.shipped()} < set(listed)
 
 
 def test_the_attention_model_has_learnt_to_recall_and_hyena_less_so():

@@ -61,40 +61,20 @@ def ruled_out(logits: torch.Tensor) -> torch.Tensor:
         (lambda x: x, lambda z: z.float(), (1.0, 1.0, None)),
         (lambda x: x, lambda z: z / 3, (1.0, 1 / 3, None)),
         (lambda x: x / 7, lambda z: z * 0.25, (1 / 7, 0.25, None)),
-        (lambda x: x, lambda z: -z, (1.0, -1.0, None)),
         (lambda x: x, lambda z: 30 * torch.tanh(z / 30), (1.0, 1.0, 30.0)),
         (lambda x: x * 2, lambda z: 7.5 * torch.tanh(z / 3 / 7.5), (2.0, 1 / 3, 7.5)),
         (lambda x: x, lambda z: z.clamp(-30, 30), None),
-        (lambda x: x, lambda z: 30 * torch.sin(z / 30), None),
         (lambda x: x, lambda z: z + 1e-3, None),
         (lambda x: x, lambda z: z - z.mean(-1, keepdim=True), None),
         (lambda x: nn.functional.layer_norm(x, (8,)), lambda z: z, None),
-        (lambda x: x.roll(1, -1), lambda z: z, None),
         (lambda x: x, ruled_out, None),
     ],
-    ids=[
-        "nothing",
-        "cast",
-        "divided",
-        "both",
-        "negated",
-        "soft cap",
-        "factor and cap",
-        "hard cap",
-        "sine",
-        "offset",
-        "centred",
-        "norm",
-        "moved",
-        "ruled out",
-    ],
 )
-@pytest.mark.parametrize("size", [1.0, 1e-4], ids=["logits as they are", "tiny logits"])
-def test_what_a_model_does_to_its_logits_is_found_however_small_they_are(before, after, factors, size):
+def test_what_a_model_does_to_its_logits_is_found_however_small_they_are(before, after, factors):
     torch.manual_seed(3)
     model = Model(before, after, bias=True)
     with torch.no_grad():
-        model.head.weight.mul_(size)
+        model.head.weight.mul_(1e-4)
     head = found(model)
     assert (head is None) is (factors is None)
     if factors is not None:
@@ -109,19 +89,6 @@ def test_a_head_that_is_not_used_as_a_layer_is_not_taken_for_one():
     assert found(model) is None
 
 
-def test_states_that_the_backbone_alone_does_not_give_are_noticed():
-    model = Model()
-    model.forward = lambda ids: types.SimpleNamespace(logits=model.head(model.base_model(ids.flip(1)).last_hidden_state))
-    assert found(model) is None
-
-
-def test_no_mark_is_left_behind():
-    model = Model()
-    before = model(IDS).logits
-    found(model)
-    assert torch.equal(model(IDS).logits, before)
-
-
 def logits_of(mix) -> Any:
     """Logits (b, t, 8) that some mixing of random embeddings gives."""
     embed = torch.randn(VOCAB_SIZE, 8, generator=torch.Generator().manual_seed(1))
@@ -131,20 +98,6 @@ def logits_of(mix) -> Any:
 def ruling_out(x: torch.Tensor) -> torch.Tensor:
     """The least number where a vocabulary has no entries, beside which any difference looks small."""
     return torch.cat([x.mean(1, keepdim=True).expand_as(x), torch.full_like(x, torch.finfo(x.dtype).min)], -1)
-
-
-@pytest.mark.parametrize(
-    ("mix", "sharing"),
-    [
-        (lambda x: x.cumsum(1), "any"),
-        (lambda x: x.cumsum(1) / x.shape[1], "equal"),
-        (lambda x: x.cumsum(1) / x.shape[0], "none"),
-        (lambda x: x.cumsum(1) * float("nan"), "any"),
-    ],
-    ids=["causal", "length", "batch", "broken"],
-)
-def test_what_may_share_a_batch(mix, sharing):
-    assert probes.find_sharing(logits_of(mix), IDS, "model") == sharing
 
 
 @pytest.mark.parametrize("mix", [lambda x: x.flip(1).cumsum(1).flip(1), ruling_out], ids=["backwards", "ruled out"])
@@ -162,35 +115,6 @@ def test_an_encoder_is_refused_by_name_of_what_is_wrong(tmp_path):
     with_noise(BertLMHeadModel(BertConfig(**sizes))).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it is not causal"):
         load_model(ModelRequest(str(tmp_path), VOCAB_SIZE, device="cpu"))
-
-
-class Reader:
-    """Logits that are running sums; its state is the sum so far, of which a fault loses a part."""
-
-    def __init__(self, fault: str | None) -> None:
-        self.embed = torch.randn(VOCAB_SIZE, 8, generator=torch.Generator().manual_seed(1))
-        self.fault = fault
-
-    def __call__(self, sizes: list[int], positions: bool) -> torch.Tensor:
-        state, logits = torch.zeros(2, 1, 8), []
-        for number, piece in enumerate(torch.split(IDS, sizes, dim=1)):
-            single = piece.shape[1] == 1
-            if self.fault == "single" and single:
-                raise UserError("shapes do not fit")
-            kept = state if not number or single or self.fault != "chunks" else 0.99 * state
-            kept = kept if positions or self.fault != "positions" else 0.99 * kept
-            logits.append(kept + self.embed[piece].cumsum(1))
-            state = logits[-1][:, -1:] if self.fault != "forgets" else torch.zeros(2, 1, 8)
-        return torch.cat(logits, dim=1)
-
-
-@pytest.mark.parametrize(
-    ("fault", "carrying"),
-    [(None, "chunks"), ("single", "chunks"), ("positions", "chunks"), ("chunks", "steps"), ("forgets", None)],
-)
-def test_the_fastest_way_of_carrying_that_is_exact_is_found(fault, carrying):
-    way = probes.find_carrying(Reader(None)([12], True), Reader(fault))
-    assert (way and way.pieces) == carrying
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -37,13 +37,10 @@ def test_a_file_of_weights_alone(tmp_path, name):
     torch.save({"weight": torch.ones(2)}, tmp_path / name)
     start = "weights alone do not say which model they belong to; "
     assert refused(tmp_path / name) == start + "give a folder that also has its config.json, or FILE.py:FUNCTION that builds it"
-    (tmp_path / "config.json").write_text("{}")
-    assert refused(tmp_path / name) == start + f"give its folder {tmp_path}"
-
-
-def test_another_file(tmp_path):
     (tmp_path / "notes.txt").write_text("")
     assert refused(tmp_path / "notes.txt").startswith("not a model: a directory, a .gguf file or a hub id is wanted")
+    (tmp_path / "config.json").write_text("{}")
+    assert refused(tmp_path / name) == start + f"give its folder {tmp_path}"
 
 
 def test_folders_without_a_model(tiny_model, tmp_path):

@@ -105,8 +105,10 @@ def request(path: Path, *, trusted: bool = True) -> ModelRequest:
 def test_it_is_refused_unasked_and_the_option_is_named(checkpoint, before):
     if before:
         load_model(request(checkpoint))
+    (checkpoint / "configuration_fading.py").write_text(f"open({str(checkpoint / 'ran')!r}, 'w')\n")
     with pytest.raises(UserError, match=r"needs Python code from its own repository.*--trust-remote-code"):
         load_model(request(checkpoint, trusted=False))
+    assert not (checkpoint / "ran").exists()
 
 
 def test_allowed_it_is_scored_like_any_other(checkpoint):

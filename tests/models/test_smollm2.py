@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-import torch
 import zstandard
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from recallkit import cli, scoring
 from recallkit.text.tokenizers import load_tokenizer
@@ -88,20 +87,6 @@ def test_perplexity_and_accuracy_are_a_real_models(smollm2, wikipedia, slices, g
     assert least < math.exp(mine["nll"].mean(dtype=np.float64)) < 40
     assert (mine["rank"] == 0).mean() > 0.3
     assert mine["nll"].mean() < scores(slices, "control:bigram")["nll"].mean()
-
-
-def test_two_sequences_equal_a_direct_forward(smollm2, slices, gap):
-    model = AutoModelForCausalLM.from_pretrained(smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32).eval()
-    sequences = [np.asarray(row) for row in pq.read_table(slices / "sequences.parquet")["tokens"].to_pylist()[:2]]
-    nll = []
-    for sequence in sequences:
-        ids = torch.from_numpy(sequence.astype(np.int64))
-        with torch.no_grad():
-            logits = model(ids[None, :-1], use_cache=False).logits[0].double()
-        nll.append(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none").numpy())
-    direct = np.concatenate(nll)
-    np.testing.assert_allclose(scores(slices, smollm2)["nll"][: len(direct)], direct, rtol=0, atol=1e-3)
-    assert abs(scores(slices, smollm2)["nll"][: len(direct)].mean(dtype=np.float64) - direct.mean()) < 1e-4
 
 
 def test_an_attention_model_leads_a_bigram_model_on_associative_recall(gap):

@@ -15,10 +15,7 @@ from recallkit.models.spec import OPTIONS, ModelSpec, list_models, parse_model
 MEANINGS = {
     "path/to/mamba": ModelSpec("path/to/mamba"),
     "zoo:attention": ModelSpec("zoo:attention"),
-    "control:recall": ModelSpec("control:recall"),
     "code/model.py:load": ModelSpec("code/model.py:load"),
-    "hazyresearch/based-360m": ModelSpec("hazyresearch/based-360m"),
-    "weights.gguf": ModelSpec("weights.gguf"),
     "mamba=path/to/model": ModelSpec("path/to/model", "mamba"),
     "My model 2=zoo:mamba": ModelSpec("zoo:mamba", "My model 2"),
     "path,dtype=bfloat16": ModelSpec("path", dtype="bfloat16"),
@@ -54,18 +51,15 @@ def test_a_path_that_exists_is_taken_as_it_is(tmp_path, monkeypatch, name):
 
 WRONG = {
     "": "an empty name of a model",
-    "  ": "an empty name of a model",
     "a=": "an empty name of a model",
     "=path": "'' cannot be a model's name",
     "a,b=path": "a model has no option b",
     ".hidden=path": "'.hidden' cannot be a model's name",
     "path,dtpye=float32": "a model has no option dtpye; did you mean dtype\\?",
-    "path,colour=red": "a model has no option colour; a model's own options are tokenizer, ",
     "path,dtype=float32,contxt=4": "dtype=float32,contxt=4 is none of|no option contxt; did you mean context",
     "path,dtype=int8": "dtype=int8 is none of float32, bfloat16, float16, auto",
     "path,context=many": "context=many is no number of ids",
     "path,stride=0": "stride=0 is no number of ids",
-    "path,context=": "context is empty",
     "path,context=4,context=5": "context is given twice",
     "zoo:attention,revision=main": "a revision is of a model of the hub",
     "owner/name@one,revision=two": "a revision is of a model of the hub",
@@ -79,7 +73,7 @@ def test_what_is_wrong_is_said_in_one_line(text, problem):
     assert "\n" not in caught.value.line()
 
 
-@pytest.mark.parametrize("name", ["", " a", "a/b", "a\\b", "../up", "-flag", "x" * 81, "a\nb", "a:b", "a=b", 3])
+@pytest.mark.parametrize("name", ["", " a", "a/b", "-flag", "x" * 81, "a\nb", 3])
 def test_a_name_is_no_path_and_can_be_typed(name):
     with pytest.raises(UsageError, match="cannot be a model's name"):
         list_models({name: "path"})

@@ -44,6 +44,9 @@ def test_devices_that_are_not_there_are_one_line():
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(UserError, match="no such device"):
         choose_device("tpu?")
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="no CUDA GPU"):
+            choose_device("cuda")
 
 
 def test_kernels_that_no_one_knows_are_a_mistake(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 import shutil
 from pathlib import Path
 
@@ -302,30 +301,6 @@ def test_models_of_the_same_name_beside_two_files_are_kept_apart(tmp_path):
     np.testing.assert_allclose(nll, expected * 2, rtol=0, atol=1e-5)
 
 
-def test_dataclasses_and_pickles_of_users_classes_work(tmp_path):
-    code = """
-from __future__ import annotations
-import pickle
-from dataclasses import dataclass, field
-
-@dataclass
-class Settings:
-    sizes: list[int] = field(default_factory=lambda: [1, 2])
-
-class Model:
-    vocab_size, max_length = 4096, None
-    settings = pickle.loads(pickle.dumps(Settings()))
-    def batch_tokens(self, seq_len): return seq_len
-    def score(self, ids, offsets): ...
-
-def load(request):
-    return Model()
-"""
-    settings = load_model(request(write(tmp_path, code))).inner.settings
-    assert pickle.loads(pickle.dumps(settings)) == settings
-    assert settings.sizes == [1, 2]
-
-
 def test_a_file_may_name_its_models_tokenizer(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     named = {"bytes": "bytes", "owner/name": "owner/name", "tokenizer.json": str(tmp_path / "tokenizer.json")}
@@ -370,13 +345,6 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path, mistake):
     assert "mine.py" in line
 
 
-def test_an_error_in_a_module_beside_names_that_module(tmp_path):
-    write(tmp_path, "def make():\n    raise KeyError('weight')\n", "beside.py")
-    assert "raised KeyError: 'weight' (beside.py line 2)" in refusal(
-        write(tmp_path, "import beside\nload = lambda request: beside.make()\n")
-    )
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [("['w']", "w: no such file, but FILES of mine.py names it"), ("'w'", "FILES is not a list"), ("[3]", "FILES is not a list")],
@@ -404,31 +372,21 @@ def test_a_full_memory_makes_a_smaller_batch_and_no_mistake(tmp_path):
     assert "out of memory while it was loaded" in refusal(write(tmp_path / "never", never))
 
 
-# ------------------------------------------------------------------------------------------------------------- the example
-
-
 def test_the_example_says_how_to_train_it_and_scores_its_recurrence(tmp_path, monkeypatch):
-    shutil.copy(ROOT / "examples/03_own_model.py", tmp_path)
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
-    spec = f"{tmp_path / '03_own_model.py'}:load"
-    line = refusal(spec)
-    assert "no weights yet; train it: python" in line
+    spec = f"{shutil.copy(ROOT / 'examples/03_own_model.py', tmp_path)}:load"
+    assert "no weights yet; train it: python" in refusal(spec)
     generator = torch.Generator().manual_seed(0)
     shapes = {"embedding.weight": (VOCAB, 8), "norm.weight": (8,), "mix.weight": (24, 8), "mix.bias": (24,), "out.weight": (8, 8)}
     shapes |= {"head.weight": (VOCAB, 8), "head.bias": (VOCAB,)}
-    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    copy = tmp_path / "trained"
-    copy.mkdir()
-    shutil.copy(ROOT / "examples/03_own_model.py", copy)
-    save_file(weights, copy / "03_own_model.safetensors")
+    w = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    save_file(w, tmp_path / "03_own_model.safetensors")
     ids, offsets = ragged([41])
-    scores = load_model(request(f"{copy / '03_own_model.py'}:load")).score(ids, offsets)
-    w = {name: value.double() for name, value in weights.items()}
-    state, nll = torch.zeros(8, dtype=torch.float64), []
+    state, nll = torch.zeros(8), []
     for before, target in itertools.pairwise(ids.tolist()):
         x = w["embedding.weight"][before]
         forget, value, gate = (w["mix.weight"] @ (x * x.pow(2).mean().rsqrt() * w["norm.weight"]) + w["mix.bias"]).chunk(3)
         state = forget.sigmoid() * state + (1 - forget.sigmoid()) * value
         y = x + w["out.weight"] @ (state * gate * gate.sigmoid())
         nll.append(-torch.log_softmax(w["head.weight"] @ y + w["head.bias"], 0)[target].item())
-    np.testing.assert_allclose(scores.nll, nll, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(load_model(request(spec)).score(ids, offsets).nll, nll, rtol=1e-4, atol=1e-4)
