@@ -20,7 +20,7 @@ from tests.models.families import VOCAB_SIZE, build_model, save_model
 from tests.models.test_families import ALIKE
 from tests.models.test_native_model import HYBRID, random_sequences, write_checkpoint
 
-IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 60).astype(np.uint32), np.array([0, 33, 50, 60])
+IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 30).astype(np.uint32), np.array([0, 18, 25, 30])
 
 # ------------------------------------------------------------------------------------------------------------ the name
 

@@ -374,8 +374,9 @@ def test_a_full_memory_makes_a_smaller_batch_and_no_mistake(tmp_path):
 
 def test_the_example_says_how_to_train_it_and_scores_its_recurrence(tmp_path, monkeypatch):
     monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
+    (tmp_path / "untrained").mkdir()
+    assert "no weights yet; train it: python" in refusal(f"{shutil.copy(ROOT / 'examples/03_own_model.py', tmp_path / 'untrained')}:load")
     spec = f"{shutil.copy(ROOT / 'examples/03_own_model.py', tmp_path)}:load"
-    assert "no weights yet; train it: python" in refusal(spec)
     generator = torch.Generator().manual_seed(0)
     shapes = {"embedding.weight": (VOCAB, 8), "norm.weight": (8,), "mix.weight": (24, 8), "mix.bias": (24,), "out.weight": (8, 8)}
     shapes |= {"head.weight": (VOCAB, 8), "head.bias": (VOCAB,)}
