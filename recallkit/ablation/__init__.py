@@ -1,4 +1,7 @@
-"""What is lost where the outputs of a model's mixers are replaced, by slice: which layers recall."""
+"""What is lost, by slice, where the outputs of a model's mixers are replaced: which layers recall.
+
+`ablate` changes the model and leaves the text as it is; `intervening` does the reverse.
+"""
 
 from recallkit.ablation.run import ablate, ablation_path
 

@@ -98,11 +98,11 @@ def which_recall(tables: AblationTables) -> str:
     single = [row for row in rows if row["layer"] is not None]
     more = [row for row in single or rows if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
     recall = [row for row in more if _is_enriched(hits[row["mixers"]])]
-    told = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
-    said = [f"Recall is in {', '.join(told)}." if told else "Without none of these do AR hits lose in particular."]
+    names = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
+    sentences = [f"Recall is in {', '.join(names)}." if names else "None of these matters to AR hits in particular."]
     if others := [labelled(row) for row in more if row not in recall]:
-        said.append(f"Not to be told from what all tokens lose: {', '.join(others)}.")
-    return " ".join(said)
+        sentences.append(f"Indistinguishable from what all tokens lose: {', '.join(others)}.")
+    return " ".join(sentences)
 
 
 ENRICHED = 2.0

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _KINDS = {"ar_hit": "AR hits", "other": "other tokens"}
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
-_LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be told from zero, are left out."
+_LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
 _NATS = "NLL, nats per token"
 _ROW = 34
 """Pixels from one model's row to the next."""

@@ -76,7 +76,7 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     if parquet.exists() and not force:
         if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
             return
-        raise UserError("holds other counts", where=parquet, remedy="give another --export, or replace it with --force")
+        raise UserError("contains other counts", where=parquet, remedy="give another --export, or replace it with --force")
     make_table.export_counts(table, parquet)
 
 
@@ -93,7 +93,7 @@ def import_counts(
 
     if indexes.is_index(file):
         if num_tokens is not None:
-            raise UserError("an index holds its number of tokens", where="--training-tokens", remedy="leave it out")
+            raise UserError("an index contains its number of tokens", where="--training-tokens", remedy="leave it out")
         if tokenizer is None:
             raise UserError("the ids of an index need their tokenizer", where=file, remedy="name it with --tokenizer")
         text = TextOptions([str(file)], tokenizer=tokenizer, end_token=end_token, boundary=boundary)

@@ -159,7 +159,7 @@ def difference_phrase(difference: float, low: float | None, high: float | None) 
     if low is None or high is None:
         return f"{said}, no interval"
     if low <= 0 <= high:
-        return f"{said}, which cannot be told from none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        return f"{said}, which may be none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
     ends = sorted((abs(low), abs(high)))
     return f"{said}, 95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
 

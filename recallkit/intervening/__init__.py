@@ -1,4 +1,7 @@
-"""What a model loses where the earlier occurrences of a bigram are changed: whether it recalls."""
+"""What a model loses where the earlier occurrences of a bigram are replaced: whether it recalls.
+
+`intervene` changes the text and leaves the model as it is; `ablation` does the reverse.
+"""
 
 from recallkit.intervening.run import intervene, intervention_path
 from recallkit.options import InterventionOptions

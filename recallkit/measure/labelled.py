@@ -122,7 +122,7 @@ def open_tokens(path: Path) -> LabelledTokens:
             remedy="label it again with `recallkit slice SOURCE --counts COUNTS`",
         )
     if not manifest["num_rows"]:
-        raise UserError("holds no tokens", where=path, remedy="slice a source with longer text")
+        raise UserError("contains no tokens", where=path, remedy="slice a source with longer text")
     check_labels(path, manifest, columns=("context_class",))  # the others are checked when rows are read
     return LabelledTokens(path, manifest)
 
@@ -278,7 +278,7 @@ def batches(
             nll = reader.read(start, stop)["nll"].to_numpy()
             if not np.isfinite(nll).all():
                 remedy = f"check the model's precision, then score it again with `recallkit score {score.model} --force`"
-                raise UserError("holds NLLs that are not finite numbers", where=score.path, remedy=remedy)
+                raise UserError("contains NLLs that are not finite numbers", where=score.path, remedy=remedy)
             first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
             rows = rows.append_column(f"nll_{number}", arrow.array(nll)).append_column(f"first_{number}", arrow.array(first))
         # After what is looked up in the tokens that are left out.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from recallkit.measure.sums import RowSums
 
 NO_GAP = "no gap overall"
-NOT_TOLD_FROM_ZERO = "overall gap cannot be told from zero"
+NOT_TOLD_FROM_ZERO = "overall gap cannot be distinguished from zero"
 MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
 FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
@@ -98,7 +98,7 @@ class WholeGap:
     def why_void(self, *, share_of_tokens: float | None = None, effective: float = math.inf) -> list[str]:
         """Why the share of a slice is void: empty if it means something. Of any slice where nothing is said of it.
 
-        The gap is zero or cannot be told from it, a model predicts no better than a uniform guess, the slice has all tokens
+        The gap is zero or cannot be distinguished from it, a model predicts no better than a uniform guess, the slice has all tokens
         (`share_of_tokens` is 1), or there is too little text for an interval (`effective`: of the slice's clusters).
         """
         of_slice = [ALL_TOKENS] if share_of_tokens == 1 else []
@@ -134,8 +134,8 @@ class WholeGap:
 def is_void(row: Mapping[str, Any]) -> bool:
     """Whether the share in a row of a table means nothing, by its note: such a figure is struck out wherever it is shown.
 
-    The gap is zero or cannot be told from it, a model predicts no better than a uniform guess, the slice has all tokens, or none, or
-    there is too little text for an interval.
+    The gap is zero or cannot be distinguished from it, a model predicts no better than a uniform guess, the slice has all tokens, or
+    none, or there is too little text for an interval.
     """
     return row["gap_share"] is None or bool(void_notes(row))
 

@@ -81,7 +81,7 @@ class MqarModel(EvaluatedModel):
         num_before = len(self.vocabulary.prefix)
         num_read = num_before + length - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
-            problem = f"its context holds {most:,} ids, of a sequence of {length:,} it would read {num_read:,}"
+            problem = f"its context is {most:,} ids, of a sequence of {length:,} it would read {num_read:,}"
             raise UserError(problem, where=self.spec, remedy=f"give --seq-len {most + 1 - num_before} or less")
 
 

@@ -45,12 +45,12 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     told = {
         "repeated_bigrams": (
             "Repeated bigrams a sequence",
-            f"Tokens in {seq_len:,} that complete a bigram which stood earlier in the sequence, stop words and punctuation left out, with "
+            f"Tokens in {seq_len:,} that complete a bigram of earlier in the sequence, stop words and punctuation left out, with "
             "95 % intervals; the tick counts a bigram once a sequence.",
             partial(_draw_bigrams, tables, names),
         ),
         "distances": (
-            "How far back a repeated bigram last stood",
+            "How far back a repeated bigram last occurred",
             "Share of the distances at each distance, in half octaves; lines: power laws fitted to the tails. Points fall "
             "below them at the end, for few tokens of a sequence have so many before them.",
             partial(_draw_distances, tables, names),

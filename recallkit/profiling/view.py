@@ -146,7 +146,7 @@ def distances_table(tables: ProfileTables) -> Table:
     ]
     caption = 'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".'
     headers = ["source", "median", "alpha", "95 % interval", "from", "distances"]
-    return Table("How far back they last stood", headers, cells, caption=caption)
+    return Table("How far back they last occurred", headers, cells, caption=caption)
 
 
 def fits_table(tables: ProfileTables) -> Table:
@@ -195,7 +195,7 @@ def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     words = manifest["stop_words"]
     listed = {"ours": "our list", "nltk": "nltk's list", "none": "none", "file": "the given list"}[words["name"]]
     lines = (
-        f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which stood in the sequence, bigrams with punctuation or "
+        f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation or "
         f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}",
         f"Intervals: {counted(whole['documents'], 'document')} resampled (effective number "
         f"{whole['effective_documents']:,.1f}); none for effectively fewer than {MIN_CLUSTERS}.",

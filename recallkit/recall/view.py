@@ -51,7 +51,7 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
 
 
 def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
-    """The same tables of at most three tasks each, which is what 80 columns hold."""
+    """The same tables of at most three tasks each, as many as fit into 80 columns."""
     import polars as pl
 
     tasks = tables.recall["task"].unique(maintain_order=True).to_list()

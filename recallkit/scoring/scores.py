@@ -233,13 +233,13 @@ def check_context(name: str, max_length: int | None, window: ContextWindow, long
     that it cannot read, in windows or at once.
     """
     if window.context is not None and max_length is not None and window.context > max_length:
-        raise UserError(f"its context holds {max_length:,} ids", where=name, remedy=f"give --context {max_length} or less")
+        raise UserError(f"its context is {max_length:,} ids", where=name, remedy=f"give --context {max_length} or less")
     context = max_length if window.context is None else window.context
     if context is None or longest <= context:
         return None
     if window.stride is None:
         remedy = f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less"
-        raise UserError(f"its context holds {context:,} ids, but a sequence has {longest:,}", where=name, remedy=remedy)
+        raise UserError(f"its context is {context:,} ids, but a sequence has {longest:,}", where=name, remedy=remedy)
     if window.stride > context:
         problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"
         raise UserError(problem, where=name, remedy=f"give --stride {context} or less")

@@ -117,14 +117,14 @@ _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
 
 PARTITION = tuple(
     _define(
-        f"{kind}, {how_often}", f"{expression} AND train_count {most} {{most}}", f"{sentence}; seen {told} --max-count times in training."
+        f"{kind}, {how_often}", f"{expression} AND train_count {most} {{most}}", f"{sentence}; seen {limit} --max-count times in training."
     )
     for kind, expression, sentence in (
         ("bigram repeated", "repeated", "The bigram is in the context already"),
         ("token repeated", "context_class = 'token'", "The bigram is not in the context yet, its token is"),
         ("token new", "context_class = 'new'", "The token is not in the context yet"),
     )
-    for how_often, most, told in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
+    for how_often, most, limit in (("rare", "<=", "at most"), ("frequent", ">", "more than"))
 )
 """Classes that partition the tokens: by what is in the context already, and by how often the bigram occurred in training.
 

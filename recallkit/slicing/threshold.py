@@ -73,8 +73,8 @@ class RareCount:
         expected = self.max_rate * counts.num_tokens / 1e9
         if expected < 1:
             tokens = f"{abbreviate(counts.num_tokens)} training tokens"
-            told = f"{self.max_rate:g} occurrences per billion are {expected:.2g} in {tokens}, less than one"
-            raise UserError(told, where="--max-rate", remedy="count more text, or give --max-count")
+            problem = f"{self.max_rate:g} occurrences per billion are {expected:.2g} in {tokens}, less than one"
+            raise UserError(problem, where="--max-rate", remedy="count more text, or give --max-count")
         return Threshold(int(expected), BY_RATE, self.max_rate)
 
     @staticmethod
@@ -90,21 +90,21 @@ BY_DEFAULT = RareCount()
 
 def note_threshold(threshold: Threshold, counts: CountsTable | None) -> None:
     """A line on stderr if a threshold was not given as a count: what it is, why, and the rate that it means."""
-    if counts is not None and (line := _told(threshold, counts.num_tokens)):
+    if counts is not None and (line := _note(threshold, counts.num_tokens)):
         console.note(line)
 
 
-def _told(threshold: Threshold, num_tokens: int) -> str | None:
+def _note(threshold: Threshold, num_tokens: int) -> str | None:
     if threshold.rule == BY_COUNT or (threshold.rule == BY_RATE and threshold.max_count >= LEAST_COUNT):
         return None
     most = f"rare: seen at most {threshold.max_count:,} times in {abbreviate(num_tokens)} training tokens"
     if threshold.rule == BY_PAPERS:
-        return f"{most}, the papers' {PAPERS_RATE:g} a billion (--max-count and --max-rate choose another threshold)"
+        return f"{most}, the papers' {PAPERS_RATE:g} per billion (--max-count and --max-rate choose another threshold)"
     if threshold.rule == BY_RATE:
         return f"{most}: counts below {LEAST_COUNT} are mostly chance; count more text"
     return (
-        f"{most}, {abbreviate(per_billion(threshold.max_count, num_tokens))} a billion: the papers' {PAPERS_RATE:g} would be "
-        f"{_times(PAPERS_RATE, num_tokens)}, and counts below {LEAST_COUNT} are mostly chance; count more text, or give --max-count"
+        f"{most}, {abbreviate(per_billion(threshold.max_count, num_tokens))} per billion; {_papers_rate_allows(num_tokens)}, and counts "
+        f"below {LEAST_COUNT} are mostly chance: count more text, or give --max-count"
     )
 
 
@@ -118,21 +118,20 @@ def per_billion(count: int, num_tokens: int) -> float:
     return count / max(1, num_tokens) * 1e9
 
 
-def _times(rate: float, num_tokens: int) -> str:
-    """The occurrences that a rate means in `num_tokens` training tokens, in words."""
-    return f"{rate * num_tokens / 1e9:.2g} times"
+def _papers_rate_allows(num_tokens: int) -> str:
+    return f"the papers' rate of {PAPERS_RATE:g} would allow {PAPERS_RATE * num_tokens / 1e9:.2g}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:
     """The threshold of a manifest of labels with training counts as a rate, and the rule by which it was chosen, if it is recorded."""
     tokens = labels["counts"]["num_tokens"]
-    rate = f"{abbreviate(per_billion(labels['max_count'], tokens))} a billion"
+    rate = f"{abbreviate(per_billion(labels['max_count'], tokens))} per billion"
     chosen = labels.get("threshold") or {}
     return rate + {
         BY_COUNT: ", as given",
         BY_RATE: ", as given",
         BY_PAPERS: ", the papers' rate",
-        FALLBACK: f"; the papers' {PAPERS_RATE:g} would be {_times(PAPERS_RATE, tokens)}",
+        FALLBACK: f"; {_papers_rate_allows(tokens)}",
     }.get(chosen.get("rule", ""), "")
 
 
@@ -150,4 +149,4 @@ def common_warning(share: float | None, shares: Iterable[tuple[int, float]], num
     if not near:
         return f"{warning}. Count more training text."
     _, most, at = min(near)
-    return f"{warning}. --max-count {most} ({abbreviate(per_billion(most, num_tokens))} a billion) gives {percent(at)}."
+    return f"{warning}. --max-count {most} ({abbreviate(per_billion(most, num_tokens))} per billion) gives {percent(at)}."

@@ -97,7 +97,7 @@ def with_distances(table: Table, distances: pl.DataFrame) -> Table:
     curves = [sparkline([shares.get((row[0], high), 0.0) for high in buckets], 0.0, most) if row[0] in known else "" for row in table.rows]
     header = f"distance\n1 to {buckets[-1]:,}"
     caption = (
-        f"{table.caption}\nDistance: tokens back to where a repeated bigram last stood, in powers of two; █ is {percent(most)} of them."
+        f"{table.caption}\nDistance: tokens back to where a repeated bigram last occurred, in powers of two; █ is {percent(most)} of them."
     )
     rows = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
     return replace(table, headers=[*table.headers, header], rows=rows, caption=caption)

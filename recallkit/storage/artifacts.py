@@ -305,7 +305,7 @@ def check_replaceable(path: Path, head: bytes | None = None) -> None:
             return
     if path.suffix == ".json" and is_stamped(path):
         return
-    problem = "a file that recallkit did not write, as far as can be told, and will not replace"
+    problem = "a file that recallkit did not write, it seems, and will not replace"
     raise UserError(problem, where=path, remedy="give another name, or move this file away")
 
 

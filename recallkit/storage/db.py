@@ -81,14 +81,14 @@ def check_replaceable(path: Path) -> None:
     check_regular(path)
     check_folders(path)
     if path.exists() and path.stat().st_size and not is_ours(path):
-        problem = "a file that recallkit did not write, as far as can be told, and will not replace"
+        problem = "a file that recallkit did not write, it seems, and will not replace"
         raise UserError(problem, where=path, remedy="give another name, or move this file away")
 
 
 def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     found = connection.execute(query("counts/find_computed")).fetchone()
     if found is not None:
-        problem = f"it holds a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked"
+        problem = f"it contains a {found[0]}, {found[1]}, which recallkit never writes, and it is not asked"
         raise UserError(problem, where=path, remedy="make the table with `recallkit count`")
 
 

@@ -114,7 +114,7 @@ class Journal:
             path.unlink()
         else:
             changed = sorted(k for k in {*saved["key"], *self.key} if saved["key"].get(k) != self.key.get(k))
-            problem = f"an unfinished run with other options stands here (differs in {', '.join(changed)})"
+            problem = f"an unfinished run with other options is here (differs in {', '.join(changed)})"
             raise UserError(problem, where=self.target, remedy="repeat its options to finish it, or discard it with --force")
 
     def note_resumed(self, done: int, unit: str) -> None:

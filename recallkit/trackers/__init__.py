@@ -1,4 +1,7 @@
-"""Results in experiment trackers: trackio, Weights & Biases, MLflow, TensorBoard."""
+"""Sends the results of any command to experiment trackers: trackio, Weights & Biases, MLflow, TensorBoard.
+
+The command `track`, which scores the checkpoints of a training run, is in `tracking`.
+"""
 
 from recallkit.trackers.destinations import Destination, log_result, open_trackers, parse_destination
 

@@ -1,4 +1,7 @@
-"""Follows the checkpoints of a training run: how recall develops from step to step."""
+"""How recall develops in a training run: `track` scores its checkpoints, step by step.
+
+Experiment trackers, to which any command sends its results, are in `trackers`.
+"""
 
 from recallkit.tracking.run import TrackedRun, track
 

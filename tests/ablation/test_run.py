@@ -88,7 +88,7 @@ def test_the_layer_that_recalls_is_found_and_the_others_lose_nothing(tables):
     assert (best["mixers"], best["kind"], best["layer"]) == ("1", "selective_attention", 1)
     assert 0 < best["specific_ci_low"] < best["specific"] < best["specific_ci_high"]
     assert which_recall(tables).startswith("Recall is in 1 selective_attention (")
-    assert "Not to be told" not in which_recall(tables)
+    assert "Indistinguishable" not in which_recall(tables)
 
 
 def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, recaller, slices):

@@ -66,10 +66,10 @@ def test_the_tables_have_a_row_a_set_in_order_and_the_baseline(tables):
 
 
 def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
-    told = "Recall is in 1 attention (3.88 nats per AR hit). Not to be told from what all tokens lose: 0 mamba."
+    told = "Recall is in 1 attention (3.88 nats per AR hit). Indistinguishable from what all tokens lose: 0 mamba."
     assert which_recall(tables) == told
     none = AblationTables(tables.ablation, tables.mixers.filter(pl.col("layer") == 2))
-    assert which_recall(none) == "Without none of these do AR hits lose in particular."
+    assert which_recall(none) == "None of these matters to AR hits in particular."
     lost = f"Without mixer 1 attention, {tables.mixers['model'][0]} loses 4.00 nats per AR hit, 0.12 per token of all, the most of 4. "
     assert answer(tables) == lost + told
     assert ", the most of" not in answer(none), "of one there is no most"

@@ -642,7 +642,7 @@ def test_labels_without_counts_no_tokens_and_no_or_repeated_models_are_refused(t
     with pytest.raises(UserError, match=r"without training counts.*--counts"):
         attribute_gap(uncounted.path, reference, [model])
     empty = Corpus(tmp_path / "c", [])
-    with pytest.raises(UserError, match="holds no tokens"):
+    with pytest.raises(UserError, match="contains no tokens"):
         attribute_gap(empty.path, reference, [model])
     with pytest.raises(UserError, match="no such table"):
         attribute_gap(tmp_path / "absent.parquet", reference, [model])

@@ -189,7 +189,7 @@ def test_a_users_files_are_never_replaced(invoke, tmp_path):
     assert invoke("count", shard, "-o", counts, "--export", tmp_path / "x.parquet")[0] == 0
     assert invoke("count", shard, "-o", counts, "--export", tmp_path / "x.parquet")[0] == 0
     other = ["count", shard, "--limit-tokens", 20, "-o", tmp_path / "d.duckdb", "--export", tmp_path / "x.parquet"]
-    assert_one_line(invoke(*other), "holds other counts", after_notes=True)
+    assert_one_line(invoke(*other), "contains other counts", after_notes=True)
     assert shard.read_bytes() == before
     assert counting.read_meta(counts)["num_documents"] == 5
 

@@ -175,7 +175,7 @@ def test_a_broken_index_is_one_line(tmp_path, tokenizer, name):
     [
         ("index", {"tokenizer": None}, "index: .*need their tokenizer.*--tokenizer"),
         ("index", {"tokenizer": "bytes"}, r"tokenized\.0, document .* none of the 256 of bytes.*--tokenizer"),
-        ("index", {"num_tokens": 5}, "--training-tokens: .*holds its number"),
+        ("index", {"num_tokens": 5}, "--training-tokens: .*contains its number"),
         ("nothing.bin", {}, r"nothing\.bin: .*missing"),
         ("folder", {}, "folder: .*without an index"),
         ("empty", {}, "contains no record"),

@@ -13,7 +13,7 @@ def test_intervals_and_differences_in_words():
     assert difference_phrase(0.3, None, None) == "30.0 points more, no interval"
     for low, high in ((-0.4, 0.0), (0.0, 0.4), (-0.4, 0.2)):
         told = difference_phrase(-0.3, low, high)
-        assert told == f"30.0 points fewer, which cannot be told from none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        assert told == f"30.0 points fewer, which may be none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
 
 
 def test_of_many_models_the_nearest_and_the_farthest_are_named():

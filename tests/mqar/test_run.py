@@ -209,8 +209,8 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
         (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, but a sequence has 64"),
         (["control:unigram"], [4], MqarOptions(seq_len=64, samples=40, power=-1.0), "--power -1.0"),
-        (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context holds 256 ids.* give --seq-len 257 or less"),
-        (["control:unigram", short], [4], long, "its context holds 256 ids.* give --seq-len 257 or less"),
+        (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context is 256 ids.* give --seq-len 257 or less"),
+        (["control:unigram", short], [4], long, "its context is 256 ids.* give --seq-len 257 or less"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
             evaluate_mqar(models, pairs, tmp_path / "out", options)

@@ -50,7 +50,7 @@ def bad_tokenizer(path):
 BROKEN = {
     truncated_config: "config.json cannot be read",
     small_vocabulary: "its vocabulary has 100 entries, the tokenizer recallkit-4k 4,096",
-    short_context: "its context holds 32 ids, but a sequence has 64; read it in windows",
+    short_context: "its context is 32 ids, but a sequence has 64; read it in windows",
     bad_tokenizer: "its tokenizer cannot be read",
 }
 
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_the_last_model_is_told_before_the_first_is_scored(sp
         ([GOOD, "zoo:mamba"], {"counts": "no.duckdb"}, "no.duckdb"),
         (["zoo:mamba", "control:recall,tokenizer=bytes"], {}, "a control model reads the slices' own tokens"),
         (["zoo:mamba,stride=8"], {"carry_state": True}, "two ways to read a long sequence"),
-        (["zoo:mamba", "zoo:attention,context=512"], {}, "its context holds 256 ids; give --context 256 or less"),
+        (["zoo:mamba", "zoo:attention,context=512"], {}, "its context is 256 ids; give --context 256 or less"),
     ],
 )
 def test_so_are_wrong_options(models, options, problem, slices):

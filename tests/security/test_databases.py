@@ -34,7 +34,7 @@ def test_a_view_in_place_of_a_table_reads_nothing(small_slices, tmp_path, name):
     path = tmp_path / "evil.duckdb"
     path.write_bytes((small_slices.parent / "counts.duckdb").read_bytes())
     made(path, f"DROP TABLE {name}", f"CREATE VIEW {name} AS SELECT * FROM read_csv('{secret}')")
-    with pytest.raises(UserError, match=f"it holds a view, {name}, which recallkit never writes") as caught:
+    with pytest.raises(UserError, match=f"it contains a view, {name}, which recallkit never writes") as caught:
         open_counts(path)
     assert "secret,1" not in caught.value.line()
 
@@ -43,7 +43,7 @@ def test_a_macro_in_a_table_of_counts_is_refused(small_slices, tmp_path):
     path = tmp_path / "evil.duckdb"
     path.write_bytes((small_slices.parent / "counts.duckdb").read_bytes())
     made(path, "CREATE MACRO sum(a) AS 7")
-    with pytest.raises(UserError, match="it holds a macro, sum"):
+    with pytest.raises(UserError, match="it contains a macro, sum"):
         read_meta(path)
 
 

@@ -57,8 +57,8 @@ def test_a_rate_of_less_than_one_occurrence_is_no_threshold(rate, num_tokens):
 @pytest.mark.parametrize(
     ("rare", "num_tokens", "parts"),
     [
-        (RareCount(), 10**10, ["at most 1,250 times in 10B training tokens", "the papers' 125 a billion"]),
-        (RareCount(), 3 * 10**6, ["at most 5 times in 3M", "1.67k a billion", "125 would be 0.38 times", "count more text"]),
+        (RareCount(), 10**10, ["at most 1,250 times in 10B training tokens", "the papers' 125 per billion"]),
+        (RareCount(), 3 * 10**6, ["at most 5 times in 3M", "1.67k per billion", "rate of 125 would allow 0.38", "count more text"]),
         (RareCount(max_rate=1000.0), 3 * 10**6, ["at most 3 times in 3M", "mostly chance"]),
         (RareCount(max_rate=2000.0), 3 * 10**6, []),
         (RareCount(1), 3 * 10**6, []),
@@ -75,12 +75,12 @@ def test_a_threshold_that_was_chosen_is_one_line_on_stderr(capsys, rare, num_tok
 @pytest.mark.parametrize(
     ("threshold", "shown"),
     [
-        (None, "(1.67k a billion)."),
-        ({"rule": "count", "rate": None}, "(1.67k a billion, as given)."),
-        ({"rule": "rate", "rate": 1700.0}, "(1.67k a billion, as given)."),
-        ({"rule": "papers", "rate": 125.0}, "(1.67k a billion, the papers' rate)."),
-        ({"rule": "fallback", "rate": 125.0}, "(1.67k a billion; the papers' 125 would be 0.38 times)."),
-        ({"rule": "of a later version"}, "(1.67k a billion)."),
+        (None, "(1.67k per billion)."),
+        ({"rule": "count", "rate": None}, "(1.67k per billion, as given)."),
+        ({"rule": "rate", "rate": 1700.0}, "(1.67k per billion, as given)."),
+        ({"rule": "papers", "rate": 125.0}, "(1.67k per billion, the papers' rate)."),
+        ({"rule": "fallback", "rate": 125.0}, "(1.67k per billion; the papers' rate of 125 would allow 0.38)."),
+        ({"rule": "of a later version"}, "(1.67k per billion)."),
     ],
 )
 def test_the_rule_stands_beside_the_threshold(threshold, shown):
@@ -96,9 +96,9 @@ SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (1
     [
         (None, SHARES, None),
         (0.15, SHARES, None),
-        (0.151, SHARES, "--max-count 2 (2k a billion) gives 5.5 %"),  # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
-        (0.3, [(0, 0.0), (1, 0.03), (2, 0.14)], "--max-count 1 (1k a billion) gives 3.0 %"),  # by ratio, not by difference
-        (0.3, [(0, 0.149), (1, 0.2)], "--max-count 0 (0 a billion) gives 14.9 %"),
+        (0.151, SHARES, "--max-count 2 (2k per billion) gives 5.5 %"),  # log(6.4 / 5.5) < log(8 / 6.4); 7 is no power of two
+        (0.3, [(0, 0.0), (1, 0.03), (2, 0.14)], "--max-count 1 (1k per billion) gives 3.0 %"),  # by ratio, not by difference
+        (0.3, [(0, 0.149), (1, 0.2)], "--max-count 0 (0 per billion) gives 14.9 %"),
         (0.3, [(0, 0.2), (1, 0.3)], "Count more training text"),
         (0.3, [(0, 0.0), (1, 0.3)], "Count more training text"),
     ],

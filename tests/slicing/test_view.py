@@ -1,4 +1,4 @@
-"""The table of slices: what it counts, and how far back repeated bigrams last stood."""
+"""The table of slices: what it counts, and how far back repeated bigrams last occurred."""
 
 from __future__ import annotations
 
