@@ -151,24 +151,6 @@ def test_text_never_commands_a_terminal_and_fits_it(slices, monkeypatch, capsys,
     assert "🔥" not in plain
 
 
-def test_the_table_lists_the_hits_and_says_what_was_predicted(slices, monkeypatch, capsys):
-    shown = shown_sequence(slices, 0)
-    out = shown_in(monkeypatch, capsys, shown, colours=False)
-    hits = shown.rows.filter("ar_hit")
-    assert 0 < len(hits) <= 40
-    lines = [line.split() for line in out.split("──")[-1].splitlines() if re.search(r"\d\.\d\d ", line)]
-    assert len(lines) == len(hits)
-    for line, row in zip(lines, hits.iter_rows(named=True), strict=True):
-        assert line[1:6] == [
-            str(row["position"]),
-            str(row["earlier"]),
-            str(row["train_count"]),
-            f"{row['nll_0']:.2f}",
-            f"{row['nll_1']:.2f}",
-        ]
-        assert (len(line) == 6) == row["right_1"]
-
-
 def test_json_holds_every_token_with_all_that_is_known(run, slices):
     done = run("tokens", slices, "--sequence", 1, "--model", MODEL, "--reference", REFERENCE, "--json")
     assert done.returncode == 0, done.stderr
