@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -17,7 +13,6 @@ from recallkit.storage.result import read_tables
 from recallkit.training import loop
 from recallkit.training.presets import PRESETS
 from recallkit.training.tables import TradeoffTables
-from tests.conftest import ROOT
 
 TINY = {"seq_len": 16, "pairs": [2, 3], "test_seq_len": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
 TINY |= {"steps": 6, "mixers": ["attention", "linear_attention"], "feature_dims": 4, "test_pairs": [2, 8], "learning_rates": [1e-3, 1e-2]}
@@ -99,21 +94,6 @@ def test_several_processes_make_the_same_bytes(tmp_path, capsys):
     assert call(capsys, *words(TINY), "-o", tmp_path / "one")[0] == 0
     assert call(capsys, *words(TINY), "-o", tmp_path / "two", "--workers", 2)[0] == 0
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-
-
-@pytest.mark.slow
-def test_what_is_killed_resumes_and_ends_in_the_same_bytes(tmp_path, capsys):
-    options = TINY | {"steps": 60}
-    command = [sys.executable, "-m", "recallkit", "train-mqar", "--device", "cpu", *words(options), "-o", str(tmp_path / "cut")]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while process.poll() is None and not list((tmp_path / "cut").glob("runs/*.json")):
-        time.sleep(0.002)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL, "it had ended before it was killed"
-    assert 1 <= len(list((tmp_path / "cut").glob("runs/*.json"))) < 4
-    for out in ("cut", "whole"):
-        assert call(capsys, *words(options), "-o", tmp_path / out)[0] == 0
-    assert files_of(tmp_path / "cut") == files_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def _without(value: Any) -> Any:
 
 
 def check(made: Path, question: Question, seed: int, wanted: Any) -> str:
-    """Flips one bit and asks; what is wrong with the answer, or nothing."""
+    """Flips one bit, cuts the file there or puts zeros there, and asks; what is wrong with the answer, or nothing."""
     drawn = random.Random(seed)
     with copy_of(made) as folder:
         files = sorted({path for glob in question.files for path in folder.glob(glob) if path.is_file() and path.stat().st_size})
@@ -128,14 +128,20 @@ def check(made: Path, question: Question, seed: int, wanted: Any) -> str:
         content = bytearray(path.read_bytes())
         # Half of the flips are within the last kilobyte, where the footers of tables are.
         at = drawn.randrange(max(0, len(content) - 1024) if drawn.random() < 0.5 else 0, len(content))
-        content[at] ^= 1 << drawn.randrange(8)
+        how = drawn.choices(["flipped", "cut", "zeroed"], [8, 1, 1])[0]
+        if how == "flipped":
+            content[at] ^= 1 << drawn.randrange(8)
+        elif how == "cut":
+            del content[at:]
+        else:
+            content[at : at + 64] = bytes(len(content[at : at + 64]))
         path.write_bytes(content)
-        place = f"seed {seed}, byte {at:,} of {path.relative_to(folder)}: "
+        place = f"seed {seed}, {how} at byte {at:,} of {path.relative_to(folder)}: "
         outcome = question.ask(folder)
         if outcome.complaint:
             return place + outcome.complaint
         if outcome.status == 0 and numbers(outcome, folder) != wanted:
-            return place + "other numbers than without the flip, and no error"
+            return place + "other numbers than of the whole file, and no error"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Every file of ours, damaged: the commands that read it end with a status and a line, whatever its bytes, columns or manifest hold."""
+"""What damage and names from data did to commands, found by fuzzing: each ends with a status and one line that names it."""
 
 from __future__ import annotations
 
@@ -6,43 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from recallkit.storage.unfinished import MARK
 from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
-from tests.fuzz.mutations import byte_damage, rewrite
-from tests.fuzz.targets import TARGETS
-
-# Each example takes seconds: to shrink one would take minutes.
-PHASES = [Phase.explicit, Phase.generate]
-FEW = settings(max_examples=2, derandomize=True, phases=PHASES, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=40)
-QUICK = ["tokens", "bigrams"]
-
-
-def check(made: Path, name: str, data: st.DataObject) -> None:
-    for outcome in TARGETS[name].run(made, data.draw(byte_damage())):
-        assert_manners(outcome)
-
-
-@pytest.mark.parametrize("name", QUICK)
-@given(data=st.data())
-@FEW
-def test_damaged_files_are_a_line(made: Path, name: str, data: st.DataObject) -> None:
-    check(made, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3000)
-@pytest.mark.parametrize("name", TARGETS)
-@given(data=st.data())
-@MANY
-def test_damaged_files_are_a_line_many_times(made: Path, name: str, data: st.DataObject) -> None:
-    check(made, name, data)
-
-
-# ------------------------------------------------------------------------------------------------- what was found, by hand
+from tests.fuzz.mutations import rewrite
 
 
 @pytest.mark.parametrize(
