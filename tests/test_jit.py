@@ -42,17 +42,3 @@ def test_extensions_and_linear_algebra_are_loaded_in_other_programs_alone(start,
     *printed, algebra = python(f"{code}\nimport scipy.linalg.cython_blas", tmp_path).splitlines()
     is_other = start == "another's program"
     assert ("registered" in printed, algebra) == (is_other, f"{is_other} {is_other}")
-
-
-def test_what_sorts_suffixes_is_not_compiled_before_a_sequence_needs_it(tmp_path):
-    """It takes longer to compile than all else that labels text, which seldom needs it."""
-    code = (
-        "import numpy as np\nfrom recallkit.slicing import match_kernels\n"
-        "from recallkit.slicing.label_kernels import label_bigrams\n"
-        "def match(ids):\n"
-        "    ids, offsets = np.array(ids, np.uint32), np.array([0, len(ids)])\n"
-        "    match_kernels.longest_matches(ids, offsets, label_bigrams(ids, offsets)[0])\n"
-        "    print(len(match_kernels._match_by_sorting.signatures))\n"
-        "match([1, 2, 3, 9, 1, 2, 3])\nmatch(np.random.default_rng(0).integers(0, 2, 3000))\n"
-    )
-    assert python(code, tmp_path).split() == ["0", "1"]

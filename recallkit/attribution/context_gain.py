@@ -5,19 +5,20 @@ A token's gain is G_k = NLL with its last k ids alone - NLL with the full contex
     NLL(model) - NLL(ref) = [NLL_k(model) - NLL_k(ref)] + [G_k(ref) - G_k(model)]
                             the local gap                 the far gap
 
-Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows `scoring.scores.LastIds` has.
+Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows `scoring.scores.LastIds` has. Beside it the
+in-context-learning score of Olsson et al. (2209.11895): how much lower a model's loss is late in the context than early.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import expanded_interval, number_or_none, resample_totals
+from recallkit.measure.intervals import expanded_interval, number_or_none
 from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_figures, like_uniform
-from recallkit.measure.sums import Adding, Clusters, RowSums
+from recallkit.measure.sums import Adding, Clusters, RowSums, resampled
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -41,16 +42,13 @@ CLASSES = ("ar_hit", "other_repeated", "not_repeated")
 _SHAPE = (len(CLASSES), 2, 2, 2)
 """A token's code in mixed radix: class, whether the reference gains, whether it is a key token, whether the model gains."""
 
+ROWS = (*((name, gains) for name in (ALL, *CLASSES) for gains in (None, True, False)), (KEY_TOKENS, None))
+"""The rows of the table for one model and one k: the class, and whether the reference gains (None: either)."""
 
-class _Row(NamedTuple):
-    """A row of the table for one model and one k; `reference_gains` None: whether it gains or not."""
+EARLY, LATE = 50, 500
+"""Positions of the two tokens of the in-context-learning score: predicted from so many ids."""
 
-    slice: str
-    reference_gains: bool | None
-
-
-ROWS = (*(_Row(name, gains) for name in (ALL, *CLASSES) for gains in (None, True, False)), _Row(KEY_TOKENS, None))
-_MIRRORED = [place for place, row in enumerate(ROWS) if row.reference_gains]
+_MIRRORED = [place for place, (_, gains) in enumerate(ROWS) if gains]
 _RATIOS = ("delta", "gain_reference", "gain_model", "local_gap", "far_gap")
 _SHARES = ("gap_share", "far_share", "mirror_share")
 
@@ -70,74 +68,41 @@ def context_gains(
     `full`: names and score files with the full context, the reference first; `last`: those with the last ids alone, in the same order.
     Intervals are those of `attribute_gap`, from the same resamples. Raises UserError if a file is not as expected.
     """
-    import polars as pl
-
-    labelled = open_tokens(tokens)
-    names = list(full)
-    long = [open_scores(path, labelled) for path in full.values()]
-    short = [[open_scores(path, labelled) for path in paths] for paths in last.values()]
-    pairs = _collect(labelled, long, short, cluster, clean=clean)
-    samples = resample_totals([_beside(pair) for pair in pairs], num_resamples, seed)
-    vocab_size = labelled.vocab_size
-    rows: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for number, (pair, sampled) in enumerate(zip(pairs, samples, strict=True)):
-        place, model = divmod(number, len(names) - 1)
-        of_last = list(last)[place]
-        keys = {"reference": names[0], "model": names[model + 1], "last": of_last.ids, "stride": of_last.stride}
-        drawn = sampled.reshape(num_resamples, 5, -1).swapaxes(0, 1)
-        rows[model, place] = [keys | row for row in _table(pair, drawn, cluster, vocab_size)]
-    return pl.concat([schemas.frame_of("gap/by_context", rows[key]) for key in sorted(rows)])
+    labelled, (reference, *models) = open_tokens(tokens), full
+    scores = [open_scores(path, labelled) for paths in (full.values(), *last.values()) for path in paths]
+    pairs = _collect(labelled, scores, len(full), cluster, clean=clean)
+    samples = resampled([pair.of_groups(pair.tokens[:, 0] > 0) for pair in pairs], num_resamples, seed)
+    asked = [(of_last, model) for of_last in last for model in models]
+    rows: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
+    for (of_last, model), pair, sampled in zip(asked, pairs, samples, strict=True):
+        keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride}
+        rows[model] += [keys | row for row in _table(pair, sampled, cluster, labelled.vocab_size)]
+    return schemas.frame_of("gap/by_context", [row for model in models for row in rows[model]])
 
 
-# ------------------------------------------------------------------------------------------------------------- the sums
+def _collect(tokens: LabelledTokens, scores: Sequence[Scores], num: int, cluster: str, *, clean: bool) -> list[RowSums]:
+    """The sums of each k and model, model by model for the first k, then for the next, in ROWS and then the mirrors of _MIRRORED.
 
-
-def _unions() -> np.ndarray:
-    """The codes of each of ROWS, then those of the mirrors of _MIRRORED, in which the model gains: bool (k, K)."""
-    kind, reference_gains, key, model_gains = np.unravel_index(np.arange(np.prod(_SHAPE)), _SHAPE)
-    columns = []
-    for row in ROWS:
-        of_class = (key == 1) if row.slice == KEY_TOKENS else (row.slice == ALL) | (kind == _number(row.slice))
-        columns.append(of_class if row.reference_gains is None else of_class & (reference_gains == row.reference_gains))
-    columns += [(model_gains == 1) & ((ROWS[place].slice == ALL) | (kind == _number(ROWS[place].slice))) for place in _MIRRORED]
-    return np.stack(columns, axis=1)
-
-
-def _number(name: str) -> int:
-    return CLASSES.index(name) if name in CLASSES else -1
-
-
-def _collect(
-    tokens: LabelledTokens, full: Sequence[Scores], last: Sequence[Sequence[Scores]], cluster: str, *, clean: bool
-) -> list[RowSums]:
-    """The sums of each k and model, model by model for the first k, then for the next.
-
-    NLLs are those of the reference and of the model with the full context, then of both with the last ids.
+    `scores`: those of `num` models with the full context, the reference first, then of the same with each k. NLLs are those of the
+    reference and of the model with the full context, then of both with the last ids.
     """
-    clusters, num, unions = Clusters(tokens, cluster), len(full), _unions()
-    scores = [*full, *(score for own in last for score in own)]
-    starts = range(num, len(scores), num)
-    pairs = {(0, 1 + model, start, start + 1 + model): Adding(len(unions), clusters) for start in starts for model in range(num - 1)}
+    clusters = Clusters(tokens, cluster)
+    columns = [(0, model, start, start + model) for start in range(num, len(scores), num) for model in range(1, num)]
+    pairs = {nlls: Adding(int(np.prod(_SHAPE)), clusters) for nlls in columns}
     for batch in batches(tokens, scores, cluster=cluster, clean=clean):
         for nlls, pair in pairs.items():
             found = batch.ask("sum_by_gain", nlls, gains=GAINS, alpha=ALPHA, beta=BETA)
             marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
             pair.add(found, np.ravel_multi_index(marks, _SHAPE))
-    return [pair.rows(unions) for pair in pairs.values()]
+    return [pair.rows(_unions()) for pair in pairs.values()]
 
 
-# ------------------------------------------------------------------------------------------------------------ the table
-
-
-def _stacked(sums: RowSums) -> np.ndarray:
-    """Tokens and the four NLLs by group, (5, g, K)."""
-    return np.concatenate([sums.tokens[None], sums.nlls])
-
-
-def _beside(sums: RowSums) -> np.ndarray:
-    """The same of the groups that have tokens, side by side: (g, 5 K)."""
-    rows = _stacked(sums)
-    return np.hstack(list(rows[:, rows[0].any(axis=1)]))
+def _unions() -> np.ndarray:
+    """The codes of each of ROWS, then those of the mirrors of _MIRRORED, in which the model gains: bool (k, K)."""
+    kind, reference_gains, is_key, model_gains = np.unravel_index(np.arange(np.prod(_SHAPE)), _SHAPE)
+    of_class = {name: kind == number for number, name in enumerate(CLASSES)} | {ALL: kind >= 0, KEY_TOKENS: is_key == 1}
+    columns = [of_class[name] if gains is None else of_class[name] & (reference_gains == gains) for name, gains in ROWS]
+    return np.stack([*columns, *(of_class[ROWS[place][0]] & (model_gains == 1) for place in _MIRRORED)], axis=1)
 
 
 def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
@@ -145,8 +110,7 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
 
     Only rows of _MIRRORED have a `mirror_share`: the sum of G(model) - G(ref) over tokens where the model gains.
     """
-    of_rows = sums[..., : len(ROWS)]
-    tokens, reference, model, short_reference, short_model = of_rows
+    tokens, reference, model, short_reference, short_model = sums[..., : len(ROWS)]
     far = (short_reference - reference) - (short_model - model)
     of_mirrors = sums[..., len(ROWS) :]
     mirror = np.full(far.shape, np.nan)
@@ -156,36 +120,28 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
         whole = (model - reference)[..., :1]
         whole = np.where(whole == 0, np.nan, whole)
         shares = [np.where(tokens > 0, part / whole, np.nan) for part in (model - reference, far)]
-        figures = [*(part / tokens for part in ratios), *shares, mirror / whole]
-        return dict(zip((*_RATIOS, *_SHARES), figures, strict=True))
+        return dict(zip((*_RATIOS, *_SHARES), [*(part / tokens for part in ratios), *shares, mirror / whole], strict=True))
 
 
 def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | None) -> list[dict[str, Any]]:
     """The rows of one model and one k; `sampled` (5, num_resamples, K)."""
-    sums = _stacked(pair).sum(axis=1)
-    effective, freedom = pair.effective[: len(ROWS)], pair.freedom[: len(ROWS)]
+    sums, spread = pair.totals, (pair.effective[: len(ROWS)], pair.freedom[: len(ROWS)])
     tokens, reference, model, *_ = sums[:, : len(ROWS)]
-    columns = gap_figures(tokens, reference, model, tokens[:1], model[:1] - reference[:1])
     found = _figures(sums)
+    columns = gap_figures(tokens, reference, model, tokens[:1], model[:1] - reference[:1])
     columns |= {name: found[name] for name in (*_RATIOS[1:], *_SHARES[1:])}
-    smallest = np.minimum(effective, effective[0]), np.minimum(freedom, freedom[0])
     for name, samples in _figures(sampled).items():
-        low, high = expanded_interval(samples, *(smallest if name in _SHARES else (effective, freedom)))
+        low, high = expanded_interval(samples, *([np.minimum(each, each[0]) for each in spread] if name in _SHARES else spread))
         ends = "" if name == "gap_share" else f"{name}_"
-        columns |= {f"{ends}ci_low": low, f"{ends}ci_high": high}
-    names: dict[str, Sequence[Any]] = {
-        "slice": [row.slice for row in ROWS],
-        "reference_gains": [row.reference_gains for row in ROWS],
-        "tokens": tokens.astype(np.int64).tolist(),
-        "clusters": pair.clusters[: len(ROWS)].tolist(),
-        "effective_clusters": effective.tolist(),
-    }
-    names |= {name: [number_or_none(value) for value in values.tolist()] for name, values in columns.items()}
-    rows = [dict(zip(names, values, strict=True)) for values in zip(*names.values(), strict=True)]
+        columns |= {f"{ends}ci_low": low, f"{ends}ci_high": high, "effective_clusters": spread[0]}
+    rows = [
+        {"slice": name, "reference_gains": gains, "tokens": int(tokens[place]), "clusters": int(pair.clusters[place])}
+        | {column: number_or_none(values[place]) for column, values in columns.items()}
+        for place, (name, gains) in enumerate(ROWS)
+    ]
     whole = _whole(rows[0], cluster, vocab_size)
-    why = whole.why_void()
-    notes = whole.describe()
-    note = "; ".join([*notes, *(reason for reason in why if reason not in notes)])
+    notes, why = whole.describe(), whole.why_void()
+    note = "; ".join(dict.fromkeys([*notes, *why]))
     return [{**row, "note": note, "void": row["far_share"] is None or bool(why)} for row in rows]
 
 
@@ -193,3 +149,45 @@ def _whole(row: Mapping[str, Any], cluster: str, vocab_size: int | None) -> Whol
     bounds = (row["delta_ci_low"], row["delta_ci_high"])
     uniform = like_uniform(row["nll_reference"], row["nll_model"], vocab_size)
     return WholeGap(row["delta_nll"], None if None in bounds else bounds, uniform, row["effective_clusters"], cluster)
+
+
+def in_context_scores(
+    tokens: Path,
+    scores: Mapping[str, Path],
+    *,
+    cluster: str = "document",
+    clean: bool = False,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Any] | None:
+    """For each model the mean NLL at position `late` less that at `early`, in nats, over the sequences that have both.
+
+    `late` is LATE, or the last position of shorter sequences: the figure is then not the paper's, and comparable only among models on
+    the same sequences. Intervals by `cluster`. None where sequences are shorter than twice EARLY, or none is whole.
+    Returns `early`, `late`, `sequences`, and under `models` by name `score`, `ci_low`, `ci_high`.
+    """
+    labelled = open_tokens(tokens)
+    late = min(LATE, labelled.seq_len)
+    if late < 2 * EARLY:
+        return None
+    adding = Adding(2, Clusters(labelled, cluster))
+    opened = [open_scores(path, labelled) for path in scores.values()]
+    for batch in batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean):
+        found = batch.ask("sum_early_late", early=EARLY, late=late)
+        adding.add(found, found["is_late"].to_numpy().astype(np.int64))
+    sums = adding.rows(np.eye(2))
+    if not sums.tokens.any():
+        return None
+    [drawn] = resampled([sums.of_groups(sums.tokens.any(axis=1))], num_resamples, seed)
+    low, high = expanded_interval(_late_less_early(drawn).T, sums.effective.min(), sums.freedom.min())
+    ends = zip(scores, _late_less_early(sums.totals), low, high, strict=True)
+    models = {name: {"score": float(value), "ci_low": number_or_none(a), "ci_high": number_or_none(b)} for name, value, a, b in ends}
+    return {"early": EARLY, "late": late, "sequences": int(sums.tokens[:, 1].sum()), "models": models}
+
+
+def _late_less_early(sums: np.ndarray) -> np.ndarray:
+    """The mean NLLs of late tokens less those of early ones, (m, ...), of tokens and NLLs of both (1 + m, ..., 2)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = sums[1:] / sums[0]
+    found: np.ndarray = means[..., 1] - means[..., 0]
+    return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS
-from recallkit.attribution.in_context import LATE
+from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, LATE
 from recallkit.display.cells import Struck, or_dash, percent, percent_range
 from recallkit.display.tables import Table
 

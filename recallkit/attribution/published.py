@@ -2,13 +2,17 @@
 
 The share of AR hits, which papers state rarely and not always correctly, follows from the reference's own three perplexities. These
 are rounded in print, so each share has a range: all the values that the unrounded perplexities could give.
+The tables that the papers print are in `recallkit/data/papers`, one CSV each: figures only, with the digits as printed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.notebook import Shown
@@ -17,7 +21,6 @@ from recallkit.measure.shares import WholeGap, clipped_share, enrichment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import polars as pl
 
@@ -28,6 +31,25 @@ MISSTATED = "the stated share is not what these perplexities give, however they 
 MISFIT = "its own perplexities imply {:.1f} % of AR hits, whatever the rounding: one is wrong, or of other tokens"
 
 Range = tuple[float | None, float | None]
+
+TABLES = {
+    "zoology:1": "perplexity of AR hits and other tokens on the Pile, and the share of the gap, at 125M and 360M parameters",
+    "zoology:2": "the same of BaseConv with attention at selected positions",
+    "zoology:3": "the same of Liquid S4",
+    "zoology:4": "the same of all models, at 70M, 125M and 360M parameters",
+    "zoology:5": "the same at 1.4B parameters",
+    "based:1": "throughput, perplexity of AR hits and other tokens on the Pile, recall and common-sense accuracy",
+    "based:2": "common-sense tasks",
+    "based:3": "SuperGLUE with 0, 1 and 5 examples",
+    "based:4": "perplexity of DNA at three sequence lengths",
+    "based:5": "classification of DNA",
+    "based:6": "ablations of Based: perplexities and recall",
+    "yun:1": "copying by sparse pattern and layers, in both directions",
+    "yun:2": "the same, causal",
+}
+"""Paper and number -> what the table is of: Zoology (arXiv 2312.04927), Based (2402.18668), and Yun et al. 2020 (2006.04862)."""
+
+_NAME = re.compile(r"(zoology|based|yun):\S+")
 
 _COLUMNS = "the columns are model, all, ar, other"
 
@@ -77,6 +99,28 @@ class _Row:
     printed: float | None
 
 
+def is_name(text: str) -> bool:
+    """Whether a text names a paper's table (`zoology:4`), not a file."""
+    return _NAME.fullmatch(text) is not None
+
+
+def table_path(name: str) -> Path:
+    """The CSV of a paper's table. Raises UserError for one that is not there."""
+    if name not in TABLES:
+        raise UserError("no such table", where=name, remedy=f"give one of {', '.join(TABLES)}, or a file")
+    return Path(str(resources.files("recallkit"))) / "data" / "papers" / f"{name.replace(':', '-')}.csv"
+
+
+def read_table(name: str) -> pl.DataFrame:
+    """A paper's table with figures as numbers: perplexities, accuracies and shares in percent, an empty field null.
+
+    Raises UserError for one that is not there.
+    """
+    import polars as pl
+
+    return pl.read_csv(table_path(name), infer_schema_length=None)
+
+
 def attribute_published(table: Path, *, reference: str | None = None, ar_share: float | None = None) -> PublishedGap:
     """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row `reference`, or to the first, of each group.
 
@@ -93,7 +137,7 @@ def attribute_published(table: Path, *, reference: str | None = None, ar_share: 
     for name in dict.fromkeys(row.group for row in rows):
         members = [row for row in rows if row.group == name]
         chosen = _find_reference(table, members, reference)
-        groups.append(PublishedGroup(name, chosen.model, _share_of_tokens(table, chosen) if ar_share is None else _given(table, ar_share)))
+        groups.append(PublishedGroup(name, chosen.model, _share_of_tokens(table, chosen, ar_share)))
         attributed += [_attribute(row, chosen, groups[-1].ar_share, given=ar_share is not None) for row in members]
     return PublishedGap(_frame(attributed), tuple(groups))
 
@@ -104,24 +148,18 @@ def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float |
     return None if spread == 0 else (math.log(ppl_all) - math.log(ppl_other)) / spread
 
 
-def _share_of_tokens(table: Path, row: _Row) -> float:
-    """p as implied by the reference's row."""
-    if row.ar is None:
-        raise UserError(f"row {row.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
-    implied = None if row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
-    if implied is None:
+def _share_of_tokens(table: Path, row: _Row, given: float | None) -> float:
+    """p as it is given, or as the reference's row implies it."""
+    ar_share, remedy = given, "give it as a fraction: 0.07 for 7 %"
+    if ar_share is None:
+        if row.ar is None:
+            raise UserError(f"row {row.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
+        ar_share = None if row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
+        remedy = f"check the perplexities of {row.model} (all lies between ar and other), or give the share with --ar-share"
+    if ar_share is None:
         problem = "no perplexity in column other" if row.other is None else "ar and other are equal"
-        remedy = "fill it in, or give the share of AR hits with --ar-share"
-        raise UserError(f"row {row.model}: {problem}, so the share of AR hits cannot be derived", where=table, remedy=remedy)
-    remedy = f"check the perplexities of {row.model} (all lies between ar and other), or give the share with --ar-share"
-    return _checked(table, implied, remedy)
-
-
-def _given(table: Path, ar_share: float) -> float:
-    return _checked(table, ar_share, "give it as a fraction: 0.07 for 7 %")
-
-
-def _checked(table: Path, ar_share: float, remedy: str) -> float:
+        fill = "fill it in, or give the share of AR hits with --ar-share"
+        raise UserError(f"row {row.model}: {problem}, so the share of AR hits cannot be derived", where=table, remedy=fill)
     if not 0 < ar_share < 1:
         raise UserError(f"the share of AR hits is {ar_share:.4g}, not between 0 and 1", where=table, remedy=remedy)
     return ar_share

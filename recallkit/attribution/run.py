@@ -61,8 +61,7 @@ def gap(
     to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
-    from recallkit.attribution.context_gain import context_gains
-    from recallkit.attribution.in_context import in_context_scores
+    from recallkit.attribution.context_gain import context_gains, in_context_scores
     from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.tables import GapTables, attribute_gap
     from recallkit.measure.labelled import open_tokens

@@ -239,12 +239,11 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
     """
-    from recallkit.attribution import papers
-    from recallkit.attribution.published import attribute_published
+    from recallkit.attribution.published import attribute_published, is_name, table_path
     from recallkit.attribution.view import print_published, published_json, published_tables
 
     named = str(asked.table)
-    table = papers.table_path(named) if papers.is_name(named) else path(asked.table)
+    table = table_path(named) if is_name(named) else path(asked.table)
     found = attribute_published(table, reference=asked.reference, ar_share=asked.ar_share)
     return Outcome(
         value=lambda: found,
@@ -256,9 +255,9 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
 
 def paper_table(name: str) -> "pl.DataFrame":
     """A table that a paper prints, as numbers: `zoology:1` to `:5`, `based:1` to `:6`, `yun:1` and `:2` (docs/papers.md)."""
-    from recallkit.attribution import papers
+    from recallkit.attribution.published import read_table
 
-    return papers.read_table(name)
+    return read_table(name)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, resample_totals
+from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval
+from recallkit.measure.sums import resampled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -164,21 +165,19 @@ def gap_intervals(
     A share is a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens', and so are its
     degrees of freedom.
     """
-    names = list(tables)
-    blocks = [np.hstack([of.tokens, *(nll - of.nlls[0] for nll in of.nlls[1:])]) for of in tables.values()]  # (g, (1 + m) K)
-    totals = dict(zip(names, resample_totals(blocks, num_resamples, seed), strict=True))
-    found = {}
-    drawn = {name: totals[name].reshape(num_resamples, len(of.nlls), of.tokens.shape[1]) for name, of in tables.items()}
+    drawn = dict(zip(tables, resampled(list(tables.values()), num_resamples, seed), strict=True))
+    first, found = next(iter(tables)), {}
     for name, of in tables.items():
-        own, rows = drawn[name], np.flatnonzero(of.clusters)
-        base, at = (name, whole[name][rows]) if name in whole else (names[0], np.zeros(len(rows), np.int64))
-        wholes = drawn[base][..., at]
+        rows = np.flatnonzero(of.clusters)
+        base, at = (name, whole[name][rows]) if name in whole else (first, np.zeros(len(rows), np.int64))
         smaller = [np.minimum(getattr(of, kind)[rows], getattr(tables[base], kind)[at]) for kind in ("effective", "freedom")]
-        delta_nll, share = np.full((2, 2, len(of.nlls) - 1, of.tokens.shape[1]), np.nan)
-        for model in range(len(of.nlls) - 1):  # one at a time: samples are the largest arrays here
-            gaps = own[:, 1 + model, rows]
+        tokens, reference, *models = drawn[name]
+        delta_nll, share = np.full((2, 2, len(models), tokens.shape[1]), np.nan)
+        for number, model in enumerate(models):  # one at a time: samples are the largest arrays here
+            gaps = (model - reference)[:, rows]
+            wholes = drawn[base][2 + number][:, at] - drawn[base][1][:, at]
             with np.errstate(divide="ignore", invalid="ignore"):
-                delta_nll[:, model, rows] = expanded_interval(gaps / own[:, 0, rows], of.effective[rows], of.freedom[rows])
-                share[:, model, rows] = expanded_interval(gaps / wholes[:, 1 + model], *smaller)
+                delta_nll[:, number, rows] = expanded_interval(gaps / tokens[:, rows], of.effective[rows], of.freedom[rows])
+                share[:, number, rows] = expanded_interval(gaps / wholes, *smaller)
         found[name] = GapIntervals(delta_nll, share)
     return found

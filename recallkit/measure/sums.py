@@ -15,7 +15,7 @@ from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes, Rows, SliceClasses
-from recallkit.measure.intervals import MOST_GROUPS, group_numbers, ratio_of_squares
+from recallkit.measure.intervals import MOST_GROUPS, NUM_RESAMPLES, group_numbers, ratio_of_squares, resample_totals
 from recallkit.measure.labelled import SLICE_AGAIN, RowReader, batches
 
 if TYPE_CHECKING:
@@ -54,10 +54,21 @@ class RowSums:
         return replace(self, tokens=self.tokens[held], nlls=self.nlls[:, held])
 
     @property
+    def by_group(self) -> np.ndarray:
+        """Tokens and NLLs, (1 + v, g, K)."""
+        return np.concatenate([self.tokens[None], self.nlls])
+
+    @property
     def totals(self) -> np.ndarray:
         """Tokens and NLLs of all groups together, (1 + v, K)."""
-        found: np.ndarray = np.concatenate([self.tokens[None], self.nlls]).sum(axis=1)
+        found: np.ndarray = self.by_group.sum(axis=1)
         return found
+
+
+def resampled(tables: Sequence[RowSums], num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> list[np.ndarray]:
+    """The totals of each table over resampled clusters, (1 + v, num_resamples, K), from the same resamples: tokens, then NLLs."""
+    drawn = resample_totals([np.hstack(list(of.by_group)) for of in tables], num_resamples, seed)
+    return [totals.reshape(num_resamples, *of.by_group.shape[::2]).swapaxes(0, 1) for of, totals in zip(tables, drawn, strict=True)]
 
 
 class Clusters:

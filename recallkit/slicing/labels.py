@@ -67,7 +67,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     token = np.concatenate([ids[start + 1 : stop] for start, stop in bounds])
     position = np.arange(1, lengths.max() + 1, dtype=np.int32)
     found = label_bigrams(ids, offsets)
-    match_length = longest_matches(ids, offsets, found.distance)
+    match_length = longest_matches(ids, offsets)
     is_repeated = found.context_class == CONTEXT_CLASSES.index("bigram")
     repeated = arrow.array(is_repeated)
     distance, first_distance = (

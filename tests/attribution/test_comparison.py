@@ -53,31 +53,17 @@ def test_a_comparison_is_what_was_written(compared, slices):
     assert all(row["source"] == "ALL" for row in totals.values())
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_missing_and_damaged_tables_are_one_line(compared, name):
-    path = compared / f"{name}.parquet"
-    whole = path.read_bytes()
-    middle = bytearray(whole)
-    middle[30:60] = bytes(30)
-    for content in (whole[:-40], b"", bytes(middle)):
-        path.write_bytes(content)
+def test_missing_and_damaged_tables_are_one_line(compared):
+    for name in TABLES:
+        path = compared / f"{name}.parquet"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:30] + bytes(30) + whole[60:])
         with pytest.raises(UserError, match=f"{name}.parquet"):
             read_comparison(compared)
-    path.unlink()
-    with pytest.raises(UserError, match=f"{name}.parquet is missing"):
-        read_comparison(compared)
-
-
-def test_tables_that_do_not_belong_together_are_refused(compared, slices):
-    """Not even one whose question was the same."""
-    other = attribution.gap_path(slices, "control:recall", ["control:bigram"])
-    attribution.gap("control:recall", ["control:bigram"], slices)
-    for source in (other / "by_count.parquet", compared / "by_distance.parquet", slices / "tokens.parquet"):
-        whole = (compared / "by_count.parquet").read_bytes()
-        shutil.copy(source, compared / "by_count.parquet")
-        with pytest.raises(UserError, match=r"by_count.parquet: damaged \(it is not as it was written\)"):
+        path.unlink()
+        with pytest.raises(UserError, match=f"{name}.parquet is missing"):
             read_comparison(compared)
-        (compared / "by_count.parquet").write_bytes(whole)
+        path.write_bytes(whole)
 
 
 def test_of_several_comparisons_one_is_to_be_named(compared, slices, tmp_path):
@@ -99,17 +85,6 @@ def test_slices_are_the_ones_around_it_or_those_that_are_named(compared, slices,
         read_comparison(away, tmp_path / "nowhere")
 
 
-def test_links_lead_to_the_slices(compared, slices, tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to(compared)
-    assert read_comparison(link).slices == slices, "a link to the folder"
-    disk = tmp_path / "disk/deep"
-    disk.mkdir(parents=True)
-    shutil.move(slices / "gap", disk / "gap")
-    (slices / "gap").symlink_to(disk / "gap")
-    assert read_comparison(slices).slices == slices, "its folder lies on another disk"
-
-
 def test_labels_of_another_threshold_are_others(compared, slices):
     manifest = artifacts.read_manifest(slices / "tokens.parquet")
     counts = manifest["counts"]
@@ -120,11 +95,3 @@ def test_labels_of_another_threshold_are_others(compared, slices):
         assert read_comparison(compared).slices is None
         with pytest.raises(UserError, match="not the slices that were compared"):
             read_comparison(compared, slices)
-
-
-@pytest.mark.parametrize("facts", [{"reference": None}, {"reference": 3}, {"slices": None}, {"slices": "x"}])
-def test_a_manifest_that_is_none_of_a_comparison_is_told(compared, facts):
-    for name in TABLES:
-        change_manifest(compared / f"{name}.parquet", **facts)
-    with pytest.raises(UserError, match="not that of a comparison"):
-        read_comparison(compared)

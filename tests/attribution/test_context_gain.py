@@ -167,23 +167,6 @@ def test_planted_gains_are_found_where_they_were_planted(small_slices, tmp_path)
         assert rows[name, False]["far_gap"] == pytest.approx(0, abs=1e-5)
 
 
-def test_the_two_gaps_add_up_in_every_class_and_over_classes(small_slices):
-    lasts = LASTS[1:]
-    table = table_of(small_slices, [CACHE, BIGRAM, UNIGRAM], lasts)
-    assert table["local_gap"].drop_nulls().len() == table.filter(pl.col("tokens") > 0).height
-    assert (table["local_gap"] + table["far_gap"] - table["delta_nll"]).abs().max() < 1e-9
-    assert (table["gain_reference"] - table["gain_model"] - table["far_gap"]).abs().max() < 1e-9
-    for (_, _), rows in table.group_by("model", "last"):
-        whole = rows.row(by_predicate=(pl.col("slice") == "all") & pl.col("reference_gains").is_null(), named=True)
-        parts = rows.filter(pl.col("slice").is_in(CLASSES) & pl.col("reference_gains").is_not_null())
-        assert parts.height == 6
-        for name in SUMS:
-            assert (parts[name] * parts["tokens"]).sum() == pytest.approx(whole[name] * whole["tokens"], abs=1e-9 * whole["tokens"])
-        for name in ("gap_share", "far_share", "share_of_tokens"):
-            assert parts[name].sum() == pytest.approx(whole[name], abs=1e-9)
-        assert parts["tokens"].sum() == whole["tokens"] == manifest_of(small_slices)["num_rows"]
-
-
 def test_every_figure_is_that_of_the_tokens_themselves(small_slices):
     """Against a computation token by token, of another model than the reference."""
     last, most = LastIds(4, 1), manifest_of(small_slices)["max_count"]
@@ -314,16 +297,6 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
     for text in ("The far gap by class of token", "AR hit, gains", "LongPPL"):
         assert text in page
     assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")
-
-
-def test_a_run_without_it_removes_the_table_of_one_with_it(small_slices, tmp_path):
-    recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_gain=4, out=tmp_path)
-    assert (tmp_path / "by_context.parquet").is_file()
-    with pytest.raises(UserError, match="differs in context_gain"):
-        recallkit.gap(CACHE, BIGRAM, slices=small_slices, out=tmp_path)
-    recallkit.gap(CACHE, BIGRAM, slices=small_slices, out=tmp_path, force=True)
-    assert not (tmp_path / "by_context.parquet").exists()
-    assert recallkit.read_comparison(tmp_path).tables.by_context is None
 
 
 def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):

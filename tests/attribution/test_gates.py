@@ -17,8 +17,6 @@ from recallkit.slicing.definitions import parse_slices
     ("given", "expected"),
     [
         ("0.05", Gate("ar_hit", 0.05, False)),
-        (0.05, Gate("ar_hit", 0.05, False)),
-        ("0", Gate("ar_hit", 0, False)),
         ("30%", Gate("ar_hit", 0.3, True)),
         ("all=.02", Gate("all", 0.02, False)),
         ("AR hits = 12.5 %", Gate("AR hits", 0.125, True)),
@@ -30,9 +28,7 @@ def test_a_gate_is_a_slice_and_a_limit(given, expected):
     assert parse_gate(given) == expected
 
 
-@pytest.mark.parametrize(
-    "given", ["nan", "inf", "-inf", "1e999", "-0.1", "all=-1%", "all=", "=", "", "all", "nan%", "0.1 nats", "1,5", "0x1"]
-)
+@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e999", "-0.1", "all=-1%", "all=", "=", "", "all", "0.1 nats"])
 def test_what_could_never_fire_or_is_no_number_is_refused(given):
     with pytest.raises(ValueError, match="is no gate"):
         parse_gate(given)
@@ -119,11 +115,3 @@ def test_a_share_that_means_nothing_is_not_judged_however_large():
     share, nats = judge_gates([parse_gate("10%"), parse_gate("0.4")], tables)
     assert (share.value, share.is_over, share.note) == (None, False, NOT_TOLD_FROM_ZERO)
     assert (nats.value, nats.is_over) == (0.5, True)
-
-
-@pytest.mark.parametrize("wrong", ["nan", "-1", "nothing=1", "all=5%"])
-def test_a_wrong_gate_is_refused_before_any_work(home, capsys, tmp_path, wrong):
-    with pytest.raises(SystemExit) as stopped:
-        cli.run(["gap", "control:recall", "control:bigram", "--slices", str(tmp_path / "none"), "--fail-above", wrong])
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recallkit import scoring
-from recallkit.attribution.in_context import in_context_scores
+from recallkit.attribution.context_gain import in_context_scores
 from recallkit.options import TextOptions
 from recallkit.scoring import score_path
 from recallkit.slicing import RareCount, slice_text

@@ -78,39 +78,23 @@ def test_a_cache_is_worth_nothing_where_bigrams_occur_for_the_first_time(home, t
     assert found["ar_hit"]["control_share"] < 0 < found["ar_hit"]["gap_share"], "the gap in AR hits is not one of their bigrams"
 
 
-def test_of_less_knowledge_of_rare_bigrams_the_control_is_the_whole_share(slices, planted):
-    """One nat worse on all rare bigrams, repeated or not: nothing is recalled less, yet AR hits have a large share, enriched."""
-    model = planted("forgetful", lambda nll, labels: nll + labels["rare"].to_numpy())
+@pytest.mark.parametrize(("forgotten", "lost"), [(1, 0), (0, 1), (0.5, 2)])
+def test_the_control_is_what_lost_knowledge_of_rare_bigrams_has_of_the_gap(slices, planted, forgotten, lost):
+    """So many nats worse on all rare bigrams, repeated or not, where nothing is recalled less, and so many on AR hits."""
+    model = planted("worse", lambda nll, labels: nll + forgotten * labels["rare"].to_numpy() + lost * labels["ar_hit"].to_numpy())
     found = overall(slices, score_path(slices, REFERENCE), model)
     labels = pl.read_parquet(slices / "tokens.parquet")
-    rare = (labels["train_count"] <= manifest_of(slices)["max_count"]).sum()
-    hits = found["ar_hit"]
-    assert hits["gap_share"] == pytest.approx(labels["ar_hit"].sum() / rare, rel=1e-5)
-    assert hits["control_share"] == pytest.approx(hits["gap_share"], rel=1e-5)
-    assert (hits["control_ci_low"], hits["control_ci_high"]) == pytest.approx((hits["ci_low"], hits["ci_high"]), rel=1e-5)
-    assert hits["enrichment"] == pytest.approx(len(labels) / rare, rel=1e-5)
+    rare, num_hits = (labels["train_count"] <= manifest_of(slices)["max_count"]).sum(), labels["ar_hit"].sum()
+    hits, gap = found["ar_hit"], forgotten * rare + lost * num_hits
+    assert hits["gap_share"] == pytest.approx((forgotten + lost) * num_hits / gap, rel=1e-5)
+    assert hits["control_share"] == pytest.approx(forgotten * num_hits / gap, rel=1e-5)
+    assert hits["enrichment"] == pytest.approx(hits["gap_share"] / hits["share_of_tokens"], rel=1e-9)
     assert not hits["void"]
-
-
-def test_of_less_recall_the_control_is_nothing(slices, planted):
-    """One nat worse on AR hits alone: the share is all of the gap, and no part of it is on first occurrences."""
-    found = overall(slices, score_path(slices, REFERENCE), planted("lost", lambda nll, labels: nll + labels["ar_hit"].to_numpy()))
-    hits = found["ar_hit"]
-    assert hits["gap_share"] == pytest.approx(1)
-    assert (hits["control_share"], hits["control_ci_low"], hits["control_ci_high"]) == (0, 0, 0)
-    assert found["repeated"]["gap_share"] == pytest.approx(1)
-    assert found["repeated"]["control_share"] == 0
-    assert hits["enrichment"] == pytest.approx(1 / hits["share_of_tokens"])
-
-
-def test_a_mixture_of_both_is_between_them(slices, planted):
-    """Half a nat on all rare bigrams, and two more on AR hits: the control is what the first part alone has of the gap."""
-    model = planted("both", lambda nll, labels: nll + 0.5 * labels["rare"].to_numpy() + 2 * labels["ar_hit"].to_numpy())
-    found = overall(slices, score_path(slices, REFERENCE), model)
-    labels = pl.read_parquet(slices / "tokens.parquet")
-    rare, hits = (labels["train_count"] <= manifest_of(slices)["max_count"]).sum(), labels["ar_hit"].sum()
-    assert found["ar_hit"]["gap_share"] == pytest.approx(2.5 * hits / (0.5 * rare + 2 * hits), rel=1e-5)
-    assert found["ar_hit"]["control_share"] == pytest.approx(0.5 * hits / (0.5 * rare + 2 * hits), rel=1e-5)
+    if not lost:
+        assert (hits["control_ci_low"], hits["control_ci_high"]) == pytest.approx((hits["ci_low"], hits["ci_high"]), rel=1e-5)
+    if not forgotten:
+        assert (hits["control_ci_low"], hits["control_ci_high"]) == (0, 0)
+        assert found["repeated"]["gap_share"] == pytest.approx(1)
 
 
 def test_the_same_gap_on_every_token_is_not_enriched(slices, planted):

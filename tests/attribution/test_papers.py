@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from recallkit.attribution import papers
+from recallkit.attribution import published
 from recallkit.attribution.published import MISSTATED, attribute_published
 from recallkit.errors import UserError
 
@@ -14,10 +14,10 @@ GAPS = ["zoology:1", "zoology:2", "zoology:3", "zoology:4", "zoology:5", "based:
 
 
 def test_each_table_has_a_file_and_each_file_a_line():
-    folder = papers.table_path("zoology:1").parent
-    assert sorted(path.stem for path in folder.iterdir()) == sorted(name.replace(":", "-") for name in papers.TABLES)
-    for name in papers.TABLES:
-        frame = papers.read_table(name)
+    folder = published.table_path("zoology:1").parent
+    assert sorted(path.stem for path in folder.iterdir()) == sorted(name.replace(":", "-") for name in published.TABLES)
+    for name in published.TABLES:
+        frame = published.read_table(name)
         texts = [column for column, kind in frame.schema.items() if kind == pl.String]
         assert set(texts) <= {"group", "model", "params", "tokens", "convolutions", "decay"}, name
         numbers = frame.drop(texts).unpivot()["value"].drop_nulls()
@@ -28,7 +28,7 @@ def test_each_table_has_a_file_and_each_file_a_line():
 @pytest.mark.parametrize(("name", "stated"), [("zoology:1", 8), ("zoology:3", 1), ("zoology:4", 15), ("zoology:5", 1)])
 def test_stated_shares_follow_from_the_perplexities_beside_them(name, stated):
     """All but one within rounding: Hyena at 360M parameters, where 98.2 % is stated and 70.2 to 73.0 % follow."""
-    frame = attribute_published(papers.table_path(name)).frame.filter(pl.col("printed").is_not_null())
+    frame = attribute_published(published.table_path(name)).frame.filter(pl.col("printed").is_not_null())
     assert len(frame) == stated
     missed = frame.filter(pl.col("note").str.contains(MISSTATED, literal=True))
     is_hyena = (frame["group"] == "360M") & (frame["model"] == "Hyena")
@@ -43,7 +43,7 @@ def test_stated_shares_follow_from_the_perplexities_beside_them(name, stated):
 @pytest.mark.parametrize("name", GAPS)
 def test_the_share_of_ar_hits_is_nearly_that_of_every_row(name):
     """7 % of tokens, or 6 in models of 30B tokens and more, which have seen more bigrams often; 11.3 % in Zoology's largest."""
-    result = attribute_published(papers.table_path(name))
+    result = attribute_published(published.table_path(name))
     expected = {"zoology:5": {11.3}, "based:1": {7.1, 5.8, 7.2}, "based:6": {7.0, 7.1}}.get(name, {7.0, 7.1})
     assert {round(100 * group.ar_share, 1) for group in result.groups} <= expected
     odd = result.frame.filter(pl.col("note").str.contains("its own"))
@@ -75,8 +75,8 @@ ODD = {
 
 def test_a_table_that_is_not_there_is_named():
     with pytest.raises(UserError, match=r"zoology:9: no such table; give one of zoology:1, .*, or a file"):
-        papers.table_path("zoology:9")
+        published.table_path("zoology:9")
     with pytest.raises(UserError, match="no column model"):
-        attribute_published(papers.table_path("yun:1"))
-    assert not papers.is_name("tables/zoology:4")
-    assert not papers.is_name("zoology.csv")
+        attribute_published(published.table_path("yun:1"))
+    assert not published.is_name("tables/zoology:4")
+    assert not published.is_name("zoology.csv")

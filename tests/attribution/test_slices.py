@@ -87,7 +87,7 @@ def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     corpus = Corpus(tmp_path_factory.mktemp("text"), rows, rows_per_group=rows_per_group, max_count=5, ids=pairs)
     paths = corpus.score("reference", reference), corpus.score("model", model)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labelled, "_BATCH_ROWS", rows_per_group)  # batches begin within sequences
+        patch.setattr(labelled, "_BATCH_ROWS", rows_per_group)
         tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN), num_resamples=20)
     names = ["ALL", *sorted({t["source"] for t in corpus.tokens})]
     assert list(zip(tables.gap["source"], tables.gap["slice"], strict=True)) == [
@@ -140,29 +140,6 @@ def sliced(small_slices, tmp_path_factory):
     )
 
 
-def test_real_slices_are_those_of_a_filter_in_polars(small_slices, sliced):
-    rows = (
-        recallkit.tokens(small_slices, {"reference": NAMES[0], "model": NAMES[1]})
-        .with_columns(pl.col("^nll_.*$").cast(pl.Float64))
-        .collect()
-    )
-    found = {row["slice"]: row for row in sliced[0].gap.filter(source="ALL", model=NAMES[1]).to_dicts()}
-    whole = (rows["nll_model"] - rows["nll_reference"]).sum()
-    for name, keep in (("copy:k4", pl.col("match_length") >= 3), ("far", pl.col("distance") > 20)):
-        mine = rows.filter(keep)
-        assert found[name]["tokens"] == len(mine) > 0
-        assert found[name]["gap_share"] == pytest.approx((mine["nll_model"] - mine["nll_reference"]).sum() / whole)
-        assert found[name]["ci_low"] < found[name]["gap_share"] < found[name]["ci_high"]
-    for model in NAMES[1:]:
-        classes = sliced[0].by_partition.filter(model=model)
-        assert math.isclose(classes["gap_share"].sum(), 1)
-        assert math.isclose(classes["share_of_tokens"].sum(), 1)
-        assert (classes["ci_low"] <= classes["gap_share"]).all()
-        assert (classes["gap_share"] <= classes["ci_high"]).all()
-    bigram = rows.filter(pl.col("repeated"))
-    assert sliced[0].by_partition.filter(model=NAMES[1])["tokens"][:2].sum() == len(bigram)
-
-
 def test_what_is_asked_for_is_a_question_of_its_own(small_slices, sliced):
     _, _, folder = sliced
     assert attribution.gap_path(small_slices, NAMES[0], NAMES[1:]) != attribution.gap_path(
@@ -197,18 +174,6 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     fewer = partition_table(tables, labels, most_columns=1)
     assert len(fewer.headers) == 3
     assert "1 more models" in fewer.caption
-
-
-def test_the_command_and_the_function_take_slices(run, small_slices, tmp_path):
-    asked = ["--slice", "copy:k4", "--slice", "far=distance > 20"]
-    result = run("gap", *NAMES[:2], "--slices", small_slices, "-o", tmp_path / "a", *asked)
-    assert "copy:k4" in result.stdout
-    assert "token repeated, rare" in result.stdout
-    tables = recallkit.gap(*NAMES[:2], slices=small_slices, out=tmp_path / "b", slice=["copy:k4", "far=distance > 20"])
-    assert tables.gap.equals(pl.read_parquet(tmp_path / "a" / "gap.parquet"))
-    refused = run("gap", *NAMES[:2], "--slices", small_slices, "--slice", "far=dist > 20")
-    assert refused.returncode == 1
-    assert "slice far: no column dist; did you mean distance?" in refused.stderr
 
 
 def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
 
@@ -11,23 +10,20 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from recallkit.attribution.tables import EMPTY_SLICE, SMALL_SOURCE, attribute_gap
-from recallkit.attribution.view import gap_json, print_gap
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
-from recallkit.measure import intervals, labelled, shares, sums
+from recallkit.measure import intervals, labelled, shares
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.intervals import MIN_CLUSTERS, expanded_interval
 from recallkit.measure.labelled import CLUSTERS
 from recallkit.measure.shares import FEW_CLUSTERS, WholeGap
-from recallkit.storage import artifacts
-from recallkit.storage.artifacts import MANIFEST_KEY, read_manifest, write_parquet
+from recallkit.storage.artifacts import write_parquet
 
 LABELS = pa.schema(
     [
@@ -288,19 +284,6 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
         assert {rows["code", name][column] for name in SLICES} == {None}
 
 
-@pytest.mark.parametrize("num_bytes", [None, [["ALL", 40, 10]]])
-def test_bits_per_byte_are_printed_where_they_are_known(tmp_path, capsys, monkeypatch, num_bytes):
-    monkeypatch.setenv("COLUMNS", "80")
-    corpus = small_corpus(tmp_path, num_bytes=num_bytes)
-    tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("behind", BEHIND_NLLS)], num_resamples=20)
-    artifacts.write_frames(tables, tmp_path / "out", {"schema_version": SCHEMA_VERSION, "inexact": {}})
-    print_gap(tables, read_manifest(corpus.path), tmp_path / "out")
-    line = "Bits per byte: reference 0.469, behind 0.830"
-    assert (line in capsys.readouterr().out.splitlines()) == (num_bytes is not None)
-    row = gap_json(tables, read_manifest(corpus.path), tmp_path / "out")["gap"][0]
-    assert row["bpb_model"] == (None if num_bytes is None else pytest.approx(23 / math.log(2) / 40))
-
-
 def clustered_corpus(folder):
     """Twelve documents of unequal lengths in sequences of eight tokens, each document of one of two sources."""
     rng = np.random.default_rng(4)
@@ -384,22 +367,14 @@ def test_a_document_in_two_batches_is_one_cluster(tmp_path, monkeypatch):
     assert_same(attribute_gap(corpus.path, reference, [behind]), whole)
 
 
-def test_two_runs_agree_to_the_bit(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    tokens = [
-        (s, p, "ab"[rng.integers(2)], int(rng.integers(1, 60)) if rng.random() < 0.6 else None, int(rng.lognormal(6, 3)))
-        for s in range(40)
-        for p in range(1, 51)
-    ]
-    corpus = Corpus(tmp_path, tokens, rows_per_group=100)
-    paths = [corpus.score(name, rng.gamma(1.2, 2, len(tokens))) for name in ("reference", "one", "two")]
-    monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
-    runs = [attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=200) for _ in range(2)]
-    for name, table in figures(runs[1]).items():
-        assert table.equals(getattr(runs[0], name)), name
-    other = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=200, seed=1)
-    assert not other.gap.equals(runs[0].gap)
-    assert other.by_count["nll_model"].equals(runs[0].by_count["nll_model"])
+def test_two_runs_agree_to_the_bit(tmp_path):
+    corpus, reference, behind = clustered_corpus(tmp_path)
+    one, other = (attribute_gap(corpus.path, reference, [behind], num_resamples=200) for _ in range(2))
+    for name, table in figures(one).items():
+        assert table.equals(getattr(other, name)), name
+    other = attribute_gap(corpus.path, reference, [behind], num_resamples=200, seed=1)
+    assert not other.gap.equals(one.gap)
+    assert other.by_count["nll_model"].equals(one.by_count["nll_model"])
 
 
 def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
@@ -412,50 +387,35 @@ def test_score_files_of_another_layout_are_read_by_rows(tmp_path, monkeypatch):
     assert_same(attribute_gap(corpus.path, paths[0], [paths[1]], num_resamples=20), expected)
 
 
-# Four tokens in two sequences, five times over: half of them AR hits. Differences in AR hits, differences in other tokens.
+# Four tokens in two sequences, five times over: half of them AR hits. Differences in AR hits, and in other tokens; the note, and the
+# clipped shares of both.
 NOTES = {
-    "ordinary": ((1, 1), (0.5, 0.5), ""),
-    "no gap": ((0, 0), (0, 0), shares.NO_GAP),
-    "cancels": ((1, 1), (-1, -1), shares.NO_GAP),
-    "not told from zero": ((3, -2), (3, -2), shares.NOT_TOLD_FROM_ZERO),
-    "better": ((-1, -1), (-1, -1), shares.MODEL_BETTER),
-    "better, worse on AR hits": ((1, 1), (-3, -3), shares.WORSE_ON_HITS),
-    "better, worse on other tokens": ((-3, -3), (1, 1), shares.WORSE_ON_OTHER),
-    "above 100 %": ((3, 3), (-1, -1), shares.BETTER_ON_OTHER),
-    "negative": ((-1, -1), (3, 3), shares.BETTER_ON_HITS),
-    "negative, perhaps": ((1, -1.2), (3, 3), shares.SHARE_LIKE_NOTHING),
-    "above 100 %, perhaps": ((3, 3), (1, -1.2), shares.SHARE_LIKE_ALL),
-    "better, worse on AR hits, perhaps": ((-1, 1.2), (-3, -3), f"{shares.MODEL_BETTER}; {shares.SHARE_LIKE_NOTHING}"),
-    "better, worse on other tokens, perhaps": ((-3, -3), (-1, 1.2), f"{shares.MODEL_BETTER}; {shares.SHARE_LIKE_ALL}"),
-}
-CLIPPED = {
-    "ordinary": (2 / 3, 1 / 3),
-    "no gap": (None, None),
-    "cancels": (None, None),
-    "not told from zero": (0.5, 0.5),
-    "better": (0.5, 0.5),
-    "better, worse on AR hits": (1, 0),
-    "better, worse on other tokens": (1, 0),
-    "above 100 %": (1, 0),
-    "negative": (-0.5, 1.5),
-    "negative, perhaps": (-0.1 / 2.9, 3 / 2.9),
-    "above 100 %, perhaps": (1, 0),
-    "better, worse on AR hits, perhaps": (1, 0),
-    "better, worse on other tokens, perhaps": (1, 0),
+    "ordinary": ((1, 1), (0.5, 0.5), "", (2 / 3, 1 / 3)),
+    "no gap": ((0, 0), (0, 0), shares.NO_GAP, (None, None)),
+    "cancels": ((1, 1), (-1, -1), shares.NO_GAP, (None, None)),
+    "not told from zero": ((3, -2), (3, -2), shares.NOT_TOLD_FROM_ZERO, (0.5, 0.5)),
+    "better": ((-1, -1), (-1, -1), shares.MODEL_BETTER, (0.5, 0.5)),
+    "better, worse on AR hits": ((1, 1), (-3, -3), shares.WORSE_ON_HITS, (1, 0)),
+    "better, worse on other tokens": ((-3, -3), (1, 1), shares.WORSE_ON_OTHER, (1, 0)),
+    "above 100 %": ((3, 3), (-1, -1), shares.BETTER_ON_OTHER, (1, 0)),
+    "negative": ((-1, -1), (3, 3), shares.BETTER_ON_HITS, (-0.5, 1.5)),
+    "negative, perhaps": ((1, -1.2), (3, 3), shares.SHARE_LIKE_NOTHING, (-0.1 / 2.9, 3 / 2.9)),
+    "above 100 %, perhaps": ((3, 3), (1, -1.2), shares.SHARE_LIKE_ALL, (1, 0)),
+    "better, worse on AR hits, perhaps": ((-1, 1.2), (-3, -3), f"{shares.MODEL_BETTER}; {shares.SHARE_LIKE_NOTHING}", (1, 0)),
+    "better, worse on other tokens, perhaps": ((-3, -3), (-1, 1.2), f"{shares.MODEL_BETTER}; {shares.SHARE_LIKE_ALL}", (1, 0)),
 }
 
 
 @pytest.mark.parametrize("case", NOTES)
 def test_notes_and_clipped_shares(tmp_path, case):
-    hits, others, note = NOTES[case]
+    hits, others, note, clipped = NOTES[case]
     corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(10) for p in (1, 2)])
-    reference = [5.0] * 20
     model = [5.0 + (hits if p == 2 else others)[s % 2] for s in range(10) for p in (1, 2)]
-    tables = attribute_gap(corpus.path, corpus.score("reference", reference), [corpus.score("model", model)], num_resamples=100)
+    tables = attribute_gap(corpus.path, corpus.score("reference", [5.0] * 20), [corpus.score("model", model)], num_resamples=100)
     rows = tables.gap.filter(pl.col("source") == "ALL")
     of_any_slice = WholeGap(rows["delta_nll"][0], (rows["delta_ci_low"][0], rows["delta_ci_high"][0]), [], math.inf).describe()
     assert rows["note"].to_list() == [note, note, note, "; ".join(of_any_slice)]
-    assert rows["gap_share_clipped"].to_list()[1:3] == pytest.approx(list(CLIPPED[case]))
+    assert rows["gap_share_clipped"].to_list()[1:3] == pytest.approx(list(clipped))
     assert [shares.is_void(row) for row in rows.iter_rows(named=True)] == [note in (shares.NO_GAP, shares.NOT_TOLD_FROM_ZERO)] * 4
     if note != shares.NOT_TOLD_FROM_ZERO:
         assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
@@ -505,7 +465,6 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
     every = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
     monkeypatch.setattr("recallkit.measure.sums.MAX_RESAMPLED_SOURCES", 2)
     few = attribute_gap(corpus.path, paths[0], paths[1:], num_resamples=50)
-    assert few.gap.height == every.gap.height == 2 * 6 * 4
     intervals = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high", "control_ci_low", "control_ci_high")
     for row, other in zip(few.gap.iter_rows(named=True), every.gap.iter_rows(named=True), strict=True):
         sums = [name for name in row if name not in (*intervals, "clusters", "effective_clusters", "note", "void")]
@@ -517,28 +476,8 @@ def test_only_the_largest_sources_have_intervals_and_all_is_still_of_every_sourc
         else:
             assert [row[name] for name in intervals] == [None] * 6
             assert row["note"].split("; ")[-1] == (SMALL_SOURCE if row["tokens"] else EMPTY_SLICE)
-    for name in ("by_count", "by_distance", "by_match", "by_position"):
+    for name in ("by_count", "by_distance", "by_match", "by_position", "by_threshold"):
         assert getattr(few, name).equals(getattr(every, name)), name
-    for name in ("tokens", "note"):
-        assert few.by_threshold[name].to_list() == every.by_threshold[name].to_list()
-    for name in ("ci_low", "ci_high"):
-        assert all(map(close, few.by_threshold[name], every.by_threshold[name])), name
-
-
-def test_thousands_of_sources_take_memory_for_the_largest_only(tmp_path):
-    tokens = [(s, p, f"https://example.org/{s // 2}", 1 if p == 2 else None, 5) for s in range(4000) for p in (1, 2)]
-    corpus = Corpus(tmp_path, tokens, rows_per_group=1000)
-    scores = [corpus.score(name, np.linspace(1, 2, len(tokens)) * worse) for name, worse in (("reference", 1), ("model", 2))]
-    tokens_ = labelled.open_tokens(corpus.path)
-    found = sums.add_up(tokens_, [labelled.open_scores(path, tokens_) for path in scores])
-    assert found.resampled_sums.tokens.shape == (intervals.MOST_GROUPS, 100 * 6)
-    assert found.tables["slices"].tokens.sum(axis=0).tolist() == [len(tokens), *[len(tokens) / 2] * 3]
-    assert found.tables["slices"].clusters.tolist() == [4000] * 4
-    gap = attribute_gap(corpus.path, scores[0], scores[1:], num_resamples=5).gap
-    assert gap.height == 2001 * 4
-    assert gap.filter(pl.col("slice") == "ar_hit")["ci_low"].is_not_null().sum() <= 101
-    check = gap.filter(pl.col("source") == "https://example.org/7").row(0, named=True)
-    assert_row(check, *[corpus.sums("model", lambda t: t["source"] == "https://example.org/7")] * 2)
 
 
 def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
@@ -549,7 +488,7 @@ def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_file
     assert tables.gap["ci_low"].null_count() == tables.gap.height
 
 
-@pytest.mark.parametrize("max_count", [2**51 + 1, 2**62, 2**63 - 1, 2**64])
+@pytest.mark.parametrize("max_count", [2**51 + 1, 2**64])
 def test_a_threshold_that_no_count_reaches_is_one_row_more(tmp_path, max_count):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 2**40), (0, 2, "web", 1, 5)], max_count=max_count)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
@@ -563,10 +502,7 @@ def test_a_perplexity_beyond_floats_is_infinite_and_the_rest_is_as_ever(tmp_path
     tables = attribute_gap(corpus.path, corpus.score("reference", REFERENCE_NLLS), [corpus.score("model", [1000.0] * 11)], num_resamples=20)
     for name, table in figures(tables).items():
         rows = table.filter(pl.col("tokens") > 0)
-        assert set(rows["ppl_model"]) == {math.inf}, name
-        assert set(rows["nll_model"]) == {1000.0}, name
-    artifacts.write_frames(tables, tmp_path / "out", {})
-    assert pl.read_parquet(tmp_path / "out" / "gap.parquet").equals(tables.gap)
+        assert (set(rows["ppl_model"]), set(rows["nll_model"])) == ({math.inf}, {1000.0}), name
 
 
 @pytest.mark.parametrize(
@@ -585,45 +521,9 @@ def test_scores_of_other_sequences_are_refused(tmp_path, change, message):
     assert "recallkit score" in caught.value.line()
 
 
-def rewrite(path, columns, **changes):
-    """The Parquet file with columns replaced: its manifest and row groups as they were."""
-    table = pq.read_table(path)
-    for name, values in columns.items():
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
-    manifest = {**json.loads(pq.read_metadata(path).metadata[MANIFEST_KEY]), **changes}
-    size = pq.read_metadata(path).row_group(0).num_rows
-    write_parquet(path, [table.slice(start, size) for start in range(0, table.num_rows, size)], table.schema, manifest)
-
-
-def test_a_file_with_fewer_rows_than_its_manifest_says_is_refused(tmp_path):
+def test_nlls_that_are_no_numbers_are_refused_by_model(tmp_path):
     corpus = small_corpus(tmp_path)
-    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    table, manifest = pq.read_table(model), read_manifest(model)
-    write_parquet(model, [table.slice(0, 5)], table.schema, manifest)
-    with pytest.raises(UserError, match="5 scores for 11 tokens"):
-        attribute_gap(corpus.path, reference, [model])
-
-
-@pytest.mark.parametrize("damaged", ["tokens", "behind"])
-def test_a_file_damaged_behind_a_good_footer_is_named(tmp_path, damaged):
-    corpus = small_corpus(tmp_path)
-    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    path, remedy = {"tokens": (corpus.path, "slice again with --force"), "behind": (model, "score the model again with --force")}[damaged]
-    content = path.read_bytes()
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    path.write_bytes(content[:4] + b"\xff" * (footer - 4) + content[footer:])
-    with pytest.raises(UserError, match=r"damaged \(.+\)") as caught:
-        attribute_gap(corpus.path, reference, [model])
-    assert (caught.value.where, caught.value.remedy) == (str(path), remedy)
-    assert "\n" not in caught.value.problem
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_nlls_that_are_no_numbers_are_refused_by_model(tmp_path, value):
-    corpus = small_corpus(tmp_path)
-    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    rewrite(model, {"nll": [value, *BEHIND_NLLS[1:]]})
+    reference, model = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", [math.nan, *BEHIND_NLLS[1:]])
     with pytest.raises(UserError, match="NLLs that are not finite numbers") as caught:
         attribute_gap(corpus.path, reference, [model])
     assert str(model) in caught.value.line()

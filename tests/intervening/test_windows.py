@@ -37,7 +37,7 @@ def asked(sequences):
     for number, ids in sequences.items():
         offsets = np.array([0, len(ids)])
         distance, _, occurrences, *_ = label_bigrams(ids, offsets)
-        lengths = longest_matches(ids, offsets, distance)
+        lengths = longest_matches(ids, offsets)
         for place in np.flatnonzero(distance != NO_DISTANCE):
             row = (number, place + 1, distance[place], occurrences[place], lengths[place])
             for name, value in zip(columns, row, strict=True):

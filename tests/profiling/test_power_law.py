@@ -65,11 +65,11 @@ def test_the_exponent_has_the_highest_likelihood(counts, x_min):
 
 @pytest.mark.parametrize(("alpha", "x_min"), [(-0.5, 1), (0.3, 1), (1.0, 1), (1.7, 4), (3.0, 2)])
 def test_samples_give_their_exponent_back(alpha, x_min):
-    found = [fitted(sample(lambda d: d**-alpha, x_min, 2047, 5000, seed), x_min).alpha for seed in range(40)]
+    found = [fitted(sample(lambda d: d**-alpha, x_min, 2047, 5000, seed), x_min).alpha for seed in range(20)]
     logs = np.log(np.arange(x_min, 2048))
     p = masses(lambda d: d**-alpha, x_min, 2047)
     error = 1 / math.sqrt(5000 * (p @ logs**2 - (p @ logs) ** 2))
-    assert abs(np.mean(found) - alpha) < 4 * error / math.sqrt(40)
+    assert abs(np.mean(found) - alpha) < 4 * error / math.sqrt(20)
     assert np.std(found) == pytest.approx(error, rel=0.4)
 
 
@@ -92,12 +92,6 @@ def test_the_tail_begins_where_the_law_does():
     distances = {start: fitted(histogram, start).ks for start in (1, 2, 4, 8, 16, 32, 64)}
     assert min(distances, key=distances.__getitem__) == 64
     assert fit.ks == distances[64]
-
-
-def test_a_tail_reaches_three_octaves_unless_told_otherwise():
-    histogram = sample(lambda d: math.exp(-d / 40), 1, 255, 100_000)
-    assert fitted(histogram).x_min <= 255 // 8
-    assert fitted(histogram, 128).x_min == 128
 
 
 def test_gains_are_differences_of_the_highest_likelihoods():
@@ -139,10 +133,6 @@ def test_the_law_that_made_a_sample_fits_best(weight, better, worse):
     assert worse is None or gains[worse] < -0.1
 
 
-def test_a_law_that_knows_the_window_gives_its_exponent_back():
-    assert fitted(sample(lambda d: d**-1.1 * (1024 - d), 1, 1023, 200_000), 1).alpha_exposed == pytest.approx(1.1, abs=0.01)
-
-
 @pytest.mark.parametrize(
     "histogram",
     [
@@ -150,7 +140,6 @@ def test_a_law_that_knows_the_window_gives_its_exponent_back():
         np.array([0, MIN_TAIL // 2, MIN_TAIL // 2 - 1, 0, 0]),
         np.array([0, 0, 5000, 0, 0]),
         np.zeros(1, np.int64),
-        np.zeros(2, np.int64),
     ],
 )
 def test_too_little_to_fit(histogram):
@@ -172,8 +161,3 @@ def test_exponents_fall_as_means_rise():
     assert exponents == sorted(exponents, reverse=True)
     for mean, alpha in zip(means, exponents, strict=True):
         assert power_law_masses(alpha, 1, 2047) @ np.log(np.arange(1, 2048)) == pytest.approx(mean, abs=1e-9)
-
-
-def test_no_exponent_beyond_the_ends():
-    assert tail_alpha(0.0, 1, 100) is None
-    assert tail_alpha(math.log(100), 1, 100) is None

@@ -12,13 +12,11 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from recallkit import slicing
-from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.options import ProfileOptions, TextOptions
 from recallkit.profiling import profile, profile_slices, stop_words, token_mask, token_texts
 from recallkit.profiling.run import read_profile
 from recallkit.profiling.tables import ProfileTables
-from recallkit.profiling.view import distances_table, profile_table
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
@@ -99,15 +97,6 @@ def test_mistakes_are_told_before_the_work(text, tmp_path, arguments, problem):
 # ----------------------------------------------------------------------------------------------------------- stop words
 
 
-def test_our_stop_words():
-    words = stop_words("ours")
-    assert {"the", "of", "'s", "don't", "which"} <= set(words)
-    assert len(words) > 200
-    assert words == sorted(set(words))
-    assert not any(word != word.strip().lower() or word.startswith("#") for word in words)
-    assert stop_words("none") == []
-
-
 def test_a_list_of_ones_own(tmp_path):
     (tmp_path / "words.txt").write_text("# a remark\nThe\n naïve \n\nthe\n", encoding="utf-8-sig")
     assert stop_words(str(tmp_path / "words.txt")) == ["naïve", "the"]
@@ -160,30 +149,6 @@ def test_command_prints_draws_and_exports(run: Callable, small_slices, tmp_path)
     assert (found["stop_words"]["num_words"], found["seq_len"]) == (0, 64)
 
 
-def test_the_tables_fit_80_columns_and_warn_of_common_bigrams(small_slices, tmp_path, monkeypatch, capsys):
-    profile_slices(small_slices, tmp_path)
-    tables, manifest = read_profile(tmp_path), artifacts.read_manifest(tmp_path / "profile.parquet")
-    renamed = dict(zip(tables.profile["source"], ["ALL", "Gutenberg (PG-19)", "PubMed Abstracts"], strict=True))
-    frames = {f.name: getattr(tables, f.name).with_columns(pl.col("source").replace_strict(renamed)) for f in fields(tables)}
-    frames["profile"] = frames["profile"].with_columns(ar_hit_share=pl.lit(0.16))
-    shown = ProfileTables(**frames)
-    monkeypatch.setenv("COLUMNS", "80")
-    console.print_tables([profile_table(shown, manifest), distances_table(shown)])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert sum(line.startswith(" Gutenberg (PG-19) ") for line in lines) == 2
-    assert not any("…" in line for line in lines)
-    assert any(line.startswith("Warning: AR hits are 16.0 % of tokens") for line in lines)
-    assert "Warning" not in profile_table(tables, manifest).caption
-
-
-def test_no_curve_is_drawn_of_no_distances(tmp_path):
-    write_jsonl(tmp_path / "t.jsonl", ["hello world"])
-    tables = profile(TextOptions([str(tmp_path / "t.jsonl")], "validation"), tmp_path / "out", seq_len=2)
-    assert tables.profile["repeated"].to_list() == [0, 0]
-    assert [list(row[1:]) for row in distances_table(tables).rows] == [["–", "–", "–", "–", ""]] * 2
-
-
 def test_command_needs_no_arguments(run: Callable, home):
     found = json.loads(run("profile", "--json").stdout)
     assert Path(found["path"]).is_relative_to(home)
@@ -192,13 +157,6 @@ def test_command_needs_no_arguments(run: Callable, home):
     sliced = json.loads(run("slice", "--json").stdout)
     theirs = {row["source"]: (row["tokens"], row["repeated"], row["ar_hits"]) for row in sliced["by_source"]}
     assert {row["source"]: (row["tokens"], row["repeated"], row["ar_hits"]) for row in found["profile"]} == theirs
-
-
-def test_command_refuses_text_beside_slices(run: Callable, small_slices, tmp_path):
-    for extra in (["a.jsonl"], ["--seq-len", "32"], ["--boundary", "document"], ["--max-count", "3"]):
-        refused = run("profile", *extra, "--slices", small_slices, "-o", tmp_path / "out")
-        assert refused.returncode == 2
-        assert "--slices: a slice directory brings its own text" in refused.stderr
 
 
 def test_real_text(test_data, tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recallkit.profiling import tables as stage
 from recallkit.profiling.content import content_mask
-from recallkit.profiling.tables import FEW_DISTANCES, FEW_DOCUMENTS, OTHER_SOURCES, ProfileTables, make_tables
+from recallkit.profiling.tables import FEW_DOCUMENTS, OTHER_SOURCES, ProfileTables, make_tables
 
 VOCAB = 6
 
@@ -154,7 +154,7 @@ def synthetic(rng: np.random.Generator, num_documents: int, length: int, source:
 
 
 def test_intervals_cover():
-    rng, covered, num_trials = np.random.default_rng(3), Counter(), 80
+    rng, covered, num_trials = np.random.default_rng(3), Counter(), 40
     for _ in range(num_trials):
         tables = tables_of(synthetic(rng, 200, 40), x_min=1)
         row, fit = tables.profile.row(0, named=True), tables.fits.filter(pl.col("kind") == "content").row(0, named=True)
@@ -162,8 +162,8 @@ def test_intervals_cover():
         covered["bigrams"] += row["repeated_bigrams_ci_low"] <= 0.25 * 128 <= row["repeated_bigrams_ci_high"]
         covered["alpha"] += fit["alpha_ci_low"] <= 1.3 <= fit["alpha_ci_high"]
         assert fit["alpha_ci_low"] < fit["alpha"] < fit["alpha_ci_high"]
-    # Of 80 trials of 95 % fewer than 69 cover once in thousands; the bootstrap may fall a little short.
-    assert all(69 <= number < num_trials for number in covered.values()), covered
+    # Of 40 trials of 95 % fewer than 32 cover once in ten thousand; the bootstrap may fall a little short.
+    assert all(32 <= number <= num_trials for number in covered.values()), covered
 
 
 def test_documents_not_tokens_are_resampled():
@@ -174,14 +174,6 @@ def test_documents_not_tokens_are_resampled():
     between_tokens = 2 * 1.96 * math.sqrt(0.25 * 0.75 / (256 * 120))
     assert width == pytest.approx(between_documents, rel=0.35)
     assert width > 3 * between_tokens
-
-
-def test_each_token_is_of_its_own_document():
-    """A sequence's tokens are drawn with their documents, not with the one in which the sequence begins."""
-    rows = synthetic(np.random.default_rng(10), 12, 30)
-    shifted = rows.with_columns(document=pl.Series(np.repeat(np.arange(12), [45, *[30] * 10, 15]), dtype=pl.Int32))
-    row = tables_of(shifted).profile.row(0, named=True)
-    assert row["effective_documents"] == pytest.approx(360**2 / (45**2 + 10 * 30**2 + 15**2))
 
 
 def test_few_documents_have_no_interval():
@@ -198,7 +190,7 @@ def test_few_documents_have_no_interval():
     assert rows["many"]["repeated_share_ci_low"] < rows["many"]["repeated_share"] < rows["many"]["repeated_share_ci_high"]
 
 
-@pytest.mark.parametrize("x_min", [3, 4, None])
+@pytest.mark.parametrize("x_min", [3, None])
 def test_fits_are_those_of_the_histograms(x_min):
     parts = [synthetic(np.random.default_rng(7), 300, 100, "one"), synthetic(np.random.default_rng(8), 100, 100, "two")]
     tables = tables_of(*parts, x_min=x_min, knows_hits=False)
@@ -243,12 +235,6 @@ def test_without_training_counts_nothing_is_said_of_hits():
     assert tables.distances["ar_hits"].null_count() == len(tables.distances)
     assert tables.positions["ar_hit_share"].null_count() == len(tables.positions)
     assert "ar_hit" not in tables.fits["kind"].to_list()
-
-
-def test_no_fit_says_why():
-    fits = tables_of(synthetic(np.random.default_rng(1), 10, 10, seq_len=16), seq_len=16).fits
-    assert fits["note"].to_list() == [FEW_DISTANCES] * len(fits)
-    assert fits["alpha"].null_count() == len(fits)
 
 
 def test_content_has_a_letter_or_digit_and_is_no_stop_word():

