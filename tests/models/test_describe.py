@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from recallkit.attribution.papers import read_table
+from recallkit.attribution.published import read_table
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models import zoo
