@@ -39,12 +39,11 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's folder, and what its configuration says."""
+    """An adapter's folder, and its base."""
 
     folder: Path
     base: str
     """The directory or hub id of the model that it changes."""
-    config: dict[str, Any]
 
 
 def read_adapter(folder: Path) -> Adapter:
@@ -70,7 +69,7 @@ def read_adapter(folder: Path) -> Adapter:
     if revision not in (None, "main") and not Path(found).exists():
         remedy = "download that revision, and write its folder at base_model_name_or_path"
         raise UserError(f"its base model {base} is wanted at revision {revision}", where=where, remedy=remedy)
-    return Adapter(folder, found, config)
+    return Adapter(folder, found)
 
 
 def _found(base: str, folder: Path) -> str:
@@ -98,10 +97,20 @@ def merge(adapter: Adapter, base: Any) -> Any:
     Raises UserError where peft is missing, where weights of the adapter cannot be read, are missing or belong to no layer of the base, and
     where merging them changes outputs.
     """
+    import pickle
+
     import torch
+    from safetensors import SafetensorError
 
     try:
-        with quiet_peft(), torch.inference_mode():
+        # What peft prints and warns of is hidden: what matters is checked.
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+            torch.inference_mode(),
+        ):
+            warnings.simplefilter("ignore")
             adapted = _adapted(adapter, base)
             ids = torch.arange(16)[None] % base.get_input_embeddings().weight.shape[0]
             before = adapted(input_ids=ids).logits
@@ -113,7 +122,7 @@ def merge(adapter: Adapter, base: Any) -> Any:
         if error.name != "peft":
             raise
         raise UserError("an adapter, which needs peft", where=adapter.folder, remedy=f"install it: {config.installing('peft')}") from error
-    except _failures() as error:
+    except (*FAILURES_TO_READ, SafetensorError, pickle.UnpicklingError, AssertionError) as error:
         remedy = "check that the adapter is complete, and made for this base model"
         raise UserError(f"peft cannot apply it to {adapter.base} ({first_line(error)})", where=adapter.folder, remedy=remedy) from error
     if base.dtype.itemsize >= 4 and (apart := (after - before).abs().max()) > _TOLERANCE * before.abs().max():
@@ -155,19 +164,3 @@ def _fit_vocabulary(adapter: Adapter, base: Any, weights: dict[str, Tensor]) -> 
     if len(rows) > 1 or (not is_tied and any(found is None for found in saved)):
         raise UserError("its embeddings have other vocabularies than the base model's", where=adapter.folder, remedy="give a merged model")
     base.resize_token_embeddings(rows.pop(), mean_resizing=False)
-
-
-@contextlib.contextmanager
-def quiet_peft() -> Any:
-    """Hides what peft prints and warns of: what matters is checked."""
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    import pickle
-
-    from safetensors import SafetensorError
-
-    return (*FAILURES_TO_READ, SafetensorError, pickle.UnpicklingError, AssertionError)

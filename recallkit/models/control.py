@@ -41,15 +41,18 @@ def _counts_path(request: ModelRequest) -> Path:
     return request.counts
 
 
-class _ControlModel:
-    """Common parts of the control models: the counts, the unigram distribution, the interface of a scoring model."""
+_MODELS = {"control:unigram": (1, 0.0), "control:bigram": (2, 0.0), "control:recall": (2, CACHE_WEIGHT)}
+"""Order and weight of the cache."""
 
-    cache_weight = 0.0
-    order = 2
+
+class ControlModel:
+    """The control model of a request, over its counts: p1, p2 or p3."""
+
     max_length: int | None = None
 
     def __init__(self, request: ModelRequest) -> None:
         self.name = request.spec
+        self.order, self.cache_weight = _find(request.spec)
         self.table: CountsTable = open_counts(_counts_path(request))
         if request.tokenizer:
             self.table.check_tokenizer(request.tokenizer["digest"], request.tokenizer["name"])
@@ -57,12 +60,6 @@ class _ControlModel:
             problem = "this table contains only the bigrams of one slice directory"
             raise UserError(problem, where=request.counts, remedy="a control model needs all of them: count without --only")
         self.vocab_size = max(request.vocab_size, len(self.table.unigram_counts))
-
-    @classmethod
-    def identify(cls, request: ModelRequest) -> str:
-        """Digest of everything that determines the scores. Raises UserError without counts."""
-        counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
-        return artifacts.digest_json([request.spec, counts_id, request.vocab_size, cls.cache_weight])
 
     @cached_property
     def unigram(self) -> np.ndarray:
@@ -125,36 +122,19 @@ class _ControlModel:
         return ids
 
 
-class UnigramModel(_ControlModel):
-    """`control:unigram`: p1."""
-
-    order = 1
-
-
-class BigramModel(_ControlModel):
-    """`control:bigram`: p2."""
-
-
-class RecallModel(_ControlModel):
-    """`control:recall`: p3."""
-
-    cache_weight = CACHE_WEIGHT
-
-
-_MODELS: dict[str, type[_ControlModel]] = {"control:unigram": UnigramModel, "control:bigram": BigramModel, "control:recall": RecallModel}
-
-
 def identify(request: ModelRequest) -> str:
     """Digest of everything that determines the scores. Raises UserError as `load` does."""
-    return _class_of(request.spec).identify(request)
+    _, cache_weight = _find(request.spec)
+    counts_id = request.counts_id or read_meta(_counts_path(request))["id"]
+    return artifacts.digest_json([request.spec, counts_id, request.vocab_size, cache_weight])
 
 
-def load(request: ModelRequest) -> _ControlModel:
+def load(request: ModelRequest) -> ControlModel:
     """The model over the request's counts, of which none is read yet.
 
     Raises UserError without counts or of another tokenizer's, for an unknown name, and for `control:copy`, which cannot be scored.
     """
-    return _class_of(request.spec)(request)
+    return ControlModel(request)
 
 
 def facts(request: ModelRequest) -> None:
@@ -162,7 +142,7 @@ def facts(request: ModelRequest) -> None:
     load(request)
 
 
-def _class_of(spec: str) -> type[_ControlModel]:
+def _find(spec: str) -> tuple[int, float]:
     if spec == "control:copy":
         raise UserError("it copies text and has no likelihoods", where=spec, remedy="evaluate it with `recallkit eval-recall`")
     return registry.look_up(_MODELS, spec, "control model")

@@ -78,119 +78,83 @@ class _Row:
     number: int
     inputs: np.ndarray
     """Ids that are read before the first step, int64."""
-    answer: np.ndarray | None = None
+    answer: list[int] | None = None
     ids: list[int] = field(default_factory=list)
     """What follows the prompt so far."""
-    noted: list[int] = field(default_factory=list)
-    """Indices of its NLLs among those of all rows."""
-
-    @property
-    def due(self) -> int:
-        """The next id of its answer; the row must have one."""
-        assert self.answer is not None
-        return int(self.answer[len(self.ids)])
+    nll: list[float] = field(default_factory=list)
+    """Of these ids."""
 
 
 def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone) -> list[Continuation]:
     """See `generate`: each prompt is read once, then rows are continued together as far as `model.joining` allows."""
     import torch
 
-    found = [Continuation([], np.empty(0, np.float32)) for _ in prompts]
-    inputs = [np.asarray(prompt, np.int64) for prompt in prompts]
-    rows = [_Row(i, ids, ids=found[i].ids) for i, ids in enumerate(inputs) if most]
-    rows += [_Row(i, ids, np.asarray(answers[i], np.int64)) for i, ids in enumerate(inputs) if len(answers[i])]
-    loop = _Loop(model, most, is_done)
-    with torch.inference_mode(), memory_errors():
-        for batch in loop.batches(loop.begin_with_two(rows)):
-            loop.run(*batch)
-        nll = torch.cat(loop.nll).cpu().numpy() if loop.nll else np.empty(0, np.float32)
-    for row in rows:
-        if row.answer is not None:
-            found[row.number] = Continuation(found[row.number].ids, nll[row.noted].astype(np.float32))
-    return found
-
-
-class _Loop:
-    """Continues rows step by step."""
-
-    def __init__(self, model: Any, most: int, is_done: IsDone) -> None:
-        self.model, self.most, self.is_done = model, most, is_done
-        self.nll: list[Tensor] = []
-        """NLLs of each step's rows that have an answer, kept on the device until the end."""
-        self.num_noted = 0
-
-    def begin_with_two(self, rows: list[_Row]) -> list[_Row]:
-        """The unfinished rows, each with at least two ids to read first: some models take a single id for a step from an earlier state."""
-        single = [row for row in rows if len(row.inputs) == 1]
-        if not single:
-            return rows
-        outputs = self.model.forward(self.model.to_device(np.stack([row.inputs for row in single])))[0]
-        going = [single[place] for place in self._advance(single, outputs[:, -1])]
-        for row in going:
-            row.inputs = np.append(row.inputs, row.ids)
-        return [row for row in rows if len(row.inputs) > 1]
-
-    def batches(self, rows: list[_Row]) -> Iterator[tuple[list[_Row], Tensor, Any]]:
-        """Groups of rows that step together, with outputs (rows, ...) after their inputs, and their state."""
-        rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
-        read = (self._read(list(alike)) for _, alike in itertools.groupby(rows, self._read_as))
-        if self.model.joining == "any" and rows:
-            yield self._joined(list(read))
-        elif self.model.joining == "none":
-            for together, outputs, state in read:
-                yield from (([row], outputs[i : i + 1], self.model.take(state, [i])) for i, row in enumerate(together))
-        else:
-            yield from read
-
-    def _read_as(self, row: _Row) -> Any:
-        """The key by which rows are grouped to be read together."""
-        return row.inputs.tobytes() if self.model.sharing == "none" else len(row.inputs)
-
-    def _read(self, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
-        """Rows of equal length as one of `batches`; a text that two rows share is read once."""
-        texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
-        inputs, state = np.stack(texts), None
-        ends = np.cumsum(self.model.pieces(inputs.shape[1], self.model.prompt_chunk))
-        for piece in np.split(inputs, ends[:-1], axis=1):
-            outputs, state = self.model.forward(self.model.to_device(piece), state, carry=True)
-        if len(texts) == len(rows):
-            return rows, outputs[:, -1], state
-        places = np.cumsum([0] + [not np.array_equal(a.inputs, b.inputs) for a, b in itertools.pairwise(rows)]).tolist()
-        return rows, outputs[places, -1], self.model.take(state, places)
-
-    def _joined(self, batches: list[tuple[list[_Row], Tensor, Any]]) -> tuple[list[_Row], Tensor, Any]:
-        import torch
-
-        rows, outputs, states = zip(*batches, strict=True)
-        state = states[0] if len(states) == 1 else self.model.join(states)
-        return list(itertools.chain(*rows)), torch.cat(outputs), state
-
-    def run(self, rows: list[_Row], outputs: Tensor, state: Any) -> None:
-        """Steps on from one of `batches` until all of its rows are done; finished rows leave the batch."""
-        while going := self._advance(rows, outputs):
-            if len(going) < len(rows):
-                rows, state = [rows[place] for place in going], self.model.take(state, going)
-            ids = self.model.to_device(np.array([[row.ids[-1]] for row in rows]))
-            outputs, state = self.model.forward(ids, state, carry=True)
-            outputs = outputs[:, -1]
-
-    def _advance(self, rows: list[_Row], outputs: Tensor) -> list[int]:
+    def advance(rows: list[_Row], outputs: Tensor) -> list[int]:
         """Gives every row its next id, from outputs (rows, ...); the indices of those that are not done."""
-        free = [place for place, row in enumerate(rows) if row.answer is None]
-        known = [place for place, row in enumerate(rows) if row.answer is not None]
-        picked = iter(self.model.pick(outputs[free]).tolist() if free else ())
-        if known:
-            targets = np.array([rows[place].due for place in known])
-            self.nll.append(self.model.reduce(outputs[known], self.model.to_device(targets)).nll)
-        going = []
-        for place, row in enumerate(rows):
-            if row.answer is None:
-                row.ids.append(next(picked))
-                done = self.is_done(row.number, row.ids) or len(row.ids) == self.most
-            else:
-                row.ids.append(row.due)
-                row.noted.append(self.num_noted)
-                self.num_noted += 1
-                done = len(row.ids) == len(row.answer)
-            going += [] if done else [place]
-        return going
+        targets = [0 if row.answer is None else row.answer[len(row.ids)] for row in rows]
+        found = model.reduce(outputs, model.to_device(np.array(targets)))
+        for row, target, argmax, nll in zip(rows, targets, found.argmax.tolist(), found.nll.tolist(), strict=True):
+            row.ids.append(argmax if row.answer is None else target)
+            row.nll.append(nll)
+        return [place for place, row in enumerate(rows) if not is_complete(row)]
+
+    def is_complete(row: _Row) -> bool:
+        if row.answer is not None:
+            return len(row.ids) == len(row.answer)
+        return is_done(row.number, row.ids) or len(row.ids) == most
+
+    inputs = [np.asarray(prompt, np.int64) for prompt in prompts]
+    generated = [_Row(i, ids) for i, ids in enumerate(inputs) if most]
+    answered = {i: _Row(i, ids, np.asarray(answers[i]).tolist()) for i, ids in enumerate(inputs) if len(answers[i])}
+    with torch.inference_mode(), memory_errors():
+        rows = _begin_with_two(model, [*generated, *answered.values()], advance)
+        for together, outputs, state in _batches(model, rows):
+            while going := advance(together, outputs):
+                if len(going) < len(together):  # finished rows leave the batch
+                    together, state = [together[place] for place in going], model.take(state, going)
+                ids = model.to_device(np.array([[row.ids[-1]] for row in together]))
+                outputs, state = model.forward(ids, state, carry=True)
+                outputs = outputs[:, -1]
+    ids_of = {row.number: row.ids for row in generated}
+    return [Continuation(ids_of.get(i, []), np.array(answered[i].nll if i in answered else [], np.float32)) for i in range(len(prompts))]
+
+
+def _begin_with_two(model: Any, rows: list[_Row], advance: Callable[[list[_Row], Tensor], list[int]]) -> list[_Row]:
+    """The unfinished rows, each with at least two ids to read first: some models take a single id for a step from an earlier state."""
+    single = [row for row in rows if len(row.inputs) == 1]
+    if single:
+        outputs = model.forward(model.to_device(np.stack([row.inputs for row in single])))[0]
+        for place in advance(single, outputs[:, -1]):
+            single[place].inputs = np.append(single[place].inputs, single[place].ids)
+    return [row for row in rows if len(row.inputs) > 1]
+
+
+def _batches(model: Any, rows: list[_Row]) -> Iterator[tuple[list[_Row], Tensor, Any]]:
+    """Groups of rows that step together, with outputs (rows, ...) after their inputs, and their state."""
+    import torch
+
+    rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
+    alike = itertools.groupby(rows, lambda row: row.inputs.tobytes() if model.sharing == "none" else len(row.inputs))
+    read = (_read(model, list(group)) for _, group in alike)
+    if model.joining == "any" and rows:
+        groups, outputs, states = zip(*read, strict=True)
+        yield list(itertools.chain(*groups)), torch.cat(outputs), states[0] if len(states) == 1 else model.join(states)
+    elif model.joining == "none":
+        for together, outputs, state in read:
+            yield from (([row], outputs[i : i + 1], model.take(state, [i])) for i, row in enumerate(together))
+    else:
+        yield from read
+
+
+def _read(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
+    """Rows of equal length as one of `_batches`; a text that two rows share is read once."""
+    texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
+    inputs, state = np.stack(texts), None
+    ends = np.cumsum(model.pieces(inputs.shape[1], model.prompt_chunk))
+    for piece in np.split(inputs, ends[:-1], axis=1):
+        outputs, state = model.forward(model.to_device(piece), state, carry=True)
+    if len(texts) == len(rows):
+        return rows, outputs[:, -1], state
+    # Rows A A B of texts A B are of the places 0 0 1.
+    places = np.cumsum([0] + [not np.array_equal(a.inputs, b.inputs) for a, b in itertools.pairwise(rows)]).tolist()
+    return rows, outputs[places, -1], model.take(state, places)

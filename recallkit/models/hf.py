@@ -86,7 +86,7 @@ def identify(request: ModelRequest) -> str:
 
 
 def facts(request: ModelRequest) -> ModelFacts | None:
-    """Of a directory or hub id: from its config and from the model made of it without weights; its precision also from its weights.
+    """Of a directory or hub id: from its config and from the model made of it without weights.
 
     So what is wrong with the last of several models is told before hours of work with the first. None for a GGUF file, whose header
     takes seconds, and for an adapter. Raises UserError for what is no model, and for a config that asks for impossible sizes.
@@ -98,7 +98,7 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     if not (published.is_layout(config) or request.trust_remote_code):
         with quiet_transformers():
             model = _made_without_weights(request.spec, config)
-    dtype = _configured_dtype(config) or _stored_dtype(path)
+    dtype = _configured_dtype(config)
     if model is None:
         return ModelFacts(dtype=dtype)
     from recallkit.models.transformers_model import context_length
@@ -228,16 +228,6 @@ def _configured_dtype(config: Mapping[str, Any]) -> str | None:
     nested = config.get("text_config")
     named = config.get("dtype") or config.get("torch_dtype") or (_configured_dtype(nested) if isinstance(nested, dict) else None)
     return named.removeprefix("torch.") if isinstance(named, str) else None
-
-
-def _stored_dtype(folder: Path) -> str | None:
-    """The precision of most weights of a safetensors file, from its header; None where there is none."""
-    names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-    for file in sorted(folder.glob("*.safetensors")):
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            kinds = [entry.get("dtype") for entry in checkpoint_files.safetensors_header(file).values()]
-            return names.get(max(set(kinds), key=kinds.count))
-    return None
 
 
 # ------------------------------------------------------------------------------------------------------------- loading

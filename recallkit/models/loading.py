@@ -9,6 +9,7 @@ from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
+from recallkit.models.devices import choose_device
 from recallkit.models.kinds import KINDS, kind_of
 from recallkit.models.protocol import ModelFacts
 from recallkit.storage import artifacts
@@ -62,11 +63,8 @@ def check_model(request: ModelRequest) -> ModelFacts:
     Raises UserError for a device that is missing, files that are missing or unreadable, and a vocabulary smaller than the tokenizer's.
     """
     kind = kind_of(request.spec)
-    if kind.is_control:
-        return kind.facts(request) or ModelFacts()
-    from recallkit.models.devices import choose_device
-
-    choose_device(request.device)
+    if not kind.is_control:
+        choose_device(request.device)
     facts = kind.facts(request) or ModelFacts()
     if facts.vocab_size is not None:
         _check_vocabulary(request, facts.vocab_size)
@@ -77,20 +75,14 @@ def find_precision(request: ModelRequest) -> str:
     """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on CPU float32; a live model's own."""
     if request.dtype != "auto":
         return request.dtype
-    from recallkit.models.devices import choose_device
-
     if request.module is None and choose_device(request.device).type != "cuda":
         return "float32"
-    facts = kind_of(request.spec).facts(request)
-    return _supported(facts.dtype if facts else None)
-
-
-def _supported(dtype: str | None) -> str:
     import torch
 
-    if dtype not in ("bfloat16", "float16") or (dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()):
-        return "float32"
-    return dtype
+    facts = kind_of(request.spec).facts(request)
+    dtype = facts.dtype if facts else None
+    lacking = dtype == "bfloat16" and torch.cuda.is_available() and not torch.cuda.is_bf16_supported()
+    return "float32" if dtype not in ("bfloat16", "float16") or lacking else str(dtype)
 
 
 def _check_vocabulary(request: ModelRequest, vocab_size: int) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from recallkit.errors import UserError
 from recallkit.models.devices import fitting_batch, memory_errors
 from recallkit.models.protocol import TokenScores
-from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,10 +52,6 @@ class TorchModel:
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of the outputs of `forward`."""
         raise NotImplementedError
-
-    def pick(self, outputs: Tensor) -> Tensor:
-        """The argmax (n,) of `reduce`, where nothing else is needed."""
-        return self.reduce(outputs, outputs.new_zeros(len(outputs)).long()).argmax
 
     def batch_tokens(self, seq_len: int) -> int:
         """Ids of a batch of sequences of `seq_len`: on a GPU found by measuring its memory."""
@@ -141,33 +136,25 @@ class TorchModel:
 
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
-        lengths = np.diff(offsets)
-        if lengths.max(initial=1) == 1:
-            return _empty_scores((0,))
-        groups = _groups(lengths, self.sharing)
-        if len(groups) == 1:
-            return self._score_together(ids, offsets, chunk)
-        scores = _empty_scores((len(ids) - len(lengths),))
-        predicted_at = offsets - np.arange(len(offsets))
-        for group in groups:
-            part = self._score_together(_taken(ids, offsets, group), offsets_of(lengths[group]), chunk)
-            _place(part, scores, _taken(np.arange(len(scores.nll)), predicted_at, group))
-        return scores
+        sequences = np.split(ids, offsets[1:-1])
+        found = [TokenScores(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32)) for _ in sequences]
+        for group in _groups(np.diff(offsets), self.sharing):
+            for number, scores in zip(group, self._score_together([sequences[number] for number in group], chunk), strict=True):
+                found[number] = scores
+        return TokenScores(*(np.concatenate([getattr(each, name) for each in found]) for name in ("nll", "argmax", "rank")))
 
-    def _score_together(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
+    def _score_together(self, sequences: Sequence[np.ndarray], chunk: int | None) -> list[TokenScores]:
         import torch
 
-        inputs, targets, real = _padded(ids, offsets)
-        scores = _empty_scores(inputs.shape)
-        start = 0
+        inputs, targets, real = _padded(sequences)
+        parts, start = [], 0
         with torch.inference_mode(), memory_errors():
             for outputs in self._read(inputs, chunk):
                 stop = start + outputs.shape[1]
-                found = self._reduce_real(outputs, targets[:, start:stop], real[:, start:stop])
-                rows, columns = np.nonzero(real[:, start:stop])
-                _place(found, scores, (rows, start + columns))
+                parts.append(self._reduce_real(outputs, targets[:, start:stop], real[:, start:stop]))
                 start = stop
-        return TokenScores(scores.nll[real], scores.argmax[real], scores.rank[real])
+        nll, argmax, rank = (np.concatenate(values, axis=1) for values in zip(*parts, strict=True))
+        return [TokenScores(nll[row, :size], argmax[row, :size], rank[row, :size]) for row, size in enumerate(real.sum(1))]
 
     def _read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
         """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
@@ -185,11 +172,14 @@ class TorchModel:
                 yield outputs if len(held) == 1 else torch.cat(held, dim=1)
                 held, start = [], read
 
-    def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> TokenScores:
-        """What `reduce` returns for the `real` ones of outputs (b, t, ...) and targets (b, t), row by row."""
+    def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """NLL, argmax and rank (b, t) for outputs (b, t, ...) and targets (b, t), of what `reduce` returns for the `real` ones."""
         rows = outputs.flatten(0, 1) if real.all() else outputs[self.to_device(real)]
         found = self.reduce(rows, self.to_device(targets[real]))
-        return TokenScores(found.nll.cpu().numpy(), found.argmax.cpu().numpy(), found.rank.cpu().numpy())
+        placed = tuple(np.zeros(real.shape, dtype) for dtype in (np.float32, np.int32, np.int32))
+        for values, into in zip((found.nll, found.argmax, found.rank), placed, strict=True):
+            into[real] = values.cpu().numpy()
+        return placed
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """Copies through page-locked memory to a GPU, so that the copy overlaps with the model."""
@@ -199,34 +189,23 @@ class TorchModel:
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
 
-def _padded(ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs and their targets (b, longest) int64, and a mask of the real ones: padding repeats a sequence's last pair.
 
-    Ids 5 6 7 and 8 9 (offsets 0, 3, 5) give inputs [[5, 6], [8, 8]], targets [[6, 7], [9, 9]], real [[1, 1], [1, 0]].
+    Ids 5 6 7 and 8 9 give inputs [[5, 6], [8, 8]], targets [[6, 7], [9, 9]], real [[1, 1], [1, 0]].
     """
-    lengths = np.diff(offsets) - 1
-    places = np.arange(int(lengths.max()))
-    at = offsets[:-1, None] + np.minimum(places, lengths[:, None] - 1)
-    return ids[at].astype(np.int64), ids[at + 1].astype(np.int64), places < lengths[:, None]
+    lengths = np.array([len(sequence) - 1 for sequence in sequences])
+    places = np.arange(lengths.max())
+    at = np.minimum(places, lengths[:, None] - 1)
+    inputs, targets = (np.stack([np.asarray(ids, np.int64)[row + by] for ids, row in zip(sequences, at, strict=True)]) for by in (0, 1))
+    return inputs, targets, places < lengths[:, None]
 
 
 def _groups(lengths: np.ndarray, sharing: Sharing) -> list[np.ndarray]:
-    """The indices of the sequences of each batch."""
-    if sharing == "any":
-        return [np.arange(len(lengths))]
+    """The indices of the sequences of each batch; those of a single id predict nothing."""
+    some = np.flatnonzero(lengths > 1)
     if sharing == "none":
-        return [np.array([number]) for number in range(len(lengths))]
-    return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
-
-
-def _taken(values: np.ndarray, offsets: np.ndarray, sequences: np.ndarray) -> np.ndarray:
-    """The parts of `values` that belong to some sequences, in their order."""
-    return np.concatenate([values[offsets[number] : offsets[number + 1]] for number in sequences])
-
-
-def _empty_scores(shape: tuple[int, ...]) -> TokenScores:
-    return TokenScores(np.empty(shape, np.float32), np.empty(shape, np.int32), np.empty(shape, np.int32))
-
-
-def _place(scores: TokenScores, into: TokenScores, places: Any) -> None:
-    into.nll[places], into.argmax[places], into.rank[places] = scores.nll, scores.argmax, scores.rank
+        return list(some[:, None])
+    if sharing == "equal":
+        return [np.flatnonzero(lengths == length) for length in np.unique(lengths[some])]
+    return [some] if len(some) else []

@@ -62,7 +62,7 @@ def make_counts(path, training: list[int]):
 ids = st.lists(st.integers(0, VOCAB - 2), min_size=2, max_size=60)
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(training=ids, text=st.lists(ids, min_size=1, max_size=3))
 def test_scores_equal_the_slow_computation(tmp_path_factory, training, text):
     counts = make_counts(tmp_path_factory.mktemp("c") / "counts.duckdb", training)
