@@ -297,7 +297,8 @@ def by_partition(comparison: Comparison) -> Figure | None:
         "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits. "
         f"{_LEFT_OUT}"
     )
-    rows = [row for row in comparison.tables.by_partition.to_dicts() if _has_share(comparison, row["model"])]
+    rows = [row for row in comparison.tables.by_partition.to_dicts() if row["model"] in comparison.models]
+    rows = [row for row in rows if _has_share(comparison, row["model"])]
     told = ("by_partition", "By what is in the context", caption)
     return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
 

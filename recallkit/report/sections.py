@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from recallkit.report.excerpts import TokenView
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
-_NUM_OWN_COLUMNS, _NUM_FAR_COLUMNS, _MOST_COLUMNS = 3, 4, 8
-"""In the tables by source and of the far gap: columns before those of models, and models per part."""
 
 
 def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
@@ -137,30 +135,10 @@ def gap_section(comparison: Comparison, figures: Sequence[Figure], styles: Mappi
     """The charts of a comparison, and its shares by class of the partition, by source and by slice."""
     tables, models = comparison.tables, len(comparison.models)
     classes = partition_table(tables, comparison.manifest["slices"], models)
-    wide = ((classes, _NUM_OWN_COLUMNS - 1), (by_source_table(tables), _NUM_OWN_COLUMNS))
-    shown = [part for table, own in wide if table is not None for part in _side_by_side(table, own)]
-    shown += [table for table in (given_table(tables), overlap_table(tables)) if table is not None]
     context = context_tables(tables, comparison.manifest, models)
-    shown += [context["context_gain"], *_side_by_side(context["by_context"], _NUM_FAR_COLUMNS)] if context else []
-    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures, styles), *map(markup.titled_table, shown)]))
-
-
-def _side_by_side(table: Table, own: int) -> list[Table]:
-    """Divides a table with one column per model into parts that fit on paper; each repeats the first `own` columns."""
-    places = range(own, len(table.headers))
-    parts = [[*range(own), *places[start : start + _MOST_COLUMNS]] for start in range(0, len(places), _MOST_COLUMNS)]
-    if len(parts) == 1:
-        return [table]
-    return [
-        replace(
-            table,
-            title=f"{table.title} ({number} of {len(parts)})",
-            headers=[table.headers[place] for place in part],
-            rows=[[row[place] for place in part] for row in table.rows],
-            caption=table.caption if number == len(parts) else None,
-        )
-        for number, part in enumerate(parts, 1)
-    ]
+    further = (classes, by_source_table(tables), given_table(tables), overlap_table(tables), *context.values())
+    shown = [markup.titled_table(table) for table in further if table is not None]
+    return Section("pictures", "Where the gap lies", "\n".join([pictures(figures, styles), *shown]))
 
 
 def method_section(comparison: Comparison, labels: Mapping[str, Any] | None) -> Section:

@@ -22,7 +22,7 @@ from recallkit.storage.unfinished import PARTIAL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from recallkit.display.charts import Figure, Style
+    from recallkit.display.charts import Figure
     from recallkit.display.exports import Look
     from recallkit.report.markup import Section
 
@@ -67,7 +67,7 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
     artifacts.check_replaceable(target, markup.HEAD)
-    content, figures, num_excerpts = _page_of_others(found) if comparison is None else _page_of(comparison, found, options)
+    content, figures, num_excerpts = _compose(comparison, found, options)
     pictures = save_figures(figures, Path(options.figures)) if options.figures is not None else []
     with artifacts.adding(target) as temporary:
         temporary.write_bytes(content)
@@ -78,7 +78,7 @@ def figures_of(folder: Path) -> list[Figure]:
     """The figures of the results in `folder`, those of a comparison first."""
     found = find_results(folder)
     compared = draw(read_comparison(found["gap"])) if "gap" in found else []
-    return [*compared, *_figures(_looks(found))]
+    return [*compared, *(figure for look in _looks(found).values() for figure in look.figures)]
 
 
 # ------------------------------------------------------------------------------------------------------------- finding
@@ -140,55 +140,36 @@ def _only(kind: str, folders: Sequence[Path], top: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------------- composing
 
 
-def _page_of_others(found: Mapping[str, Path]) -> tuple[bytes, list[Figure], int]:
-    """The page of results without a comparison, its figures, and no excerpts."""
-    looks = _looks(found)
-    figures = _figures(looks)
-    others = _others(found, looks, styles_of(figures))
-    title = "; ".join(KINDS[kind].title for kind in found)
-    if len(found) > 1:
-        return markup.page(title, _SEVERAL_QUESTION, "", others), figures, 0
-    [question] = [KINDS[kind].question for kind in found]
-    return markup.page(title, question, others[0].opening, [replace(others[0], opening=""), *others[1:]]), figures, 0
-
-
-def _page_of(comparison: Comparison, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
-    """The page of a comparison and what else was found, its figures, and how many excerpts of text it shows."""
-    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
-    text, num_excerpts = _text(comparison, options, excerpts.MOST_BYTES)  # first, because it fails if the requested text does not exist
-    drawn = draw(comparison)
-    looks = _looks(found)
-    figures = [*drawn, *_figures(looks)]
-    styles = styles_of(figures)
-    others = _others(found, looks, styles)
-    first, rest = sections.first_figures(comparison, drawn, styles)
-    opening, before = sections.results(comparison, first), sections.gap_section(comparison, rest, styles)
-    after = sections.method_section(comparison, labels)
-
-    def lay_out() -> bytes:
-        title = f"Recall in the gap to {comparison.reference}"
-        return markup.page(title, words.question(comparison), opening, [before, text, *others, after])
-
-    content, room = lay_out(), excerpts.MOST_BYTES
-    while num_excerpts and len(content) > markup.MOST_BYTES:
-        room -= len(content) - markup.MOST_BYTES
-        text, num_excerpts = _text(comparison, options, room)
-        content = lay_out()
-    return content, figures, num_excerpts
-
-
 def _looks(found: Mapping[str, Path]) -> dict[str, Look]:
     """Results other than a comparison, by kind."""
     return {kind: sections.look_of(kind, place) for kind, place in found.items() if kind != "gap"}
 
 
-def _figures(looks: Mapping[str, Look]) -> list[Figure]:
-    return [figure for look in looks.values() for figure in look.figures]
-
-
-def _others(found: Mapping[str, Path], looks: Mapping[str, Look], styles: Mapping[str, Style]) -> list[Section]:
-    """The sections of results other than a comparison."""
-    return [section for kind, look in looks.items() for section in sections.sections_of(kind, found[kind], look, styles)]
+def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
+    """The page, its figures, and how many excerpts of text it shows."""
+    # The text comes first, because it fails if the requested text does not exist.
+    text = _text(comparison, options, excerpts.MOST_BYTES) if comparison is not None else None
+    drawn, looks = [] if comparison is None else draw(comparison), _looks(found)
+    figures = [*drawn, *(figure for look in looks.values() for figure in look.figures)]
+    styles = styles_of(figures)
+    others = [section for kind, look in looks.items() for section in sections.sections_of(kind, found[kind], look, styles)]
+    if comparison is None or text is None:
+        title = "; ".join(KINDS[kind].title for kind in found)
+        if len(found) > 1:
+            return markup.page(title, _SEVERAL_QUESTION, "", others), figures, 0
+        first, *further = others
+        return markup.page(title, KINDS[next(iter(found))].question, first.opening, [replace(first, opening=""), *further]), figures, 0
+    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
+    first_figures, rest = sections.first_figures(comparison, drawn, styles)
+    opening, before = sections.results(comparison, first_figures), sections.gap_section(comparison, rest, styles)
+    after, room = sections.method_section(comparison, labels), excerpts.MOST_BYTES
+    while True:
+        shown = [before, text[0], *others, after]
+        content = markup.page(f"Recall in the gap to {comparison.reference}", words.question(comparison), opening, shown)
+        if not text[1] or len(content) <= markup.MOST_BYTES:
+            return content, figures, text[1]
+        room -= len(content) - markup.MOST_BYTES
+        text = _text(comparison, options, room)
 
 
 def _asks_for_text(options: ReportOptions) -> bool:

@@ -161,9 +161,9 @@ def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool]
     owner = _word_of_each(begins, words)
     smallest: dict[int, int] = {}  # word -> the smallest count of a bigram inside it
     for place in range(1, len(lengths)):
-        count = counts[place]
-        if owner[place] is not None and owner[place] == owner[place - 1] and count is not None:
-            smallest[owner[place]] = min(count, smallest.get(owner[place], count))
+        word_number, count = owner[place], counts[place]
+        if word_number is not None and word_number == owner[place - 1] and count is not None:
+            smallest[word_number] = min(count, smallest.get(word_number, count))
     labels: list[tuple[bool, bool, int | None, str]] = []
     seen: set[str] = set()
     seen_folded: set[str] = set()

@@ -335,6 +335,7 @@ def test_hostile_text_is_shown_and_nothing_of_it_runs(browser, hostile):
     assert shown.requests() == [written.page.as_uri()]
     assert shown.complaints() == []
     assert shown.all("img") == []
+    assert data["sources"] == ["<img onerror=alert(3)>"]
     texts = ""
     for option in [option.get_attribute("value") for option in shown.all("#excerpt option")]:
         shown.choose("#excerpt", option)
