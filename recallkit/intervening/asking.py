@@ -1,47 +1,65 @@
-"""Sampled tokens with the places to change and what to put there, or the reason why a token is left out."""
+"""Sampled tokens with the changes of the text before them, and the sequences with changed ids in which they are read again.
+
+Exact: every change of every token has a sequence of its own, which ends with the token.
+
+Joint: changes that leave each other alone share a sequence, so that many tokens are read in it, at most once each. A change
+leaves another one alone if it changes neither the ids before that one's token that take part in its match (the query), nor, unless that
+one replaces them anyway, the matches themselves. Which changes meet is drawn at random, so what they do to each other does not depend on
+what is changed but for the above. At most one of MOST_CHANGED ids is changed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.intervening.places import CHANGES, NO_PARTNER, NotChangedError, Places, borrow_places, find_places
+from recallkit.intervening.changes import CHANGES, NO_PARTNER, NotChangedError, Places, borrow_places, find_places, positions
 from recallkit.measure.classes import log2_bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from recallkit.intervening.replacements import Replacements
-    from recallkit.intervening.sampling import Sample
+    import polars as pl
+
+    from recallkit.intervening.changes import Replacements
+
+MOST_CHANGED = 6
+"""The joint design changes at most one id in so many of those before the last token that is read."""
 
 _TRIED = 16
 """First occurrences that are tried as the partner of a token."""
 
+_LENT = ("distance", "occurrences", "match_length", "weight")
+"""Columns that a partner has of the token whose places it borrows."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class AskedToken:
-    """One sampled token of a slice, by its number, and how many tokens of the slice it represents: its `weight`.
+    """A sampled token, its row of `samples` so far: with the places to change, or the reason why it is left out.
 
-    A partner has the `distance`, `occurrences`, `match_length` and `weight` of the token whose places it borrows. `changes`: of each of
-    CHANGES the positions and their new ids; none where the token is left out, which `excluded` explains.
+    `changes`: of each of CHANGES, the new id at each position that it concerns. `read_in`: the row of the changed text in which the token
+    is read again under each.
     """
 
-    slice: int
-    row: int
-    sequence: int
-    position: int
-    document: int
-    distance: int
-    occurrences: int
-    match_length: int
-    train_count: int
-    weight: float
+    row: dict[str, Any]
     places: Places | None = None
-    changes: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None
+    changes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     excluded: str = ""
+    read_in: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sequence(self) -> int:
+        """The number of its sequence."""
+        return int(self.row["sequence"])
+
+    @property
+    def position(self) -> int:
+        """Where it is in its sequence."""
+        return int(self.row["position"])
 
 
 class Asker:
@@ -50,51 +68,120 @@ class Asker:
     def __init__(self, ids: Mapping[int, np.ndarray], end_id: int, replacements: Replacements, seed: int) -> None:
         self._ids, self._end_id, self._replacements, self._seed = ids, end_id, replacements, seed
 
-    def repeated(self, number: int, sample: Sample) -> list[AskedToken]:
-        """The tokens of slice `number`, each with the places of its own earlier occurrences."""
-        tokens = (_token(number, sample, place) for place in range(len(sample)))
-        return [self._asked(token, partial(find_places, target=token.position, end_id=self._end_id)) for token in tokens]
+    def repeated(self, slice_: str, tokens: pl.DataFrame) -> list[AskedToken]:
+        """The tokens of a slice, each with the places of its own earlier occurrences."""
+        return [self._asked({**row, "slice": slice_}, find_places) for row in tokens.iter_rows(named=True)]
 
-    def partners(self, number: int, lenders: Sequence[AskedToken], pool: Sample) -> list[AskedToken]:
+    def partners(self, slice_: str, lenders: Sequence[AskedToken], pool: pl.DataFrame) -> list[AskedToken]:
         """For each of `lenders` that is not left out, a token of `pool` of like training count, with its places and its weight.
 
         Tokens of the pool repeat no bigram. Each is taken once, the nearest by position first. Lenders without a partner are left out,
         too.
         """
-        buckets, is_free = log2_bucket(pool.train_count), np.ones(len(pool), bool)
-        found = []
-        for lender, lent in ((token, token.places) for token in lenders if token.places is not None):
-            is_alike = is_free & (buckets == log2_bucket(np.array([lender.train_count]))[0])
-            candidates = np.flatnonzero(is_alike)
-            nearest = candidates[np.argsort(np.abs(pool.position[candidates] - lender.position), kind="stable")[:_TRIED]]
-            partner = replace(lender, slice=number, places=None, changes=None, excluded=NO_PARTNER)
+        position, buckets = pool["position"].to_numpy(), log2_bucket(pool["train_count"].to_numpy())
+        is_free, found = np.ones(len(pool), bool), []
+        for lender in lenders:
+            if lender.places is None:
+                continue
+            candidates = np.flatnonzero(is_free & (buckets == log2_bucket(lender.row["train_count"])))
+            nearest = candidates[np.argsort(np.abs(position[candidates] - lender.position), kind="stable")[:_TRIED]]
+            lent = {"slice": slice_, **{name: lender.row[name] for name in _LENT}}
+            partner = AskedToken({**lender.row, **lent}, excluded=NO_PARTNER)
             for place in nearest.tolist():
-                asked = self._borrow(_token(number, pool, place, lender), lent)
+                asked = self._asked({**pool.row(place, named=True), **lent}, partial(borrow_places, lender=lender.places))
                 if not asked.excluded:
                     is_free[place], partner = False, asked
                     break
             found.append(partner)
         return found
 
-    def _borrow(self, token: AskedToken, lent: Places) -> AskedToken:
-        return self._asked(token, partial(borrow_places, target=token.position, lender=lent, end_id=self._end_id))
-
-    def _asked(self, token: AskedToken, find: Callable[[np.ndarray], Places]) -> AskedToken:
-        """The token with its changes, or the reason why it is left out."""
-        ids = self._ids[token.sequence]
+    def _asked(self, row: dict[str, Any], find: Callable[[np.ndarray, int, int], Places]) -> AskedToken:
+        """A token with its changes, or the reason why it is left out."""
+        ids, position = self._ids[row["sequence"]], row["position"]
         try:
-            places = find(ids)
-            each = [places.of(change) for change in CHANGES]
-            drawn = self._replacements.draw(ids, each, np.random.default_rng((self._seed, token.sequence, token.position)))
+            places = find(ids, position, self._end_id)
+            where = {name: change.where(places) for name, change in CHANGES.items()}
+            rng = np.random.default_rng((self._seed, row["sequence"], position))
+            replacements = self._replacements.draw(ids, np.concatenate(list(where.values())), rng)
         except NotChangedError as reason:
-            return replace(token, excluded=str(reason))
-        return replace(token, places=places, changes=dict(zip(CHANGES, zip(each, drawn, strict=True), strict=True)))
+            return AskedToken(row, excluded=str(reason))
+        new = {name: change.put(ids[where[name]], replacements) for name, change in CHANGES.items()}
+        return AskedToken(row, places, {name: dict(zip(where[name].tolist(), new[name].tolist(), strict=True)) for name in CHANGES})
 
 
-def _token(number: int, sample: Sample, place: int, like: AskedToken | None = None) -> AskedToken:
-    """A sampled token; with the distance, occurrences, match and weight of the token that it is `like`."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One token under one change: the new id at each position that it concerns, and the positions that no other change may concern."""
 
-    own: dict[str, Any] = {name: int(getattr(sample, name)[place]) for name in ("row", "sequence", "position", "document", "train_count")}
-    for name, kind in {"distance": int, "occurrences": int, "match_length": int, "weight": float}.items():
-        own[name] = kind(getattr(sample, name)[place] if like is None else getattr(like, name))
-    return AskedToken(number, **own)
+    token: AskedToken
+    change: str
+    new: Mapping[int, int]
+    kept: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSequence:
+    """A sequence of the text with changed ids, up to the last token that is read in it, and what is read."""
+
+    sequence: int
+    ids: np.ndarray
+    readings: Sequence[Reading]
+
+
+def changed_sequences(asked: Sequence[AskedToken], ids: Mapping[int, np.ndarray], design: str, seed: int) -> Iterator[ChangedSequence]:
+    """The sequences in which every token of `asked` that is not left out is read once under each change, in the order of the text.
+
+    `ids`: the text's sequences by number; `seed` decides which changes share a sequence.
+    """
+    kept = sorted((token for token in asked if not token.excluded), key=lambda token: token.sequence)
+    for sequence, tokens in groupby(kept, key=lambda token: token.sequence):
+        readings = [reading for token in tokens for reading in _readings(token)]
+        groups = [[reading] for reading in readings] if design == "exact" else _pack(readings, np.random.default_rng((seed, sequence)))
+        for group in groups:
+            changed = ids[sequence][: max(reading.token.position for reading in group) + 1].copy()
+            for reading in group:
+                changed[list(reading.new)] = list(reading.new.values())
+            yield ChangedSequence(sequence, changed, group)
+
+
+def _readings(token: AskedToken) -> Iterator[Reading]:
+    """The readings of one token."""
+    assert token.places is not None
+    query, matches = range(token.places.query, token.position + 1), positions(token.places.spans).tolist()
+    for change, new in token.changes.items():
+        yield Reading(token, change, new, frozenset(query) | (frozenset(matches) - new.keys()))
+
+
+class _Group:
+    """Readings that share a sequence; the first has the last target."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.last = reading.token.position
+        self.readings: list[Reading] = []
+        self._changed: set[int] = set()
+        self._kept: set[int] = set()
+        self.add(reading)
+
+    def takes(self, reading: Reading) -> bool:
+        """Whether a reading leaves all others alone, and they it: two readings of one token do not."""
+        is_left_alone = self._changed.isdisjoint(reading.kept) and self._kept.isdisjoint(reading.new)
+        return is_left_alone and len(self._changed.union(reading.new)) * MOST_CHANGED <= self.last
+
+    def add(self, reading: Reading) -> None:
+        """Adds a reading that it takes."""
+        self.readings.append(reading)
+        self._changed.update(reading.new)
+        self._kept.update(reading.kept)
+
+
+def _pack(readings: Sequence[Reading], rng: np.random.Generator) -> list[list[Reading]]:
+    """Divides the readings of a sequence into groups, each into the first one that takes it: later targets first, otherwise at random."""
+    groups: list[_Group] = []
+    for place in sorted(rng.permutation(len(readings)).tolist(), key=lambda place: -readings[place].token.position):
+        reading = readings[place]
+        group = next((each for each in groups if each.takes(reading)), None)
+        if group is None:
+            groups.append(_Group(reading))
+        else:
+            group.add(reading)
+    return [group.readings for group in groups]

@@ -8,6 +8,7 @@ text-DIGEST/scores/             scores of the changed text, made by `score`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
@@ -20,12 +21,9 @@ from recallkit.config import sequences_per_row_group
 from recallkit.counting.table import open_counts
 from recallkit.declarations import names
 from recallkit.errors import UserError
-from recallkit.intervening.asking import Asker
-from recallkit.intervening.places import CHANGES
-from recallkit.intervening.replacements import Replacements
-from recallkit.intervening.sampling import FIRST_RARE, draw_samples
-from recallkit.intervening.windows import changed_sequences
-from recallkit.ragged import offsets_of
+from recallkit.intervening.asking import Asker, changed_sequences
+from recallkit.intervening.changes import CHANGES, Replacements, positions
+from recallkit.intervening.sampling import FIRST_RARE, draw_samples, that_repeat
 from recallkit.slicing.definitions import SLICES, parse_slices
 from recallkit.slicing.run import make_labels
 from recallkit.slicing.threshold import Threshold
@@ -42,8 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from recallkit.counting.table import CountsTable
-    from recallkit.intervening.asking import AskedToken
-    from recallkit.intervening.windows import ChangedSequence
+    from recallkit.intervening.asking import AskedToken, ChangedSequence
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.options import InterventionOptions
     from recallkit.slicing.definitions import Slice
@@ -51,17 +48,17 @@ if TYPE_CHECKING:
 
 DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
 
-
-def asked_slices(options: InterventionOptions) -> tuple[Slice, ...]:
-    """The slices that are asked about: those given, or the default."""
-    return parse_slices(names(options.slice), without=()) or tuple(SLICES[name] for name in DEFAULT_SLICES)
-
-
 _POOL = 2
 """First occurrences drawn for each token that they could be the partner of."""
 
 _VERSION = 1
 """Of the places, replacements and designs that the same options choose."""
+
+
+def asked_slices(options: InterventionOptions) -> tuple[Slice, ...]:
+    """The slices that are asked about, of which only tokens that can be: those given, or the default."""
+    given = parse_slices(names(options.slice), without=()) or tuple(SLICES[name] for name in DEFAULT_SLICES)
+    return tuple(that_repeat(slice_) for slice_ in given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,94 +109,75 @@ def _write(
     result: Result, tokens: LabelledTokens, slices: Sequence[Slice], options: InterventionOptions, counts: CountsTable
 ) -> dict[str, Any]:
     source, folder = tokens.path.parent, result.path.parent
-    described = tokens.manifest["tokenizer"]
-    tokenizer = tokenizers.load_slices_tokenizer(source, described)
+    tokenizer, end_id = tokenizers.load_slices_tokenizer(source, tokens.manifest["tokenizer"]), tokens.manifest["tokenizer"]["end_token_id"]
     sizes = [options.num_samples * (_POOL if slice_.name == FIRST_RARE else 1) for slice_ in slices]
-    samples = draw_samples(tokens, slices, sizes, options.seed)
-    kept = _read_sequences(source / "sequences.parquet", np.unique(np.concatenate([sample.sequence for sample in samples])))
-    replacements = Replacements(counts.unigram_counts, described["end_token_id"])
-    asker = Asker({number: own.ids for number, own in kept.items()}, described["end_token_id"], replacements, options.seed)
-    asked = [asker.repeated(n, sample) for n, sample in enumerate(samples) if slices[n].name != FIRST_RARE]
-    asked += [asker.partners(n, asked[0], samples[n]) for n in range(len(slices)) if slices[n].name == FIRST_RARE and asked]
-    every = [token for of_slice in asked for token in of_slice]
-    if all(token.excluded for token in every):
+    drawn = draw_samples(tokens, slices, sizes, options.seed)
+    samples = {slice_.name: sample.tokens for slice_, sample in zip(slices, drawn, strict=True)}
+    text = _read_sequences(source / "sequences.parquet", {number for of in samples.values() for number in of["sequence"].to_list()})
+    ids = {number: row["tokens"] for number, row in text.items()}
+    replacements = Replacements(counts.unigram_counts, end_id)
+    asker = Asker(ids, end_id, replacements, options.seed)
+    of_slices = [asker.repeated(name, sample) for name, sample in samples.items() if name != FIRST_RARE]
+    if of_slices and FIRST_RARE in samples:
+        of_slices.append(asker.partners(FIRST_RARE, of_slices[0], samples[FIRST_RARE]))
+    asked = [token for of_slice in of_slices for token in of_slice]
+    if all(token.excluded for token in asked):
         raise UserError("none of the sampled tokens can be asked", where=source, remedy="slice more text, or name other slices")
-    changed = changed_sequences(every, {number: own.ids for number, own in kept.items()}, options.design, options.seed)
-    rows = np.full((len(every), len(CHANGES)), -1, np.int64)
     original = artifacts.read_manifest(source / "sequences.parquet")
     facts = {name: original[name] for name in ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")}
-    stamp = {**result.stamp(), "kind": "sequences"}
-    blocks = _blocks(changed, kept, tokenizer, rows, sequences_per_row_group(original["seq_len"]))
-    made = sequences.Sequences.made(folder / "sequences.parquet", blocks, {**stamp, **facts})
+    changed = changed_sequences(asked, ids, options.design, options.seed)
+    groups = _row_groups(changed, text, tokenizer, sequences_per_row_group(original["seq_len"]))
+    made = sequences.Sequences.made(folder / "sequences.parquet", groups, {**result.stamp(), "kind": "sequences", **facts})
     manifest = make_labels(folder, tokenizer, made, counts, Threshold(tokens.max_count), Timings(), force=True)
     found = {
-        "tokens_of_slices": {slice_.name: sample.num_tokens for slice_, sample in zip(slices, samples, strict=True)},
-        "excluded": dict(Counter(token.excluded for token in every if token.excluded)),
+        "tokens_of_slices": {slice_.name: sample.num_tokens for slice_, sample in zip(slices, drawn, strict=True)},
+        "excluded": dict(Counter(token.excluded for token in asked if token.excluded)),
         "num_far": replacements.num_far,
         "changed_tokens": manifest["num_rows"],
         "changed_digest": manifest["sequences_digest"],
     }
-    table = _samples_table(every, [slice_.name for slice_ in slices], rows)
+    table = _samples_table(asked)
     return artifacts.write_parquet(result.path, [table], table.schema, {**result.stamp(), **found})
 
 
-@dataclass(frozen=True, slots=True)
-class _Sequence:
-    """Ids (t,), and where the part of each document in it begins, with the document's number and source."""
-
-    ids: np.ndarray
-    span_starts: np.ndarray
-    span_documents: np.ndarray
-    span_sources: Sequence[str]
-
-
-def _read_sequences(path: Path, wanted: np.ndarray) -> dict[int, _Sequence]:
-    """The `wanted` sequences, by number."""
+def _read_sequences(path: Path, wanted: set[int]) -> dict[int, dict[str, Any]]:
+    """The rows of the `wanted` sequences, by number; their `tokens` are arrays (t,)."""
     found = {}
     for group in sequences.sequence_groups(path):
-        numbers = group["sequence"].to_numpy()
-        for place in np.flatnonzero(np.isin(numbers, wanted)).tolist():
-            row = {name: group[name][place].values for name in ("tokens", "span_starts", "span_documents", "span_sources")}
-            ids, starts, documents = (row[name].to_numpy() for name in ("tokens", "span_starts", "span_documents"))
-            found[int(numbers[place])] = _Sequence(ids, starts, documents, row["span_sources"].to_pylist())
+        ids, offsets = sequences.group_ids(group)
+        for row, tokens in zip(group.drop_columns("tokens").to_pylist(), np.split(ids, offsets[1:-1]), strict=True):
+            if row["sequence"] in wanted:
+                found[row["sequence"]] = {**row, "tokens": tokens}
     return found
 
 
-def _blocks(
-    changed: Iterator[ChangedSequence], kept: Mapping[int, _Sequence], tokenizer: TextTokenizer, rows: np.ndarray, size: int
+def _row_groups(
+    changed: Iterator[ChangedSequence], text: Mapping[int, dict[str, Any]], tokenizer: TextTokenizer, size: int
 ) -> Iterator[pa.Table]:
-    """The changed sequences as row groups of `size` of them.
+    """The changed sequences as row groups of `size` of them; notes of each token in which row of their labels it is read."""
+    import pyarrow as pa
 
-    Writes to `rows` (n, 4) in which row of their labels each token is read under each change.
-    """
     first, num_rows = 0, 0
     while block := list(islice(changed, size)):
-        own = [kept[one.sequence] for one in block]
-        num_spans = [int(np.searchsorted(read.span_starts, len(one.ids))) for one, read in zip(block, own, strict=True)]
-        for one in block:
+        rows = []
+        for number, one in enumerate(block, first):
             for reading in one.readings:
-                rows[reading.number, CHANGES.index(reading.change)] = num_rows + reading.target - 1
+                reading.token.read_in[reading.change] = num_rows + reading.token.position - 1  # position 1 is the first row
             num_rows += len(one.ids) - 1
-        made = sequences.SequenceBlock(
-            first,
-            ids=np.concatenate([one.ids for one in block]),
-            offsets=offsets_of([len(one.ids) for one in block]),
-            span_offsets=offsets_of(num_spans),
-            span_starts=np.concatenate([read.span_starts[:n] for read, n in zip(own, num_spans, strict=True)]),
-            span_documents=np.concatenate([read.span_documents[:n] for read, n in zip(own, num_spans, strict=True)]),
-            span_sources=[name for read, n in zip(own, num_spans, strict=True) for name in read.span_sources[:n]],
-        )
-        yield sequences.with_text(sequences.sequences_table(made), tokenizer)
+            row = text[one.sequence]
+            num_spans = bisect_left(row["span_starts"], len(one.ids))  # the parts of documents that begin before it ends
+            spans = {name: row[name][:num_spans] for name in ("span_starts", "span_documents", "span_sources")}
+            rows.append({**row, **spans, "sequence": number, "tokens": one.ids})
+        yield sequences.with_text(pa.Table.from_pylist(rows, sequences.textless_schema()), tokenizer)
         first += len(block)
 
 
-def _samples_table(asked: Sequence[AskedToken], names: Sequence[str], rows: np.ndarray) -> pa.Table:
+def _samples_table(asked: Sequence[AskedToken]) -> pa.Table:
     import pyarrow as pa
 
-    own = ("row", "sequence", "position", "document", "distance", "occurrences", "match_length", "train_count", "weight", "excluded")
-    columns: dict[str, Any] = {name: [getattr(token, name) for token in asked] for name in own}
-    columns["slice"] = [names[token.slice] for token in asked]
-    columns["num_changed"] = [0 if token.places is None else len(token.places.of("span")) for token in asked]
-    columns |= {f"{change}_row": rows[:, place] for place, change in enumerate(CHANGES)}
-    schema = schemas.arrow_schema("samples")
-    return pa.Table.from_pydict({name: columns[name] for name in schema.names}, schema=schema)
+    rows = []
+    for token in asked:
+        num_changed = 0 if token.places is None else len(positions(token.places.spans))
+        read_in = {f"{change}_row": token.read_in.get(change, -1) for change in CHANGES}
+        rows.append({**token.row, **read_in, "num_changed": num_changed, "excluded": token.excluded})
+    return pa.Table.from_pylist(rows, schemas.arrow_schema("samples"))

@@ -13,24 +13,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from recallkit.display.notebook import Shown
-from recallkit.intervening.estimates import Documents, WeightedMeans
-from recallkit.intervening.places import CHANGES
-from recallkit.intervening.sampling import FIRST_RARE, SliceReader
+from recallkit.intervening.changes import CHANGES
+from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.classes import log2_bucket
-from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none
-from recallkit.measure.labelled import RowReader, batch_ranges, open_scores, open_tokens
+from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
+from recallkit.measure.labelled import SCORE_AGAIN, RowReader, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, like_uniform
-from recallkit.storage import schemas
+from recallkit.measure.sums import add_up
+from recallkit.slicing.definitions import STANDARD
+from recallkit.storage.schemas import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import polars as pl
+
     from recallkit.intervening.changed_text import ChangedText
     from recallkit.measure.labelled import LabelledTokens
+    from recallkit.measure.sums import RowSums
     from recallkit.slicing.definitions import Slice
 
 MEASURES = ("nll", *CHANGES, "recall")
@@ -38,9 +41,6 @@ MEASURES = ("nll", *CHANGES, "recall")
 
 REPEATED, SPLIT_OF_REPEATED = "repeated", ("ar_hit", "repeated_frequent")
 """The row of all repeated bigrams, and the slices that it adds up."""
-
-_RESAMPLES = 2000
-_AGAIN = "score the model again with --force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,207 +62,174 @@ class InterveneTables(Shown):
 
 
 def measure(
-    tokens: LabelledTokens,
-    changed: ChangedText,
-    files: Mapping[str, tuple[Path, Path]],
-    slices: Sequence[Slice],
-    *,
-    num_resamples: int = _RESAMPLES,
-    seed: int = 0,
+    tokens: LabelledTokens, changed: ChangedText, files: Mapping[str, tuple[Path, Path]], slices: Sequence[Slice]
 ) -> InterveneTables:
     """The tables of models, the reference first, from their scores of the text and of the changed text (`files`).
 
     Raises UserError if scores are damaged or of other text.
     """
-    names = list(files)
-    text = read_text(tokens, [own for own, _ in files.values()], changed.samples["row"].to_numpy(), slices)
-    asked = changed.samples.with_columns(number=pl.int_range(pl.len())).filter(excluded="")
-    values = read_values(asked, text.sampled, changed, [other for _, other in files.values()])
+    text = add_up(tokens, [open_scores(path, tokens) for path, _ in files.values()], slices, every_table=False)
+    asked, names = changed.samples.filter(excluded=""), [slice_.name for slice_ in slices]
+    values = read_values(asked, tokens, changed, list(files.values()))
     vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
-    measured = Measured(names, asked, values, text, Documents(text.document, num_resamples, seed), vocab_size)
-    order = [slice_.name for slice_ in slices if slice_.name in set(asked["slice"])]
-    excluded = changed.samples.filter(pl.col("excluded") != "")["slice"].value_counts()
-    left_out = dict(excluded.iter_rows())
-    rows = [
-        {**row, "slice": slice_, "tokens": changed.manifest["tokens_of_slices"][slice_], "excluded": left_out.get(slice_, 0)}
-        for slice_ in order
-        for row in measured.means(asked["slice"] == slice_)
-    ]
-    return InterveneTables(
-        _frame("intervene/intervene", rows),
-        _frame("intervene/by_distance", list(measured.by_bucket(order, "distance"))),
-        _frame("intervene/by_count", list(measured.by_bucket(order, "train_count"))),
-        _frame("intervene/recall_share", measured.shares(order)),
-    )
+    rows = make_rows(list(files), names, asked, values, text.tables["slices"], text.row_of_cluster, vocab_size)
+    left_out = changed.samples.filter(changed.samples["excluded"] != "")["slice"].to_list()
+    for row in rows["intervene"]:
+        row |= {"tokens": changed.manifest["tokens_of_slices"][row["slice"]], "excluded": left_out.count(row["slice"])}
+    return InterveneTables(**{table: frame_of(f"intervene/{table}", of_table) for table, of_table in rows.items()})
 
 
-def _frame(layout: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    kinds = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
-    schema = {name: kinds[column.type] for name, column in schemas.LAYOUTS[layout].items()}
-    return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
-
-
-# ---------------------------------------------------------------------------------------------------------- the scores
-
-
-@dataclass(frozen=True, slots=True)
-class TextSums:
-    """Sums over the d documents that have tokens, of all tokens (first) and of each slice; NLLs of m models in nats.
-
-    `document`: their numbers; `tokens` (d, 1 + s); `nlls` (m, d, 1 + s); `sampled` (m, n): the NLLs of the sampled rows.
-    """
-
-    document: np.ndarray
-    tokens: np.ndarray
-    nlls: np.ndarray
-    sampled: np.ndarray
-    slices: list[str]
-
-    def place(self, slice_: str) -> int:
-        """The column of a slice; of FIRST_RARE that of the slice whose places its tokens borrow, the first of the others."""
-        return 1 + self.slices.index(slice_ if slice_ != FIRST_RARE else next(each for each in self.slices if each != FIRST_RARE))
-
-
-def read_text(tokens: LabelledTokens, scores: Sequence[Path], rows: np.ndarray, slices: Sequence[Slice]) -> TextSums:
-    """One pass over the labels and scores of the text."""
-    labels = SliceReader(tokens, slices, "document")
-    readers = [RowReader(open_scores(path, tokens).path, ["nll"], remedy=_AGAIN) for path in scores]
-    last = labels.read(tokens.num_rows - 1, tokens.num_rows)[0]["document"][0].as_py()
-    counted = np.zeros((last + 1, 1 + len(slices)))
-    nlls, sampled = np.zeros((len(scores), *counted.shape)), np.empty((len(scores), len(rows)))
-    for start, stop in batch_ranges(tokens.path):
-        table, found = labels.read(start, stop)
-        document = table["document"].to_numpy()
-        low, high = int(document.min()), int(document.max()) + 1
-        inside = np.flatnonzero((rows >= start) & (rows < stop))
-        masks = [np.ones(stop - start, bool), *found]
-        for place, mask in enumerate(masks):
-            counted[low:high, place] += np.bincount(document - low, mask, high - low)
-        for model, reader in enumerate(readers):
-            nll = reader.read(start, stop)["nll"].to_numpy().astype(np.float64)
-            sampled[model, inside] = nll[rows[inside] - start]
-            for place, mask in enumerate(masks):
-                nlls[model, low:high, place] += np.bincount(document - low, nll * mask, high - low)
-    held = np.flatnonzero(counted[:, 0])
-    return TextSums(held, counted[held], nlls[:, held], sampled, [slice_.name for slice_ in slices])
-
-
-def read_values(asked: pl.DataFrame, sampled: np.ndarray, changed: ChangedText, scores: Sequence[Path]) -> np.ndarray:
-    """The MEASURES of each model and asked token, float64 (m, n, 6)."""
-    tokens = open_tokens(changed.folder / "tokens.parquet")
-    rows = asked.select(f"{change}_row" for change in CHANGES).to_numpy()
-    values = np.empty((len(scores), len(asked), len(MEASURES)))
-    for model, path in enumerate(scores):
-        reader = RowReader(open_scores(path, tokens).path, ["nll"], remedy=_AGAIN)
-        parts = [reader.read(start, stop)["nll"].to_numpy() for start, stop in batch_ranges(tokens.path)]
-        before = sampled[model][asked["number"].to_numpy()]
-        lost = np.concatenate(parts).astype(np.float64)[rows] - before[:, None]
-        tau = lost[:, CHANGES.index("span")] - lost[:, CHANGES.index("placebo")]
-        values[model] = np.column_stack([before, lost, tau])
+def read_values(asked: pl.DataFrame, tokens: LabelledTokens, changed: ChangedText, files: Sequence[tuple[Path, Path]]) -> np.ndarray:
+    """The MEASURES of n asked tokens under each of m models, in nats, float64 (n, m, 6)."""
+    after_rows = asked.select(f"{change}_row" for change in CHANGES).to_numpy()
+    changed_tokens = open_tokens(changed.folder / "tokens.parquet")
+    values = np.empty((len(asked), len(files), len(MEASURES)))
+    for model, (of_text, of_changed) in enumerate(files):
+        before = _nlls(of_text, tokens)[asked["row"].to_numpy()]
+        lost = _nlls(of_changed, changed_tokens)[after_rows] - before[:, None]
+        of = dict(zip(CHANGES, lost.T, strict=True))
+        values[:, model] = np.column_stack([before, lost, of["span"] - of["placebo"]])
     return values
 
 
-# ----------------------------------------------------------------------------------------------------------- estimates
+def _nlls(path: Path, tokens: LabelledTokens) -> np.ndarray:
+    """All NLLs of a score file, float64 (n,)."""
+    reader = RowReader(open_scores(path, tokens).path, ["nll"], remedy=SCORE_AGAIN)
+    nlls: np.ndarray = reader.read(0, tokens.num_rows)["nll"].to_numpy().astype(np.float64)
+    return nlls
 
 
-class Measured:
-    """Weighted means of asked tokens and shares of gaps."""
+# ------------------------------------------------------------------------------------------------------------- estimates
 
-    def __init__(
-        self, names: Sequence[str], asked: pl.DataFrame, values: np.ndarray, text: TextSums, documents: Documents, vocab_size: int | None
-    ) -> None:
-        self._names, self._asked, self._text, self._documents, self._vocab_size = names, asked, text, documents, vocab_size
-        self._values = np.moveaxis(values, 0, 1)
-        self._weight = asked["weight"].to_numpy()
 
-    def means(self, chosen: pl.Series) -> list[dict[str, Any]]:
-        """The MEASURES over the chosen tokens, with intervals, samples and documents: a row for each model."""
-        means = self._weighted(chosen)
-        lows, highs = expanded_interval(means.resampled, means.effective, means.freedom)
-        facts = {"samples": means.samples, "documents": means.num_documents, "effective_documents": means.effective}
-        rows = []
-        for model, name in enumerate(self._names):
-            row: dict[str, Any] = {"model": name, **facts}
-            for place, measured in enumerate(MEASURES):
-                row |= _with_interval(measured, means.mean[model, place], (lows[model, place], highs[model, place]))
-            rows.append(row)
-        return rows
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the asked tokens: their number, the documents that have any, and how many these tell as much as (`measure.intervals`).
 
-    def by_bucket(self, slices: Sequence[str], column: str) -> list[dict[str, Any]]:
-        """`means` of each slice by the log2 bucket of a column."""
-        bucket = pl.Series(log2_bucket(self._asked[column].to_numpy()))
-        rows = []
-        for slice_ in slices:
-            inside = self._asked["slice"] == slice_
-            for number in bucket.filter(inside).unique().sort():
-                low, high = (number, number) if number < 3 else ((1 << (number - 2)) + 1, 1 << (number - 1))
-                rows += [{**row, "slice": slice_, "low": low, "high": high} for row in self.means(inside & (bucket == number))]
-        return rows
+    `means` (1 + r, m, 6): the weighted means of the MEASURES of m models, first in the sample, then in its resamples; NaN where one has
+    none of the tokens.
+    """
 
-    def shares(self, slices: Sequence[str]) -> list[dict[str, Any]]:
+    samples: int
+    documents: int
+    effective: float
+    freedom: float
+    means: np.ndarray
+
+    @classmethod
+    def of(cls, asked: pl.DataFrame, totals: np.ndarray) -> Part:
+        """From the tokens, and `totals` (1 + r, 1 + 6 m): the sum of their weights, and the weighted sums of the MEASURES."""
+        documents, place = np.unique(asked["document"].to_numpy(), return_inverse=True)
+        sizes = np.bincount(place, asked["weight"].to_numpy())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = (totals[:, 1:] / totals[:, :1]).reshape(len(totals), -1, len(MEASURES))
+        return cls(len(asked), len(documents), float(effective_number(sizes)), float(freedom_of(sizes)), means)
+
+
+def make_rows(
+    names: Sequence[str],
+    slices: Sequence[str],
+    asked: pl.DataFrame,
+    values: np.ndarray,
+    text: RowSums,
+    row_of_document: np.ndarray,
+    vocab_size: int | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the tables by name, of m models (`names`, the reference first), all from the same resamples of documents.
+
+    `values` (n, m, 6): the MEASURES of the `asked` tokens. `text`: the sums of STANDARD and of `slices`, in which each document is added to
+    the row `row_of_document`.
+    """
+    chosen: dict[tuple[str, str, int], np.ndarray] = {}
+    buckets = {"by_distance": log2_bucket(asked["distance"].to_numpy()), "by_count": log2_bucket(asked["train_count"].to_numpy())}
+    for name in (name for name in slices if name in set(asked["slice"])):
+        chosen["intervene", name, 0] = inside = (asked["slice"] == name).to_numpy()
+        for table, bucket in buckets.items():
+            chosen |= {(table, name, number): inside & (bucket == number) for number in np.unique(bucket[inside]).tolist()}
+    weighted = np.column_stack([np.ones(len(asked)), values.reshape(len(asked), -1)]) * asked["weight"].to_numpy()[:, None]
+    row = row_of_document[asked["document"].to_numpy()]
+    blocks = [np.hstack([text.tokens, *text.nlls])]
+    for inside in chosen.values():
+        blocks.append(np.zeros((len(text.tokens), weighted.shape[1])))
+        np.add.at(blocks[-1], row[inside], weighted[inside])
+    # First the text itself, then its resamples.
+    totals, *of_parts = (np.vstack([block.sum(axis=0), drawn]) for block, drawn in zip(blocks, resample_totals(blocks), strict=True))
+    parts = {key: Part.of(asked.filter(chosen[key]), of_part) for key, of_part in zip(chosen, of_parts, strict=True)}
+    rows: dict[str, list[dict[str, Any]]] = {"intervene": [], "by_distance": [], "by_count": []}
+    for (table, name, number), part in parts.items():
+        low, high = (number, number) if number < 3 else ((1 << (number - 2)) + 1, 1 << (number - 1))  # 2 -> 2, 3 -> 3..4, 4 -> 5..8
+        common = {"slice": name, "low": low, "high": high, "samples": part.samples, "documents": part.documents}
+        common["effective_documents"] = part.effective
+        for model, shown in enumerate(names):
+            estimates = _estimates(MEASURES, part.means[:, model], part.effective, part.freedom)
+            rows[table].append({"model": shown, **common, **estimates})
+    gaps = _Gaps(names, slices, text, totals.reshape(len(totals), 1 + len(names), -1), vocab_size)
+    rows["recall_share"] = gaps.rows({name: part for (table, name, _), part in parts.items() if table == "intervene"})
+    return rows
+
+
+class _Gaps:
+    """Shares of the gaps of m models to the first one, by the sums of a text, `totals` (1 + r, 1 + m, K): tokens, then NLLs in nats."""
+
+    def __init__(self, names: Sequence[str], slices: Sequence[str], text: RowSums, totals: np.ndarray, vocab_size: int | None) -> None:
+        self._names, self._text, self._totals, self._vocab_size = names, text, totals, vocab_size
+        self._column = {name: len(STANDARD) + place for place, name in enumerate(slices)}
+        # First occurrences stand for the tokens of the slice whose places they borrow, the first of the others.
+        self._column[FIRST_RARE] = next(self._column[name] for name in slices if name != FIRST_RARE)
+
+    def rows(self, parts: Mapping[str, Part]) -> list[dict[str, Any]]:
         """The rows of `recall_share`: each model but the reference, each slice, and the repeated bigrams together."""
-        parts: dict[str, Sequence[str]] = {slice_: (slice_,) for slice_ in slices}
-        if {*SPLIT_OF_REPEATED} <= set(slices):
-            parts = {**{name: (name,) for name in SPLIT_OF_REPEATED}, REPEATED: SPLIT_OF_REPEATED, **parts}
-        return [self._share(model, name, of) for model in range(1, len(self._names)) for name, of in parts.items()]
+        together = {name: [name] for name in parts}
+        if {*SPLIT_OF_REPEATED} <= parts.keys():
+            together = {**{name: [name] for name in SPLIT_OF_REPEATED}, REPEATED: [*SPLIT_OF_REPEATED], **together}
+        return [
+            self._row(model, name, [self._column[slice_] for slice_ in of], [parts[slice_] for slice_ in of])
+            for model in range(1, len(self._names))
+            for name, of in together.items()
+        ]
 
-    def _share(self, model: int, name: str, slices: Sequence[str]) -> dict[str, Any]:
-        """One row: the slices' parts added up."""
-        sums = np.column_stack([self._text.nlls[model] - self._text.nlls[0], self._text.tokens])
-        places = [self._text.place(slice_) for slice_ in slices]
-        means = [self._weighted(self._asked["slice"] == slice_) for slice_ in slices]
-        sizes = self._text.tokens[:, 0]
-        effective = min(float(effective_number(sizes)), *(each.effective for each in means))
-        freedom = min(float(freedom_of(sizes)), *(each.freedom for each in means))
-        [point] = _shares(sums.sum(axis=0)[None], [each.mean[None] for each in means], model, places)
-        drawn = _shares(self._documents.resampled(sums), [each.resampled for each in means], model, places)
-        bounds = expanded_interval(drawn, effective, freedom)
-        tokens = self._text.tokens[:, places].sum()
-        note = "; ".join(self._whole(model, point[0], bounds[:, 0]).why_void(share_of_tokens=tokens / sizes.sum(), effective=effective))
-        known = 0.0 if name != FIRST_RARE else np.nan  # first occurrences stand for AR hits: where the gap lies is not asked of them
+    def _row(self, model: int, name: str, columns: Sequence[int], parts: Sequence[Part]) -> dict[str, Any]:
+        """The slices in these columns of the sums together, by their asked tokens."""
+        tokens, gaps = self._totals[:, 0], self._totals[:, 1 + model] - self._totals[:, 1]
+        recalled = sum(
+            tokens[:, column] * (part.means[:, 0, -1] - part.means[:, model, -1]) for column, part in zip(columns, parts, strict=True)
+        )
+        # Where the gap lies is not asked of first occurrences.
+        inside = gaps[:, columns].sum(axis=1) if name != FIRST_RARE else np.full(len(gaps), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            figures = np.column_stack([gaps[:, 0], recalled / gaps[:, 0], inside / gaps[:, 0]])
+        effective = min(float(self._text.effective[0]), *(part.effective for part in parts))
+        freedom = min(float(self._text.freedom[0]), *(part.freedom for part in parts))
+        found = _estimates(("gap", "recall_share", "gap_share"), figures, effective, freedom)
+        share_of_tokens = float(tokens[0, columns].sum() / tokens[0, 0])
+        note = "; ".join(self._whole(model, found).why_void(share_of_tokens=share_of_tokens, effective=effective))
         return {
             "reference": self._names[0],
             "model": self._names[model],
             "slice": name,
-            "tokens": int(tokens),
-            "share_of_tokens": float(tokens / sizes.sum()),
-            **_with_interval("recall_share", point[2], bounds[:, 2]),
-            **_with_interval("gap_share", point[1] + known, bounds[:, 1] + known),
-            "samples": sum(each.samples for each in means),
-            "documents": min(each.num_documents for each in means),
+            "tokens": int(tokens[0, columns].sum()),
+            "share_of_tokens": share_of_tokens,
+            **found,
+            "samples": sum(part.samples for part in parts),
+            "documents": min(part.documents for part in parts),
             "effective_documents": effective,
             "note": note,
             "void": bool(note),
         }
 
-    def _whole(self, model: int, gap: float, bounds: np.ndarray) -> WholeGap:
+    def _whole(self, model: int, found: Mapping[str, Any]) -> WholeGap:
         """What shares of a model's gap are judged by: the gap summed over all tokens, and its interval."""
-        sizes = self._text.tokens[:, 0]
-        nll_reference, nll_model = (self._text.nlls[place][:, 0].sum() / sizes.sum() for place in (0, model))
-        interval = None if np.isnan(bounds).any() else (float(bounds[0]), float(bounds[1]))
-        uniform = like_uniform(nll_reference, nll_model, self._vocab_size)
-        return WholeGap(gap, interval, uniform, float(effective_number(sizes)))
-
-    def _weighted(self, chosen: pl.Series) -> WeightedMeans:
-        """Means (m, 6) of the chosen tokens."""
-        inside = np.flatnonzero(chosen.to_numpy())
-        weight, document = self._weight[inside], self._asked["document"].to_numpy()[inside]
-        sums = self._documents.sums(document, self._values[inside] * weight[:, None, None])
-        return WeightedMeans(self._documents, len(inside), self._documents.sums(document, weight), sums)
+        tokens, reference, own = self._totals[0, [0, 1, 1 + model], 0]
+        bounds = found["gap_ci_low"], found["gap_ci_high"]
+        uniform = like_uniform(reference / tokens, own / tokens, self._vocab_size)
+        return WholeGap(found["gap"], None if None in bounds else bounds, uniform, float(self._text.effective[0]))
 
 
-def _shares(sums: np.ndarray, means: Sequence[np.ndarray], model: int, places: Sequence[int]) -> np.ndarray:
-    """The gap in nats, the share of it in the slices, and that which is recall, (r, 3), of a text and its resamples.
-
-    `sums` (r, 2 (1 + s)): of the gap, then of tokens, of all tokens and of each slice; `means` (r, m, 6) of each slice at `places`.
-    """
-    gaps, tokens = np.split(sums, 2, axis=1)
-    tau = len(MEASURES) - 1
-    recalled = sum(tokens[:, place] * (mean[:, 0, tau] - mean[:, model, tau]) for place, mean in zip(places, means, strict=True))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.column_stack([gaps[:, 0], gaps[:, places].sum(axis=1) / gaps[:, 0], recalled / gaps[:, 0]])
-
-
-def _with_interval(name: str, value: float, bounds: Sequence[float] | np.ndarray) -> dict[str, float | None]:
-    ends = {"": value, "_ci_low": bounds[0], "_ci_high": bounds[1]}
-    return {f"{name}{end}": number_or_none(float(number)) for end, number in ends.items()}
+def _estimates(names: Sequence[str], figures: np.ndarray, effective: float, freedom: float) -> dict[str, float | None]:
+    """Columns NAME, NAME_ci_low and NAME_ci_high of figures (1 + r, names), first those of a text, then of its resamples."""
+    found = zip(names, figures[0], *expanded_interval(figures[1:], effective, freedom), strict=True)
+    return {
+        f"{name}{end}": number_or_none(float(number))
+        for name, *numbers in found
+        for end, number in zip(("", "_ci_low", "_ci_high"), numbers, strict=True)
+    }

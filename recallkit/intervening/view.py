@@ -10,8 +10,8 @@ from recallkit.display.again import command_line
 from recallkit.display.cells import Struck, counted, percent, percent_range, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.charts import FEW
-from recallkit.intervening.places import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED
 from recallkit.measure.intervals import MIN_CLUSTERS

@@ -14,7 +14,7 @@ import pytest
 import recallkit
 from recallkit.errors import UserError
 from recallkit.intervening import InterventionOptions, intervene
-from recallkit.intervening.places import CHANGES
+from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.tables import MEASURES, InterveneTables
 from recallkit.intervening.view import answer, intervene_json
 from recallkit.models.control import CACHE_WEIGHT

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallkit.intervening import sampling
-from recallkit.intervening.sampling import allocate, draw_samples
+from recallkit.intervening.sampling import allocate, draw_samples, that_repeat
+from recallkit.measure import labelled
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.labelled import open_tokens
-from recallkit.slicing.definitions import parse_slices
+from recallkit.slicing.definitions import SLICES
 
-SLICES = parse_slices(["ar_hit", "repeated_frequent", "first_rare"], without=())
+ASKED = [that_repeat(SLICES[name]) for name in ("ar_hit", "all", "first_rare")]
 
 
 @given(
@@ -34,38 +34,32 @@ def test_allocation_is_by_the_square_root():
     assert allocate(np.array([100, 400, 900]), np.array([100, 400, 900]), 63).tolist() == [11, 21, 31]
 
 
-def test_weights_add_up_to_each_stratum(small_slices):
-    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_row_index("row")
-    most = open_tokens(small_slices / "tokens.parquet").max_count
-    masks = [
-        pl.col("repeated") & (pl.col("train_count") <= most),
-        pl.col("repeated") & (pl.col("train_count") > most),
-        ~pl.col("repeated") & (pl.col("train_count") <= most),
-    ]
+def test_weights_add_up_to_each_stratum_of_the_tokens_that_can_be_asked_about(small_slices):
+    labels = open_tokens(small_slices / "tokens.parquet")
+    tokens = pl.read_parquet(labels.path).with_row_index("row")
+    is_rare = pl.col("train_count") <= labels.max_count
     size = 150  # more than there are strata
-    for sample, mask in zip(draw_samples(open_tokens(small_slices / "tokens.parquet"), SLICES, [size] * 3, 3), masks, strict=True):
+    masks = [pl.col("repeated") & is_rare, pl.col("repeated"), ~pl.col("repeated") & is_rare]
+    for (sample, num_tokens), mask in zip(draw_samples(labels, ASKED, [size] * 3, 3), masks, strict=True):
         inside = tokens.filter(mask)
-        assert sample.num_tokens == len(inside)
+        assert num_tokens == len(inside)
         assert len(sample) == min(size, len(inside))
-        assert set(sample.row) <= set(inside["row"])
-        assert len(set(sample.row)) == len(sample)
-        assert (np.diff(sample.row) > 0).all()
-        drawn = tokens[sample.row.tolist()]
-        assert drawn["position"].to_list() == sample.position.tolist()
-        assert drawn["distance"].fill_null(0).to_list() == sample.distance.tolist()
+        assert set(sample["row"]) <= set(inside["row"])
+        assert (np.diff(sample["row"]) > 0).all()
+        drawn = tokens[sample["row"].to_list()].with_columns(pl.col("distance").fill_null(0))
+        assert drawn.select("position", "distance", "train_count").rows() == sample.select("position", "distance", "train_count").rows()
         for column in ("distance", "train_count"):
             in_text = np.bincount(log2_bucket(inside[column].fill_null(0).to_numpy()), minlength=9)
-            assert np.bincount(log2_bucket(getattr(sample, column)), sample.weight, minlength=9) == pytest.approx(in_text)
+            assert np.bincount(log2_bucket(sample[column].to_numpy()), sample["weight"], minlength=9) == pytest.approx(in_text)
 
 
-def test_batches_do_not_change_the_sample(small_slices, monkeypatch):
+def test_a_sample_does_not_depend_on_batches_and_few_samples_have_the_weight_of_all(small_slices, monkeypatch):
     """Candidates are kept by their keys, whatever the rows are read in; with fewer samples than strata, strata are merged."""
     tokens = open_tokens(small_slices / "tokens.parquet")
-    once = draw_samples(tokens, SLICES, [40] * 3, 5)
-    ranges = [(start, min(start + 100, tokens.num_rows)) for start in range(0, tokens.num_rows, 100)]
-    monkeypatch.setattr(sampling, "batch_ranges", lambda _: ranges)
-    again = draw_samples(tokens, SLICES, [40] * 3, 5)
-    assert [sample.row.tolist() for sample in once] == [sample.row.tolist() for sample in again]
-    [few] = draw_samples(tokens, SLICES[:1], [3], 5)
-    assert len(few) == 3
-    assert few.weight.sum() == pytest.approx(few.num_tokens)
+    once = draw_samples(tokens, ASKED, [40] * 3, 5)
+    monkeypatch.setattr(labelled, "_BATCH_ROWS", 100)
+    again = draw_samples(tokens, ASKED, [40] * 3, 5)
+    assert all(sample.tokens.equals(other.tokens) for sample, other in zip(once, again, strict=True))
+    [few] = draw_samples(tokens, ASKED[:1], [3], 5)
+    assert len(few.tokens) == 3
+    assert few.tokens["weight"].sum() == pytest.approx(few.num_tokens)

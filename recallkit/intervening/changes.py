@@ -1,4 +1,4 @@
-"""Which ids of a context are changed to see whether a token is recalled from it: its earlier occurrences, and as many ids elsewhere.
+"""What is changed in the text before a token to see whether it is recalled from there: which ids, and what takes their place.
 
 The token at position i completes the bigram (ids[i - 1], ids[i]), which also ends at earlier positions j. The match at j is the id there
 and the ids before it that agree with those before i: with ids 1 2 3 9 1 2 3 and i = 6, the bigram (2, 3) ends at j = 2, and its match is
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-CHANGES = ("completion", "key", "span", "placebo")
-"""What is changed of every earlier occurrence: its last id, the id before that, the whole match; or as many ids elsewhere, equally far."""
+    from collections.abc import Callable, Mapping, Sequence
 
 MARGIN = 8
 """Ids between a placebo and whatever else is changed or asked about, where there is room."""
+
+MOST_RANKS = 25
+"""How far a replacement's rank by frequency may be from that of the id it replaces, while there is one in reach."""
 
 OVERLAP = "occurrences overlap each other or the query"
 END_TOKEN = "the bigram contains an end token"  # noqa: S105 - not a password
@@ -45,16 +45,41 @@ class Places:
     spans: tuple[tuple[int, int], ...]
     placebo: tuple[tuple[int, int], ...]
 
-    def of(self, change: str) -> np.ndarray:
-        """The positions that a change of CHANGES concerns, int64 (k,), ascending."""
-        if change in ("completion", "key"):
-            back = CHANGES.index(change) + 1
-            return np.array([stop - back for _, stop in self.spans])
-        return _positions(self.placebo if change == "placebo" else self.spans)
+    def before_ends(self, back: int) -> np.ndarray:
+        """The position so many ids before the end of each match, int64 (k,)."""
+        return np.array([stop - back for _, stop in self.spans])
 
 
-def _positions(spans: Sequence[tuple[int, int]]) -> np.ndarray:
+def positions(spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The positions in spans, int64 (k,), ascending."""
     return np.concatenate([np.arange(start, stop) for start, stop in spans])
+
+
+def _replace(ids: np.ndarray, replacements: Mapping[int, int]) -> np.ndarray:
+    return np.array([replacements[original] for original in ids.tolist()], ids.dtype)
+
+
+class Change(NamedTuple):
+    """One change: `where`, the positions that it concerns, int64 (k,), ascending; what is put there; what it does, in words.
+
+    `put`: from the ids there (k,), and a replacement of each id that any change concerns, to the new ids (k,).
+    """
+
+    where: Callable[[Places], np.ndarray]
+    told: str
+    put: Callable[[np.ndarray, Mapping[int, int]], np.ndarray] = _replace
+
+
+CHANGES: Mapping[str, Change] = {
+    "completion": Change(lambda places: places.before_ends(1), "the last id of each earlier occurrence is replaced"),
+    "key": Change(lambda places: places.before_ends(2), "the id before it"),
+    "span": Change(lambda places: positions(places.spans), "the whole match"),
+    "placebo": Change(lambda places: positions(places.placebo), "as many ids elsewhere, equally far"),
+}
+"""What is changed of every earlier occurrence; the tables of `storage.schemas` have columns of each."""
+
+
+# ------------------------------------------------------------------------------------------------------------------ where
 
 
 def find_places(ids: np.ndarray, target: int, end_id: int) -> Places:
@@ -83,22 +108,21 @@ def _match(ids: np.ndarray, end: int, target: int, end_id: int) -> tuple[int, in
     return start, end + 1
 
 
-def borrow_places(ids: np.ndarray, target: int, lender: Places, end_id: int) -> Places:
+def borrow_places(ids: np.ndarray, target: int, end_id: int, lender: Places) -> Places:
     """Places for a token that is not repeated: those of another token, `lender`, equally far from this one.
 
     Raises NotChangedError where they do not fit, or contain an end token or either id of the token's own bigram.
     """
     ahead = target - lender.target
     spans = [(start + ahead, stop + ahead) for start, stop in lender.spans]
-    if spans[0][0] < 0 or _is_kept(ids, target, end_id)[_positions(spans)].any():
+    if spans[0][0] < 0 or _is_kept(ids, target, end_id)[positions(spans)].any():
         raise NotChangedError(NO_PLACEBO)
     return _with_placebo(ids, target, lender.query + ahead, spans, end_id)
 
 
 def _is_kept(ids: np.ndarray, target: int, end_id: int) -> np.ndarray:
     """Ids that a placebo must not change, bool (target,): end tokens, and those of the bigram, which may be of use by themselves."""
-    before = ids[:target]
-    kept: np.ndarray = (before == end_id) | (before == ids[target - 1]) | (before == ids[target])
+    kept: np.ndarray = np.isin(ids[:target], [end_id, ids[target - 1], ids[target]])
     return kept
 
 
@@ -120,7 +144,7 @@ def _elsewhere(is_taken: np.ndarray, spans: Sequence[tuple[int, int]], margin: i
     found = []
     for start, stop in reversed(spans[:-1]):  # the latest first, because it has the least room
         length = stop - start
-        taken = np.concatenate([[0], np.cumsum(is_taken)])
+        taken = np.concatenate([[0], np.cumsum(is_taken)])  # before each place: a span is free where it does not grow
         free = np.flatnonzero(taken[length:] == taken[:-length])
         if not len(free):
             return None
@@ -128,3 +152,47 @@ def _elsewhere(is_taken: np.ndarray, spans: Sequence[tuple[int, int]], margin: i
         is_taken[chosen : chosen + length] = True
         found.append((chosen, chosen + length))
     return tuple(sorted(found))
+
+
+# ------------------------------------------------------------------------------------------------------------------- what
+
+
+class Replacements:
+    """Draws ids that take the place of others, of like frequency in training and not in the sequence; those that never occur rank last.
+
+    `num_far`: how many were drawn from further away than MOST_RANKS, because the sequence contained all that are nearer.
+    """
+
+    def __init__(self, unigram_counts: np.ndarray, end_id: int) -> None:
+        """`unigram_counts`: occurrences in training of every id, (vocab,)."""
+        counts = unigram_counts.astype(np.float64)
+        counts[end_id] = 0
+        self._ids = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        self._rank = np.full(len(counts), len(self._ids))
+        self._rank[self._ids] = np.arange(len(self._ids))
+        self.num_far = 0
+
+    def draw(self, ids: np.ndarray, where: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
+        """A replacement of each id at the positions `where` of a sequence (n,): no two alike.
+
+        Raises NotChangedError if the vocabulary has none left.
+        """
+        is_present = np.zeros(len(self._rank), bool)
+        is_present[ids] = True
+        found = {}
+        for original in np.unique(ids[where]).tolist():
+            found[original] = self._draw(int(self._rank[original]), is_present, rng)
+            is_present[found[original]] = True
+        return found
+
+    def _draw(self, rank: int, is_present: np.ndarray, rng: np.random.Generator) -> int:
+        reach = MOST_RANKS
+        while True:
+            near = self._ids[max(0, rank - reach) : rank + reach + 1]
+            absent = near[~is_present[near]]
+            if len(absent):
+                self.num_far += reach > MOST_RANKS
+                return int(rng.choice(absent))
+            if reach >= len(self._ids):
+                raise NotChangedError(NO_REPLACEMENT)
+            reach *= 2

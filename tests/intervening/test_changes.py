@@ -1,0 +1,139 @@
+"""Which ids are changed, counted by hand and checked by labelling the changed sequence; what takes their place: ids of like frequency."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallkit.intervening.changes import (
+    CHANGES,
+    END_TOKEN,
+    MARGIN,
+    MOST_RANKS,
+    NO_PLACEBO,
+    NO_REPLACEMENT,
+    OVERLAP,
+    NotChangedError,
+    Replacements,
+    borrow_places,
+    find_places,
+)
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
+from recallkit.slicing.match_kernels import longest_matches
+
+END = 0
+
+
+def found(ids: list[int]):
+    """The places of the last id."""
+    return find_places(np.array(ids, np.uint32), len(ids) - 1, END)
+
+
+def test_places_are_those_counted_by_hand():
+    """The bigram (2, 3) ends at positions 3 and 7; the ids 1 2 3 match at the first, only 2 3 at the second."""
+    places = found([9, 1, 2, 3, 8, 5, 2, 3, 11, 12, 13, 14, 15, 1, 2, 3])
+    assert places.spans == ((1, 4), (6, 8))
+    assert places.query == 13
+    where = {name: change.where(places).tolist() for name, change in CHANGES.items()}
+    # There is no room for a margin: two ids for the second span, three for the first, as near as possible, none of them 2 or 3.
+    assert where == {"completion": [3, 7], "key": [2, 6], "span": [1, 2, 3, 6, 7], "placebo": [4, 5, 8, 9, 10]}
+    assert found([1, 2, 50, 1, 2, 60, 61, 62, 63, 1, 2]).placebo == ((5, 7), (7, 9)), "placebos are apart"
+    assert found([7, END, 1, 2, 30, 31, 32, 33, 34, 7, END, 1, 2]).spans == ((2, 4),), "a match ends at an end token"
+
+
+def test_a_placebo_keeps_its_distance_where_there_is_room():
+    places = found([*range(100, 130), 1, 2, *range(130, 160), 1, 2])
+    assert places.spans == ((30, 32),)
+    assert places.placebo == ((30 - MARGIN - 2, 30 - MARGIN),)
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason"),
+    [
+        ([4, 4, 4, 5, 6, 7, 8, 9, 4, 4], OVERLAP),  # the two earlier occurrences share an id
+        ([5, 6, 5, 6, 5, 6], OVERLAP),  # the match 5 6 5 of the latest occurrence reaches into the query 5 6 5
+        ([1, END, 2, 3, 4, 1, END], END_TOKEN),
+        ([END, 1, 7, 8, 9, END, 1], END_TOKEN),
+        ([1, 2, END, END, 1, 2], NO_PLACEBO),
+        ([1, 2, 2, 1, 1, 2], NO_PLACEBO),  # ids of the bigram itself are left alone
+    ],
+)
+def test_what_cannot_be_changed_is_left_out_with_a_reason(ids, reason):
+    with pytest.raises(NotChangedError, match=reason):
+        found(ids)
+
+
+def test_places_are_borrowed_equally_far():
+    lender = found([9, 1, 2, *range(20, 60), 1, 2])
+    ids = np.arange(100, 160, dtype=np.uint32)
+    assert borrow_places(ids, 50, END, lender).spans == ((7, 9),), "43 ids before the token, as those of the lender"
+    with pytest.raises(NotChangedError):
+        borrow_places(ids, 40, END, lender)  # it would begin before the sequence
+    ids[8] = ids[49]
+    with pytest.raises(NotChangedError):
+        borrow_places(ids, 50, END, lender)  # it would change an id of the token's own bigram
+
+
+def label(ids: np.ndarray) -> tuple[int, int]:
+    """Distance and match of the last id."""
+    offsets = np.array([0, len(ids)])
+    distance, *_ = label_bigrams(ids, offsets)
+    return int(distance[-1]), int(longest_matches(ids, offsets, distance)[-1])
+
+
+@given(ids=st.lists(st.integers(0, 6), min_size=3, max_size=80))
+def test_changes_remove_every_occurrence_and_a_placebo_none(ids):
+    sequence = np.array(ids, np.uint32)
+    before = label(sequence)
+    try:
+        places = found(ids) if before[0] != NO_DISTANCE else None
+    except NotChangedError:
+        places = None
+    if places is None:
+        return
+    where = {name: change.where(places).tolist() for name, change in CHANGES.items()}
+    assert len(where["completion"]) == len(where["key"]) == len(places.spans)
+    assert len(set(where["placebo"])) == len(where["placebo"]) == len(set(where["span"])) == len(where["span"])
+    assert set(where["placebo"]).isdisjoint([*where["span"], *range(places.query, len(ids))])
+    assert not {END, ids[-2], ids[-1]} & {ids[place] for place in where["placebo"]}
+    for name, places_changed in where.items():
+        changed = sequence.copy()
+        changed[places_changed] = 99
+        assert (changed[places.query :] == sequence[places.query :]).all()
+        assert label(changed) == (before if name == "placebo" else (NO_DISTANCE, 0))
+    assert places.query == len(ids) - 1 - min(before[1], len(ids)) or END in ids  # the query is the longest match, cut at end tokens
+
+
+VOCAB = 200
+COUNTS = np.arange(VOCAB)[::-1].astype(np.uint64)
+"""Id 0 is the most frequent one; the last id never occurs."""
+
+
+def draw(replacements: Replacements, ids: list[int], where: list[int], seed: int = 0) -> dict[int, int]:
+    return replacements.draw(np.array(ids, np.uint32), np.array(where), np.random.default_rng(seed))
+
+
+def test_replacements_are_near_in_rank_absent_and_no_two_alike():
+    replacements = Replacements(COUNTS, end_id=7)
+    ids = [100, 101, 102, 100, 30]
+    for seed in range(40):
+        new = draw(replacements, ids, [0, 1, 3, 4], seed)
+        assert list(new) == [30, 100, 101]
+        assert len(set(new.values())) == 3
+        assert not set(new.values()) & {*ids, 7}
+        assert all(abs(original - other) <= MOST_RANKS + 1 for original, other in new.items())  # an end token has no rank
+    assert replacements.num_far == 0
+    drawn = {draw(replacements, [100, 99], [0], seed)[100] for seed in range(2000)}
+    assert drawn == set(range(100 - MOST_RANKS, 101 + MOST_RANKS)) - {99, 100}, "every near one can be drawn"
+
+
+def test_far_replacements_are_counted_and_none_left_is_said():
+    replacements = Replacements(COUNTS, end_id=199)
+    assert draw(replacements, [100, *range(60, 140)], [0])[100] not in range(60, 140)
+    assert replacements.num_far == 1
+    with pytest.raises(NotChangedError, match=NO_REPLACEMENT):
+        draw(replacements, list(range(VOCAB)), [0])
+    rare = Replacements(np.where(np.arange(VOCAB) < 100, COUNTS, 0), end_id=0)
+    assert draw(rare, [150], [0])[150] in range(100 - MOST_RANKS, 100), "an id that never occurs gets a rare one"
