@@ -75,7 +75,7 @@ def measure_losses(
     labelled = open_tokens(tokens)
     scores = [open_scores(path, labelled) for path in (intact, *ablated)]
     found = add_up(labelled, scores, [SLICES[name] for name in PARTS[1:]], cluster, clean=clean, every_table=False)
-    losses = _Losses(found, (labelled.manifest.get("tokenizer") or {}).get("vocab_size"))
+    losses = _Losses(found, labelled.vocab_size)
     slices, mixers = [], []
     for number, of_set in enumerate(sets):
         common = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from recallkit.measure.batches import map_batches
 from recallkit.measure.classes import log2_bucket
+from recallkit.measure.labelled import batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def draw_samples(tokens: LabelledTokens, slices: Sequence[Slice], sizes: Sequenc
     One pass over the labels, in memory that grows with `sizes` alone. Raises UserError if the labels are damaged.
     """
     pools, rng, first = [Pool(size) for size in sizes], np.random.default_rng(seed), 0
-    for batch in map_batches(lambda batch: batch, tokens, columns=COLUMNS, slices=slices):
+    for batch in batches(tokens, (), COLUMNS, slices=slices):
         rows = pl.DataFrame(batch.rows.select([*COLUMNS, "slices"]))
         number = pl.int_range(first, first + pl.len())
         rows = rows.with_columns(pl.col("distance").fill_null(0), row=number, key=pl.Series(rng.random(len(rows))))

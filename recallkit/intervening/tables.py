@@ -71,7 +71,7 @@ def measure(
     text = add_up(tokens, [open_scores(path, tokens) for path, _ in files.values()], slices, every_table=False)
     asked, names = changed.samples.filter(excluded=""), [slice_.name for slice_ in slices]
     values = read_values(asked, tokens, changed, list(files.values()))
-    vocab_size = (tokens.manifest.get("tokenizer") or {}).get("vocab_size")
+    vocab_size = tokens.vocab_size
     rows = make_rows(list(files), names, asked, values, text.tables["slices"], text.row_of_cluster, vocab_size)
     left_out = changed.samples.filter(changed.samples["excluded"] != "")["slice"].to_list()
     for row in rows["intervene"]:

@@ -96,6 +96,11 @@ class Clusters:
         found: np.ndarray = self._groups[cluster % len(self._groups)]
         return found
 
+    def rows(self, held: np.ndarray) -> np.ndarray:
+        """The place of each cluster's group among those that are held, bool (g,); not of sources."""
+        places: np.ndarray = (np.cumsum(held) - 1)[self._groups]
+        return places
+
 
 class Adding:
     """Sums over a stream of entries: tokens and NLLs of a cluster and one of k classes; most pairs do not occur.
@@ -149,7 +154,8 @@ class Sums:
     `tables`: by name "slices" (the slices of every comparison, then the requested ones), "first" (the control of ar_hit and repeated: sums
     of first occurrences), and, if they are asked for, the `by_*` tables and "first_by_count"; `rows` are their keys.
     `sources`: sorted; `by_source`: (1 + v, t, K + 2) tokens and NLLs of each, of slices and the control. `resampled` names the
-    MAX_RESAMPLED_SOURCES largest; `resampled_sums` are theirs, K + 2 rows each.
+    MAX_RESAMPLED_SOURCES largest; `resampled_sums` are theirs, K + 2 rows each. `row_of_cluster` (n,): the place of each cluster's group
+    among the g of every table, by its number.
     """
 
     rows: Mapping[str, Rows]
@@ -158,6 +164,7 @@ class Sums:
     by_source: np.ndarray
     resampled: Sequence[str]
     resampled_sums: RowSums
+    row_of_cluster: np.ndarray
 
 
 def add_up(
@@ -233,4 +240,4 @@ def _with_slices(found: pa.Table, slices: Sequence[Slice], clusters: Clusters, r
     held = tables["slices"].tokens[:, 0] > 0  # a document may have no token
     tables = {name: of.of_groups(held) for name, of in tables.items()}
     of_largest = RowSums.joined(resampled).of_groups(held)
-    return Sums(rows, tables, names.tolist(), by_source, names[largest].tolist(), of_largest)
+    return Sums(rows, tables, names.tolist(), by_source, names[largest].tolist(), of_largest, clusters.rows(held))

@@ -7,7 +7,7 @@ training is in both, and a bigram model's difference is zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +62,7 @@ def read_sums(tokens: LabelledTokens, scores: Sequence[Path]) -> list[RowSums]:
     names, of_first = (list(found.rows[table].keys["slice"]) for table in ("slices", "first"))
     slices = found.tables["slices"].at(np.array([names.index(name) for name in ("all", "ar_hit", "other")]))
     first = found.tables["first"].at(np.array([of_first.index("ar_hit")]))
-    every = RowSums(*(np.concatenate([getattr(of, each.name) for of in (slices, first)], axis=-1) for each in fields(RowSums)))
+    every = RowSums.joined([slices, first])
     return [replace(every, nlls=every.nlls[[model]]) for model in range(len(scores))]
 
 
