@@ -150,9 +150,10 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     import recallkit
     from recallkit import builtin
     from recallkit.intervening import InterventionOptions, intervene
-    from recallkit.intervening import tables as intervening_tables
     from recallkit.intervening.changed_text import ChangedText
-    from recallkit.measure.labelled import open_tokens
+    from recallkit.intervening.tables import read_values
+    from recallkit.measure.labelled import open_scores, open_tokens
+    from recallkit.measure.sums import add_up
     from recallkit.scoring import score_path
     from recallkit.slicing.definitions import SLICES
     from recallkit.storage import artifacts
@@ -170,43 +171,49 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     labelled = open_tokens(slices / "tokens.parquet")
     [path] = slices.glob("intervene/text-*/samples.parquet")
     changed = ChangedText(path.parent, pl.read_parquet(path), artifacts.read_manifest(path))
-    known = changed.samples.with_columns(number=pl.int_range(pl.len())).filter(excluded="")
-    given = [SLICES[name] for name in asked]
-    text = intervening_tables.read_text(labelled, [score_path(slices, m) for m in models], changed.samples["row"].to_numpy(), given)
-    values = intervening_tables.read_values(known, text.sampled, changed, [score_path(changed.folder, model) for model in models])
+    known = changed.samples.filter(excluded="")
+    files = [(score_path(slices, model), score_path(changed.folder, model)) for model in models]
+    text = add_up(labelled, [open_scores(path, labelled) for path, _ in files], [SLICES[name] for name in asked], every_table=False)
+    values = read_values(known, labelled, changed, files)
     name = f"intervene, {SAMPLES} samples of each slice, at most {SHORT:,} characters of each"
-    yield Population(name, len(text.document), partial(measure_intervention, models, known, values, text, itertools.count()))
+    of_text = text.tables["slices"]
+    yield Population(name, len(of_text.tokens), partial(measure_intervention, models, asked, known, values, of_text, itertools.count()))
 
 
-def measure_intervention(models: Any, known: pl.DataFrame, values: np.ndarray, text: Any, seeds: Any, documents: np.ndarray) -> Figures:
+def measure_intervention(
+    models: Any, asked: list[str], known: pl.DataFrame, values: np.ndarray, text: Any, seeds: Any, documents: np.ndarray
+) -> Figures:
     """What is recalled and the recall shares in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
     from dataclasses import replace
 
-    from recallkit.intervening.estimates import Documents
-    from recallkit.intervening.sampling import Pool
-    from recallkit.intervening.tables import Measured
+    from recallkit.intervening.sampling import COLUMNS, Pool
+    from recallkit.intervening.tables import make_rows
+    from recallkit.measure.intervals import effective_number, freedom_of
 
-    of_document = [np.flatnonzero(known["document"].to_numpy() == number) for number in text.document]
+    of_document = [np.flatnonzero(known["document"].to_numpy() == number) for number in range(len(text.tokens))]
     places = np.concatenate([of_document[number] for number in documents])
     owner = np.repeat(np.arange(len(documents)), [len(of_document[number]) for number in documents])
     census = len(np.unique(documents)) == len(of_document)
     size, rng = (len(places) if census else SAMPLES), np.random.default_rng(next(seeds))
-    kept, weights = [], []
-    for slice_ in text.slices:
-        pool, inside = Pool(size), np.flatnonzero(known["slice"].to_numpy()[places] == slice_)
-        pool.add(known[places].to_arrow(), 0, rng.random(len(places)), inside)
-        sample = pool.sample()
-        kept.append(sample.row)
-        weights.append(sample.weight)
-    rows = np.concatenate(kept)
-    asked = known[places[rows]].with_columns(document=pl.Series(owner[rows]), weight=pl.Series(np.concatenate(weights)))
-    drawn = replace(text, document=np.arange(len(documents)), tokens=text.tokens[documents], nlls=text.nlls[:, documents])
-    measured = Measured(models, asked, values[:, places[rows]], drawn, Documents(drawn.document, 2000, 0), None)
+    drawn = known.select("slice", *COLUMNS)[places].with_row_index("row").with_columns(key=rng.random(len(places)))
+    samples = []
+    for slice_ in asked:
+        pool = Pool(size)
+        pool.add(drawn.filter(slice=slice_))
+        samples.append(pool.sample().tokens)
+    sample = pl.concat(samples)
+    rows = sample["row"].to_numpy()
+    sample = sample.with_columns(document=owner[rows])
+    tokens = text.tokens[documents]
+    sums = replace(text, tokens=tokens, nlls=text.nlls[:, documents], effective=effective_number(tokens), freedom=freedom_of(tokens))
+    tables = make_rows(models, asked, sample, values[places[rows]], sums, np.arange(len(documents)))
     figures = {}
-    for slice_ in text.slices:
-        [row, _] = measured.means(asked["slice"] == slice_)
-        figures |= {f"{slice_}: {name}, nats": (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in ("span", "recall")}
-    for row in measured.shares(text.slices):
+    for row in tables["intervene"]:
+        if row["model"] == models[0]:
+            figures |= {
+                f"{row['slice']}: {name}, nats": (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in ("span", "recall")
+            }
+    for row in tables["recall_share"]:
         figures[f"{row['slice']}: recall share"] = (row["recall_share"], row["recall_share_ci_low"], row["recall_share_ci_high"])
     return figures
 
