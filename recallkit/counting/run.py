@@ -19,7 +19,7 @@ from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.options import CountingOptions, TextOptions
-from recallkit.parallel.engines import work
+from recallkit.parallel import work
 from recallkit.storage import artifacts
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, extrapolated, note_skipped

@@ -12,18 +12,16 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 import traceback
 from collections import deque
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config, events
+from recallkit import config
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done, WorkerSlot, make_tasks
-from recallkit.storage.unfinished import describe, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -43,13 +41,12 @@ def work_in_processes(job: Job, items: Sequence[Any], num_workers: int) -> Gener
     tasks = deque(make_tasks(job, items, num_workers))
     context = multiprocessing.get_context("spawn")
     workers = [_Worker(context, job, place, num_workers) for place in range(min(num_workers, len(tasks)))]
-    deaths, watch = 0, _Watch(job)
+    deaths = 0
     try:
         for worker in workers:
             worker.give(tasks)
         while busy := [worker for worker in workers if worker.waiting_for]:
-            ready = wait([worker.connection for worker in busy], config.SECONDS_BEFORE_NOTICE)
-            watch.look(busy)
+            ready = wait([worker.connection for worker in busy])
             for worker in (w for w in busy if w.connection in ready):
                 try:
                     message = worker.connection.recv()
@@ -83,26 +80,6 @@ def _check_deaths(deaths: int, job: Job, worker: _Worker) -> None:
         remedy = f"it may be out of memory: {job.remedy}" if status == "SIGKILL" else "run it with one worker to see the error"
         raise UserError(f"{job.doing} processes keep dying ({status})", where=job.where, remedy=remedy)
     console.note(f"a {job.doing} process died ({status}), another one takes over its work", level="warning")
-
-
-class _Watch:
-    """Notes processes that were stopped, which are waited for until they go on."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._looked = time.monotonic()
-        self._stopped: set[int] = set()
-
-    def look(self, busy: Sequence[_Worker]) -> None:
-        """Looks at processes with work, but no more often than they may stand still without a word."""
-        if time.monotonic() - self._looked < config.SECONDS_BEFORE_NOTICE:
-            return
-        self._looked = time.monotonic()
-        stopped = {worker.process.pid for worker in busy if is_stopped(worker.process.pid)}
-        for process in sorted(stopped - self._stopped):
-            message = f"{self._job.where}: waiting for a {self._job.doing} process, {describe(process)}"
-            events.note(message, event="waiting", level="warning", process=process)
-        self._stopped = stopped
 
 
 class _Worker:

@@ -240,7 +240,7 @@ def _score_parts(
     job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
 ) -> None:
     """Scores the `wanted` parts that do not exist yet."""
-    from recallkit.parallel.engines import work
+    from recallkit.parallel import work
 
     there = journal.parts.done()
     missing = [number for number in wanted if number not in there]

@@ -78,7 +78,7 @@ class Sweep:
         return tables, self.folder
 
     def _train(self, missing: Sequence[int], device: str, workers: int, timings: Timings) -> None:
-        from recallkit.parallel.engines import work
+        from recallkit.parallel import work
 
         total = sum(job.steps for job in self.jobs)
         done = total - sum(self.jobs[place].steps for place in missing)

@@ -100,7 +100,7 @@ def test_changes_remove_every_occurrence_and_a_placebo_none(ids):
     assert not {END, ids[-2], ids[-1]} & {ids[place] for place in where["placebo"]}
     for name, places_changed in where.items():
         changed = sequence.copy()
-        changed[places_changed] = 99
+        changed[places_changed] += 100  # as replacements: the same for the same id, no two alike
         assert (changed[places.query :] == sequence[places.query :]).all()
         assert label(changed) == (before if name == "placebo" else (NO_DISTANCE, 0))
     assert places.query == len(ids) - 1 - min(before[1], len(ids)) or END in ids  # the query is the longest match, cut at end tokens
