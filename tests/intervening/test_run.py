@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import textwrap
 from pathlib import Path
@@ -20,7 +19,6 @@ from recallkit.intervening.view import answer, intervene_json
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
 from recallkit.storage import artifacts
-from recallkit.storage.result import read_tables
 from recallkit.text import demo_text
 
 FEW = InterventionOptions(samples=60)
@@ -193,13 +191,6 @@ def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
     mine = means["bag", "ar_hit"]
     assert abs(mine["placebo"]) > 1e-4
     assert mine["recall"] > 0.1
-    hits = next(row for row in tables.recall_share.iter_rows(named=True) if row["slice"] == "ar_hit")
-    labels = pl.read_parquet(slices / "tokens.parquet")
-    scores = [
-        pl.read_parquet(slices / "scores" / f"{artifacts.file_slug(m)}.parquet")["nll"].cast(pl.Float64) for m in ("control:recall", "bag")
-    ]
-    lead = means["control:recall", "ar_hit"]["recall"] - mine["recall"]
-    assert hits["recall_share"] == pytest.approx(labels["ar_hit"].sum() * lead / (scores[1] - scores[0]).sum())
 
 
 def test_both_designs_say_the_same(control, slices):
@@ -231,26 +222,21 @@ def test_finished_work_is_reused_and_other_questions_have_other_folders(slices, 
     for name in ("intervene", "by_distance", "by_count", "recall_share"):
         assert getattr(again, name).equals(getattr(control, name))
     intervene(CONTROLS, slices, options=InterventionOptions(samples=5, slice=["copy:k3"]))
-    folders = [path.parent for path in slices.glob("intervene/*/intervene.parquet")]
-    assert len(folders) >= 2
-    assert all(isinstance(read_tables(InterveneTables, folder), InterveneTables) for folder in folders)
+    assert len(list(slices.glob("intervene/*/intervene.parquet"))) >= 2
 
 
-def test_a_slice_of_ones_own(slices):
+def test_slices_of_ones_own_and_of_words_too(slices):
     far = "far=distance > 100 AND context_class <> 'new'"
-    tables = intervene(["control:recall"], slices, options=InterventionOptions(samples=20, slice=far))
-    [row] = tables.intervene.to_dicts()
-    assert (row["slice"], row["model"]) == ("far", "control:recall")
-    assert row["tokens"] == len(pl.read_parquet(slices / "tokens.parquet").filter(pl.col("distance") > 100))
-    assert tables.by_distance["low"].min() >= 65
-    assert len(tables.recall_share) == 0
-
-
-def test_slices_of_words_too(slices):
-    tables = intervene(CONTROLS, slices, options=InterventionOptions(samples=10, slice=["rare_word", "identifier"]))
-    assert tables.intervene["slice"].unique(maintain_order=True).to_list() == ["rare_word", "identifier"]
+    tables = intervene(CONTROLS, slices, options=InterventionOptions(samples=10, slice=[far, "rare_word"]))
+    assert tables.intervene["slice"].unique(maintain_order=True).to_list() == ["far", "rare_word"]
+    assert tables.intervene["tokens"][0] == len(pl.read_parquet(slices / "tokens.parquet").filter(pl.col("distance") > 100))
+    assert tables.by_distance.filter(slice="far")["low"].min() >= 65
     assert (tables.intervene.filter(model="control:recall")["recall"] > 0).all()
-    assert tables.recall_share["slice"].to_list() == ["rare_word", "identifier"]
+    assert tables.recall_share["slice"].to_list() == ["far", "rare_word"]
+    alone = intervene(["control:recall"], slices, options=InterventionOptions(samples=10, slice=[far, "rare_word"]))
+    assert len(alone.recall_share) == 0
+    row = alone.intervene.row(0, named=True)
+    assert f"control:recall {row['recall']:.2f} nats (" in answer(alone)
 
 
 def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
@@ -279,14 +265,3 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "Is it recall?" in text
     assert "of it is there because the reference recalls more" in text
-
-
-def test_the_answer_of_one_model_and_of_a_gap(control):
-    tables = control
-    first = tables.intervene.filter(slice="ar_hit").to_dicts()
-    shares = tables.recall_share.filter(slice="ar_hit", void=False).to_dicts()
-    assert all(f"{100 * row['gap_share']:.1f} % of the gap between {row['model']} and" in answer(tables) for row in shares)
-    alone = dataclasses.replace(
-        tables, recall_share=tables.recall_share.clear(), intervene=tables.intervene.filter(model=first[0]["model"])
-    )
-    assert f"{first[0]['model']} {first[0]['recall'] + 0.0:.2f} nats (95 % interval " in answer(alone)
