@@ -87,20 +87,18 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, small_sli
     assert pl.read_parquet(tmp_path / "track.parquet")["step"].to_list() == [7]
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [({"sample_tokens": 0}, "0 is no number of tokens"), ({"sample_tokens": 5, "slices": "s"}, "slices are scored as they are")],
-)
-def test_mistakes(given, problem, tmp_path):
-    with pytest.raises(UserError, match=problem):
-        recallkit.Tracker(**given, out=tmp_path / "t")
+def test_mistakes_are_named_before_anything_is_written(model, small_slices, tmp_path):
+    for given, problem in (
+        ({"sample_tokens": 0}, "0 is no number of tokens"),
+        ({"sample_tokens": 5, "slices": "s"}, "slices are scored as they are"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            recallkit.Tracker(**given, out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
-
-
-@pytest.mark.parametrize("step", [-1, True, 1.5, "7"])
-def test_a_step_is_a_number(step, model, small_slices, tmp_path):
-    with pytest.raises(UserError, match="is no step"):
-        recallkit.Tracker(slices=small_slices, out=tmp_path).log(step, model)
+    tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
+    for step in (-1, True, 1.5, "7"):
+        with pytest.raises(UserError, match="is no step"):
+            tracker.log(step, model)
 
 
 def test_the_real_trainer_logs_through_the_callback(home, tmp_path):

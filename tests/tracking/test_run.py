@@ -28,6 +28,8 @@ def test_the_command_prints_draws_and_reports(command, run, tmp_path):
     assert "Recall appears at step 20: from there on" in " ".join(done.stdout.split())
     assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"track.svg", "track.png"}
     assert pl.read_csv(tmp_path / "out" / "track.csv")["step"].to_list() == [None, 0, 10, 20]
+    found = json.loads(run(*command, "-o", tmp_path / "out", "--json").stdout)
+    assert (found["appears"], [row["step"] for row in found["track"]]) == (20, [None, 0, 10, 20])
     page = run("report", tmp_path / "out", "-o", tmp_path / "page.html")
     assert page.returncode == 0, page.stderr
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -37,27 +39,18 @@ def test_the_command_prints_draws_and_reports(command, run, tmp_path):
     assert "recallkit track control:recall step-0 step-10 step-20 --slices DIR" in told
 
 
-def test_json_has_every_row(command, run, tmp_path):
-    found = json.loads(run(*command, "-o", tmp_path / "out", "--json").stdout)
-    assert found["appears"] == 20
-    assert [row["step"] for row in found["track"]] == [None, 0, 10, 20]
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ((), "no model is named"),
-        (("control:recall",), "no model is named"),
-        (("control:recall", "control:bigram"), "no step in its name"),
-        (("control:recall", "step-1=control:bigram", "--until", "3"), "goes with --watch"),
-        (("control:recall", "step-1=control:bigram", "step-01=control:unigram"), "step 1 of"),
-    ],
-)
-def test_mistakes_are_usage(words, problem, run, small_slices):
-    done = run("track", *words, "--slices", small_slices)
-    assert done.returncode in (1, 2)
-    assert problem in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_mistakes_are_usage(run, small_slices):
+    for words, problem in {
+        (): "no model is named",
+        ("control:recall",): "no model is named",
+        ("control:recall", "control:bigram"): "no step in its name",
+        ("control:recall", "step-1=control:bigram", "--until", "3"): "goes with --watch",
+        ("control:recall", "step-1=control:bigram", "step-01=control:unigram"): "step 1 of",
+    }.items():
+        done = run("track", *words, "--slices", small_slices)
+        assert done.returncode in (1, 2)
+        assert problem in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path, capsys):
