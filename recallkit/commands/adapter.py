@@ -19,8 +19,7 @@ from recallkit.errors import UsageError
 if TYPE_CHECKING:
     from recallkit.display.charts import Figure
     from recallkit.display.tables import Table
-    from recallkit.trackers.destinations import Destination
-    from recallkit.trackers.tracker import Tracker
+    from recallkit.trackers.destinations import Destination, Tracker
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import VERSION
 from recallkit.errors import UserError
 from recallkit.events import strict
-from recallkit.trackers.tracker import PROJECT, Tracker, import_package, quiet
+from recallkit.trackers.destinations import PROJECT, Tracker, import_package, quiet
 
 if TYPE_CHECKING:
     from recallkit.trackers.record import Record

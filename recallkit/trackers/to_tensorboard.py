@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.trackers.tracker import Tracker, import_package
+from recallkit.trackers.destinations import Tracker, import_package
 
 if TYPE_CHECKING:
     from recallkit.trackers.record import Record

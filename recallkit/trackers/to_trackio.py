@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.trackers.tracker import PROJECT, Tracker, import_package, quiet
+from recallkit.trackers.destinations import PROJECT, Tracker, import_package, quiet
 
 if TYPE_CHECKING:
     from recallkit.trackers.record import Record

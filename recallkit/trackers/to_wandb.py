@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.trackers.tracker import PROJECT, Tracker, import_package
+from recallkit.trackers.destinations import PROJECT, Tracker, import_package
 
 if TYPE_CHECKING:
     import polars as pl

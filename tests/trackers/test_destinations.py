@@ -10,8 +10,7 @@ import pytest
 import recallkit
 from recallkit.commands.adapter import DECLARED
 from recallkit.errors import UserError
-from recallkit.trackers.destinations import TRACKERS, Destination, parse_destination
-from recallkit.trackers.tracker import import_package
+from recallkit.trackers.destinations import TRACKERS, Destination, import_package, parse_destination
 from tests.conftest import ROOT
 
 
@@ -45,7 +44,7 @@ def test_a_folder_of_a_package_name_is_no_package_and_a_broken_one_is_named(tmp_
     (tmp_path / "broken/__init__.py").write_text("raise ImportError('no such symbol')")
     (tmp_path / "broken-1.0.dist-info").mkdir()
     (tmp_path / "broken-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    program = "import sys; from recallkit.trackers.tracker import import_package as i; i(sys.argv[1])"
+    program = "import sys; from recallkit.trackers.destinations import import_package as i; i(sys.argv[1])"
     for name, told in (("nothing_here", "nothing_here is not installed"), ("broken", "cannot be imported (no such symbol)")):
         command = [sys.executable, "-c", f"import sys; sys.path.append({str(tmp_path)!r}); {program}", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
