@@ -62,7 +62,7 @@ def test_a_bigram_model_loses_nothing(control):
     """What is changed is further back than it looks: not by little, by nothing."""
     rows = control.intervene.filter(model="control:bigram")
     assert len(rows) == 3
-    assert (rows.select(CHANGES).to_numpy() == 0).all()
+    assert (rows.select(*CHANGES).to_numpy() == 0).all()
     assert (rows["recall"] == 0).all()
 
 
