@@ -80,7 +80,7 @@ def label(ids: np.ndarray) -> tuple[int, int]:
     """Distance and match of the last id."""
     offsets = np.array([0, len(ids)])
     distance, *_ = label_bigrams(ids, offsets)
-    return int(distance[-1]), int(longest_matches(ids, offsets, distance)[-1])
+    return int(distance[-1]), int(longest_matches(ids, offsets)[-1])
 
 
 @given(ids=st.lists(st.integers(0, 6), min_size=3, max_size=80))
