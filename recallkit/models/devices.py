@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import torch
 
@@ -57,17 +57,3 @@ def choose_dtype(name: str) -> torch.dtype:
     import torch
 
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}[name]
-
-
-def fitting_batch(seq_len: int, taken: Sequence[int], free: int, most: int) -> int:
-    """Number of ids of the largest batch that fits in four fifths of the `free` bytes: a power of two sequences, at most `most` ids.
-
-    `taken`: bytes used by one sequence of `seq_len`, and by two; shorter where they did not fit. A power of two, so that
-    batches stay the same when a little less memory is free. With 1 and 1.5 GB for one and two sequences and 10 GB free, 8 fit.
-    """
-    if len(taken) < 2:
-        return seq_len
-    one, two = taken
-    each = max(1, two - one)
-    num_sequences = max(1, min((free * 4 // 5 - max(0, one - each)) // each, most // seq_len))
-    return seq_len << (num_sequences.bit_length() - 1)

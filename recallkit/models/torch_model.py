@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.devices import fitting_batch, memory_errors
+from recallkit.models.devices import memory_errors
 from recallkit.models.protocol import TokenScores
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import Continuation, Sharing
     from recallkit.models.states import Layout
 
-_CPU_TOKENS = 1 << 12
-"""Ids of a batch on CPU: more are hardly faster."""
-_MOST_CUDA_TOKENS = 1 << 16
+_CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
+"""Ids of a batch: more are hardly faster, on CPU some models are slower (docs/benchmarks.md)."""
 
 
 class TorchModel:
@@ -54,33 +53,15 @@ class TorchModel:
         raise NotImplementedError
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`: on a GPU found by measuring its memory."""
-        import torch
+        """Ids of a batch of sequences of `seq_len`; whoever scores it halves it where it does not fit into memory.
 
-        if self.device.type == "cuda":
-            taken = self._probe_memory(seq_len)
-            return fitting_batch(seq_len, taken, torch.cuda.mem_get_info(self.device)[0], _MOST_CUDA_TOKENS)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        tokens = min(_CPU_TOKENS, memory // 8 // (12 * self.vocab_size))  # where a model makes float32 logits of all tokens
+        On CPU, where the system would end the process instead, logits of the whole batch and copies of them take an eighth of it at most.
+        """
+        tokens = _CUDA_TOKENS
+        if self.device.type != "cuda":
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            tokens = min(_CPU_TOKENS, memory // 8 // (12 * self.vocab_size))
         return max(1, tokens // seq_len) * seq_len
-
-    def _probe_memory(self, seq_len: int) -> list[int]:
-        """Bytes of GPU memory, apart from the weights, used by scoring one sequence, then two; shorter where they do not fit."""
-        import torch
-
-        taken = []
-        for num_sequences in (1, 2):
-            ids = np.random.default_rng(0).integers(0, self.vocab_size, num_sequences * (seq_len + 1)).astype(np.uint32)
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = torch.cuda.memory_allocated(self.device)
-            try:
-                self.score(ids, np.arange(num_sequences + 1) * (seq_len + 1))
-            except MemoryError:
-                break
-            taken.append(torch.cuda.max_memory_allocated(self.device) - before)
-        torch.cuda.empty_cache()
-        return taken
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
