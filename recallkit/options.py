@@ -245,7 +245,7 @@ class ModelOptions(Options):
     trust_remote_code: bool = option("Run the Python code that comes with a checkpoint. Read it first.", False, panel=LOADING)
 
 
-batch_tokens_option = partial(option, "Tokens per batch; if not given, as many as the device is fast with.", metavar="N", parse=amount, panel=LOADING)
+batch_tokens_option = partial(option, "Tokens per batch; if not given, as many as are fast.", metavar="N", parse=amount, panel=LOADING)
 context_option = partial(
     option, "Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
 )
