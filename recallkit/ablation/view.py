@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.charts import HEADERS, SLICES, labelled
 from recallkit.ablation.tables import AblationTables
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import command_line
-from recallkit.display.cells import Struck, or_dash, percent
-from recallkit.display.exports import Look
+from recallkit.display.cells import or_dash, percent, resampled
+from recallkit.display.exports import Look, json_of
 from recallkit.display.tables import Table
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
@@ -53,8 +52,7 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
         "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; "
         f"{SLICES}",
         "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
-        "Intervals": f"95 %, {one['clusters']:,} {one['cluster']}s with AR hits resampled (effective number "
-        f"{one['effective_clusters']:.1f})",
+        "Intervals": f"95 %, {resampled(one, which=' with AR hits')}",
         "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
@@ -69,16 +67,13 @@ def command(manifest: Mapping[str, Any]) -> str:
 
 def ablation_json(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Both tables row by row, what replaces the outputs, the model's mixers (layer and kind)."""
-    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
-    kept = {"by": manifest["by"], "placed": manifest["placed"]}
-    return {"path": str(folder), **kept, **rows, "timings": read_timings(folder / "manifest.json", kind="ablation")}
+    facts = {"by": manifest["by"], "placed": manifest["placed"]}
+    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="ablation"), facts)
 
 
 def print_ablation(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> None:
     """The losses by slice, the mixers by what AR hits lose in particular, the answer in a sentence."""
-    console.print_tables(ablation_tables(tables, manifest).values())
-    console.print_line(which_recall(tables))
-    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+    console.print_result(ablation_tables(tables, manifest).values(), which_recall(tables), tables=folder)
 
 
 def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
@@ -114,11 +109,11 @@ def _is_enriched(hits: Row) -> bool:
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
-    cells: dict[str, dict[str, Row]] = {}
+    losses: dict[str, dict[str, Row]] = {}
     for row in tables.ablation.iter_rows(named=True):
-        cells.setdefault(row["mixers"], {})[row["slice"]] = row
-    first = next(iter(cells.values()))
-    rows = [[labelled(of["all"]), *(or_dash(of[name]["loss"], "+.2f") for name in HEADERS)] for of in cells.values()]
+        losses.setdefault(row["mixers"], {})[row["slice"]] = row
+    first = next(iter(losses.values()))
+    rows = [[labelled(of["all"]), *(or_dash(of[name]["loss"], "+.2f") for name in HEADERS)] for of in losses.values()]
     nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
     share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
@@ -129,26 +124,19 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
 
 def _mixers(tables: AblationTables) -> Table:
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
-    rows = []
-    for row in tables.mixers.iter_rows(named=True):
-        hit = hits[row["mixers"]]
-        share, times = percent(hit["share"]), or_dash(enrichment(hit["share"], hit["share_of_tokens"]), ".1f")
-        rows.append(
-            [
-                labelled(row),
-                or_dash(row["specific"], "+.2f"),
-                _interval(row["specific_ci_low"], row["specific_ci_high"]),
-                *(Struck(shown) if hit["void"] and shown != "–" else shown for shown in (share, times)),
-            ]
-        )
     one = next(iter(hits.values()))
-    caption = (
+    times = {mixers: enrichment(row["share"], row["share_of_tokens"]) for mixers, row in hits.items()}
+    return Table.of(
+        "Which mixers recall",
+        {
+            "without": labelled,
+            "recall": cells.number("specific", "+.2f"),
+            "95 % interval": cells.interval("specific", "+.2f"),
+            "AR share": cells.valid(cells.share("share")),
+            "enrichment": cells.valid(cells.number("enrichment", ".1f")),
+        },
+        [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)],
         "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. AR share: of the "
-        f"whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. Intervals: {one['clusters']:,} "
-        f"{one['cluster']}s with AR hits resampled (effective number {one['effective_clusters']:.1f})."
+        f"whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. "
+        f"Intervals: {resampled(one, which=' with AR hits')}.",
     )
-    return Table("Which mixers recall", ["without", "recall", "95 % interval", "AR share", "enrichment"], rows, caption=caption)
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "–" if low is None or high is None else f"{low:+.2f} to {high:+.2f}"

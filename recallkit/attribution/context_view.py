@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, LATE
-from recallkit.display.cells import Struck, or_dash, percent, percent_range
+from recallkit.display import cells
+from recallkit.display.cells import more_in_file, or_dash, percent
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -13,25 +14,37 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.display.cells import Cell
+
     Cells = dict[tuple[str, int, str, bool | None], dict[str, Any]]
 
 _NAMES = dict(zip(CLASSES, ("AR hit", "other repeated", "not repeated"), strict=True))
 
 
+_GAINS = {
+    "model": cells.name("model"),
+    "last": cells.number("last"),
+    "gain": cells.number("gain_model", ".3f"),
+    "far share": cells.valid(cells.share("far_share")),
+    "95 % interval": cells.share_interval("far_share_ci_low", "far_share_ci_high"),
+}
+
+
 def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) -> Table:
     """The reference and each model, for each number of last ids: gain, the two gaps, LongPPL."""
-    cells, models, lasts = _cells(by_context)
+    found, models, lasts = _cells(by_context)
     reference, rows = by_context["reference"][0], []
     for last in lasts:
-        whole, key = cells[models[0], last, ALL, None], cells[models[0], last, KEY_TOKENS, None]
-        rows.append([reference, f"{last:,}", _nats(whole["gain_reference"]), "", "reference", _ppl(key["ppl_reference"])])
+        whole, key = found[models[0], last, ALL, None], found[models[0], last, KEY_TOKENS, None]
+        rows.append(
+            [reference, f"{last:,}", or_dash(whole["gain_reference"], ".3f"), "", "reference", or_dash(key["ppl_reference"], ",.2f")]
+        )
         for model in models:
-            whole, key = cells[model, last, ALL, None], cells[model, last, KEY_TOKENS, None]
-            figures = [_nats(whole["gain_model"]), _struck(whole, percent(whole["far_share"])), _interval(whole), _ppl(key["ppl_model"])]
-            rows.append([model, f"{last:,}", *figures])
+            whole, key = found[model, last, ALL, None], found[model, last, KEY_TOKENS, None]
+            rows.append([*(cell(whole) for cell in _GAINS.values()), or_dash(key["ppl_model"], ",.2f")])
     strides = by_context.select("last", "stride").unique().sort("last").rows()
     windows = ", ".join(f"{ids:,} to {ids + stride - 1:,}" if stride > 1 else f"{ids:,}" for ids, stride in strides)
-    keys = " / ".join(f"{cells[models[0], last, KEY_TOKENS, None]['tokens']:,}" for last in lasts)
+    keys = " / ".join(f"{found[models[0], last, KEY_TOKENS, None]['tokens']:,}" for last in lasts)
     caption = (
         f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that between "
         "the models with the last ids alone, and, the far share of it, what the reference gains more. LongPPL: perplexity of the "
@@ -39,7 +52,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     )
     return Table(
         "What is gained from context further back than the last ids, in nats per token, and that part of the gap",
-        ["model", "last", "gain", "far share", "95 % interval", "LongPPL"],
+        [*_GAINS, "LongPPL"],
         rows,
         caption="\n".join(line for line in (caption, _in_context([reference, *models], in_context)) if line),
     )
@@ -47,25 +60,26 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
 
 def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
     """Where the far gap is: each model's share by class, and, with its mirror in brackets, where the reference gains."""
-    cells, models, lasts = _cells(by_context)
-    rows = []
-    for last in lasts:
-        for name in CLASSES:
-            for gains in (None, True):
-                first = cells[models[0], last, name, gains]
-                shares = [_far(cells[model, last, name, gains]) for model in models[:most_columns]]
-                told = f"{_NAMES[name]}, gains" if gains else _NAMES[name]
-                rows.append([f"{last:,}", told, percent(first["share_of_tokens"], 2), _nats(first["gain_reference"]), *shares])
-    hidden = len(models) - most_columns
-    more = f" {hidden:,} more models: see the Parquet file." if hidden > 0 else ""
-    return Table(
+    found, models, lasts = _cells(by_context)
+
+    def far_of(model: str) -> Cell:
+        return lambda row: _far(found[model, row["last"], row["slice"], row["reference_gains"]])
+
+    columns = [
+        ("last", cells.number("last")),
+        ("token, reference", lambda row: f"{_NAMES[row['slice']]}{', gains' if row['reference_gains'] else ''}"),
+        ("tokens", cells.share("share_of_tokens", 2)),
+        ("gain", cells.number("gain_reference", ".3f")),
+        *((model, far_of(model)) for model in models[:most_columns]),
+    ]
+    return Table.of(
         "The far gap by class of token, as a share of the whole gap",
-        ["last", "token, reference", "tokens", "gain", *models[:most_columns]],
-        rows,
+        columns,
+        [found[models[0], last, name, gains] for last in lasts for name in CLASSES for gains in (None, True)],
         caption="Gain: the reference's, in nats per token. AR hit, other repeated and not repeated add up to the far share; the last is "
         f"what bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own "
         "figures, so that it does better on them also by chance: in brackets the mirror, the share if the models traded places, which two "
-        f"equally good models have alike.{more}",
+        f"equally good models have alike.{more_in_file(len(models) - most_columns, 'models')}",
     )
 
 
@@ -87,27 +101,12 @@ def _with_ends(found: Mapping[str, Any]) -> str:
 def _cells(by_context: pl.DataFrame) -> tuple[Cells, list[str], list[int]]:
     """(model, last, slice, reference_gains) -> row; the models and the numbers of last ids, in their order."""
     rows = by_context.to_dicts()
-    cells = {(row["model"], row["last"], row["slice"], row["reference_gains"]): row for row in rows}
-    return cells, list(dict.fromkeys(row["model"] for row in rows)), list(dict.fromkeys(row["last"] for row in rows))
+    found = {(row["model"], row["last"], row["slice"], row["reference_gains"]): row for row in rows}
+    return found, list(dict.fromkeys(row["model"] for row in rows)), list(dict.fromkeys(row["last"] for row in rows))
 
 
-def _nats(value: float | None) -> str:
-    return or_dash(value, ".3f")
-
-
-def _ppl(value: float | None) -> str:
-    return or_dash(value, ",.2f")
-
-
-def _struck(row: Mapping[str, Any], shown: str) -> str:
-    return Struck(shown) if row["void"] and shown != "–" else shown
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    return "–" if row["void"] else percent_range(row["far_share_ci_low"], row["far_share_ci_high"])
-
-
+@cells.valid
 def _far(row: Mapping[str, Any]) -> str:
     """A far share with its mirror: `24.1 % (3.0)`."""
     share, mirror = row["far_share"], row["mirror_share"]
-    return _struck(row, percent(share) if share is None or mirror is None else f"{percent(share)} ({100 * mirror:.1f})")
+    return percent(share) if share is None or mirror is None else f"{percent(share)} ({100 * mirror:.1f})"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
-from recallkit.display import console
-from recallkit.display.cells import Struck, counted, or_dash, percent, percent_range, sparkline
+from recallkit.display import cells, console
+from recallkit.display.cells import DASH, Struck, more_in_file, or_dash, percent, percent_range, powers_of_two, resampled, sparkline
 from recallkit.display.tables import Table
 from recallkit.measure.shares import is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import common_warning
-from recallkit.slicing.view import powers_of_two, what_is_copied, what_is_rare
+from recallkit.slicing.view import what_is_copied, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from recallkit.attribution.published import PublishedGap, PublishedGroup
     from recallkit.attribution.tables import GapTables
+    from recallkit.display.cells import Cell, Row
 
+    Facts = Mapping[str, Any]
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
 _MOST_ROWS = 20
@@ -68,46 +70,47 @@ def warn_of_common(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
     """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval; then its parts."""
-    cells = _cells(tables)
-    models = _models(tables)
-    console.print_table(gap_table(tables, slices))
-    notes = share_notes(cells[model, "ALL", "ar_hit"] for model in models)
-    for line in [*_bits_per_byte([cells[model, "ALL", "all"] for model in models]), *_inexact(out), *notes]:
+    found, models = _cells(tables), _models(tables)
+    table, *further = shown_tables(tables, slices, artifacts.read_manifest(out / "gap.parquet"), with_curves=True).values()
+    console.print_table(table)
+    notes = share_notes(found[model, "ALL", "ar_hit"] for model in models)
+    for line in [*_bits_per_byte([found[model, "ALL", "all"] for model in models]), *_inexact(out), *notes, ""]:
         console.print_line(line)
-    console.print_line("")
-    by_source = by_source_table(tables) if len(models) <= _MOST_COLUMNS else None
-    given = (given_table(tables), overlap_table(tables))
-    further = (comparators_table(tables), by_source, curves_table(tables, slices), *given, partition_table(tables, slices))
-    context = context_tables(tables, artifacts.read_manifest(out / "gap.parquet"))
-    console.print_tables(table for table in (*further, *context.values()) if table is not None)
-    console.print_line(f"Tables (Parquet): {out}", is_path=True)
+    console.print_result(further, tables=out)
 
 
 def gap_tables(tables: GapTables, slices: Mapping[str, Any], out: Path | None = None) -> dict[str, Table]:
     """The tables of an export, by file name: those with numbers that are printed. `out`: where the comparison is, if it is written."""
-    by_source = by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None
-    further = {
+    return shown_tables(tables, slices, {} if out is None else artifacts.read_manifest(out / "gap.parquet"))
+
+
+def shown_tables(
+    tables: GapTables, slices: Mapping[str, Any], manifest: Mapping[str, Any], *, with_curves: bool = False
+) -> dict[str, Table]:
+    """Every table that has something to show, by file name, the gap first; `manifest` is the comparison's."""
+    found = {
+        "gap": gap_table(tables, slices),
         "comparators": comparators_table(tables),
-        "by_source": by_source,
+        "by_source": by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None,
+        "curves": curves_table(tables, slices) if with_curves else None,
         "by_slice": given_table(tables),
         "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
+        **context_tables(tables, manifest),
     }
-    further |= context_tables(tables, {} if out is None else artifacts.read_manifest(out / "gap.parquet"))
-    return {"gap": gap_table(tables, slices), **{name: table for name, table in further.items() if table is not None}}
+    return {name: table for name, table in found.items() if table is not None}
 
 
 def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     """The reference and each model: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest."""
-    cells = _cells(tables)
-    models = _models(tables)
-    first, hits = cells[models[0], "ALL", "all"], cells[models[0], "ALL", "ar_hit"]
-    rows = [[first["reference"], *(ppl(cells[models[0], "ALL", kind]["ppl_reference"]) for kind in _KINDS), "", "reference"]]
+    found, models = _cells(tables), _models(tables)
+    first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
+    rows = [[first["reference"], *(ppl(found[models[0], "ALL", kind]["ppl_reference"]) for kind in _KINDS), "", "reference"]]
     for model in models:
-        row = cells[model, "ALL", "ar_hit"]
-        rows.append([model, *(ppl(cells[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), gap_share(row), interval(row)])
+        row = found[model, "ALL", "ar_hit"]
+        rows.append([model, *(ppl(found[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), gap_share(row), interval(row)])
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
-    told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {what_is_resampled(first)}."])
+    told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}."])
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
@@ -126,30 +129,25 @@ def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
     return [*([copied] if copied else []), *([f"The {left_out:,} tokens found there are left out (--clean)."] if left_out else [])]
 
 
-def what_is_resampled(whole: Mapping[str, Any]) -> str:
-    """The clusters of the intervals, from the row of all tokens: `75 documents resampled (effective number 71.2)`."""
-    return f"{counted(whole['clusters'], whole['cluster'])} resampled (effective number {whole['effective_clusters']:,.1f})"
-
-
 def comparators_table(tables: GapTables, *, has_enrichment: bool = True) -> Table:
     """What the AR hits' share of the gap can be compared with, one row per model; `has_enrichment`: also their enrichment."""
-    cells, models = _cells(tables), _models(tables)
-    rows = []
-    for model in models:
-        hits, repeated = cells[model, "ALL", "ar_hit"], cells[model, "ALL", "repeated"]
-        figures = (times(hits["enrichment"]), percent(hits["control_share"]))
-        enriched, control = (struck_if_void(hits, figure) for figure in figures)
-        rows.append([model, *([enriched] * has_enrichment), gap_share(repeated), control, interval(hits, "control_ci")])
+    found, models = _cells(tables), _models(tables)
+    columns: dict[str, Cell] = {
+        "model": cells.name("model"),
+        **({"enrichment": enriched} if has_enrichment else {}),
+        "repeated": lambda row: gap_share(found[row["model"], "ALL", "repeated"]),
+        "control": cells.valid(cells.share("control_share")),
+        "95 % interval": cells.share_interval("control_ci_low", "control_ci_high"),
+    }
     explained = "Enrichment: share of the gap in AR hits over their share of tokens. " * has_enrichment
-    share = percent(cells[models[0], "ALL", "repeated"]["share_of_tokens"], 2)
-    return Table(
+    return Table.of(
         "What the AR share can be compared with",
-        ["model", *(["enrichment"] * has_enrichment), "repeated", "control", "95 % interval"],
-        rows,
-        caption=f"{explained}Repeated: share of the gap in all repeated bigrams, "
-        f"rare or not ({share} of tokens). Control: what the AR share would be if each AR hit differed as the first occurrence of its "
-        "bigram does, where nothing can be recalled; it is not subtracted, because it over-corrects where the models differ much in "
-        "what they know.",
+        columns,
+        [found[model, "ALL", "ar_hit"] for model in models],
+        f"{explained}Repeated: share of the gap in all repeated bigrams, rare or not "
+        f"({percent(found[models[0], 'ALL', 'repeated']['share_of_tokens'], 2)} of tokens). Control: what the AR share would be if each "
+        "AR hit differed as the first occurrence of its bigram does, where nothing can be recalled; it is not subtracted, because it "
+        "over-corrects where the models differ much in what they know.",
     )
 
 
@@ -160,23 +158,26 @@ def share_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
     """The share of the gap by source, one column per model, the largest sources first; None if there is only one source."""
-    cells, models = _cells(tables), _models(tables)
-    whole = {source: cell["tokens"] for (model, source, kind), cell in cells.items() if (model, kind) == (models[0], "all")}
-    sources = {source: tokens for source, tokens in whole.items() if source != "ALL"}
-    if len(sources) < 2:
+    found, models = _cells(tables), _models(tables)
+    hits = [row for (model, source, kind), row in found.items() if (model, kind) == (models[0], "ar_hit") and source != "ALL"]
+    if len(hits) < 2:
         return None
-    largest = sorted(sources, key=lambda source: (-sources[source], source))[:most_rows]
-    rows = []
-    for source in largest:
-        shares = [gap_share(cells[model, source, "ar_hit"]) for model in models]
-        rows.append([source, f"{sources[source]:,}", percent(cells[models[0], source, "ar_hit"]["share_of_tokens"], 2), *shares])
-    hidden = len(sources) - len(largest)
-    return Table(
-        "AR share of the gap by source",
-        ["source", "tokens", "AR hits", *models],
-        rows,
-        caption=f"{hidden:,} smaller sources: see the Parquet file." if hidden else None,
-    )
+    tokens = {row["source"]: found[models[0], row["source"], "all"]["tokens"] for row in hits}
+    largest = sorted(hits, key=lambda row: (-tokens[row["source"]], row["source"]))[:most_rows]
+    columns = [
+        ("source", cells.name("source")),
+        ("tokens", lambda row: f"{tokens[row['source']]:,}"),
+        ("AR hits", cells.share("share_of_tokens", 2)),
+        *((model, _share_of(found, model)) for model in models),
+    ]
+    hidden = len(hits) - len(largest)
+    caption = f"{hidden:,} smaller sources: see the Parquet file." if hidden else None
+    return Table.of("AR share of the gap by source", columns, largest, caption)
+
+
+def _share_of(found: Mapping[tuple[str, str, str], Row], model: str) -> Cell:
+    """A model's share of the gap in a row's source and slice."""
+    return lambda row: gap_share(found[model, row["source"], row["slice"]])
 
 
 def given_table(tables: GapTables) -> Table | None:
@@ -185,18 +186,19 @@ def given_table(tables: GapTables) -> Table | None:
     names = [name for name in tables.gap["slice"].unique(maintain_order=True) if name not in standard]
     if not names:
         return None
-    cells, rows = _cells(tables), []
-    for name in names:
-        for model in _models(tables):
-            row = cells[model, "ALL", name]
-            enriched = struck_if_void(row, times(row["enrichment"]))
-            figures = [ppl(row["ppl_reference"]), ppl(row["ppl_model"]), gap_share(row), interval(row), enriched]
-            rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
-    return Table(
+    found = _cells(tables)
+    return Table.of(
         "Perplexity, and the share of the gap to the reference, in each slice",
-        ["slice", "tokens", "model", "reference", "model's", "share", "95 % interval", "enrichment"],
-        rows,
-        caption="Slices may overlap: their shares need not add up to 100 %. Enrichment: share of the gap over share of tokens.",
+        {
+            **_OF_SLICE,
+            "reference": cells.number("ppl_reference", _PPL),
+            "model's": cells.number("ppl_model", _PPL),
+            "share": gap_share,
+            "95 % interval": interval,
+            "enrichment": enriched,
+        },
+        [found[model, "ALL", name] for name in names for model in _models(tables)],
+        "Slices may overlap: their shares need not add up to 100 %. Enrichment: share of the gap over share of tokens.",
         groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
     )
 
@@ -205,41 +207,36 @@ def overlap_table(tables: GapTables) -> Table | None:
     """The gap divided among the requested slices, one row per slice and model; None if there are not two."""
     if tables.by_overlap is None:
         return None
-    cells = {(row["slice"], row["model"]): row for row in tables.by_overlap.iter_rows(named=True)}
-    rows = []
-    for name in tables.by_overlap["slice"].unique(maintain_order=True):
-        for model in _models(tables):
-            row = cells[name, model]
-            plain = struck_if_void(row, percent(row["plain_share"]))
-            figures = [gap_share(row), interval(row), struck_if_void(row, times(row["enrichment"])), plain]
-            rows.append([name, percent(row["share_of_tokens"], 2), model, *figures])
-    return Table(
+    found = {(row["slice"], row["model"]): _judged(row) for row in tables.by_overlap.iter_rows(named=True)}
+    names = list(dict.fromkeys(slice_ for slice_, _ in found))
+    columns = {
+        "share": gap_share,
+        "95 % interval": interval,
+        "enrichment": enriched,
+        "undivided share": cells.valid(cells.share("plain_share")),
+    }
+    return Table.of(
         "The gap to the reference divided among the slices",
-        ["slice", "tokens", "model", "share", "95 % interval", "enrichment", "undivided share"],
-        rows,
-        caption="A token in several slices counts for each in equal parts, so that tokens and shares add up to 100 % (Shapley values).",
+        {**_OF_SLICE, **columns},
+        [found[name, model] for name in names for model in _models(tables)],
+        "A token in several slices counts for each in equal parts, so that tokens and shares add up to 100 % (Shapley values).",
     )
 
 
 def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table:
     """Where the gap is: one row per class of PARTITION with its share of tokens and of each model's gap."""
     models = _models(tables)
-    cells = {(row["model"], row["slice"]): row for row in tables.by_partition.iter_rows(named=True)}
-    rows = [
-        [
-            class_.name,
-            percent(cells[models[0], class_.name]["share_of_tokens"], 2),
-            *(gap_share(cells[model, class_.name]) for model in models[:most_columns]),
-        ]
-        for class_ in PARTITION
-    ]
-    hidden = len(models) - most_columns
-    more = f" {hidden:,} more models: see the Parquet file." if hidden > 0 else ""
-    return Table(
+    found = {(row["model"], "ALL", row["slice"]): {**row, "source": "ALL"} for row in tables.by_partition.iter_rows(named=True)}
+    return Table.of(
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
-        ["in the context, bigram", "tokens", *models[:most_columns]],
-        rows,
-        caption=f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %.{more}",
+        [
+            ("in the context, bigram", cells.name("slice")),
+            ("tokens", cells.share("share_of_tokens", 2)),
+            *((model, _share_of(found, model)) for model in models[:most_columns]),
+        ],
+        [found[models[0], "ALL", class_.name] for class_ in PARTITION],
+        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %."
+        + more_in_file(len(models) - most_columns, "models"),
     )
 
 
@@ -316,7 +313,11 @@ def _curves(frame: pl.DataFrame, what: str, between: Callable[[Sequence[int]], l
 def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
     """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so."""
     rows = reversed(tables.gap.to_dicts())  # the totals of each model come first
-    return {(row["model"], row["source"], row["slice"]): row for row in rows}
+    return {(row["model"], row["source"], row["slice"]): _judged(row) for row in rows}
+
+
+def _judged(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "void": is_void(row)}
 
 
 def _models(tables: GapTables) -> list[str]:
@@ -344,27 +345,36 @@ def _inexact(out: Path) -> list[str]:
 
 def ppl(value: float | None) -> str:
     """A perplexity; a dash if there is none."""
-    return "–" if value is None else f"{value:,.2f}"
+    return or_dash(value, _PPL)
 
 
-def struck_if_void(row: Mapping[str, Any], shown: str) -> str:
+def struck_if_void(row: Row, shown: str) -> str:
     """A figure that depends on a row's share, as the cell of a table: struck out if the share is void."""
-    return Struck(shown) if is_void(row) and shown != "–" else shown
+    return Struck(shown) if is_void(row) and shown != DASH else shown
 
 
-def gap_share(row: Mapping[str, Any]) -> str:
+def gap_share(row: Row) -> str:
     """A row's share of the gap in percent, as the cell of a table; a dash if there is none."""
     return struck_if_void(row, percent(row["gap_share"]))
 
 
-def interval(row: Mapping[str, Any], name: str = "ci") -> str:
+def interval(row: Row) -> str:
     """The 95 % interval of a share, in percent; a dash if there is none, or if the share is void."""
-    return "–" if is_void(row) else percent_range(row[f"{name}_low"], row[f"{name}_high"])
+    return DASH if is_void(row) else percent_range(row["ci_low"], row["ci_high"])
 
 
 def times(ratio: float | None) -> str:
     """An enrichment: 7.92 -> 7.9; a dash if there is none."""
     return or_dash(ratio, ".1f")
+
+
+def enriched(row: Row) -> str:
+    """A row's enrichment, struck out if its share is void."""
+    return struck_if_void(row, times(row["enrichment"]))
+
+
+_PPL = ",.2f"
+_OF_SLICE = {"slice": cells.name("slice"), "tokens": cells.share("share_of_tokens", 2), "model": cells.name("model")}
 
 
 def published_json(published: PublishedGap) -> dict[str, Any]:
@@ -381,7 +391,7 @@ def print_published(published: PublishedGap) -> None:
                 console.print_line(f"{row['model']}: {row['note']}")
 
 
-def _rounded_share(row: Mapping[str, Any]) -> str:
+def _rounded_share(row: Row) -> str:
     """12.3 ± 0.4 %, the greater distance to what the unrounded perplexities can give; the share alone where that is not known."""
     share, low, high = row["gap_share"], row["gap_share_low"], row["gap_share_high"]
     if share is None or low is None or high is None:
@@ -399,21 +409,20 @@ def published_tables(published: PublishedGap) -> dict[str, Table]:
 def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     """One row per model, as in the given table; the share that it states itself, if it states any."""
     frame = published.frame.filter(group=group.name)
-    stated = ["stated"] * (frame["printed"].null_count() < len(frame))
-    rows = [
-        [
-            *(row["model"], ppl(row["all"]), ppl(row["ar"]), ppl(row["other"])),
-            *(_rounded_share(row), percent(row["gap_share_clipped"])),
-            *([percent(row["printed"])] if stated else []),
-            times(row["enrichment"]),
-        ]
-        for row in frame.iter_rows(named=True)
-    ]
-    return Table(
+    is_stated = frame["printed"].null_count() < len(frame)
+    columns = {
+        "model": cells.name("model"),
+        **{header: cells.number(column, _PPL) for header, column in (("all", "all"), ("AR hits", "ar"), ("other", "other"))},
+        "raw share": _rounded_share,
+        "clipped": cells.share("gap_share_clipped"),
+        **({"stated": cells.share("printed")} if is_stated else {}),
+        "enrich-\nment": cells.number("enrichment", ".1f"),
+    }
+    return Table.of(
         "Share of the gap that lies in AR hits, from printed perplexities" + (f": {group.name}" if group.name else ""),
-        ["model", "all", "AR hits", "other", "raw share", "clipped", *stated, "enrich-\nment"],
-        rows,
-        caption=f"AR hits are {percent(group.ar_share, 2)} of tokens, by the row of {group.reference}. After ±: how far "
+        columns,
+        frame.to_dicts(),
+        f"AR hits are {percent(group.ar_share, 2)} of tokens, by the row of {group.reference}. After ±: how far "
         "the perplexities before rounding can move a share. Enrichment: raw share over share of tokens.",
-        groups=[("", 1), ("perplexity", 3), ("gap in AR hits", 3 + len(stated))],
+        groups=[("", 1), ("perplexity", 3), ("gap in AR hits", 3 + is_stated)],
     )

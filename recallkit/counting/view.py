@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.counting.table import NGRAM_HASHES
 from recallkit.display import console
-from recallkit.display.console import print_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +21,5 @@ def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and the path of the table."""
-    console.print_line(f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams")
-    print_timings(meta.get("timings"))
-    console.print_line(f"Table (DuckDB): {path}", is_path=True)
+    told = f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams"
+    console.print_result([], told, timings=meta.get("timings"), table=path)

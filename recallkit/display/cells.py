@@ -100,6 +100,16 @@ def sparkline(values: Sequence[float | None], low: float | None = None, high: fl
     return "".join(" " if value is None or not math.isfinite(value) else block(value) for value in values)
 
 
+def powers_of_two(highs: Sequence[int]) -> list[int]:
+    """The largest values of all buckets between the first and the last of `highs`, which are powers of two, or 0."""
+    last, buckets = max(highs, default=0), []
+    power = min(highs, default=1)
+    while power <= last:
+        buckets.append(power)
+        power = 2 * power or 1
+    return buckets
+
+
 # -------------------------------------------------------------------------------------------------------------- columns
 
 
@@ -109,29 +119,27 @@ def name(column: str) -> Cell:
 
 
 def number(column: str, form: str = ",") -> Cell:
-    """A number in a format of Python."""
+    """A number in a format of Python; a dash for None."""
     return lambda row: or_dash(row[column], form)
 
 
 def amount(column: str) -> Cell:
-    """A large number in three digits."""
+    """A large number in three digits; a dash for None."""
     return lambda row: DASH if row[column] is None else abbreviate(row[column])
 
 
 def share(column: str, digits: int = 1) -> Cell:
-    """A share in per cent."""
+    """A share in per cent; a dash for None."""
     return lambda row: percent(row[column], digits)
 
 
-def interval(column: str = "", form: str = "z.2f") -> Cell:
-    """The 95 % interval of a column, in the columns COLUMN_ci_low and COLUMN_ci_high."""
-    low, high = (f"{column}_ci_{end}".lstrip("_") for end in ("low", "high"))
-    return lambda row: bounds(row[low], row[high], form)
+def interval(column: str, form: str = "z.2f") -> Cell:
+    """The 95 % interval of a column, in the columns COLUMN_ci_low and COLUMN_ci_high; a dash without one."""
+    return lambda row: bounds(row[f"{column}_ci_low"], row[f"{column}_ci_high"], form)
 
 
-def share_interval(column: str = "") -> Cell:
-    """The 95 % interval of a share, in per cent; a dash where the share is void."""
-    low, high = (f"{column}_ci_{end}".lstrip("_") for end in ("low", "high"))
+def share_interval(low: str, high: str) -> Cell:
+    """The 95 % interval of a share, in per cent; a dash where the share is void, or without one."""
     return lambda row: DASH if row["void"] else percent_range(row[low], row[high])
 
 
@@ -146,6 +154,17 @@ def valid(cell: Cell) -> Cell:
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:
+    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `75 documents resampled (effective number 71.2)`."""
+    counted_units = counted(row[f"{units}s"], noun or row[units])
+    return f"{counted_units}{which} resampled (effective number {row[f'effective_{units}s']:,.1f})"
+
+
+def more_in_file(hidden: int, noun: str) -> str:
+    """What a table leaves out, after a space; empty if that is nothing."""
+    return f" {hidden:,} more {noun}: see the Parquet file." if hidden > 0 else ""
 
 
 def interval_phrase(low: float | None, high: float | None) -> str:

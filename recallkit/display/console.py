@@ -58,9 +58,9 @@ def print_line(text: str, *, is_path: bool = False) -> None:
     stdout().print(Text(printable(text)), soft_wrap=is_path)
 
 
-def print_result(tables: Iterable[Table], *lines: str, timings: Mapping[str, Any] | None = None, **places: Path) -> None:
+def print_result(shown: Iterable[Table], /, *lines: str, timings: Mapping[str, Any] | None = None, **places: Path) -> None:
     """The tables, the lines below them, how long it took, if it is known, and where things are: `Tables (Parquet): FOLDER`."""
-    print_tables(tables)
+    print_tables(shown)
     for line in lines:
         print_line(line)
     print_timings(timings)
@@ -68,7 +68,14 @@ def print_result(tables: Iterable[Table], *lines: str, timings: Mapping[str, Any
         print_line(f"{PLACES[what]}: {place}", is_path=True)
 
 
-PLACES = {"tables": "Tables (Parquet)", "scores": "Scores (Parquet)", "table": "Table (DuckDB)"}
+PLACES = {
+    "tables": "Tables (Parquet)",
+    "scores": "Scores (Parquet)",
+    "table": "Table (DuckDB)",
+    "queries": "a row a query",
+    "prompts": "a row a prompt",
+    "lm_eval": "lm-eval's files",
+}
 
 
 def print_timings(timings: Mapping[str, Any] | None) -> None:

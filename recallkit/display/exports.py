@@ -63,6 +63,12 @@ def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
     return {name: frame for name, frame in frames.items() if frame is not None}
 
 
+def json_of(tables: Any, folder: Path, timings: Mapping[str, Any] | None, facts: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """A result in `folder` as JSON: facts of its run, all of its tables row by row, how long it took."""
+    rows = {name: frame.to_dicts() for name, frame in frames_of(tables).items()}
+    return {"path": str(folder), **facts, **rows, "timings": timings}
+
+
 def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Writes each frame of `tables` as NAME.csv and NAME.json, each of `shown` as NAME.md and NAME.tex.
 

@@ -6,14 +6,15 @@ Cells are finished text, made once from the frames that are written to Parquet, 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit.display.cells import Struck
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from recallkit.display.cells import Cell, Row
 
@@ -78,9 +79,24 @@ class Table:
     groups: Sequence[tuple[str, int]] = ()
 
     @classmethod
-    def of(cls, title: str, columns: Mapping[str, Cell], rows: Iterable[Row], caption: str | None = None, **more: Any) -> Table:
-        """The rows of a frame with `columns`: header -> what makes its cells."""
-        return cls(title, list(columns), [[cell(row) for cell in columns.values()] for row in rows], caption, **more)
+    def of(
+        cls,
+        title: str,
+        columns: Mapping[str, Cell] | Sequence[tuple[str, Cell]],
+        rows: Iterable[Row],
+        caption: str | None = None,
+        *,
+        groups: Sequence[tuple[str, int]] = (),
+        hidden: int = 0,
+    ) -> Table:
+        """The rows of a frame with `columns`, what makes the cells of each by its header; `hidden` more rows are named in a last one.
+
+        Columns are pairs where headers are names from data, which may be equal.
+        """
+        pairs = list(columns.items()) if isinstance(columns, Mapping) else columns
+        shown = [[cell(row) for _, cell in pairs] for row in rows]
+        more = [[f"and {hidden:,} more", *[""] * (len(pairs) - 1)]] if hidden > 0 else []
+        return cls(title, [header for header, _ in pairs], [*shown, *more], caption, groups)
 
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import command_line
-from recallkit.display.cells import Struck, counted, percent, percent_range, sparkline
-from recallkit.display.exports import Look
+from recallkit.display.cells import counted, percent, powers_of_two, resampled, sparkline
+from recallkit.display.exports import Look, json_of
 from recallkit.display.tables import Table
 from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.charts import FEW
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED
 from recallkit.measure.intervals import MIN_CLUSTERS
-from recallkit.slicing.view import powers_of_two
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
@@ -39,8 +38,7 @@ def intervene_json(tables: InterveneTables, folder: Path) -> dict[str, Any]:
     """All tables, row by row, with the facts of the run."""
     manifest = artifacts.read_manifest(folder / "intervene.parquet")
     facts = {name: manifest[name] for name in ("samples", "design", "seed", "excluded", "changed_text", "changed_tokens")}
-    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
-    return {"path": str(folder), **facts, **rows, "timings": read_timings(folder / "manifest.json", kind="intervene")}
+    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="intervene"), facts)
 
 
 def look(folder: Path) -> Look:
@@ -60,7 +58,7 @@ def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
         "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; of each slice up to "
         f"{manifest['samples']:,} tokens sampled with seed {manifest['seed']}",
         "Changes": _method(manifest),
-        "Intervals": f"95 %, {counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:,.1f})",
+        "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
         "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
@@ -77,10 +75,7 @@ def command(manifest: Row) -> str:
 
 def print_intervene(tables: InterveneTables, folder: Path) -> None:
     """Shares of the gap, what is lost by each change, curves by distance and training count, and the path of the tables."""
-    console.print_tables(shown_intervene(tables, folder).values())
-    for line in _notes(tables):
-        console.print_line(line)
-    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+    console.print_result(shown_intervene(tables, folder).values(), *_notes(tables), tables=folder)
 
 
 def shown_intervene(tables: InterveneTables, folder: Path) -> dict[str, Table]:
@@ -103,8 +98,8 @@ def answer(tables: InterveneTables) -> str:
     for (model, slice_), row in rows.items():
         if slice_ == "ar_hit" and not row["void"]:
             said.append(
-                f"{percent(row['gap_share'])} of the gap between {model} and {row['reference']} lies in AR hits, and {_share(row)} "
-                f"({_interval(row)}) of it is there because the reference recalls more."
+                f"{percent(row['gap_share'])} of the gap between {model} and {row['reference']} lies in AR hits, and "
+                f"{_RECALL['recall'](row)} ({_RECALL['95 % interval'](row)}) of it is there because the reference recalls more."
             )
     return " ".join(said[:_MOST_SAID]) or _recalled(tables)
 
@@ -113,16 +108,12 @@ def _recalled(tables: InterveneTables) -> str:
     """What the first models recall in the first slice that was asked about, in nats."""
     first = tables.intervene["slice"][0]
     rows = tables.intervene.filter(slice=first).head(_MOST_SAID).to_dicts()
-    told = [f"{row['model']} {_nats(row['recall'])} nats ({_nats_interval(row)})" for row in rows]
+    intervals = ("no interval" if row["recall_ci_low"] is None else f"95 % interval {_LOST['95 % interval'](row)}" for row in rows)
+    told = [f"{row['model']} {row['recall']:z.2f} nats ({within})" for row, within in zip(rows, intervals, strict=True)]
     name = _NAMES.get(first, first)
     return (
         f"Where the earlier occurrences of {name} are replaced, their tokens cost more than with as many other changes: {'; '.join(told)}."
     )
-
-
-def _nats_interval(row: Row) -> str:
-    bounds = _with_bounds(row, "recall")[1]
-    return "no interval" if bounds == "–" else f"95 % interval {bounds}"
 
 
 def _share_tables(tables: InterveneTables) -> dict[str, Table]:
@@ -132,38 +123,41 @@ def _share_tables(tables: InterveneTables) -> dict[str, Table]:
     return {f"share_{slice_}": _share_table(tables, slice_, control=slice_ == shown[0] and FIRST_RARE in slices) for slice_ in shown}
 
 
+_RECALL = {
+    "model": cells.name("model"),
+    "lies in": cells.valid(cells.share("gap_share")),
+    "recall": cells.valid(cells.share("recall_share")),
+    "95 % interval": cells.share_interval("recall_share_ci_low", "recall_share_ci_high"),
+}
+_LOST = {
+    "model": cells.name("model"),
+    "NLL": cells.number("nll", "z.2f"),
+    **{change: cells.number(change, "z.2f") for change in CHANGES},
+    "recalled": cells.number("recall", "z.2f"),
+    "95 % interval": cells.interval("recall"),
+}
+
+
 def _share_table(tables: InterveneTables, slice_: str, *, control: bool) -> Table:
-    of = tables.recall_share.filter(slice=slice_).to_dicts()
-    controls = tables.recall_share.filter(slice=FIRST_RARE).to_dicts() if control else []
-    rows = [[row["model"], *_both(row), _interval(row)] for row in of]
-    name, tokens = _NAMES.get(slice_, slice_), percent(of[0]["share_of_tokens"], 2)
-    told = f"Of the gap to {of[0]['reference']}, what lies in {name} ({tokens} of tokens), and what recall explains"
+    rows = tables.recall_share.filter(slice=slice_).to_dicts()
+    controls = {row["model"]: row for row in tables.recall_share.filter(slice=FIRST_RARE).to_dicts()}
+    called, tokens = _NAMES.get(slice_, slice_), percent(rows[0]["share_of_tokens"], 2)
+    told = f"Of the gap to {rows[0]['reference']}, what lies in {called} ({tokens} of tokens), and what recall explains"
     if control:
-        rows = [[*row, _share(other)] for row, other in zip(rows, controls, strict=True)]
         told += (
             ": what the reference loses more than the model where earlier occurrences of the bigram are replaced, less what as many "
             "replacements elsewhere cost. Control: the same around rare bigrams that occur for the first time"
         )
-    heads = ["model", "lies in", "recall", "95 % interval", *(["control"] if control else [])]
-    return Table(f"Is it recall? Shares of the gap, {name}", heads, rows, caption=f"{told}.")
-
-
-def _both(row: Row) -> list[str]:
-    """The share of the gap that lies in a row's slice, and that which is recall."""
-    return [_struck(row, percent(row["gap_share"])), _share(row)]
+    columns = {**_RECALL, "control": lambda row: _RECALL["recall"](controls[row["model"]])} if control else _RECALL
+    return Table.of(f"Is it recall? Shares of the gap, {called}", columns, rows, f"{told}.")
 
 
 def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     rows = tables.intervene.filter(slice=slice_).to_dicts()
-    cells = [[row["model"], *(_nats(row[name]) for name in ("nll", *CHANGES)), *_with_bounds(row, "recall")] for row in rows]
     first = rows[0]
     told = f"{first['samples']:,} of {first['tokens']:,} tokens, of {counted(first['documents'], 'document')}"
-    return Table(
-        _CONTROL if slice_ == FIRST_RARE else f"Nats lost in {_NAMES.get(slice_, slice_)} where earlier occurrences are changed",
-        ["model", "NLL", *CHANGES, "recalled", "95 % interval"],
-        cells,
-        caption=f"{told}; {first['excluded']:,} more left out.",
-    )
+    title = f"Nats lost in {_NAMES.get(slice_, slice_)} where earlier occurrences are changed"
+    return Table.of(_CONTROL if slice_ == FIRST_RARE else title, _LOST, rows, f"{told}; {first['excluded']:,} more left out.")
 
 
 def _method(manifest: Row) -> str:
@@ -173,28 +167,6 @@ def _method(manifest: Row) -> str:
         "Completion: the last id of each earlier occurrence is replaced; key: the id before it; span: the whole match; placebo: as many "
         f"ids elsewhere, equally far. Recalled: span less placebo. Design: {manifest['design']}, {passes:.1f} times the text read."
     )
-
-
-def _with_bounds(row: Row, name: str) -> list[str]:
-    low, high = row[f"{name}_ci_low"], row[f"{name}_ci_high"]
-    return [_nats(row[name]), "–" if low is None or high is None else f"{_nats(low)} to {_nats(high)}"]
-
-
-def _nats(value: float) -> str:
-    """Two digits, and never -0.00."""
-    return f"{round(value, 2) + 0.0:.2f}"
-
-
-def _struck(row: Row, shown: str) -> str:
-    return Struck(shown) if row["void"] and shown != "–" else shown
-
-
-def _share(row: Row) -> str:
-    return _struck(row, percent(row["recall_share"]))
-
-
-def _interval(row: Row) -> str:
-    return "–" if row["void"] else percent_range(row["recall_share_ci_low"], row["recall_share_ci_high"])
 
 
 def _notes(tables: InterveneTables) -> list[str]:
@@ -209,19 +181,19 @@ def _notes(tables: InterveneTables) -> list[str]:
 def _curves_table(tables: InterveneTables) -> Table | None:
     """Recall by distance (AR hits) and by training count (all slices) as curves on one scale; None if there are too few buckets."""
     hits = tables.by_distance.filter(slice="ar_hit")
-    known = [row["recall"] for frame in (hits, tables.by_count) for row in frame.to_dicts() if row["samples"] >= FEW]
     if len(hits.filter(hits["samples"] >= FEW)["high"].unique()) < 2:
         return None
+    frames = {"distance": hits, "training count": tables.by_count.filter(tables.by_count["slice"] != FIRST_RARE)}
+    known = [row["recall"] for frame in (hits, tables.by_count) for row in frame.to_dicts() if row["samples"] >= FEW]
     low, high = min(0.0, *known), max(known)
     models = tables.intervene["model"].unique(maintain_order=True).to_list()
-    frames = {"distance": hits, "training count": tables.by_count.filter(tables.by_count["slice"] != FIRST_RARE)}
     lines = [[model, *(_curve(frame, model, low, high) for frame in frames.values())] for model in models]
     heads = [f"{what}\n{min(frame['low'].to_list()):,} to {max(frame['high'].to_list()):,}" for what, frame in frames.items()]
     return Table(
         "Nats recalled in AR hits by distance, and in all repeated bigrams by training count",
         ["model", *heads],
         lines,
-        caption=f"From {_nats(low)} (▁) to {_nats(high)} (█) nats per token, in steps of powers of two; a space where fewer "
+        caption=f"From {low:z.2f} (▁) to {high:z.2f} (█) nats per token, in steps of powers of two; a space where fewer "
         f"than {FEW} were sampled.",
     )
 

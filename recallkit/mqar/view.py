@@ -6,24 +6,23 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import command_line
 from recallkit.display.cells import abbreviate, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, json_of
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
+    from recallkit.display.cells import Cell, Row
     from recallkit.mqar.tables import MqarTables
-
-    Row = Mapping[str, Any]
 
 _MOST_COLUMNS = 5
 """Numbers of pairs per table in a terminal, beside names, a label and a curve; others follow in further tables."""
@@ -37,8 +36,7 @@ _LEAST_QUERIES = 10
 
 def mqar_json(tables: MqarTables, folder: Path) -> dict[str, Any]:
     """Both tables of the comparison, row by row."""
-    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
-    return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="mqar")}
+    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="mqar"))
 
 
 def look(folder: Path) -> Look:
@@ -92,16 +90,16 @@ def print_mqar(tables: MqarTables, folder: Path, out: Path) -> None:
     """Accuracy of each model by number of pairs and by distance, perplexities, differences to the reference, and the paths of the files."""
     rows = tables.mqar.to_dicts()
     pairs = _distinct(rows, "pairs")
-    for kind in ("accuracy", "perplexity", "difference"):
-        for start in range(0, len(pairs), _MOST_COLUMNS):
-            table = _tables(rows, pairs[start : start + _MOST_COLUMNS])[kind]
-            if table.rows:
-                console.print_table(_with_curves(table, rows, pairs) if kind == "accuracy" and len(pairs) > 1 else table)
-    _print_distances(tables.by_distance)
-    for line in _worth_knowing(rows, artifacts.read_manifest(folder / "mqar.parquet")["of_models"]):
-        console.stdout().print(line, markup=False, soft_wrap=True)
-    for what, where in (("Tables (Parquet)", folder), ("a row a query", out / "queries")):
-        console.stdout().print(f"{what}: {where}", markup=False, soft_wrap=True)
+    parts = [_tables(rows, pairs[start : start + _MOST_COLUMNS]) for start in range(0, len(pairs), _MOST_COLUMNS)]
+    if len(pairs) > 1:
+        parts = [{**part, "accuracy": _with_curves(part["accuracy"], rows, pairs)} for part in parts]
+    shown = [part[kind] for kind in parts[0] for part in parts if part[kind].rows]
+    of_models = artifacts.read_manifest(folder / "mqar.parquet")["of_models"]
+    for table in [*shown, *_distance_tables(tables.by_distance)]:
+        console.print_table(table)
+    for line in _worth_knowing(rows, of_models):
+        console.print_line(line, is_path=True)
+    console.print_result([], tables=folder, queries=out / "queries")
 
 
 def _distinct(rows: Sequence[Row], name: str) -> list[Any]:
@@ -110,34 +108,44 @@ def _distinct(rows: Sequence[Row], name: str) -> list[Any]:
 
 def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
     """The tables with these numbers of pairs as columns."""
-    cells = {(row["model"], row["pairs"]): row for row in rows}
     models, first = _distinct(rows, "model"), rows[0]
-    headers = [f"{number:,}" for number in pairs]
-
-    def row_of(model: str, show: Any) -> list[str]:
-        return [show(cells[model, number]) for number in pairs]
-
-    perplexities = [
-        [name, label, *row_of(model, lambda row, column=f"{kind}_ppl": _ppl(row[column]))]
+    by_model = {model: {row["pairs"]: row for row in rows if row["model"] == model} for model in models}
+    each = [{"model": model, "of": by_model[model]} for model in models]
+    of_both = [
+        {"model": name, "kind": label, "ppl": {n: row[f"{kind}_ppl"] for n, row in by_model[model].items()}}
         for model in models
         for name, label, kind in ((model, "values", "ar"), ("", "filler", "filler"))
     ]
+    model = ("model", cells.name("model"))
     return {
-        "accuracy": Table(
+        "accuracy": Table.of(
             "MQAR: values recalled, in %, by number of pairs",
-            ["model", *headers],
-            [[model, *row_of(model, lambda row: f"{100 * row['accuracy']:.1f}")] for model in models],
-            caption=f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs, "
+            [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
+            each,
+            f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs, "
             f"places of queries by a power law ({first['power']:g}).",
         ),
-        "perplexity": Table("Perplexity of the values asked for, and of the filler", ["model", "of", *headers], perplexities),
-        "difference": Table(
+        "perplexity": Table.of(
+            "Perplexity of the values asked for, and of the filler",
+            [model, ("of", cells.name("kind")), *_by_pairs(pairs, lambda row, n: _ppl(row["ppl"][n]))],
+            of_both,
+        ),
+        "difference": Table.of(
             f"Values recalled, points more than {models[0]}",
-            ["model", *headers],
-            [[model, *row_of(model, _points)] for model in models[1:]],
-            caption="In brackets: the 95 % interval of the paired difference contains 0.",
+            [model, *_by_pairs(pairs, lambda row, n: _points(row["of"][n]))],
+            each[1:],
+            "In brackets: the 95 % interval of the paired difference contains 0.",
         ),
     }
+
+
+def _by_pairs(pairs: Sequence[int], cell: Callable[[Row, int], str]) -> list[tuple[str, Cell]]:
+    """A column for each number of pairs."""
+
+    def column(number: int) -> Cell:
+        return lambda row: cell(row, number)
+
+    return [(f"{number:,}", column(number)) for number in pairs]
 
 
 def _ppl(value: float | None) -> str:
@@ -153,33 +161,33 @@ def _points(row: Row) -> str:
 
 def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Table:
     """Adds a column of curves over all numbers of pairs, on one scale from 0 on."""
-    cells = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
-    most = max(cells.values())
-    curves = [sparkline([cells[row[0], number] for number in pairs], 0.0, most) for row in table.rows]
+    known = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
+    most = max(known.values())
+    curves = [sparkline([known[row[0], number] for number in pairs], 0.0, most) for row in table.rows]
     lines = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
     caption = f"{table.caption} Curves: from 0 to {percent(most)}."
     return dataclasses.replace(table, headers=[*table.headers, ""], rows=lines, caption=caption)
 
 
-def _print_distances(by_distance: pl.DataFrame) -> None:
+def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
     """Curves of accuracy by distance, one column per number of pairs, on one scale, with equal distances aligned."""
     rows = by_distance.to_dicts()
     models, pairs, highs = _distinct(rows, "model"), _distinct(rows, "pairs"), sorted(_distinct(rows, "high"))
     if len(highs) == 1:
         return
-    cells = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in rows if row["num_queries"] >= _LEAST_QUERIES}
-    most = max(cells.values(), default=0.0)
+    known = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in rows if row["num_queries"] >= _LEAST_QUERIES}
+    most = max(known.values(), default=0.0)
     most_columns = max(1, _CURVES_WIDTH // (len(highs) + 3))
     for start in range(0, len(pairs), most_columns):
         shown = pairs[start : start + most_columns]
-        curves = [[sparkline([cells.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
+        curves = [[sparkline([known.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
         lines = [[model, *(curve.replace(" ", "·") for curve in of_model)] for model, of_model in zip(models, curves, strict=True)]
         caption = (
             f"From the pair's key to the query's: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}; "
             f"curves from 0 to {percent(most)}, a dot for less than {_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
-        console.print_table(Table(title, ["model", *(f"{n:,}" for n in shown)], lines, caption=caption))
+        yield Table(title, ["model", *(f"{n:,}" for n in shown)], lines, caption=caption)
 
 
 def _worth_knowing(rows: Sequence[Row], of_models: Mapping[str, Any]) -> list[str]:

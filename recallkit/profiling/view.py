@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.cells import abbreviate, counted, or_dash, percent, sparkline
-from recallkit.display.console import print_timings
+from recallkit.display.cells import percent, resampled, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -45,10 +44,8 @@ def profile_timings(out: Path) -> dict[str, Any] | None:
 
 def print_profile(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> None:
     """How much is repeated, then how far back, with the curve of distances."""
-    console.print_table(profile_table(tables, manifest))
-    console.print_table(distances_table(tables))
-    print_timings(profile_timings(out))
-    console.stdout().print(f"Tables (Parquet): {out}", markup=False, soft_wrap=True)
+    shown = (profile_table(tables, manifest), distances_table(tables))
+    console.print_result(shown, timings=profile_timings(out), tables=out)
 
 
 def look(folder: Path) -> Look:
@@ -67,8 +64,7 @@ def answer(tables: ProfileTables, manifest: Mapping[str, Any]) -> str:
     fits = tables.fits.filter(source=whole["source"], kind="content").to_dicts()
     back = f", {fits[0]['median_distance']:,} tokens back in the median" if fits and fits[0]["median_distance"] is not None else ""
     hits = "" if whole["ar_hit_share"] is None else f", and {percent(whole['ar_hit_share'], 2)} are AR hits"
-    bounds = _bounds(whole["repeated_bigrams_ci_low"], whole["repeated_bigrams_ci_high"], 1)
-    told = "" if bounds == "–" else f" (95 % interval {bounds})"
+    told = "" if whole["repeated_bigrams_ci_low"] is None else f" (95 % interval {_BIGRAMS['95 % interval'](whole)})"
     return (
         f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their {manifest['seq_len']:,} "
         f"tokens{hits}; a sequence repeats {whole['repeated_bigrams']:.1f} bigrams of content{told}{back}."
@@ -109,72 +105,63 @@ def profile_tables(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[s
     return {"profile": profile_table(tables, manifest), "fits": fits_table(tables)}
 
 
+_BIGRAMS = {
+    "source": cells.name("source"),
+    "tokens": cells.amount("tokens"),
+    "bigrams": cells.number("repeated_bigrams", ".1f"),
+    "95 % interval": cells.interval("repeated_bigrams", ".1f"),
+    "repeated": cells.share("repeated_share"),
+    "AR hits": cells.share("ar_hit_share", 2),
+}
+_LAW = {
+    "alpha": cells.number("alpha", ".2f"),
+    "95 % interval": cells.interval("alpha", ".2f"),
+    "from": cells.number("x_min"),
+}
+_FITS = {
+    "source": cells.name("source"),
+    "distances of": lambda row: _KINDS[row["kind"]],
+    "number": cells.number("distances"),
+    **_LAW,
+    "in tail": cells.share("tail_share"),
+    "KS": cells.number("ks", ".3f"),
+    "gain": cells.number("gain_exposed", ".3f"),
+    "beta": cells.number("alpha_exposed", ".2f"),
+}
+
+
 def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
     """Repeated bigrams per sequence with their interval, and the shares of repeated tokens and of AR hits."""
-    rows = tables.profile.head(_MOST_ROWS + 1).to_dicts()
-    cells = [
-        [
-            row["source"],
-            abbreviate(row["tokens"]),
-            f"{row['repeated_bigrams']:.1f}",
-            _bounds(row["repeated_bigrams_ci_low"], row["repeated_bigrams_ci_high"], 1),
-            percent(row["repeated_share"]),
-            percent(row["ar_hit_share"], 2),
-        ]
-        for row in rows
-    ]
-    hidden = len(tables.profile) - len(rows)
-    cells += [[f"and {hidden:,} more", *[""] * 5]] if hidden else []
-    headers = ["source", "tokens", "bigrams", "95 % interval", "repeated", "AR hits"]
-    return Table(f"Repeated bigrams in {manifest['seq_len']:,} tokens", headers, cells, caption=_caption(manifest, rows[0]))
+    rows, hidden = tables.profile.head(_MOST_ROWS + 1).to_dicts(), len(tables.profile) - _MOST_ROWS - 1
+    title = f"Repeated bigrams in {manifest['seq_len']:,} tokens"
+    return Table.of(title, _BIGRAMS, rows, _caption(manifest, rows[0]), hidden=hidden)
 
 
 def distances_table(tables: ProfileTables) -> Table:
     """Of the distances of content bigrams: their median, the exponent of their tail, and their histogram as a sparkline."""
-    fits = [row for row in tables.fits.iter_rows(named=True) if row["kind"] == "content"][: _MOST_ROWS + 1]
     curves = _curves(tables)
-    cells = [
-        [
-            row["source"],
-            or_dash(row["median_distance"], ","),
-            or_dash(row["alpha"], ".2f"),
-            _bounds(row["alpha_ci_low"], row["alpha_ci_high"], 2),
-            or_dash(row["x_min"], ","),
-            curves.get(row["source"], ""),
-        ]
-        for row in fits
-    ]
-    caption = 'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".'
-    headers = ["source", "median", "alpha", "95 % interval", "from", "distances"]
-    return Table("How far back they last occurred", headers, cells, caption=caption)
+    return Table.of(
+        "How far back they last occurred",
+        {
+            "source": cells.name("source"),
+            "median": cells.number("median_distance"),
+            **_LAW,
+            "distances": lambda row: curves.get(row["source"], ""),
+        },
+        [row for row in tables.fits.iter_rows(named=True) if row["kind"] == "content"][: _MOST_ROWS + 1],
+        'Blocks: distances of 1, 2-3, 4-7 ... tokens. alpha: exponent of a power law of distances at and beyond "from".',
+    )
 
 
 def fits_table(tables: ProfileTables) -> Table:
     """The power laws of every source and kind of distance, with their goodness of fit."""
-    cells = [
-        [
-            row["source"],
-            _KINDS[row["kind"]],
-            f"{row['distances']:,}",
-            or_dash(row["alpha"], ".2f"),
-            _bounds(row["alpha_ci_low"], row["alpha_ci_high"], 2),
-            or_dash(row["x_min"], ","),
-            percent(row["tail_share"]),
-            *(or_dash(row[name], ".3f") for name in ("ks", "gain_exposed")),
-            or_dash(row["alpha_exposed"], ".2f"),
-        ]
-        for row in tables.fits.head(3 * (_MOST_ROWS + 1)).iter_rows(named=True)
-    ]
-    headers = ["source", "distances of", "number", "alpha", "95 % interval", "from", "in tail", "KS", "gain", "beta"]
-    caption = (
+    return Table.of(
+        "Power laws of distances",
+        _FITS,
+        tables.fits.head(3 * (_MOST_ROWS + 1)).to_dicts(),
         'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
-        "which a power law with the exponent beta fits better that knows how few tokens of a sequence have so many before them."
+        "which a power law with the exponent beta fits better that knows how few tokens of a sequence have so many before them.",
     )
-    return Table("Power laws of distances", headers, cells, caption=caption)
-
-
-def _bounds(low: float | None, high: float | None, digits: int) -> str:
-    return "–" if low is None or high is None else f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def _curves(tables: ProfileTables) -> dict[str, str]:
@@ -183,10 +170,10 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
 
     block = pl.col("distance").log(2).floor().cast(pl.Int64).clip(0, _MOST_BLOCKS - 1)
     sums = tables.distances.group_by("source", block.alias("block")).agg(pl.col("content").sum())
-    counted = {(source, place): number for source, place, number in sums.iter_rows()}
-    last = max((place for _, place in counted), default=0)
+    numbers = {(source, place): number for source, place, number in sums.iter_rows()}
+    last = max((place for _, place in numbers), default=0)
     curves = {
-        source: [counted.get((source, place), 0) for place in range(last + 1)] for source in tables.profile["source"].head(_MOST_ROWS + 1)
+        source: [numbers.get((source, place), 0) for place in range(last + 1)] for source in tables.profile["source"].head(_MOST_ROWS + 1)
     }
     return {source: sparkline(curve, low=0) for source, curve in curves.items() if any(curve)}
 
@@ -197,8 +184,7 @@ def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     lines = (
         f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation or "
         f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}",
-        f"Intervals: {counted(whole['documents'], 'document')} resampled (effective number "
-        f"{whole['effective_documents']:,.1f}); none for effectively fewer than {MIN_CLUSTERS}.",
+        f"Intervals: {resampled(whole, 'document', 'document')}; none for effectively fewer than {MIN_CLUSTERS}.",
         common_warning(whole["ar_hit_share"], [], manifest["counts"]["num_tokens"]) if manifest["counts"] else None,
     )
     return "\n".join(line for line in lines if line)

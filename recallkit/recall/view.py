@@ -6,13 +6,21 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import bare, command_line
-from recallkit.display.cells import counted, difference_phrase, interval_phrase, nearest_and_farthest, or_dash, percent, sparkline
-from recallkit.display.exports import Look
+from recallkit.display.cells import (
+    DASH,
+    counted,
+    difference_phrase,
+    interval_phrase,
+    nearest_and_farthest,
+    percent,
+    powers_of_two,
+    sparkline,
+)
+from recallkit.display.exports import Look, json_of
 from recallkit.display.tables import Table
 from recallkit.recall.tasks import QUESTION_TASKS, SUFFIXES
-from recallkit.slicing.view import powers_of_two
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.display.cells import Cell
     from recallkit.recall.rows import BuiltRows
     from recallkit.recall.tables import RecallTables
 
@@ -33,8 +42,7 @@ _MOST_SAID = 3
 
 def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
     """Every table of the comparison, row by row."""
-    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
-    return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="recall")}
+    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="recall"))
 
 
 def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
@@ -43,11 +51,9 @@ def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
     few = list(_of_few_tasks(tables))
     wide = {"recall": map(accuracy_table, few), "answer_nll": map(answers_table, few)}
     shown = [table for name in by_name for table in wide.get(name, [by_name[name]])]
-    console.print_tables([*shown, *(table for table in map(curves_table, few) if table is not None)])
-    for line in filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True))):
-        console.print_line(line)
-    for what, where in (("Tables (Parquet)", folder), ("a row a prompt", out / "documents"), ("lm-eval's files", out / "lm-eval")):
-        console.print_line(f"{what}: {where}", is_path=True)
+    curves = [table for table in map(curves_table, few) if table is not None]
+    lines = filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True)))
+    console.print_result([*shown, *curves], *lines, tables=folder, prompts=out / "documents", lm_eval=out / "lm-eval")
 
 
 def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
@@ -76,8 +82,8 @@ def look(folder: Path) -> Look:
 
 def answer(tables: RecallTables) -> str:
     """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it."""
-    cells, models, tasks = _cells(tables)
-    return " ".join(_task_answer([cells[model, task] for model in models]) for task in tasks[:_MOST_SAID])
+    found, models, tasks = _cells(tables)
+    return " ".join(_task_answer([found[model, task] for model in models]) for task in tasks[:_MOST_SAID])
 
 
 def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -95,13 +101,13 @@ def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the prompts, what counts as right, the intervals."""
-    cells, models, tasks = _cells(tables)
+    found, models, tasks = _cells(tables)
     rows = manifest.get("rows", {})
     origins = list(dict.fromkeys(bare(rows[task]["origin"]) for task in tasks if task in rows))
     return {
-        "Prompts": " ".join(_what_was_asked(cells[models[0], task]) for task in tasks) + f" Rows: {', '.join(origins)}." * bool(origins),
+        "Prompts": " ".join(_what_was_asked(found[models[0], task]) for task in tasks) + f" Rows: {', '.join(origins)}." * bool(origins),
         "Right": "the generation (greedy, 48 tokens, cut at the first newline) contains the value, in any case; "
-        + _variation(cells[models[0], tasks[0]]),
+        + _variation(found[models[0], tasks[0]]),
         "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
         "Program": f"recallkit {manifest['recallkit_version']}" if "recallkit_version" in manifest else "recallkit",
     }
@@ -109,12 +115,12 @@ def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
     """The command that makes the comparison again."""
-    cells, models, tasks = _cells(tables)
-    first, rows = cells[models[0], tasks[0]], manifest.get("rows", {})
+    found, models, tasks = _cells(tables)
+    first, rows = found[models[0], tasks[0]], manifest.get("rows", {})
     local = [bare(rows[task]["origin"]) for task in tasks if task in rows and _is_file(rows[task]["origin"])]
     usual = {"task_version": 1, "prompt": "standard", "cut": "left"}
-    found = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
-    unusual: dict[str, Any] = {name: value for name, value in found.items() if value != usual[name]}
+    given = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
+    unusual: dict[str, Any] = {name: value for name, value in given.items() if value != usual[name]}
     data = None if not local else local[0] if len(local) == 1 else "DATA"
     contexts = manifest.get("contexts", {})
     named = [f"{model},context={contexts[model]}" if model in contexts else model for model in models]
@@ -144,46 +150,49 @@ def recall_tables(tables: RecallTables) -> dict[str, Table]:
 
 def accuracy_table(tables: RecallTables) -> Table:
     """One row per model, one column per task: accuracy in per cent with its 95 % interval."""
-    cells, models, tasks = _cells(tables)
-    asked = [_what_was_asked(cells[models[0], task]) for task in tasks]
-    return Table(
-        f"Recall: generations with the value in % (95 % interval); {_variation(cells[models[0], tasks[0]])}",
-        ["model", *tasks],
-        [[model, *(_accuracy(cells[model, task]) for task in tasks)] for model in models],
+    found, models, tasks = _cells(tables)
+    asked = [_what_was_asked(found[models[0], task]) for task in tasks]
+    return _by_task(
+        f"Recall: generations with the value in % (95 % interval); {_variation(found[models[0], tasks[0]])}",
+        tables,
+        tasks,
+        _accuracy,
         caption="\n".join([*asked, "Greedy, 48 tokens, cut at the first newline."]),
         groups=[("", 1), ("accuracy (%)", len(tasks))],
     )
 
 
+def _by_task(title: str, tables: RecallTables, tasks: Sequence[str], cell: Cell, **more: Any) -> Table:
+    """One row per model, one column per task."""
+    found, models, _ = _cells(tables)
+    return Table(title, ["model", *tasks], [[model, *(cell(found[model, task]) for task in tasks)] for model in models], **more)
+
+
 def differences_table(tables: RecallTables) -> Table | None:
     """Paired differences to the first model, one row per model and task; None for a single model."""
-    cells, models, tasks = _cells(tables)
+    found, models, tasks = _cells(tables)
     if len(models) < 2:
         return None
-    rows = [(model, task, cells[model, task]) for task in tasks for model in models[1:]]
-    return Table(
-        f"Difference to {models[0]}",
-        ["model", "task", "points", "95 % interval"],
-        [[model, task, f"{100 * row['difference']:+.1f}", _points(row)] for model, task, row in rows],
-    )
+    rows = [found[model, task] for task in tasks for model in models[1:]]
+    columns = {
+        "model": cells.name("model"),
+        "task": cells.name("task"),
+        "points": lambda row: f"{100 * row['difference']:+.1f}",
+        "95 % interval": _points,
+    }
+    return Table.of(f"Difference to {models[0]}", columns, rows)
 
 
 def answers_table(tables: RecallTables) -> Table:
     """Mean NLL of the right answer: one row per model, one column per task."""
-    cells, models, tasks = _cells(tables)
-    return Table(
-        "NLL of the answer after the prompt, in nats per token",
-        ["model", *tasks],
-        [[model, *(or_dash(cells[model, task]["answer_nll"], ".3f") for task in tasks)] for model in models],
-    )
+    return _by_task("NLL of the answer after the prompt, in nats per token", tables, _cells(tables)[2], cells.number("answer_nll", ".3f"))
 
 
 def overlap_table(tables: RecallTables) -> Table | None:
     """Mean F1 of the words of generation and value, in tasks that ask questions; None where none does."""
-    cells, models, tasks = _cells(tables)
-    asking = [task for task in tasks if task.startswith("squad")]
-    rows = [[model, *(f"{100 * cells[model, task]['f1']:.1f}" for task in asking)] for model in models]
-    return Table("Words that generation and answer have in common (SQuAD's F1), in %", ["model", *asking], rows) if asking else None
+    asking = [task for task in _cells(tables)[2] if task.startswith("squad")]
+    title = "Words that generation and answer have in common (SQuAD's F1), in %"
+    return _by_task(title, tables, asking, lambda row: f"{100 * row['f1']:.1f}") if asking else None
 
 
 def curves_table(tables: RecallTables) -> Table | None:
@@ -214,9 +223,9 @@ def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dic
 
 def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str], list[str]]:
     """(model, task) -> row of the table, and the models and tasks in their order."""
-    cells = {(row["model"], row["task"]): row for row in tables.recall.iter_rows(named=True)}
-    models, tasks = (list(dict.fromkeys(pair[place] for pair in cells)) for place in (0, 1))
-    return cells, models, tasks
+    found = {(row["model"], row["task"]): row for row in tables.recall.iter_rows(named=True)}
+    models, tasks = (list(dict.fromkeys(pair[place] for pair in found)) for place in (0, 1))
+    return found, models, tasks
 
 
 def _variation(row: Mapping[str, Any]) -> str:
@@ -231,7 +240,7 @@ def _accuracy(row: Mapping[str, Any]) -> str:
 
 def _points(row: Mapping[str, Any]) -> str:
     low, high = row["difference_low"], row["difference_high"]
-    return "–" if low is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
+    return DASH if low is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
 
 
 def _what_was_asked(row: Mapping[str, Any]) -> str:
@@ -277,15 +286,14 @@ def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
 
 def metrics_table(metrics: pl.DataFrame) -> Table:
     """One row per model, task and metric, with lm-eval's standard error."""
-    rows = [
-        [
-            row["model"],
-            row["task"] if row["version"] is None else f"{row['task']} v{row['version']}",
-            row["metric"] if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
-            f"{row['value']:.4f}",
-            or_dash(row["standard_error"], ".4f"),
-            or_dash(row["shots"], ","),
-        ]
-        for row in metrics.iter_rows(named=True)
-    ]
-    return Table("Tasks of lm-eval, unchanged", ["model", "task", "metric", "value", "std. error", "shots"], rows)
+    return Table.of("Tasks of lm-eval, unchanged", _METRICS, metrics.to_dicts())
+
+
+_METRICS = {
+    "model": cells.name("model"),
+    "task": lambda row: str(row["task"]) if row["version"] is None else f"{row['task']} v{row['version']}",
+    "metric": lambda row: str(row["metric"]) if row["filter"] == "none" else f"{row['metric']},{row['filter']}",
+    "value": cells.number("value", ".4f"),
+    "std. error": cells.number("standard_error", ".4f"),
+    "shots": cells.number("shots"),
+}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.view import interval, ppl, times, what_is_resampled, what_of_training
+from recallkit.attribution.view import interval, ppl, times, what_of_training
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.cells import percent, percent_range
+from recallkit.display.cells import percent, percent_range, resampled
 from recallkit.measure.shares import is_void, void_notes
 from recallkit.report.markup import tag, text
 from recallkit.slicing.threshold import rate_and_rule
@@ -44,7 +44,7 @@ def headline(comparison: Comparison) -> str:
 def measured(comparison: Comparison) -> str:
     """How it was measured, in a line of text."""
     facts, whole = comparison.manifest["slices"], comparison.totals[comparison.models[0], "all"]
-    return f"{whole['tokens']:,} tokens in sequences of up to {facts['seq_len']:,}; 95 % intervals: {what_is_resampled(whole)}."
+    return f"{whole['tokens']:,} tokens in sequences of up to {facts['seq_len']:,}; 95 % intervals: {resampled(whole)}."
 
 
 def answer(comparison: Comparison) -> str:
@@ -113,7 +113,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
-        "Intervals": f"95 %, {what_is_resampled(whole)} 2,000 times; expanded percentile intervals (Hesterberg, 2015)",
+        "Intervals": f"95 %, {resampled(whole)} 2,000 times; expanded percentile intervals (Hesterberg, 2015)",
         "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
         "Slices": f"sequences {facts['sequences_digest']}",
     }

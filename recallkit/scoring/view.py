@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
-from recallkit.display.cells import percent
-from recallkit.display.console import print_timings
+from recallkit.display import cells, console
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -33,28 +31,41 @@ def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], che
     }
 
 
+_MEANS = {
+    "model": cells.name("model"),
+    "tokens": cells.number("num_rows"),
+    "NLL (nats)": cells.number("nll_nats", ".4f"),
+    "ppl": cells.number("ppl", ".2f"),
+    "argmax right": cells.share("accuracy"),
+}
+_CHECKED = {
+    "model": cells.name("model"),
+    "tokens": cells.number("tokens"),
+    "largest": cells.number("largest", ".2e"),
+    "mean": cells.number("mean", ".2e"),
+    "same argmax": cells.share("same_argmax", 2),
+}
+
+
 def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """One row per model."""
     from recallkit.scoring.files import score_path
     from recallkit.scoring.scores import summarise_scores
 
-    rows = []
-    for model, manifest in manifests.items():
-        means = summarise_scores(score_path(slices, model)).row(0, named=True)
-        rows.append(
-            [model.shown, f"{manifest['num_rows']:,}", f"{means['nll_nats']:.4f}", f"{means['ppl']:.2f}", percent(means["accuracy"])]
-        )
-    return Table("Scores of every predicted token", ["model", "tokens", "NLL (nats)", "ppl", "argmax right"], rows)
+    rows = [
+        {**summarise_scores(score_path(slices, model)).row(0, named=True), "model": model.shown, "num_rows": manifest["num_rows"]}
+        for model, manifest in manifests.items()
+    ]
+    return Table.of("Scores of every predicted token", _MEANS, rows)
 
 
 def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """The table, the time that a single model took, where the scores are."""
     from recallkit.scoring.files import score_timings
 
-    console.print_table(scores_table(slices, manifests))
-    if len(manifests) == 1:  # for several models these would be many lines: --json has them
-        print_timings(score_timings(slices, next(iter(manifests))))
-    console.print_line(f"Scores (Parquet): {slices / 'scores'}", is_path=True)
+    # for several models these would be many lines: --json has them
+    timings = score_timings(slices, next(iter(manifests))) if len(manifests) == 1 else None
+    console.print_result([scores_table(slices, manifests)], timings=timings, scores=slices / "scores")
 
 
 def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
@@ -67,22 +78,6 @@ def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
 
 def print_checks(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """How far the scores are from a float64 computation."""
-    rows = [
-        [
-            model.shown,
-            f"{check['tokens']:,}",
-            f"{check['largest']:.2e}",
-            f"{check['mean']:.2e}",
-            percent(check["same_argmax"], 2),
-        ]
-        for model, check in checks.items()
-    ]
-    console.print_table(
-        Table(
-            "Difference to a float64 computation on CPU, in nats per token",
-            ["model", "tokens", "largest", "mean", "same argmax"],
-            rows,
-            caption="The largest: "
-            + ", ".join(f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()),
-        )
-    )
+    places = [f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()]
+    title, rows = "Difference to a float64 computation on CPU, in nats per token", [{**c, "model": m.shown} for m, c in checks.items()]
+    console.print_table(Table.of(title, _CHECKED, rows, f"The largest: {', '.join(places)}"))

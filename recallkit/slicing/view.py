@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
-from recallkit.display.cells import abbreviate, or_dash, percent, sparkline
-from recallkit.display.console import print_timings
+from recallkit.display import cells, console
+from recallkit.display.cells import abbreviate, percent, powers_of_two, sparkline
 from recallkit.display.tables import Table
 from recallkit.slicing.threshold import COMMON_SHARE, common_warning, rate_and_rule
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     import polars as pl
@@ -45,9 +44,8 @@ def slice_timings(path: Path) -> dict[str, Any] | None:
 
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
     """Tokens, repeated tokens and AR hits by source, and how far back the previous occurrences of repeated tokens are."""
-    console.print_table(with_distances(read_slices_table(path, manifest), _query(path, "slices/bucket_distances")))
-    print_timings(slice_timings(path))
-    console.print_line(f"Tables (Parquet): {path}", is_path=True)
+    shown = with_distances(read_slices_table(path, manifest), _query(path, "slices/bucket_distances"))
+    console.print_result([shown], timings=slice_timings(path), tables=path)
 
 
 def read_slices_table(path: Path, manifest: Mapping[str, Any]) -> Table:
@@ -68,21 +66,18 @@ def warn_of_common(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any
 
 def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
-    rows = [
-        [
-            row["source"],
-            f"{row['tokens']:,}",
-            percent(row["repeated_share"]),
-            or_dash(row["ar_hits"], ","),
-            percent(row["ar_hit_share"], 2),
-        ]
-        for row in summary.head(_MOST_ROWS + 1).iter_rows(named=True)
-    ]
-    hidden = len(summary) - len(rows)
-    rows += [[f"and {hidden:,} more", "", "", "", ""]] if hidden else []
-    headers = ["source", "tokens", "repeated", "AR hits", "share"]
+    rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
     caption = "\n".join(line for line in (what_is_rare(manifest), what_is_copied(manifest), warning) if line)
-    return Table("Predicted tokens, and those that repeat a bigram of their context", headers, rows, caption=caption)
+    return Table.of("Predicted tokens, and those that repeat a bigram of their context", _COLUMNS, rows, caption, hidden=hidden)
+
+
+_COLUMNS = {
+    "source": cells.name("source"),
+    "tokens": cells.number("tokens"),
+    "repeated": cells.share("repeated_share"),
+    "AR hits": cells.number("ar_hits"),
+    "share": cells.share("ar_hit_share", 2),
+}
 
 
 def with_distances(table: Table, distances: pl.DataFrame) -> Table:
@@ -101,16 +96,6 @@ def with_distances(table: Table, distances: pl.DataFrame) -> Table:
     )
     rows = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
     return replace(table, headers=[*table.headers, header], rows=rows, caption=caption)
-
-
-def powers_of_two(highs: Sequence[int]) -> list[int]:
-    """The largest values of all buckets between the first and the last of `highs`, which are powers of two, or 0."""
-    last, buckets = max(highs, default=0), []
-    power = min(highs, default=1)
-    while power <= last:
-        buckets.append(power)
-        power = 2 * power or 1
-    return buckets
 
 
 def _query(slices: Path, name: str) -> pl.DataFrame:

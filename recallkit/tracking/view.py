@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import MOST_NAMED, command_line
-from recallkit.display.cells import counted
+from recallkit.display.cells import DASH, resampled
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -38,7 +38,7 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
         "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; "
         f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
         "Recall": "NLL of the first occurrences of the AR hits' bigrams in their sequences less that of the AR hits, nats per token",
-        "Intervals": f"95 %, {counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:,.1f})",
+        "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
         "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
@@ -60,34 +60,32 @@ def track_json(tables: TrackTables, folder: Path) -> dict[str, Any]:
 
 def print_track(tables: TrackTables, folder: Path) -> None:
     """The table, the answer, and where they are."""
-    console.print_tables(shown_track(tables).values())
-    console.print_line(answer(tables))
-    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+    console.print_result(shown_track(tables).values(), answer(tables), tables=folder)
+
+
+_INTERVAL = cells.interval("recall")
 
 
 def shown_track(tables: TrackTables) -> dict[str, Table]:
     """A row a step, the reference last."""
-    rows = tables.track.to_dicts()
-    ordered = [*(row for row in rows if row["step"] is not None), *(row for row in rows if row["step"] is None)]
-    first = ordered[0]
-    cells = [
-        [
-            _name(row),
-            *(f"{row[name]:z.2f}" for name in ("ar_nll", "first_nll", "other_nll", "recall")),
-            _interval(row),
-            *([] if first["reference"] is None else [f"{row['ar_gap']:z.2f}" if row["step"] is not None else "–"]),
-        ]
-        for row in ordered
-    ]
-    headers = ["step", "AR hits", "first", "other", "recall", "95 % interval", *([] if first["reference"] is None else ["gap in AR hits"])]
+    rows = sorted(tables.track.to_dicts(), key=lambda row: row["step"] is None)
+    first = rows[0]
+    nats = {"AR hits": "ar_nll", "first": "first_nll", "other": "other_nll", "recall": "recall"}
+    columns = {
+        "step": lambda row: str(row["model"]) if row["step"] is None else f"{row['step']:,}",
+        **{header: cells.number(column, "z.2f") for header, column in nats.items()},
+        "95 % interval": _INTERVAL,
+    }
+    if first["reference"] is not None:
+        columns["gap in AR hits"] = lambda row: DASH if row["step"] is None else f"{row['ar_gap']:z.2f}"
     few = "" if first["recall_ci_low"] is not None else f" No interval: effectively fewer than {MIN_CLUSTERS} documents."
     caption = (
         f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens. First: the first occurrences of the hits' "
         "bigrams in their sequences, where nothing can be recalled; recall: first less AR hits. Intervals: "
-        f"{counted(first['documents'], 'document')} resampled (effective number {first['effective_documents']:.1f}).{few}"
+        f"{resampled(first, 'document', 'document')}.{few}"
     )
     caption += "" if first["reference"] is None else " Last row: the reference."
-    return {"track": Table("NLL and recall by step", headers, cells, caption=caption)}
+    return {"track": Table.of("NLL and recall by step", columns, rows, caption)}
 
 
 def answer(tables: TrackTables) -> str:
@@ -101,23 +99,10 @@ def answer(tables: TrackTables) -> str:
     beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:z.2f}"
     if appears is None:
         return (
-            f"No recall up to step {last['step']:,}: AR hits cost {_nats(last)} nats less than the first occurrences of their bigrams "
-            f"({_interval(last)}), not {LEAST_RECALL} or more for certain{beside}."
+            f"No recall up to step {last['step']:,}: AR hits cost {last['recall']:z.2f} nats less than the first occurrences of their "
+            f"bigrams ({_INTERVAL(last)}), not {LEAST_RECALL} or more for certain{beside}."
         )
     return (
         f"Recall appears at step {appears:,}: from there on AR hits cost at least {LEAST_RECALL} nats less than the first occurrences "
-        f"of their bigrams, at step {last['step']:,} {_nats(last)} nats ({_interval(last)}){beside}."
+        f"of their bigrams, at step {last['step']:,} {last['recall']:z.2f} nats ({_INTERVAL(last)}){beside}."
     )
-
-
-def _nats(row: Row) -> str:
-    return f"{row['recall']:z.2f}"
-
-
-def _interval(row: Row) -> str:
-    low, high = row["recall_ci_low"], row["recall_ci_high"]
-    return "–" if low is None or high is None else f"{low:z.2f} to {high:z.2f}"
-
-
-def _name(row: Row) -> str:
-    return f"{row['step']:,}" if row["step"] is not None else str(row["model"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import console
+from recallkit.display import cells, console
 from recallkit.display.again import command_line
 from recallkit.display.cells import counted, percent
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, json_of
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    Row = Mapping[str, Any]
+    from recallkit.display.cells import Cell, Row
 
 _MOST_SAID = 3
 _NEAR = 0.05
@@ -59,8 +58,7 @@ def _task_answer(rows: Sequence[Row], where: str) -> str:
 
 def _named(row: Row) -> str:
     """`mamba (width 64, state 16)`."""
-    model, size = _key(row)
-    return f"{model} (width {size})"
+    return f"{row['model']} (width {_size(row)})"
 
 
 def method(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -86,14 +84,12 @@ def command(manifest: Mapping[str, Any]) -> str:
 
 def tradeoff_json(tables: TradeoffTables, folder: Path) -> dict[str, Any]:
     """All tables row by row."""
-    rows = {field.name: getattr(tables, field.name).to_dicts() for field in dataclasses.fields(tables)}
-    return {"path": str(folder), **rows, "timings": read_timings(folder / "manifest.json", kind="tradeoff")}
+    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="tradeoff"))
 
 
 def print_tradeoff(tables: TradeoffTables, folder: Path) -> None:
     """The tables, and where they are."""
-    console.print_tables(shown_tradeoff(tables).values())
-    console.print_line(f"Tables (Parquet): {folder}", is_path=True)
+    console.print_result(shown_tradeoff(tables).values(), tables=folder)
 
 
 def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
@@ -114,44 +110,46 @@ def _of(frame: pl.DataFrame, task: str) -> list[dict[str, Any]]:
     return [row for row in frame.to_dicts() if row["task"] == task]
 
 
-_NAMED = ("model", "width, options")
+def _size(row: Row) -> str:
+    return f"{row['width']}, {row['size']}".removesuffix(", ")
 
 
-def _key(row: Row) -> tuple[str, str]:
-    return row["model"], f"{row['width']}, {row['size']}".removesuffix(", ")
+_NAMED = {"model": cells.name("model"), "width, options": _size}
+_OF_MODEL = {
+    **_NAMED,
+    "state bytes": cells.number("state_bytes"),
+    "accuracy": cells.share("accuracy"),
+    "at rate": lambda row: f"{row['learning_rate']:.2g}{'*' if row['at_edge'] else ''}",
+    "Pareto": lambda row: "yes" if row["pareto"] else "",
+}
 
 
 def _models(rows: Sequence[Row], task: str) -> Table:
-    cells = [
-        [
-            *_key(row),
-            f"{row['state_bytes']:,}",
-            percent(row["accuracy"]),
-            f"{row['learning_rate']:.2g}{'*' if row['at_edge'] else ''}",
-            "yes" if row["pareto"] else "",
-        ]
-        for row in rows
-    ]
-    notes = ["Pareto: no model with as small a state (float32, after the longest test) is as accurate."]
-    if any(row["at_edge"] for row in rows):
-        notes.append("* the lowest or highest rate that was tried.")
-    headers = [*_NAMED, "state bytes", "accuracy", "at rate", "Pareto"]
-    return Table(f"MQAR, {task}: accuracy at the best learning rate", headers, cells, caption=" ".join(notes))
+    at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in rows) else ""
+    caption = f"Pareto: no model with as small a state (float32, after the longest test) is as accurate.{at_edge}"
+    return Table.of(f"MQAR, {task}: accuracy at the best learning rate", _OF_MODEL, rows, caption)
+
+
+def _accuracies(rows: Sequence[Row], *by: str) -> list[tuple[tuple[Any, ...], Cell]]:
+    """A column of accuracies for each value of the columns `by`, in their order."""
+    found = {(row["model"], _size(row), *(row[name] for name in by)): row["accuracy"] for row in rows}
+
+    def column(place: tuple[Any, ...]) -> Cell:
+        return lambda row: percent(found.get((row["model"], _size(row), *place)))
+
+    return [(place, column(place)) for place in sorted({tuple(row[name] for name in by) for row in rows})]
 
 
 def _rates(models: Sequence[Row], rows: Sequence[Row]) -> Table:
-    found = {(_key(row), row["learning_rate"]): row["accuracy"] for row in rows}
-    rates = sorted({row["learning_rate"] for row in rows})
-    cells = [[*_key(row), *(percent(found.get((_key(row), rate))) for rate in rates)] for row in models]
-    return Table("Accuracy at each learning rate", [*_NAMED, *(f"{rate:.2g}" for rate in rates)], cells)
+    columns = [(f"{rate:.2g}", cell) for (rate,), cell in _accuracies(rows, "learning_rate")]
+    return Table.of("Accuracy at each learning rate", [*_NAMED.items(), *columns], models)
 
 
 def _pairs(models: Sequence[Row], rows: Sequence[Row]) -> Table:
-    found = {(_key(row), row["length"], row["pairs"]): row["accuracy"] for row in rows}
-    tests = sorted({(row["length"], row["pairs"]) for row in rows})
-    cells = [[*_key(row), *(percent(found.get((_key(row), *test))) for test in tests)] for row in models]
-    lengths = sorted({length for length, _ in tests})
-    headers = [f"{pairs:,}" if len(lengths) == 1 else f"{pairs:,} in {length:,}" for length, pairs in tests]
-    few, many = min(tests, key=lambda test: test[1])[1], max(tests, key=lambda test: test[1])[1]
+    columns = _accuracies(rows, "length", "pairs")
+    pairs, lengths = ([place[end] for place, _ in columns] for end in (1, 0))
+    headers = [f"{n:,}" if len(set(lengths)) == 1 else f"{n:,} in {length:,}" for length, n in zip(lengths, pairs, strict=True)]
+    headed = [(header, cell) for header, (_, cell) in zip(headers, columns, strict=True)]
+    few, many = min(pairs), max(pairs)
     guess = f"Guessing among a sequence's values: {percent(1 / few)} at {few:,} pairs, {percent(1 / many)} at {many:,}."
-    return Table("Accuracy by number of pairs, at the best rate", [*_NAMED, *headers], cells, caption=guess)
+    return Table.of("Accuracy by number of pairs, at the best rate", [*_NAMED.items(), *headed], models, guess)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.display import console
+from recallkit.display.cells import powers_of_two
 from recallkit.slicing.labels import summarise_slices
-from recallkit.slicing.view import powers_of_two, print_slices, slices_table, with_distances
+from recallkit.slicing.view import print_slices, slices_table, with_distances
 from recallkit.storage import artifacts, db
 
 BLOCKS = "▁▂▃▄▅▆▇█"
