@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import string
 from pathlib import Path
@@ -13,33 +12,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from recallkit.display import console
-from recallkit.display.cells import Struck, sparkline
+from recallkit.display.cells import Struck
 from recallkit.display.console import print_line, print_page, print_table
 from recallkit.display.tables import Table
-
-BLOCKS = "▁▂▃▄▅▆▇█"
-VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)
-
-
-@given(VALUES)
-def test_a_sparkline_has_a_block_a_value_the_higher_the_larger(values):
-    line = sparkline(values)
-    assert len(line) == len(values)
-    known = [(value, block) for value, block in zip(values, line, strict=True) if value is not None and math.isfinite(value)]
-    assert all(block == " " for value, block in zip(values, line, strict=True) if value is None or not math.isfinite(value))
-    heights = [(value, BLOCKS.index(block)) for value, block in known]
-    for value, height in heights:
-        assert all(height <= other for larger, other in heights if larger >= value)
-    if len({value for value, _ in known}) > 1:
-        assert {BLOCKS[0], BLOCKS[-1]} <= {block for _, block in known}
-
-
-def test_curves_with_given_ends_compare():
-    assert sparkline([0.0, 0.5, 1.0], 0.0, 1.0) == "▁▅█"
-    assert sparkline([0.5], 0.0, 1.0) == "▅"
-    assert sparkline([-1.0, 2.0, None], 0.0, 1.0) == "▁█ "
-    assert sparkline([3.0, 3.0]) == "▅▅"
-    assert sparkline([]) == ""
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -61,10 +60,10 @@ def test_markdown_shows_every_cell_as_it_is(rows, title, caption):
     assert not used, "data became markup"
 
 
-@pytest.mark.parametrize("caption", ["1. list", "12) list", "- list", "+ list", "> quote", "# heading", "---", "==="])
-def test_a_caption_begins_nothing(caption):
-    found = rendered(Table("title", ["a", "b"], [["x", "1"]], caption=caption))
-    assert set(found.tags) == {"table", "thead", "tbody", "tr", "th", "td", "p", "strong"}
+def test_a_caption_begins_nothing():
+    for caption in ("1. list", "12) list", "- list", "+ list", "> quote", "# heading", "---", "==="):
+        found = rendered(Table("title", ["a", "b"], [["x", "1"]], caption=caption))
+        assert set(found.tags) == {"table", "thead", "tbody", "tr", "th", "td", "p", "strong"}, caption
 
 
 def test_addresses_in_names_are_no_links_on_github():
@@ -198,10 +197,3 @@ def test_whatever_is_struck_out_can_be_read(cell):
     table = Table("t", ["a", "b"], [["x", Struck(f"a{shown}")]])
     assert rendered(table).cells[-1] == printable(f"a{shown}")
     assert rendered(table).tags.count("s") == 1
-
-
-def test_the_heads_of_files_are_remarks():
-    """What says who made them is not printed with them."""
-    assert all(line.startswith("%") for line in LATEX_HEAD.splitlines())
-    assert MARKDOWN_HEAD.startswith("<!--")
-    assert MARKDOWN_HEAD.rstrip().endswith("-->")

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.display import console
-from recallkit.display.cells import powers_of_two
 from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.view import print_slices, slices_table, with_distances
 from recallkit.storage import artifacts, db
@@ -46,13 +45,6 @@ def test_every_distance_is_in_its_bucket(rows):
     for source in found["source"].unique():
         assert found.filter(source=source)["share"].sum() == pytest.approx(1)
     assert found["source"].to_list() == sorted(found["source"], key=lambda source: (source != "ALL", source))
-
-
-def test_powers_of_two_leave_no_bucket_out():
-    assert powers_of_two([2, 16]) == [2, 4, 8, 16]
-    assert powers_of_two([8, 0]) == [0, 1, 2, 4, 8]
-    assert powers_of_two([4]) == [4]
-    assert powers_of_two([]) == []
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""Figures as text: numbers, intervals, curves, cells of columns, and parts of sentences."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recallkit.display import cells
+from recallkit.display.cells import DASH, Struck, difference_phrase, interval_phrase, nearest_and_farthest, powers_of_two, sparkline
+from recallkit.display.tables import Table
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+VALUES = st.lists(st.one_of(st.none(), st.floats(-1e300, 1e300), st.just(math.inf), st.just(math.nan)), max_size=12)
+
+
+def test_columns_make_the_cells_of_their_rows():
+    columns = {
+        "name": cells.name("name"),
+        "tokens": cells.number("tokens"),
+        "about": cells.amount("tokens"),
+        "share": cells.valid(cells.share("share")),
+        "95 %": cells.share_interval("share_ci_low", "share_ci_high"),
+        "nats": cells.number("nats", "z.2f"),
+        "ends": cells.interval("nats"),
+    }
+    known = {"share_ci_low": 0.2, "share_ci_high": 0.4, "nats": -0.001, "nats_ci_low": -0.5, "nats_ci_high": 0.5}
+    rows = [
+        {"name": "a", "tokens": 1234567, "share": 0.3, "void": False, **known},
+        {"name": "b", "tokens": 7, "share": -2.5, "void": True, **known},
+        {"name": "c", "void": True, "tokens": None, "share": None, **dict.fromkeys(known)},
+    ]
+    table = Table.of("t", columns, rows, hidden=2)
+    assert table.headers == list(columns)
+    assert table.rows == [
+        ["a", "1,234,567", "1.23M", "30.0 %", "20.0 to 40.0 %", "0.00", "-0.50 to 0.50"],
+        ["b", "7", "7", "-250.0 %", DASH, "0.00", "-0.50 to 0.50"],
+        ["c", *[DASH] * 6],
+        ["and 2 more", *[""] * 6],
+    ]
+    assert [[isinstance(cell, Struck) for cell in row].index(True) for row in table.rows if any(isinstance(c, Struck) for c in row)] == [3]
+    assert Table.of("t", [("m", cells.name("name")), ("m", cells.name("name"))], rows[:1]).rows == [["a", "a"]], "headers may be equal"
+
+
+@given(VALUES)
+def test_a_sparkline_has_a_block_a_value_the_higher_the_larger(values):
+    line = sparkline(values)
+    assert len(line) == len(values)
+    known = [(value, block) for value, block in zip(values, line, strict=True) if value is not None and math.isfinite(value)]
+    assert all(block == " " for value, block in zip(values, line, strict=True) if value is None or not math.isfinite(value))
+    heights = [(value, BLOCKS.index(block)) for value, block in known]
+    for value, height in heights:
+        assert all(height <= other for larger, other in heights if larger >= value)
+    if len({value for value, _ in known}) > 1:
+        assert {BLOCKS[0], BLOCKS[-1]} <= {block for _, block in known}
+
+
+def test_curves_with_given_ends_compare_and_leave_no_bucket_out():
+    assert sparkline([0.0, 0.5, 1.0], 0.0, 1.0) == "▁▅█"
+    assert sparkline([-1.0, 2.0, None], 0.0, 1.0) == "▁█ "
+    assert sparkline([3.0, 3.0]) == "▅▅"
+    assert powers_of_two([2, 16]) == [2, 4, 8, 16]
+    assert powers_of_two([8, 0]) == [0, 1, 2, 4, 8]
+    assert powers_of_two([]) == []
+
+
+def test_intervals_and_differences_in_words():
+    assert interval_phrase(0.07, 0.08) == "95 % interval 7.0 to 8.0 %"
+    assert interval_phrase(None, 0.08) == interval_phrase(0.07, None) == "no interval"
+    assert difference_phrase(-0.3, -0.4, -0.2) == "30.0 points fewer, 95 % interval 20.0 to 40.0"
+    assert difference_phrase(0.3, None, None) == "30.0 points more, no interval"
+    told = "30.0 points fewer, which may be none: 95 % interval -40.0 to +0.0"
+    assert difference_phrase(-0.3, -0.4, 0.0) == told
+
+
+def test_of_many_models_the_nearest_and_the_farthest_are_named():
+    rows = [{"name": name, "gap": gap} for name, gap in (("a", -0.3), ("b", 0.1), ("c", 0.2), ("d", -0.9))]
+    assert [row["name"] for row in nearest_and_farthest(rows, "gap")] == ["b", "d"]
+    assert [row["name"] for row in nearest_and_farthest(rows[:2], "gap")] == ["b", "a"]
