@@ -266,7 +266,7 @@ class Track(ScoringOptions, WritingOptions):
 
     reference: AnyModel | None = argument(f"A model to compare with: {MODEL_SYNTAX}.", metavar="REFERENCE")
     checkpoints: AnyModels | None = argument(
-        "Checkpoints of one run, whose names tell their steps: checkpoint-500, step_500, or NAME-500=PATH.", metavar="CHECKPOINT"
+        "Checkpoints of one run, whose names contain their steps: checkpoint-500, step_500, or NAME-500=PATH.", metavar="CHECKPOINT"
     )
     _: KW_ONLY
     slices: File | None = slices_option()
@@ -274,7 +274,7 @@ class Track(ScoringOptions, WritingOptions):
         "Go on, and score checkpoints as they come: those that the pattern names, or whose names differ in the step alone.", False
     )
     interval: float = option(
-        "With --watch: seconds between looks; files unchanged for so long are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
+        "With --watch: seconds between scans; files unchanged for that long are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
     )
     until: int | None = option("With --watch: end once this step, or a later one, is scored.", metavar="STEP", least=0, most=config.MOST)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
