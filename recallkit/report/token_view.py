@@ -38,14 +38,14 @@ class Which(StrEnum):
 
 _NEED_TWO = (Which.reference_only, Which.model_only, Which.both_right, Which.both_wrong)
 
-# Which model was right: the style if there are colours, otherwise the sign after a marked token.
-_LOOKS = {
+_RIGHT, _WRONG, _UNKNOWN = ("", "¹"), ("bright_black", "⁰"), ("italic", "?")
+_OF_TWO = {
     Which.both_right: ("", "²"),
-    Which.both_wrong: ("bright_black", "⁰"),
+    Which.both_wrong: _WRONG,
     Which.reference_only: ("black on yellow", "ʳ"),
     Which.model_only: ("black on cyan", "ᵐ"),
 }
-_ONE_MODEL_LOOKS = {True: ("", "¹"), False: ("bright_black", "⁰")}
+"""By which model was right: the style if there are colours, otherwise the sign after a marked token."""
 _HIT_STYLE = "bold underline"
 
 
@@ -172,9 +172,9 @@ def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_c
 def _looks(shown: ShownSequence) -> list[tuple[str, str]]:
     """Style and sign of every token, by which model was right."""
     if shown.reference is not None:
-        return [_LOOKS[state] if state is not None else ("italic", "?") for state in shown.states()]
+        return [_OF_TWO[state] if state is not None else _UNKNOWN for state in shown.states()]
     if shown.model is not None:
-        return [_ONE_MODEL_LOOKS.get(right, ("italic", "?")) for right in shown.rows["right_0"]]
+        return [{True: _RIGHT, False: _WRONG}.get(right, _UNKNOWN) for right in shown.rows["right_0"]]
     return [("", "")] * len(shown.rows)
 
 
@@ -196,21 +196,11 @@ def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> 
 
 def _meanings(shown: ShownSequence) -> list[tuple[tuple[str, str], str]]:
     """Style and sign, and their meaning."""
-    if shown.reference is not None:
-        names = {
-            Which.both_right: "both right",
-            Which.both_wrong: "both wrong",
-            Which.reference_only: f"only {shown.reference} right",
-            Which.model_only: f"only {shown.model} right",
-        }
-        found = [(_LOOKS[state], name) for state, name in names.items()]
-        is_known = None not in shown.states()
-    elif shown.model is not None:
-        found = [(_ONE_MODEL_LOOKS[right], name) for right, name in ((True, "right"), (False, "wrong"))]
-        is_known = shown.rows["right_0"].null_count() == 0
-    else:
+    if shown.model is None:
         return []
-    return found if is_known else [*found, (("italic", "?"), "unknown: its own tokens end elsewhere")]
+    names = ["both right", "both wrong", f"only {shown.reference} right", f"only {shown.model} right"]
+    found = [(_RIGHT, "right"), (_WRONG, "wrong")] if shown.reference is None else list(zip(_OF_TWO.values(), names, strict=True))
+    return [*found, *([(_UNKNOWN, "unknown: its own tokens end elsewhere")] if _UNKNOWN in _looks(shown) else [])]
 
 
 def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None = None) -> Table:

@@ -25,7 +25,7 @@ def bucketed(rows) -> pl.DataFrame:
         return db.frame(connection, "slices/bucket_distances")
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["a", "b"]), st.one_of(st.none(), st.integers(1, 5000), st.sampled_from([1, 2, 3, 4, 2048, 2049]))),
@@ -71,11 +71,7 @@ def test_curves_have_one_scale_and_one_width(table):
     assert shown.headers[-1] == "distance\n1 to 4"
     assert "75.0 %" in shown.caption
     assert [row[:-1] for row in shown.rows] == table.rows
-
-
-def test_a_single_bucket_is_no_curve(table):
-    assert with_distances(table, bucketed([("books", 1), ("letters", 1)])) is table
-    assert with_distances(table, bucketed([])) is table
+    assert with_distances(table, bucketed([("books", 1), ("letters", 1)])) is table, "a single bucket is no curve"
 
 
 def test_rows_that_are_no_source_have_no_curve(small_slices):
