@@ -163,10 +163,8 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
 def _method(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
-    return (
-        "Completion: the last id of each earlier occurrence is replaced; key: the id before it; span: the whole match; placebo: as many "
-        f"ids elsewhere, equally far. Recalled: span less placebo. Design: {manifest['design']}, {passes:.1f} times the text read."
-    )
+    told = "; ".join(f"{name}: {change.told}" for name, change in CHANGES.items()).capitalize()
+    return f"{told}. Recalled: span less placebo. Design: {manifest['design']}, {passes:.1f} times the text read."
 
 
 def _notes(tables: InterveneTables) -> list[str]:

@@ -54,7 +54,9 @@ _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy r
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
 _CI = ("", "_ci_low", "_ci_high")
-_LOST = _with_ends("nll completion key span placebo recall", *_CI)
+_CHANGES = "completion key span placebo"
+"""Those of `intervening.changes`."""
+_LOST = _with_ends(f"nll {_CHANGES} recall", *_CI)
 _ASKED = "samples documents whole, effective_documents real"
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
@@ -86,7 +88,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # `excluded` explains. `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
     "samples": _columns(
         "slice string, row int64, sequence position document distance occurrences match_length num_changed int32, train_count int64, "
-        "weight float64, excluded string, completion_row key_row span_row placebo_row int64"
+        f"weight float64, excluded string, {_with_ends(_CHANGES, '_row')} int64"
     ),
     # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
     "mixer means": _columns("mixer string, mean list<double>"),
