@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,13 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "she
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
@@ -36,8 +42,8 @@ def keyword(call: ast.Call, name: str) -> str | None:
 
 def problems(path: Path) -> list[str]:
     """What a file does that none may do, each with its line."""
-    tree, found = ast.parse(path.read_text(encoding="utf-8")), []
-    for node in ast.walk(tree):
+    found: list[str] = []
+    for node in nodes_of(path):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         forbidden = FORBIDDEN_MODULES - {"pickle"} - ({"subprocess"} if path in STARTS_PROCESSES else set())
@@ -103,7 +109,7 @@ def test_each_of_these_would_be_seen(tmp_path, line):
 def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
     switches = 0
     for path in python_files("recallkit"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef):
                 given = [*node.args.posonlyargs, *node.args.args]
                 pairs = list(zip(given[len(given) - len(node.args.defaults) :], node.args.defaults, strict=True))
