@@ -13,10 +13,14 @@ import pytest
 
 import recallkit
 from recallkit.ablation.tables import AblatedSet, measure_losses
+from recallkit.attribution.context_gain import context_gains
 from recallkit.attribution.tables import attribute_gap
 from recallkit.intervening import InterventionOptions, intervene
 from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
+from recallkit.profiling import profile_slices
+from recallkit.profiling.tables import FEW_DOCUMENTS
 from recallkit.scoring import score_path
+from recallkit.scoring.scores import LastIds
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts
 
@@ -45,7 +49,7 @@ def worsen(folder: Path) -> None:
         artifacts.write_parquet(path, [table], table.schema, artifacts.read_manifest(path))
 
 
-def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_share(one_document):
+def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_share(one_document, tmp_path):
     intervene(MODELS, one_document, options=InterventionOptions(samples=40, design="exact"))
     changed = next(one_document.glob("intervene/text-*"))
     for folder in (one_document, changed):
@@ -65,6 +69,13 @@ def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_
     run = recallkit.track(MODELS[0], [f"step-{n}={model}" for n, model in enumerate(MODELS)], slices=one_document, counts=counts).track
     assert run.height == 3
     assert all(run[column].null_count() == 3 for column in run.columns if "_ci_" in column), "nothing is certain of one document"
+    gains = context_gains(one_document / "tokens.parquet", dict(zip(MODELS, files, strict=True)), {LastIds(4, 1): files})
+    assert gains.height
+    assert gains["void"].all()
+    assert all(note.startswith(why) for note in gains["note"])
+    profiled = profile_slices(one_document, tmp_path).profile
+    assert set(profiled["note"]) == {FEW_DOCUMENTS}
+    assert all(profiled[column].null_count() == profiled.height for column in profiled.columns if "_ci_" in column)
     lost = measure_losses(one_document / "tokens.parquet", files[0], files[1:], [AblatedSet("1.conv", "conv", 1)], model="model").ablation
     assert lost.height
     assert lost["void"].all()

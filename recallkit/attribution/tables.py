@@ -118,8 +118,8 @@ def attribute_gap(
     sums = add_up(labelled, scores, slices, cluster, clean=clean)
     num_rows = sum(len(sums.rows[name]) for name in ("slices", "first"))
     whole = np.arange(sums.resampled_sums.tokens.shape[1]) // num_rows * num_rows
-    resampled = {name: sums.tables[name] for name in sums.rows} | {"by_source": sums.resampled_sums}
-    intervals = gap_intervals(resampled, {"by_source": whole}, num_resamples, seed)
+    tables = {"by_source": sums.resampled_sums} | {name: sums.tables[name] for name in sums.rows if name not in ("slices", "first")}
+    intervals = gap_intervals(tables, {"by_source": whole}, num_resamples, seed)
     made = _Tables(labelled, names, sums, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
     pairs = [made.pair(model) for model in range(1, len(names))]
     return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]})
@@ -206,29 +206,19 @@ class _Tables:
 
     def _gap(self, model: int) -> list[Row]:
         """The rows of one pair with intervals, clipped shares and notes: all sources, then source by source."""
-        sums, names = self._sums, self._sums.rows["slices"].keys["slice"]
-        places = {name: place for place, name in enumerate(sums.resampled)}
-        of_all = [sums.tables[name].totals for name in ("slices", "first")]
-        places_of_all = [*(("slices", row) for row in range(len(names))), *(("first", row) for row in range(of_all[1].shape[1]))]
-        found = self._of_source("ALL", np.concatenate(of_all, axis=1), model, places_of_all)
-        for number, source in enumerate(sums.sources):
-            totals, place = sums.by_source[:, number], places.get(source)
-            rows = range(totals.shape[1])
-            in_source = [None if place is None else ("by_source", place * len(rows) + row) for row in rows]
-            found += self._of_source(source, totals, model, in_source, found[0])
+        found: list[Row] = []
+        for number, source in enumerate(["ALL", *self._sums.sources]):
+            found += self._of_source(number, source, model, found[0] if found else None)
         return found
 
-    def _of_source(
-        self, source: str, totals: np.ndarray, model: int, places: Sequence[tuple[str, int] | None], overall: Row | None = None
-    ) -> list[Row]:
-        """The slices of one source. `totals` (1 + v, K + 2): of them and the first-occurrence controls, whose intervals are at `places`.
-
-        `overall`: the row of all tokens of all sources, if that is another.
-        """
+    def _of_source(self, number: int, source: str, model: int, overall: Row | None) -> list[Row]:
+        """The slices of one source, which is `number` of `Sums.by_source`; `overall`: the row of all tokens of all sources, if another."""
         names, of_control = (self._sums.rows[name].keys["slice"] for name in ("slices", "first"))
+        totals = self._sums.by_source[:, number]
         found = self._figures({"slice": [*names, *of_control]}, totals, totals[:, :1], model)
-        for row, place in zip(found, places, strict=True):
-            row |= self._no_interval() if place is None else self._interval(place[0], model, place[1])
+        first = self._sums.resampled.index(number) * len(found) if number in self._sums.resampled else None
+        for place, row in enumerate(found):
+            row |= self._no_interval() if first is None else self._interval("by_source", model, first + place)
         rows, controls = found[: len(names)], {row["slice"]: row for row in found[len(names) :]}
         by_slice = {row["slice"]: row for row in rows}
         whole, hits = self._whole(rows[0], overall), by_slice["ar_hit"]

@@ -39,14 +39,6 @@ def group_numbers(num_clusters: int) -> np.ndarray:
     return groups
 
 
-def by_group(sums: np.ndarray) -> np.ndarray:
-    """Sums by group (g, ...) of sums by cluster (n, ...), all of which are there, in the order of their numbers."""
-    group = group_numbers(len(sums))
-    grouped = np.zeros((int(group.max()) + 1, *sums.shape[1:]))
-    np.add.at(grouped, group, sums)
-    return grouped
-
-
 def resample_totals(blocks: Sequence[np.ndarray], num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> list[np.ndarray]:
     """Totals over resampled clusters, float64 (num_resamples, k), of each block of sums by cluster (n, k), from the same resamples.
 

@@ -153,16 +153,16 @@ class Sums:
 
     `tables`: by name "slices" (the slices of every comparison, then the requested ones), "first" (the control of ar_hit and repeated: sums
     of first occurrences), and, if they are asked for, the `by_*` tables and "first_by_count"; `rows` are their keys.
-    `sources`: sorted; `by_source`: (1 + v, t, K + 2) tokens and NLLs of each, of slices and the control. `resampled` names the
-    MAX_RESAMPLED_SOURCES largest; `resampled_sums` are theirs, K + 2 rows each. `row_of_cluster` (n,): the place of each cluster's group
-    among the g of every table, by its number.
+    `by_source`: (1 + v, 1 + t, K + 2) tokens and NLLs of slices and the control, of all sources, then of each of `sources`, which are
+    sorted. `resampled`: which of these, all (0) and the MAX_RESAMPLED_SOURCES largest, have K + 2 rows each in `resampled_sums`.
+    `row_of_cluster` (n,): the place of each cluster's group among the g of every table, by its number.
     """
 
     rows: Mapping[str, Rows]
     tables: Mapping[str, RowSums]
     sources: Sequence[str]
     by_source: np.ndarray
-    resampled: Sequence[str]
+    resampled: Sequence[int]
     resampled_sums: RowSums
     row_of_cluster: np.ndarray
 
@@ -223,21 +223,23 @@ def _with_slices(found: pa.Table, slices: Sequence[Slice], clusters: Clusters, r
         adding.add(found.filter(arrow.array(entries)), classes.code[entries])
         return adding
 
-    every = np.ones(len(found), bool)
+    every, of_slices = np.ones(len(found), bool), [("nll", by_slice.unions), ("first", first.unions)]
+    whole = [add(values, every).rows(unions) for values, unions in of_slices]
     rows = {"slices": by_slice, "first": first, **rows}
-    tables |= {"slices": add("nll", every).rows(by_slice.unions), "first": add("first", every).rows(first.unions)}
+    tables |= {"slices": whole[0], "first": whole[1]}
     if len(slices) > 1:
         rows["by_overlap"], tables["by_overlap"] = by_overlap, add("nll", every).rows(by_overlap.unions)
 
     names, source = np.unique(found["source"].to_numpy(), return_inverse=True)
     shape = len(names), num_classes
-    of_sources = [(values, of.unions) for values, of in (("nll", by_slice), ("first", first))]
-    totals = [_summed(_columns(found, values), source, classes.code, shape) @ unions for values, unions in of_sources]
+    totals = [_summed(_columns(found, values), source, classes.code, shape) @ unions for values, unions in of_slices]
     by_source = np.concatenate(totals, axis=-1)
     largest = np.sort(np.argsort(-by_source[0, :, 0], kind="stable")[:MAX_RESAMPLED_SOURCES])
-    resampled = [RowSums.joined([add(values, source == place).rows(unions) for values, unions in of_sources]) for place in largest]
+    for place in largest:
+        whole += [add(values, source == place).rows(unions) for values, unions in of_slices]
 
     held = tables["slices"].tokens[:, 0] > 0  # a document may have no token
+    by_source = np.concatenate([RowSums.joined(whole[:2]).totals[:, None], by_source], axis=1)
     tables = {name: of.of_groups(held) for name, of in tables.items()}
-    of_largest = RowSums.joined(resampled).of_groups(held)
-    return Sums(rows, tables, names.tolist(), by_source, names[largest].tolist(), of_largest, clusters.rows(held))
+    resampled_sums = RowSums.joined(whole).of_groups(held)
+    return Sums(rows, tables, names.tolist(), by_source, [0, *(1 + largest).tolist()], resampled_sums, clusters.rows(held))

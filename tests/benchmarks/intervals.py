@@ -108,7 +108,7 @@ def rows_of_largest_source(sums: Any) -> Rows:
     """The same of the largest source alone: all tokens and AR hits."""
     of_sources = sums.resampled_sums
     each = len(sums.rows["slices"]) + len(sums.rows["first"])
-    largest = each * int(of_sources.tokens[:, ::each].sum(axis=0).argmax())
+    largest = each * (1 + int(of_sources.tokens[:, each::each].sum(axis=0).argmax()))  # the first rows are of all sources
     names = ("largest source: all tokens", "largest source: AR hits")
     gaps = of_sources.nlls[1] - of_sources.nlls[0]
     return {name: (of_sources.tokens[:, largest + row], gaps[:, largest + row]) for row, name in enumerate(names)}
