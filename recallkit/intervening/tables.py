@@ -19,7 +19,7 @@ from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
-from recallkit.measure.labelled import SCORE_AGAIN, RowReader, open_scores, open_tokens
+from recallkit.measure.labelled import RowReader, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, like_uniform
 from recallkit.measure.sums import add_up
 from recallkit.slicing.definitions import STANDARD
@@ -94,7 +94,7 @@ def read_values(asked: pl.DataFrame, tokens: LabelledTokens, changed: ChangedTex
 
 def _nlls(path: Path, tokens: LabelledTokens) -> np.ndarray:
     """All NLLs of a score file, float64 (n,)."""
-    reader = RowReader(open_scores(path, tokens).path, ["nll"], remedy=SCORE_AGAIN)
+    reader = RowReader(open_scores(path, tokens).path, ["nll"])
     nlls: np.ndarray = reader.read(0, tokens.num_rows)["nll"].to_numpy().astype(np.float64)
     return nlls
 

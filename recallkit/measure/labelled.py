@@ -18,10 +18,9 @@ from recallkit.slicing.definitions import members
 from recallkit.slicing.words import needed_columns, words_options, words_path
 from recallkit.storage import db
 from recallkit.storage.artifacts import read_manifest
-from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import duckdb
@@ -35,7 +34,6 @@ CLUSTERS = ("document", "sequence", "source")
 Tokens of a document move together, whatever sequence they are in: resampled by sequences, intervals are far too narrow (docs/intervals.md).
 """
 
-SLICE_AGAIN, SCORE_AGAIN = "slice again with --force", "score the model again with --force"
 _BATCH_ROWS = 1 << 20
 """Rows read at a time: one row group of 512 sequences of 2048 tokens, or as many small groups as fit."""
 
@@ -89,13 +87,14 @@ class LabelledTokens:
         """
         if not columns:
             return None
-        path, remedy = words_path(self.path), "delete it: `recallkit gap --slice NAME` makes it again"
+        path = words_path(self.path)
         if not path.exists():
             raise UserError("slices of words need this table", where=path, remedy="make it with `recallkit gap --slice NAME`")
         manifest = read_manifest(path)
         if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
+            remedy = "delete it: `recallkit gap --slice NAME` makes it again"
             raise UserError(f"words of other tokens than those of {self.path}", where=path, remedy=remedy)
-        return RowReader(path, columns, remedy=remedy)
+        return RowReader(path, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +105,15 @@ class Scores:
     model: str
 
 
-def open_tokens(path: Path) -> LabelledTokens:
+def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
     """The table of labelled tokens at `path`.
 
-    Raises UserError if it is not such a table, was labelled without training counts, is empty, or lacks a column that a
-    later version added.
+    Raises UserError if it is not such a table, is empty, or was labelled without training counts where these are needed.
     """
     manifest = read_manifest(path)
     if manifest.get("kind") != "tokens":
         raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
-    if manifest["counts"] is None:
+    if needs_counts and manifest["counts"] is None:
         raise UserError(
             "labelled without training counts, so that no token is known to be an AR hit",
             where=path,
@@ -123,40 +121,21 @@ def open_tokens(path: Path) -> LabelledTokens:
         )
     if not manifest["num_rows"]:
         raise UserError("contains no tokens", where=path, remedy="slice a source with longer text")
-    check_labels(path, manifest, columns=("context_class",))  # the others are checked when rows are read
     return LabelledTokens(path, manifest)
 
 
-def check_labels(path: Path, manifest: Mapping[str, Any], *, columns: Iterable[str] | None = None) -> None:
-    """Raises UserError if columns of `tokens.parquet` (these, or all) or its number of rows are not as expected.
-
-    No row is read.
-    """
-    import pyarrow.parquet as pq
-
-    with arrow_errors_as_user_errors(path, SLICE_AGAIN):
-        check_schema(pq.read_schema(path), "tokens", path, remedy=SLICE_AGAIN, columns=columns)
-        num_rows = pq.read_metadata(path).num_rows
-    if num_rows != manifest["num_rows"]:
-        raise UserError(f"damaged ({num_rows:,} rows, not {manifest['num_rows']:,})", where=path, remedy=SLICE_AGAIN)
-
-
 def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
-    """The score file at `path`, checked to be of the sequences in `tokens`, row by row.
+    """The score file at `path`, checked to be of the sequences in `tokens`.
 
     If it is not, raises UserError with the file and how to make it again.
     """
-    import pyarrow.parquet as pq
-
     manifest = read_manifest(path)
     if manifest.get("kind") != "scores":
         raise UserError(f"a table of {manifest.get('kind')}, not of scores", where=path, remedy="make one with `recallkit score`")
-    model, num_rows = str(manifest["model"]), pq.read_metadata(path).num_rows
-    remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
+    model = str(manifest["model"])
     if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
+        remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
         raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
-    if num_rows != tokens.num_rows:
-        raise UserError(f"{num_rows} scores for {tokens.num_rows} tokens", where=path, remedy=remedy)
     return Scores(path, model)
 
 
@@ -178,26 +157,22 @@ def batch_ranges(path: Path) -> list[tuple[int, int]]:
 
 
 class RowReader:
-    """Reads any range of rows of a Parquet file; each row group is decoded once if the ranges ascend.
+    """Reads any range of rows of a table of ours; each row group is decoded once if the ranges ascend. Not thread-safe.
 
-    Raises UserError with `remedy` for a file that is damaged or has other columns. Not thread-safe.
+    Raises UserError if the file is not as it was written.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str], *, remedy: str) -> None:
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
         import pyarrow.parquet as pq
 
-        self._path, self._remedy = path, remedy
-        layout = str(read_manifest(path)["kind"])
-        with arrow_errors_as_user_errors(path, remedy):
-            self._file = pq.ParquetFile(path)
-            check_schema(self._file.schema_arrow, layout, path, remedy=remedy, columns=columns)
-        self._columns = list(columns)
+        read_manifest(path)
+        self._file, self._columns = pq.ParquetFile(path), list(columns)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)]).tolist()
         self._kept: tuple[int, pa.Table] | None = None  # the row group that was read last
 
     def read(self, start: int, stop: int) -> pa.Table:
-        """Rows [start, stop) of the chosen columns. Raises UserError if they are damaged."""
+        """Rows [start, stop) of the chosen columns."""
         import pyarrow as pa
 
         parts = []
@@ -208,9 +183,8 @@ class RowReader:
 
     def _group(self, group: int) -> pa.Table:
         if self._kept is None or self._kept[0] != group:
-            self._kept = None
-            with arrow_errors_as_user_errors(self._path, self._remedy):
-                self._kept = group, self._file.read_row_group(group, columns=self._columns)
+            self._kept = None  # not both in memory
+            self._kept = group, self._file.read_row_group(group, columns=self._columns)
         return self._kept[1]
 
 
@@ -264,8 +238,8 @@ def batches(
     of_words = needed_columns(slices)
     needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
     names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
-    labels, words = RowReader(tokens.path, list(names), remedy=SLICE_AGAIN), tokens.words(of_words)
-    readers = [RowReader(score.path, ["nll"], remedy=SCORE_AGAIN) for score in scores]
+    labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
+    readers = [RowReader(score.path, ["nll"]) for score in scores]
 
     def read(start: int, stop: int) -> pa.Table:
         rows = labels.read(start, stop)

@@ -16,7 +16,7 @@ from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes, Rows, SliceClasses
 from recallkit.measure.intervals import MOST_GROUPS, NUM_RESAMPLES, group_numbers, ratio_of_squares, resample_totals
-from recallkit.measure.labelled import SLICE_AGAIN, RowReader, batches
+from recallkit.measure.labelled import RowReader, batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class Clusters:
     def __init__(self, tokens: LabelledTokens, cluster: str) -> None:
         self._sources: dict[str, int] | None = None if cluster != "source" else {}
         if self._sources is None:  # as many as the last token tells; of sources it is not known
-            last = RowReader(tokens.path, [cluster], remedy=SLICE_AGAIN).read(tokens.num_rows - 1, tokens.num_rows)
+            last = RowReader(tokens.path, [cluster]).read(tokens.num_rows - 1, tokens.num_rows)
             self._groups = group_numbers(last[cluster][0].as_py() + 1)
         else:
             self._groups = np.arange(MOST_GROUPS)

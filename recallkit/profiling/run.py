@@ -47,15 +47,12 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     """The same of the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
     import pyarrow.dataset as ds
 
-    from recallkit.measure.labelled import check_labels
+    from recallkit.measure.labelled import open_tokens
     from recallkit.profiling.tables import ProfileTables, make_tables
     from recallkit.text.tokenizers import load_slices_tokenizer
 
     path = slices / "tokens.parquet"
-    manifest = artifacts.read_manifest(path)
-    if manifest.get("kind") != "tokens":
-        raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
-    check_labels(path, manifest)
+    manifest = open_tokens(path, needs_counts=False).manifest
     _check_x_min(options.x_min, manifest["seq_len"])
     words = stop_words(options.stop_words)
     question = {

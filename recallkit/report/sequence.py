@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.measure.labelled import LabelledTokens, RowReader, batch_ranges, check_labels, open_scores
+from recallkit.measure.labelled import LabelledTokens, RowReader, batch_ranges, open_scores, open_tokens
 from recallkit.scoring.files import find_scores, score_path, scored_models
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_errors_as_user_errors, check_schema
@@ -115,8 +115,8 @@ class Excerpts:
         import polars as pl
 
         column, longest = "ar_hit" if self.has_counts else "repeated", longest or self.labelled.seq_len
-        tokens = RowReader(self.labelled.path, ["sequence", "position", column], remedy=_SLICE_AGAIN)
-        scores = [RowReader(path, ["nll"], remedy=self._score_again(path)) for path in self.scores.values()]
+        tokens = RowReader(self.labelled.path, ["sequence", "position", column])
+        scores = [RowReader(path, ["nll"]) for path in self.scores.values()]
         blocks = -(-self.labelled.seq_len // longest)  # of each sequence: 3 of 10 tokens with `longest` 4
         sums = np.zeros((2 + len(scores), self.num_sequences * blocks))
         for start, stop in batch_ranges(self.labelled.path):
@@ -165,19 +165,14 @@ def open_excerpts(slices: Path, models: Sequence[str] = (), comparison: Comparis
 
     Raises UserError if labels, tokenizer or scores are missing or of other sequences; it names the models that are scored.
     """
-    path = slices / "tokens.parquet"
-    manifest = artifacts.read_manifest(path)
-    if manifest.get("kind") != "tokens":
-        raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
-    check_labels(path, manifest)
-    labelled = LabelledTokens(path, manifest)
+    labelled = open_tokens(slices / "tokens.parquet", needs_counts=False)
     known = {} if comparison is None else score_files(comparison, slices)
     scores = {model: known.get(model) or find_scores(slices, model) for model in models}
     for model, file in scores.items():
         if not file.is_file():
             raise UserError("not scored on these slices", where=model, remedy=f"{_scored_names(slices)}{_score_again(model, slices, '')}")
         open_scores(file, labelled)
-    return Excerpts(slices, scores, labelled, load_slices_tokenizer(slices, manifest["tokenizer"]))
+    return Excerpts(slices, scores, labelled, load_slices_tokenizer(slices, labelled.manifest["tokenizer"]))
 
 
 def _scored_names(slices: Path) -> str:
