@@ -119,11 +119,11 @@ def label_words(group: pa.Table, text: DocumentText, next_count: Callable[[], in
     ids, offsets = group_ids(group)
     rows: list[tuple[Any, ...]] = []
     for start, stop in pairwise(offsets.tolist()):
-        own = ids[start:stop]
-        before = np.concatenate([own[:1], own[:-1]])
-        lengths, is_end = text.lengths(own, before).tolist(), text.is_end(own).tolist()
-        counts = [None, *(next_count() for _ in range(len(own) - 1))]
-        rows += label_sequence(text.join(own, before), lengths, is_end, counts)[1:]
+        of_sequence = ids[start:stop]
+        before = np.concatenate([of_sequence[:1], of_sequence[:-1]])
+        lengths, is_end = text.lengths(of_sequence, before).tolist(), text.is_end(of_sequence).tolist()
+        counts = [None, *(next_count() for _ in range(len(of_sequence) - 1))]
+        rows += label_sequence(text.join(of_sequence, before), lengths, is_end, counts)[1:]
     schema = arrow_schema("words")
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.Table.from_arrays([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)

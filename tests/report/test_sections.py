@@ -115,10 +115,12 @@ def test_folders_of_results_are_not_on_their_pages(evaluations, tmp_path):
     """Their names may be those of the folders of models."""
     private = shutil.copytree(evaluations[0], tmp_path / "PRIVATE")
     for folder in (private / "evals/compared/fda-v1", private / "mqar", private / "profile"):
-        moved = folder.rename(folder.with_name(f"PRIVATE-runs-{folder.name}"))
-        text = write_report(moved, tmp_path / "page.html").page.read_text()
-        assert "Files read" in text
-        assert "PRIVATE" not in text
+        folder.rename(folder.with_name(f"PRIVATE-runs-{folder.name}"))
+    written = write_report(private, tmp_path / "page.html")
+    assert sorted(written.results) == ["mqar", "profile", "recall"]
+    source = written.page.read_text()
+    assert source.count("Files read") == 3
+    assert "PRIVATE" not in source
 
 
 def test_commands_that_make_results_again_are_commands(written):
