@@ -329,16 +329,6 @@ def _parameter_names(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def _setting(config: Any, *names: str) -> int:
-    """The first of these settings that a configuration has, the largest where there is one per layer; 0 if it has none."""
-    for name in names:
-        value = getattr(config, name, None)
-        value = max(value) if isinstance(value, list | tuple) and value else value
-        if isinstance(value, int) and value > 0:
-            return value
-    return 0
-
-
 def context_length(config: Any, backbone: Any) -> int | None:
     """Longest context that a model accepts; None where there is no limit.
 
@@ -347,7 +337,8 @@ def context_length(config: Any, backbone: Any) -> int | None:
     taken = _parameters(backbone)
     if taken & {"state", "cache_params"} and not taken & {"past_key_values", "position_ids"}:
         return None
-    return _setting(config, "max_position_embeddings", "max_seq_len") or None
+    limits = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
+    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
 
 
 def _depends_on_length(config: Any) -> bool:

@@ -144,20 +144,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_next": Family(
         "gated delta rule, attention, mixture of experts",
-        {
-            **_ATTENTION,
-            "head_dim": 16,
-            "intermediate_size": 96,
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 48,
-            "shared_expert_intermediate_size": 48,
-        },
+        {**_ATTENTION, **_DELTA, **_SHARED_EXPERT, "head_dim": 16, "intermediate_size": 96},
     ),
     "qwen3_5_text": Family(
         "gated delta rule, attention",

@@ -15,7 +15,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from recallkit.errors import UserError
-from recallkit.models import states
 from recallkit.models.generation import by_scoring, generate
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest, ScoringModel
@@ -154,17 +153,6 @@ def test_rows_leave_the_batch_when_they_are_done(load, monkeypatch):
     assert sorted(asked) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (2, 4), (2, 5)]
 
 
-@pytest.mark.parametrize("name", ["llama", "mamba", "rwkv"])
-def test_a_prompt_is_read_once_for_both_its_rows(load, monkeypatch, name):
-    model, _ = load(name)
-    assert model.joining is not None
-    shapes, forward = [], model.forward
-    monkeypatch.setattr(model, "forward", lambda ids, *state, **more: shapes.append(tuple(ids.shape)) or forward(ids, *state, **more))
-    prompts = random_ids([9, 9], 5)
-    generate(model, [*prompts, prompts[0]], random_ids([2, 0, 1], 0), 3, never)
-    assert [shape for shape in shapes if shape[1] > 1] == [(2, 9)]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["llama", "mamba", "recurrent_gemma", "rwkv"])
 def test_a_gpu_generates_what_the_cpu_does(tmp_path, name):
@@ -174,36 +162,6 @@ def test_a_gpu_generates_what_the_cpu_does(tmp_path, name):
     for one, other in zip(*(generate(model, prompts, answers, MOST, never) for model in (there, here)), strict=True):
         assert one.ids == other.ids
         np.testing.assert_allclose(one.answer_nll, other.answer_nll, rtol=0, atol=1e-3)
-
-
-# ------------------------------------------------------------------------------------- states, and what is tried of them
-
-
-def test_states_of_any_form_are_joined_and_taken_without_sharing_memory():
-    class Cache:
-        def __init__(self, rows: int, seen: int, value: float) -> None:
-            self.seen = seen
-            self.layers = [{0: torch.full((3, rows, seen), value)}, (torch.full((rows, 2), value), None, "name")]
-            self.again = self.layers[1][0]
-            self.count = torch.tensor([seen])
-
-    layout = states.find_layout(Cache(1, 2, 0), Cache(2, 2, 0), Cache(1, 3, 0))
-    assert (layout.axes, layout.grows) == ([1, 0, None], True)
-    parts = [Cache(1, 4, 1.0), Cache(2, 3, 2.0)]
-    joined = layout.join(parts)
-    assert (joined.seen, joined.count.item(), joined.layers[1][1:]) == (4, 4, (None, "name"))
-    assert joined.layers[0][0][0].tolist() == [[1, 1, 1, 1], [0, 2, 2, 2], [0, 2, 2, 2]]
-    assert joined.again is joined.layers[1][0], "one tensor in two places"
-    taken = layout.take(joined, [2, 0, 0])
-    assert taken.layers[1][0].tolist() == [[2, 2], [1, 1], [1, 1]]
-    for copied, left in ((taken, joined), (joined, parts[0])):
-        for tensor in states.tensors_of(copied):
-            tensor.fill_(-1)
-        assert min(tensor.min() for tensor in states.tensors_of(left)) >= 0
-    assert [part.again.unique().item() for part in parts] == [1, 2]
-    assert [part.count.item() for part in parts] == [4, 3]
-    with pytest.raises(ValueError, match="cannot be distinguished"):
-        states.find_layout(torch.zeros(4, 2), torch.zeros(8, 2), torch.zeros(4, 2))
 
 
 # ---------------------------------------------------------------------------------------------------------- other models

@@ -124,12 +124,6 @@ def test_allowed_it_is_scored_like_any_other(checkpoint):
     np.testing.assert_allclose(found.nll, torch.stack(nll).numpy(), rtol=0, atol=1e-5)
 
 
-def test_a_state_that_it_does_not_take_cannot_be_carried(checkpoint):
-    model = load_model(request(checkpoint))
-    with pytest.raises(UserError, match="cannot be carried"):
-        model.score_carrying(np.arange(10), np.array([0, 10]), 4)
-
-
 def test_its_code_is_part_of_its_identity_where_it_may_run(checkpoint):
     trusted, unasked = identify_model(request(checkpoint)), identify_model(request(checkpoint, trusted=False))
     (checkpoint / "modeling_fading.py").write_text(MODEL.replace("self.config.fade * state", "0.25 * state"))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recallkit import registry
 from recallkit.errors import UsageError, UserError
 from recallkit.models.kinds import kind_of
-from recallkit.models.spec import OPTIONS, ModelSpec, list_models, parse_model
+from recallkit.models.spec import ModelSpec, list_models, parse_model
 
 MEANINGS = {
     "path/to/mamba": ModelSpec("path/to/mamba"),
@@ -79,16 +77,6 @@ def test_a_name_is_no_path_and_can_be_typed(name):
         list_models({name: "path"})
 
 
-@given(
-    st.text(st.characters(exclude_characters="/\\:,=", categories=("L", "N")), min_size=1, max_size=20),
-    st.fixed_dictionaries({}, optional={"context": st.integers(1, 1 << 20), "stride": st.integers(1, 1 << 20), "device": st.just("cpu")}),
-)
-def test_what_is_typed_is_what_is_meant(name, options):
-    typed = ",".join([f"{name}=some/where", *(f"{option}={value}" for option, value in options.items())])
-    assert parse_model(typed) == ModelSpec("some/where", name, **options)
-    assert set(options) <= set(OPTIONS)
-
-
 SHOWN = [
     (["runs/a/model"], ["model"]),
     (["/data/runs/a/model/", "zoo:mamba"], ["model", "zoo:mamba"]),
@@ -105,14 +93,6 @@ SHOWN = [
 def test_results_show_short_names_that_are_unique(given, shown):
     assert [spec.shown for spec in list_models(given)] == shown
     assert [spec.shown for spec in list_models(list_models(given))] == shown, "the same again"
-
-
-def test_the_folder_itself_has_a_name(tmp_path, monkeypatch):
-    (tmp_path / "mamba" / "inner").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "mamba")
-    assert list_models(".")[0].shown == "mamba"
-    monkeypatch.chdir("inner")
-    assert list_models("..")[0].shown == "mamba"
 
 
 @pytest.mark.parametrize(

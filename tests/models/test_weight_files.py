@@ -13,7 +13,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from recallkit.errors import UserError
-from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from tests.models.test_hf import change_config, copied, ragged
@@ -178,16 +177,3 @@ def test_pipes_in_place_of_a_gguf_or_an_adapter(tmp_path, name, kind):
     os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
     for how in (identify_model, load_model):
         assert f"{path}: {kind}, where" in refused(path if name == "x.gguf" else path.parent, how)
-
-
-def test_a_directory_of_the_name_of_a_function_is_no_code(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("x.py").write_text("open('ran', 'w').close()\ndef f(request): pass\n")
-    assert kind_of("x.py:f").name == "user"
-    shutil.copytree(tiny_model("llama"), "x.py:f")
-    assert kind_of("x.py:f").name == "transformers"
-    for how in ASKED:
-        how(asked(Path("x.py:f")))
-    Path("x.py:g.py").write_text("def f(request): pass\n")
-    assert "its function is not named; write x.py:g.py:FUNCTION" in refused(Path("x.py:g.py"), identify_model)
-    assert not Path("ran").exists()
