@@ -251,11 +251,6 @@ def line_chart(
     return plot(found, *layers, x=x, **more)
 
 
-def rule(theme: Theme, colour: str = "soft", **more: Any) -> Spec:
-    """The look of a line across a plot."""
-    return {"type": "rule", "color": theme.colours[colour], "aria": False, **more}
-
-
 # ------------------------------------------------------------------------------------------------------------- drawings
 
 

@@ -122,22 +122,6 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     assert out.count("~~") == 2 * (1 + 3 + 2 + 6)
 
 
-@pytest.mark.parametrize("share", [0.283, -0.029])
-def test_tables_of_the_zoo_fit_a_terminal_unfolded(tmp_path, monkeypatch, capsys, share):
-    made = made_tables(models=("zoo:base-conv-selective", "zoo:mamba"), reference="zoo:attention")
-    figures = {"gap_share": share, "ci_low": share - 0.1, "ci_high": share + 0.1, "ppl_reference": 19.74}
-    ppl_model = pl.when(slice="ar_hit").then(935.2).otherwise(36.71)
-    tables = replace(made, gap=made.gap.with_columns(ppl_model=ppl_model, **{name: pl.lit(value) for name, value in figures.items()}))
-    artifacts.write_parquet(tmp_path / "gap.parquet", [made.gap.to_arrow()], made.gap.to_arrow().schema, FACTS)
-    monkeypatch.setenv("COLUMNS", "80")
-    console.stdout.cache_clear()
-    print_gap(tables, SLICES, tmp_path)
-    console.stdout.cache_clear()
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith(" zoo:base-conv-selective ") for line in lines) == 3, "once in each table with a row a model"
-    assert max(map(len, lines[:-1])) <= 80
-
-
 def test_curves_of_all_models_have_one_scale():
     table = curves_table(made_tables(), SLICES)
     assert table.headers == ["model", "distance\n1 to 8", "match length\n1 to 15", "training count\n0 to 8"]

@@ -78,11 +78,6 @@ def test_json_gives_every_value_back(tmp_path, rows):
     assert found["rows"] == expected
 
 
-def test_null_and_no_name_are_different_in_csv(tmp_path):
-    [path] = export({"t": pl.DataFrame({"name": ["", None], "x": [1, 2]})}, {}, tmp_path, ["csv"])
-    assert path.read_text() == 'name,x\n"",1\n,2\n'
-
-
 def test_a_name_is_no_formula(tmp_path):
     name = "=cmd|' /C calc'!A0"
     files = export(Tables(frame([(name, -1.5, -2, True)]), frame([])), {}, tmp_path, ["csv", "json"])
@@ -90,6 +85,8 @@ def test_a_name_is_no_formula(tmp_path):
     [line] = list(csv.reader(io.StringIO(files[0].read_text(), newline="")))[1:]
     assert line == [f"'{name}", "-1.5", "-2", "true"], "numbers are numbers"
     assert json.loads(files[2].read_text())["rows"][0]["name"] == name
+    [path] = export({"t": pl.DataFrame({"name": ["", None], "x": [1, 2]})}, {}, tmp_path, ["csv"])
+    assert path.read_text() == 'name,x\n"",1\n,2\n', "null and no name differ"
 
 
 def test_each_format_holds_what_it_is_for(tmp_path):
@@ -151,31 +148,3 @@ def test_printed_perplexities_are_exported_where_told(run, tmp_path):
     assert run("published", table, "--export", "csv,tex", "-o", tmp_path / "out").returncode == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"manifest.json", "published.csv", "published.tex"}
     assert "'=Hyena,15.13" in (tmp_path / "out/published.csv").read_text()
-
-
-def test_the_summary_of_slices_and_recall_are_exported(run, small_slices, tmp_path):
-    text = small_slices.parent / "valid.jsonl"
-    done = run(
-        "slice", text, "--counts", small_slices.parent / "counts.duckdb", "-o", tmp_path / "s", "--seq-len", 64, "--export", "csv,md"
-    )
-    assert done.returncode == 0, done.stderr
-    rows = read_csv(tmp_path / "s/summary.csv")
-    tokens = pl.read_parquet(tmp_path / "s/tokens.parquet")
-    assert [(row["source"], int(row["ar_hits"])) for row in rows] == [("ALL", tokens["ar_hit"].sum()), ("books", tokens["ar_hit"].sum())]
-    assert "█" not in (tmp_path / "s/summary.md").read_text(), "curves are for terminals"
-    data = tmp_path / "own.jsonl"
-    data.write_text(
-        "".join(
-            json.dumps({"text": f"key{n}: value{n} and more", "key": f"key{n}", "value": f"value{n}", "doc_id": str(n)}) + "\n"
-            for n in range(3)
-        )
-    )
-    done = run(
-        "eval-recall", "control:copy", "control:unigram", "--tasks", "own", "--data", data, "-o", tmp_path / "e", "--export", "json,tex"
-    )
-    assert done.returncode == 0, done.stderr
-    [folder] = (tmp_path / "e/compared").iterdir()
-    assert {"recall.json", "by_distance.json", "recall.tex", "differences.tex", "answer_nll.tex"} <= {
-        path.name for path in folder.iterdir()
-    }
-    assert r"\multicolumn{1}{c}{accuracy (\%)}" in (folder / "recall.tex").read_text()

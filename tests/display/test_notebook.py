@@ -87,13 +87,6 @@ def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp
     assert [figure.name for figure in read.figures()] == [figure.name for figure in tables.figures()] != []
 
 
-def test_printed_perplexities_have_tables_and_no_figures():
-    published = recallkit.published("zoology:4")
-    assert {"Attention", "Hyena", "RWKV"} <= set(Cells(published._repr_html_()).cells)
-    with pytest.raises(recallkit.UserError, match="no figures here"):
-        published.chart()
-
-
 def test_copies_are_the_same_data_and_show_none(profiled):
     for other in (copy.copy(profiled), pickle.loads(pickle.dumps(profiled))):
         assert other.profile.equals(profiled.profile)

@@ -188,12 +188,3 @@ def test_figures_that_mean_nothing_are_struck_out_and_no_others():
     assert source.count(r"\recallkitstruck{") == 1
     assert source.count(r"\providecommand{\recallkitstruck}") == 1
     assert "recallkitstruck" not in Table("t", ["a"], [["1 %"]]).latex()
-
-
-@given(CELLS)
-def test_whatever_is_struck_out_can_be_read(cell):
-    """An empty cell has nothing to strike out, and spaces at an end would keep Markdown from seeing the marks."""
-    shown = f"{cell.strip() or 'x'}."
-    table = Table("t", ["a", "b"], [["x", Struck(f"a{shown}")]])
-    assert rendered(table).cells[-1] == printable(f"a{shown}")
-    assert rendered(table).tags.count("s") == 1
