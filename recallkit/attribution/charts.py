@@ -14,6 +14,7 @@ from recallkit.display.charts import (
     TIP,
     WIDTH,
     Figure,
+    across,
     column,
     labels,
     layer,
@@ -159,9 +160,8 @@ def _draw_parts(rows: Sequence[Row], ends: Sequence[Row], theme: Theme) -> Spec:
     texts = layer("text", channels={"y": y, "x": {"value": WIDTH - 100}, "text": column("shown")}, align="right", dy=-13, fontSize=10)
     bars = layer("bar", channels={"x": x, "y": y, "color": kinds, "order": {"field": "kind"}, **TIP}, height=13)
     drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color=ink, strokeWidth=1.4), texts]
-    zero = layer("rule", channels={"x": {"datum": 0, "type": "quantitative"}}, color=ink)
     over = [{"data": {"values": list(ends)}, **each} for each in drawn]
-    return plot(rows, bars, zero, *over, width=WIDTH - 100, height=_ROW * len(ends))
+    return plot(rows, bars, across(theme, "ink", x=0), *over, width=WIDTH - 100, height=_ROW * len(ends))
 
 
 # ------------------------------------------------------------------------------------------------------ a line per model
@@ -370,7 +370,7 @@ def _draw_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequenc
     room = 10 + 6.5 * max(map(len, order))
     return plot(
         points,
-        layer("rule", channels={"x": {"datum": 0, "type": "quantitative"}}, color=theme.colours["rule"]),
+        across(theme, "rule", x=0),
         mark,
         layer(
             "rule",
@@ -423,11 +423,8 @@ def _draw_thresholds(comparison: Comparison, points: Sequence[Row], marks: Seque
     y = share("y", _OF_AR_HITS, **_share_scale(points))
     last = x["scale"]["domain"][1]
 
-    def upright(place: int, colour: str, **more: Any) -> Spec:
-        return layer("rule", channels={"x": {"datum": place, "type": "quantitative"}}, color=theme.colours[colour], **more)
-
     known = {name: place for name, place in bends.items() if place <= last and name in (comparison.reference, *comparison.models)}
-    before = [upright(mark, "soft", strokeDash=[4, 3]) for mark in marks if 0 < mark <= last]
-    before += [upright(place, theme.styles[name].colour) for name, place in known.items()]
+    before = [across(theme, "soft", x=mark, strokeDash=[4, 3]) for mark in marks if 0 < mark <= last]
+    before += [across(theme, theme.styles[name].colour, x=place) for name, place in known.items()]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
     return line_chart(theme, points, models, x, y, *before, height=220)

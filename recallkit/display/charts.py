@@ -251,6 +251,15 @@ def line_chart(
     return plot(found, *layers, x=x, **more)
 
 
+def across(theme: Theme, colour: str, *, x: float | None = None, y: float | None = None, tip: str | None = None, **look: Any) -> Spec:
+    """A line across a plot at one place, drawn once however many rows there are; announced by its `tip` if it has one."""
+    place = {"datum": y if x is None else x, "type": "quantitative"}
+    one_row = [{"x": x}]  # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is a datum
+    channels = {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
+    told: Spec = {} if tip is None else {"description": {"value": tip}}
+    return {"data": {"values": one_row}, **layer("rule", channels={**channels, **told}, color=theme.colours[colour], **look)}
+
+
 # ------------------------------------------------------------------------------------------------------------- drawings
 
 

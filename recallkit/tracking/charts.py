@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.charts import Figure, Style, layer, line_chart, number
+from recallkit.display.charts import Figure, Style, across, line_chart, number
 from recallkit.tracking.tables import recall_appears
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ def _draw(steps: Sequence[Row], reference: Row | None, appears: int | None, them
     before = []
     if reference is not None:
         for name, style in _STYLES.items():
-            level = {"y": {"datum": reference[name], "type": "quantitative"}}
-            before.append(layer("rule", channels=level, color=theme.colours[style.colour], strokeDash=[3, 3], opacity=0.8))
+            before.append(across(theme, style.colour, y=reference[name], strokeDash=[3, 3], opacity=0.8))
     if appears is not None:
-        upright = {"x": {"datum": appears, "type": "quantitative"}, "description": {"value": f"recall appears at step {appears:,}"}}
-        before.append(layer("rule", channels=upright, color=theme.colours["soft"], strokeDash=[2, 2]))
+        before.append(across(theme, "soft", x=appears, tip=f"recall appears at step {appears:,}", strokeDash=[2, 2]))
     y = number("y", "NLL, nats per token", zero=True)
     return line_chart(theme, points, list(_CURVES), x, y, *before, styles=_STYLES, shown=_CURVES)

@@ -1,0 +1,53 @@
+"""The curve of a run: every checkpoint and interval, the reference across the whole plot, the step at which recall appears."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import polars as pl
+
+from recallkit.display.charts import svg
+from recallkit.tracking.charts import track_figures
+from recallkit.tracking.tables import TrackTables
+from tests.display.drawings import data, texts
+
+NLLS = {"ar_nll": 6.0, "first_nll": 7.0, "other_nll": 4.0}
+
+
+def made_tables(steps: list[int], *, reference: bool) -> TrackTables:
+    """Checkpoints whose NLLs are those above; recall of 3 nats from the second on."""
+    rows = []
+    for place, step in enumerate([*steps, None] if reference else steps):
+        recall = 3.0 if place else 0.0
+        ends = {f"{name}_ci_{end}": value + sign for name, value in NLLS.items() for end, sign in (("low", -0.5), ("high", 0.5))}
+        known = {"recall": recall, "recall_ci_low": recall - 0.1, "recall_ci_high": recall + 0.1}
+        rows.append({"model": "ref" if step is None else f"m-{step}", "step": step, **NLLS, **ends, **known})
+    return TrackTables(pl.DataFrame(rows))
+
+
+def test_every_checkpoint_is_drawn_with_its_intervals():
+    [figure] = track_figures(made_tables([0, 10, 1000], reference=True))
+    rows = data(figure)
+    assert [(row["x"], row["y"], row["low"], row["high"]) for row in rows[:3]] == [(step, 6.0, 5.5, 6.5) for step in (0, 10, 1000)]
+    assert {row["model"] for row in rows} == {"AR hits", "their first occurrences", "other tokens"}
+    assert "Dashed: ref." in figure.caption
+    shown = texts(svg(figure))
+    assert {"step 1,000, AR hits: 6.00 nats", "training step", "NLL, nats per token"} <= set(shown)
+    upright = re.search(r"recall appears at step ([\d,]+)", " ".join(shown))
+    assert upright
+    assert f"step {upright[1]}." in figure.caption
+
+
+def test_the_reference_is_a_line_across_the_whole_plot():
+    def dashed(tables: TrackTables) -> list[ET.Element]:
+        lines = ET.fromstring(svg(track_figures(tables)[0])).iter("{http://www.w3.org/2000/svg}line")
+        return [line for line in lines if line.get("stroke-dasharray") == "3,3"]
+
+    across = dashed(made_tables([0, 10, 1000], reference=True))
+    assert [(float(line.get("x2", 0)), float(line.get("y2", 0))) for line in across] == [(330.0, 0.0)] * 3
+    assert dashed(made_tables([0, 10, 1000], reference=False)) == []
+
+
+def test_one_checkpoint_is_no_curve():
+    assert track_figures(made_tables([10], reference=True)) == []
