@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import sys
 from dataclasses import dataclass
@@ -32,20 +33,19 @@ OPTIONAL = {
     "flash-linear-attention": ("its models, on a GPU", installing("fla")),
 }
 """Distribution -> its purpose, how to install it."""
-_OTHER_NAMES = {"fla-core": ("fla-core", "flash-linear-attention"), "lm-eval": ("lm-eval", "lm_eval")}
 _OLDEST_PYTHON = (3, 11)
 
 
 def check_python() -> list[Check]:
     """recallkit, Python, the platform."""
-    facts = {"version": platform.python_version()}
-    python = f"{platform.python_implementation()} {facts['version']}, {sys.executable}"
+    version, is_linux = platform.python_version(), sys.platform == "linux"
     is_new = sys.version_info[:2] >= _OLDEST_PYTHON
-    system = f"{platform.platform()}, {platform.machine()}"
-    is_linux = sys.platform == "linux"
+    python, system = f"{platform.python_implementation()} {version}, {sys.executable}", f"{platform.platform()}, {platform.machine()}"
     return [
         Check(_GROUP, "recallkit", "ok", VERSION, facts={"version": VERSION}),
-        Check(_GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", facts),
+        Check(
+            _GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", {"version": version}
+        ),
         Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]
 
@@ -71,12 +71,10 @@ def _version(name: str, if_absent: tuple[Status, str, str | None], wanted: Any) 
 
 
 def installed(name: str) -> str | None:
-    """The version of a distribution, None where it is not installed."""
-    for known in _OTHER_NAMES.get(name, (name,)):
-        try:
+    """The version of a distribution, None where it is not installed. fla's core is in flash-linear-attention, too."""
+    for known in (name, "flash-linear-attention") if name == "fla-core" else (name,):
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(known)
-        except metadata.PackageNotFoundError:
-            continue
     return None
 
 

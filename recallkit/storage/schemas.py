@@ -45,7 +45,7 @@ def _with_ends(names: str, *ends: str) -> str:
     return " ".join(f"{name}{end}" for name in names.split() for end in ends)
 
 
-_TRAINED = "task model size text, width whole"
+_TRAINED = "task model text, width whole, size text"
 _PAIR = "reference model"
 _NLLS = _with_ends("nll ppl", "_reference", "_model") + " delta_nll gap_share"
 _INTERVALS = "clusters whole?, effective_clusters delta_ci_low delta_ci_high ci_low ci_high real?"
@@ -178,11 +178,11 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
     "tradeoff/tradeoff": _columns(
-        f"{_TRAINED}, mixer convolution text, parameters state_bytes num_rates num_steps batch whole, "
-        "accuracy loss_nats learning_rate lowest_accuracy real, at_edge pareto flag"
+        f"{_TRAINED}, mixer convolution text, parameters state_bytes whole, accuracy loss_nats learning_rate real, num_rates whole, "
+        "lowest_accuracy real, at_edge flag, num_steps batch whole, pareto flag"
     ),
     "tradeoff/by_rate": _columns(f"{_TRAINED}, learning_rate accuracy loss_nats real, num_steps whole, best flag"),
-    "tradeoff/by_pairs": _columns(f"{_TRAINED}, learning_rate accuracy loss_nats real, length pairs num_queries whole"),
+    "tradeoff/by_pairs": _columns(f"{_TRAINED}, learning_rate real, length pairs num_queries whole, accuracy loss_nats real"),
 }
 """Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are allowed."""
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.notebook import Shown
+from recallkit.storage import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import polars as pl
 
@@ -37,17 +38,17 @@ class TradeoffTables(Shown):
 
 def make_tables(runs: Sequence[Run]) -> TradeoffTables:
     """The tables of runs and their outcomes, in the order of the runs."""
-    import polars as pl
-
     groups: dict[Any, list[Run]] = {}
     for job, found in runs:
         groups.setdefault((job.task, job.architecture), []).append((job, found))
-    best = {key: _best(of_model) for key, of_model in groups.items()}
-    models = [_model_row(best[key], of_model) for key, of_model in groups.items()]
-    _mark_pareto(models)
-    rates = [_rate_row(run, is_best=run is best[key]) for key, of_model in groups.items() for run in of_model]
-    pairs = [row for run in best.values() for row in _pair_rows(run)]
-    return TradeoffTables(*(pl.DataFrame(rows, infer_schema_length=None) for rows in (models, rates, pairs)))
+    best = [(_best(of_model), of_model) for of_model in groups.values()]
+    models = [{**_row(run), **_beside(run[0].learning_rate, of_model)} for run, of_model in best]
+    for row in models:
+        row["pareto"] = not any(_beats(other, row) for other in models if other is not row)
+    rates = [{**_row(run), "best": run is chosen} for chosen, of_model in best for run in of_model]
+    pairs = [row for run, _ in best for row in _pair_rows(run)]
+    made = {"tradeoff": models, "by_rate": rates, "by_pairs": pairs}
+    return TradeoffTables(**{name: schemas.frame_of(f"tradeoff/{name}", rows) for name, rows in made.items()})
 
 
 def _best(runs: Sequence[Run]) -> Run:
@@ -55,57 +56,34 @@ def _best(runs: Sequence[Run]) -> Run:
     return max(runs, key=lambda run: (run[1]["accuracy"], -run[1]["loss_nats"] if math.isfinite(run[1]["loss_nats"]) else -math.inf))
 
 
-def _named(job: Job) -> dict[str, Any]:
-    return {"task": task_name(job.task), "model": job.architecture.model, "width": job.architecture.width, "size": job.architecture.size}
-
-
-def _model_row(best: Run, runs: Sequence[Run]) -> dict[str, Any]:
-    job, found = best
-    rates = [each.learning_rate for each, _ in runs]
-    return {
-        **_named(job),
-        "mixer": job.architecture.mixer,
-        "convolution": job.architecture.convolution,
-        **{name: found[name] for name in ("parameters", "state_bytes")},
-        **{name: float(found[name]) for name in ("accuracy", "loss_nats")},
-        "learning_rate": job.learning_rate,
-        "num_rates": len(rates),
-        "lowest_accuracy": float(min(each["accuracy"] for _, each in runs)),
-        "at_edge": len(rates) > 1 and job.learning_rate in (min(rates), max(rates)),
-        "num_steps": found["num_steps"],
-        "batch": job.batch,
-        "pareto": False,
-    }
-
-
-def _mark_pareto(rows: Sequence[dict[str, Any]]) -> None:
-    for row in rows:
-        rivals = [other for other in rows if other["task"] == row["task"] and other["state_bytes"] <= row["state_bytes"]]
-        row["pareto"] = not any(
-            (other["accuracy"], -other["state_bytes"]) > (row["accuracy"], -row["state_bytes"]) for other in rivals if other is not row
-        )
-
-
-def _rate_row(run: Run, *, is_best: bool) -> dict[str, Any]:
+def _row(run: Run) -> dict[str, Any]:
+    """What tables say of a run."""
     job, found = run
-    outcome = {"accuracy": float(found["accuracy"]), "loss_nats": float(found["loss_nats"]), "num_steps": found["num_steps"]}
-    return {**_named(job), "learning_rate": job.learning_rate, **outcome, "best": is_best}
+    made = job.architecture
+    named = {"task": task_name(job.task), "model": made.model, "width": made.width, "size": made.size}
+    facts = {name: found[name] for name in ("parameters", "state_bytes", "num_steps", "accuracy", "loss_nats")}
+    return {**named, "mixer": made.mixer, "convolution": made.convolution, "learning_rate": job.learning_rate, "batch": job.batch, **facts}
 
 
-def _pair_rows(run: Run) -> list[dict[str, Any]]:
+def _beside(rate: float, runs: Sequence[Run]) -> dict[str, Any]:
+    """What the other learning rates of a model say of the best one."""
+    rates = [job.learning_rate for job, _ in runs]
+    at_edge = len(rates) > 1 and rate in (min(rates), max(rates))
+    return {"num_rates": len(rates), "lowest_accuracy": min(found["accuracy"] for _, found in runs), "at_edge": at_edge}
+
+
+def _beats(other: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a model of the same task is more accurate with as small a state, or as accurate with a smaller one."""
+    is_rival = other["task"] == row["task"] and other["state_bytes"] <= row["state_bytes"]
+    return is_rival and (other["accuracy"], -other["state_bytes"]) > (row["accuracy"], -row["state_bytes"])
+
+
+def _pair_rows(run: Run) -> Iterator[dict[str, Any]]:
+    """A row for each test of a run."""
     job, found = run
-    return [
-        {
-            **_named(job),
-            "learning_rate": job.learning_rate,
-            "length": part.length,
-            "pairs": part.pairs,
-            "num_queries": part.examples * part.pairs,
-            "accuracy": float(accuracy),
-            "loss_nats": float(loss),
-        }
-        for part, (accuracy, loss) in zip(job.task.test, found["by_pairs"], strict=True)
-    ]
+    for part, (accuracy, loss) in zip(job.task.test, found["by_pairs"], strict=True):
+        shape = {"length": part.length, "pairs": part.pairs, "num_queries": part.examples * part.pairs}
+        yield {**_row(run), **shape, "accuracy": accuracy, "loss_nats": loss}
 
 
 def task_name(task: Task) -> str:

@@ -1,6 +1,6 @@
 """What every family of tests/models/families.py gives: speed, numerical error, batches, context, carried state.
 
-    python tests/benchmarks/families.py [--repeats 5] [--markdown FILE] [FAMILY ...]
+    python tests/benchmarks/families.py [--repeats 5] [FAMILY ...]
     python tests/benchmarks/families.py --model MODEL --text SOURCE
 
 Tiny models with random weights, on one thread: their speeds say how a family's fast form fares, not how fast a large
@@ -10,15 +10,12 @@ form gives the error of a real model on the beginnings of three documents: there
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +31,7 @@ from recallkit.text.tokenizers import load_tokenizer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.benchmarks import harness
 from tests.models.families import FAMILIES, VOCAB_SIZE, build_model, save_model
 
 BATCH, LENGTH = 2, 512
@@ -49,34 +47,10 @@ class Error(NamedTuple):
     signed_mean: float
 
 
-@dataclass(frozen=True)
-class Row:
-    """A family's results; NLLs in nats."""
-
-    family: str
-    mixer: str
-    parameters: int
-    rate: float
-    to_own: float
-    float32: Error | None
-    bfloat16: Error | None
-    batch: float
-    context: int | None
-    state: str
-
-
-HEADINGS = {
-    "family": "family",
-    "mixer": "mixes tokens by",
-    "parameters": "parameters",
-    "rate": "ktok/CPU-s",
-    "to_own": "of its forward",
-    "float32": "float32 error",
-    "bfloat16": "bfloat16 error",
-    "batch": "batch",
-    "context": "context",
-    "state": "state carried",
-}
+HEADINGS = [
+    *("family", "mixes tokens by", "parameters", "ktok/CPU-s", "of its forward", "float32 error", "bfloat16 error"),
+    *("batch", "context", "state carried"),
+]
 
 
 def sequences(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -155,74 +129,46 @@ def batch_effect(model: TransformersModel) -> float:
     return float(np.abs(together - np.concatenate(alone)).max())
 
 
-def measured(name: str, folder: Path, repeats: int) -> Row:
+def row_of(name: str, folder: Path, repeats: int) -> list[str]:
+    """A family's results as the cells of the table."""
     path = save_model(name, folder)
     halved = folder / f"{name}-bfloat16"
     build_model(name).to(torch.bfloat16).save_pretrained(halved)
     model = loaded(path)
     rate, to_own = rates(model, repeats)
-    return Row(
+    return [
         name,
         FAMILIES[name].mixer,
-        sum(parameter.numel() for parameter in model.model.parameters()),
-        rate,
-        to_own,
-        error(path, "float32"),
-        error(halved, "bfloat16"),
-        batch_effect(model),
-        model.max_length,
+        f"{sum(parameter.numel() for parameter in model.model.parameters()):,}",
+        f"{rate:.1f}",
+        f"{to_own:.0%}",
+        written(error(path, "float32")),
+        written(error(halved, "bfloat16")),
+        f"{batch_effect(model):.0e}",
+        "none" if model.max_length is None else f"{model.max_length:,}",
         model.carrying or "no",
-    )
+    ]
 
 
 def written(error: Error | None) -> str:
     return "fails" if error is None else f"{error.largest:.0e}, {error.mean:.0e}, {error.signed_mean:+.0e}"
 
 
-def cells(row: Row) -> list[str]:
-    shown = {
-        "parameters": f"{row.parameters:,}",
-        "rate": f"{row.rate:.1f}",
-        "to_own": f"{row.to_own:.0%}",
-        "float32": written(row.float32),
-        "bfloat16": written(row.bfloat16),
-        "batch": f"{row.batch:.0e}",
-        "context": "none" if row.context is None else f"{row.context:,}",
-    }
-    return [shown.get(field.name, str(getattr(row, field.name))) for field in fields(row)]
-
-
-def as_text(table: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table)
-
-
-def as_markdown(table: list[list[str]]) -> str:
-    lines = [table[0], ["---"] * len(table[0]), *table[1:]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, repeats=5)
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="only these")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--markdown", type=Path, help="where to write the table for a page")
     parser.add_argument("--model", type=Path, help="a real model, directory or GGUF file, instead of the families")
     parser.add_argument("--text", default="demo:validation", help="what it reads")
-    options = parser.parse_args()
-    if options.model:
-        report_real_model(options.model, options.text)
+    given = parser.parse_args()
+    if given.model:
+        report_real_model(given.model, given.text)
         return
     torch.set_num_threads(1)
-    load = os.getloadavg()[0]
-    table = [list(HEADINGS.values())]
+    print(f"{harness.machine(1)}; {BATCH} x {LENGTH} tokens, medians of {given.repeats}; errors in nats: {ERRORS}\n")
+    print(f"| {' | '.join(HEADINGS)} |\n| {' | '.join(['---'] * len(HEADINGS))} |")
     with tempfile.TemporaryDirectory() as folder:
-        table += [cells(measured(name, Path(folder), options.repeats)) for name in options.families or FAMILIES]
-    print(f"one thread, load before {load:.1f}; {BATCH} x {LENGTH} tokens, medians of {options.repeats}")
-    print(f"errors in nats: {ERRORS}\n")
-    print(as_text(table))
-    if options.markdown:
-        options.markdown.write_text(as_markdown(table) + "\n", encoding="utf-8")
+        for name in given.families or FAMILIES:
+            print(f"| {' | '.join(row_of(name, Path(folder), given.repeats))} |", flush=True)
 
 
 if __name__ == "__main__":

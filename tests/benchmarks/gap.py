@@ -10,25 +10,24 @@ that run beyond what the process held after the warm-up. Every split is compared
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import harness
+from tests.benchmarks.harness import NUM_THREADS, verdict
+
 SOURCES = ["Common Crawl", "Web", "Papers", "Books", "Code", "Law", "Q&A", "Wikipedia"]
 SOURCE_SHARES = [0.30, 0.20, 0.15, 0.12, 0.10, 0.07, 0.04, 0.02]
-SEQ_LEN, SEQUENCES_PER_GROUP, NUM_THREADS = 2048, 512, 2
+SEQ_LEN, SEQUENCES_PER_GROUP = 2048, 512
 MAX_COUNT = 1250
 DIGEST = "synthetic"
 Split = dict[tuple[str, bool], tuple[int, list[float]]]
@@ -153,61 +152,19 @@ def duckdb_split(folder: Path, join: str) -> Split:
         return {(source, hit): (tokens, list(nlls)) for source, hit, tokens, *nlls in database.execute(text).fetchall()}
 
 
-def duckdb_keyed(folder: Path) -> Split:
-    return duckdb_split(folder, "INNER JOIN|USING (sequence, position)")
-
-
-def duckdb_positional(folder: Path) -> Split:
-    return duckdb_split(folder, "POSITIONAL JOIN|")
-
-
-def polars_keyed(folder: Path) -> Split:
-    import polars as pl
-
-    frame = pl.scan_parquet(folder / "tokens.parquet").select("sequence", "position", "source", "ar_hit")
-    for n, path in enumerate(score_files(folder)):
-        scores = pl.scan_parquet(path).select("sequence", "position", pl.col("nll").cast(pl.Float64).alias(f"nll_{n}"))
-        frame = frame.join(scores, on=["sequence", "position"])
-    grouped = frame.group_by(pl.col("source").cast(pl.String), "ar_hit").agg(pl.len().alias("tokens"), pl.col("^nll_.*$").sum())
-    return {(source, hit): (tokens, nlls) for source, hit, tokens, *nlls in grouped.collect().iter_rows()}
-
-
 METHODS = {
     "recallkit: seven tables, intervals": ours,
     "recallkit: seven tables, none": partial(ours, num_resamples=0),
-    "DuckDB keyed join: split only": duckdb_keyed,
-    "DuckDB POSITIONAL JOIN: split only": duckdb_positional,
-    "polars keyed join: split only": polars_keyed,
+    "DuckDB keyed join: split only": partial(duckdb_split, join="INNER JOIN|USING (sequence, position)"),
+    "DuckDB POSITIONAL JOIN: split only": partial(duckdb_split, join="POSITIONAL JOIN|"),
 }
 
 
-def resident_kb(field: str) -> int:
-    """Memory of this process now (VmRSS) or at its peak (VmHWM); getrusage's peak would count the parent's."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def measure(method: str, folder: Path) -> dict[str, Any]:
+def measure(method: str, folder: str) -> dict[str, Any]:
     """One run after a warm-up, in this process: seconds, extra MB at the peak, the split."""
-    METHODS[method](folder / "warm-up")
-    held = resident_kb("VmRSS")
-    begin = time.perf_counter()
-    split = METHODS[method](folder)
-    seconds = time.perf_counter() - begin
-    extra_mb = (resident_kb("VmHWM") - held) / 1000
-    return {
-        "seconds": seconds,
-        "extra_mb": extra_mb,
-        "split": sorted([*key, tokens, nlls] for key, (tokens, nlls) in split.items()),
-    }
-
-
-def measure_apart(method: str, folder: Path) -> dict[str, Any]:
-    """The same in a fresh process of 2 threads."""
-    command = [sys.executable, __file__, "--method", method, "--folder", str(folder)]
-    environment = {**os.environ, "POLARS_MAX_THREADS": str(NUM_THREADS), "OPENBLAS_NUM_THREADS": str(NUM_THREADS)}
-    result: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
-    return result
+    METHODS[method](Path(folder) / "warm-up")
+    figures, split = harness.timed(lambda: METHODS[method](Path(folder)))
+    return {**figures, "split": sorted([*key, tokens, nlls] for key, (tokens, nlls) in split.items())}
 
 
 def same_split(found: list[Any], expected: list[Any]) -> bool:
@@ -218,16 +175,10 @@ def same_split(found: list[Any], expected: list[Any]) -> bool:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--sequences", type=int, default=8000)
-    options.add_argument("--models", type=int, default=2, help="score files, the reference included")
-    options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--method", help=argparse.SUPPRESS)
-    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.method:
-        print(json.dumps(measure(given.method, given.folder)))
-        return
+    parser = harness.parser_of(__doc__, repeats=5, runs="processes a method")
+    parser.add_argument("--sequences", type=int, default=8000)
+    parser.add_argument("--models", type=int, default=2, help="score files, the reference included")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpus(folder, given.sequences, given.models)
@@ -235,18 +186,14 @@ def main() -> None:
         num_rows = given.sequences * SEQ_LEN
         for path in (folder / "tokens.parquet", folder / "scores/0.parquet"):
             print(f"{path.name}: {path.stat().st_size / num_rows:.2f} bytes a token")
-        runs: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
-        for _ in range(given.repeats):
-            for method, results in runs.items():
-                results.append(measure_apart(method, folder))
+        runs = harness.in_turn(METHODS, given.repeats, lambda method: harness.apart(measure, method, folder))
     report(runs, num_rows, given.models)
 
 
 def report(runs: dict[str, list[dict[str, Any]]], num_rows: int, num_models: int) -> None:
     """Medians, and whether the targets are met: of two score files <= 4 s and <= 600 MB, of ten <= 15 s."""
     first, bare = list(METHODS)[:2]
-    seconds = {method: statistics.median(run["seconds"] for run in results) for method, results in runs.items()}
-    megabytes = {method: statistics.median(run["extra_mb"] for run in results) for method, results in runs.items()}
+    seconds, megabytes = ({method: harness.median(rows, field) for method, rows in runs.items()} for field in ("seconds", "extra_mb"))
     repeats = len(runs[first])
     print(f"\n{num_rows:,} tokens, {num_models} score files, medians of {repeats} interleaved repeats, {NUM_THREADS} threads\n")
     print(f"{'method':38}{'seconds':>9}{'min':>8}{'max':>8}{'extra MB':>10}{'to ours':>9}")
@@ -255,10 +202,11 @@ def report(runs: dict[str, list[dict[str, Any]]], num_rows: int, num_models: int
         equal = all(same_split(run["split"], runs[first][0]["split"]) for run in results)
         line = f"{method:38}{seconds[method]:9.2f}{min(times):8.2f}{max(times):8.2f}{megabytes[method]:10.0f}"
         print(line + f"{seconds[method] / seconds[first]:8.1f}x{'' if equal else '   NOT EQUAL'}")
+    keyed = "DuckDB keyed join: split only"
+    harness.print_stage("`gap` from stored scores", "DuckDB, keyed join", seconds[first], seconds[keyed], "s", target=2.5)
     print(f"\nintervals: {seconds[first] - seconds[bare]:.2f} s")
     most = 4 if num_models <= 2 else 15
-    met = {f"<= {most} s": seconds[first] <= most, "<= 600 MB": megabytes[first] <= 600}
-    print("\ntargets: " + ", ".join(f"{target} {'met' if ok else 'MISSED'}" for target, ok in met.items()))
+    print(f"\ntargets: <= {most} s {verdict(seconds[first] <= most)}, <= 600 MB {verdict(megabytes[first] <= 600)}")
 
 
 if __name__ == "__main__":

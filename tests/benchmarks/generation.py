@@ -12,11 +12,10 @@ and range. With one thread on CPU seconds are the processor's. "same" counts pro
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +23,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.scoring import SUBJECTS, machine, write_random_model
+from tests.benchmarks import harness
+from tests.benchmarks.scoring import SUBJECTS, begin, write_random_model
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
-MODELS = ("llama", "mamba")
+    Generate = Callable[[list[np.ndarray]], list[list[int]]]
 
 
 def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[np.ndarray]:
@@ -38,7 +39,7 @@ def prompts_of(batch: int, length: int, spread: float, vocab_size: int) -> list[
     return [rng.integers(1, vocab_size, int(n)).astype(np.uint32) for n in lengths]
 
 
-def ours(path: Path, given: argparse.Namespace) -> Callable[[list[np.ndarray]], list[list[int]]]:
+def ours(path: Path, given: argparse.Namespace) -> Generate:
     from recallkit.models.generation import generate
     from recallkit.models.loading import load_model
     from recallkit.models.protocol import ModelRequest
@@ -52,7 +53,7 @@ def ours(path: Path, given: argparse.Namespace) -> Callable[[list[np.ndarray]], 
     return run
 
 
-def theirs(path: Path, given: argparse.Namespace) -> Callable[[list[np.ndarray]], list[list[int]]]:
+def theirs(path: Path, given: argparse.Namespace) -> Generate:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -71,49 +72,33 @@ def theirs(path: Path, given: argparse.Namespace) -> Callable[[list[np.ndarray]]
     return run
 
 
-def rate(run: Callable[[list[np.ndarray]], Any], prompts: list[np.ndarray], given: argparse.Namespace) -> float:
-    """New tokens a second of the second of two runs."""
+def measure(run: Generate, prompts: list[np.ndarray], given: argparse.Namespace) -> tuple[float, list[list[int]]]:
+    """New tokens a second of the second of two runs, and the ids."""
     clock = time.process_time if given.device == "cpu" and given.threads == 1 else time.perf_counter
-    run(prompts)
+    found = run(prompts)
     begun = clock()
     run(prompts)
-    return len(prompts) * given.new / (clock() - begun)
+    return len(prompts) * given.new / (clock() - begun), found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=sorted(SUBJECTS), default=MODELS)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    parser = harness.parser_of(__doc__, repeats=3, runs="rounds")
+    harness.add_models(parser, ("llama", "mamba"), SUBJECTS)
     parser.add_argument("--length", type=int, default=512, help="ids of a prompt")
     parser.add_argument("--spread", type=float, default=0.1)
     parser.add_argument("--new", type=int, default=48, help="ids generated for each prompt")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    import torch
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(given.threads)
-    print(machine(given))
+    dtype = begin(given)
     print(f"\nPrompts of {given.length} ids, {given.spread:.0%} more or less, {given.new} new ids each, {given.dtype} on {given.device}.\n")
-    print("| model | batch | recallkit, tokens/s | generate, tokens/s | ratio | range | same |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    harness.print_duels("generate", "tokens/s")
     with tempfile.TemporaryDirectory() as folder:
         for name in given.models:
-            path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, getattr(torch, given.dtype))
+            path = write_random_model(SUBJECTS[name], Path(folder) / name, given.device, dtype)
             sides = ours(path, given), theirs(path, given)
             for batch in given.batches:
                 prompts = prompts_of(batch, given.length, given.spread, SUBJECTS[name].config["vocab_size"])
-                same = sum(a == b for a, b in zip(sides[0](prompts), sides[1](prompts), strict=True))
-                rounds = [[rate(side, prompts, given) for side in sides] for _ in range(given.repeats)]
-                ratios = [rate_of_ours / rate_of_theirs for rate_of_ours, rate_of_theirs in rounds]
-                rates = [f"{statistics.median(side):,.0f}" for side in zip(*rounds, strict=True)]
-                figures = f"{rates[0]} | {rates[1]} | {statistics.median(ratios):.2f} | {min(ratios):.2f} - {max(ratios):.2f}"
-                print(f"| {name} | {batch} | {figures} | {same} of {batch} |", flush=True)
+                found = harness.duel(name, batch, [partial(measure, side, prompts, given) for side in sides], given.repeats)
+        harness.print_stage(f"generate, a tiny {name}, batch {batch}", "`generate`", found[0], found[1], "tok/s", ratio=found[2])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ liger-kernel and cut-cross-entropy are timed where they are installed, and --plo
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -33,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit.bench.models import describe_machine
 from recallkit.bench.timing import Timing, compare, problem_of
+from tests.benchmarks import harness
 
 COPY, MATRIX, MICROSECONDS = "of the copy rate", "of the matrix rate", "microseconds"
 MOST_COPIES, REPLAYED = 16, 32
@@ -611,12 +611,11 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, repeats=5, runs="samples of each implementation")
     parser.add_argument("operations", nargs="*", choices=[[], *OPERATIONS], metavar="OPERATION", help="everything if none")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="bfloat16 on a GPU, else float32")
     parser.add_argument("--quick", action="store_true", help="one size of each, one sample")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help=".svg, .png or .html")
     given = parser.parse_args()

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 import types
@@ -25,6 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import harness
 
 K_VALUES = (1, 2, 3, 4, 5)
 FURTHER = ("first_rare", "rare_word", "folded", "capitalised", "number", "identifier", "content_word", "function_word", "closing_bracket")
@@ -98,8 +101,8 @@ def read_sequences(folder: Path, models: list[str]) -> tuple[list[list[int]], li
     return sequences, parts, documents, token_texts(tokenizer)
 
 
-def marin_report(path: str) -> None:
-    """Prints the summary of Marin's report on a file of documents; run by the interpreter that has its package."""
+def marin_report(path: str) -> dict[str, Any]:
+    """The summary of Marin's report on a file of documents; run by the interpreter that has its package."""
     from levanter.analysis.perplexity_gap import GapReportBuilder, RawTextDocument
 
     builder = GapReportBuilder("model", "reference", "")
@@ -107,7 +110,8 @@ def marin_report(path: str) -> None:
         document = RawTextDocument(given["source"], (), "sequences", row, given["text"])
         reference, model = (np.array(losses) for losses in given["losses"])
         builder.add_document(document=document, per_byte_loss_a=model, per_byte_loss_b=reference)
-    print(json.dumps(builder.build_summary()))
+    summary: dict[str, Any] = builder.build_summary()
+    return summary
 
 
 def ask_marin(python: str, documents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -115,10 +119,7 @@ def ask_marin(python: str, documents: list[dict[str, Any]]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "documents.json"
         path.write_text(json.dumps(documents), encoding="utf-8")
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"JAX_PLATFORMS": "cpu"}
-        command = [python, __file__, "--report-of", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        summary: dict[str, Any] = harness.apart(marin_report, path, python=python, PYTHONPATH="", JAX_PLATFORMS="cpu")
     return summary
 
 
@@ -150,11 +151,7 @@ def main() -> None:
     options.add_argument("--slices", type=Path, help="a slice directory; by default that of the built-in text")
     options.add_argument("--marin", default=os.environ.get("RECALLKIT_MARIN_PYTHON"), help="an interpreter with marin-levanter")
     options.add_argument("--copying", default=os.environ.get("RECALLKIT_NGRAM_COPYING"), help="olmo-eval's ngram_copying.py")
-    options.add_argument("--report-of", help=argparse.SUPPRESS)
     given = options.parse_args()
-    if given.report_of:
-        marin_report(given.report_of)
-        return
     import recallkit
     from recallkit import builtin
 

@@ -8,31 +8,34 @@ DIR/corpus/train-00.jsonl.zst, 30 MB of raw JSON lines.
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit.text.corpus import open_corpus
+from tests.benchmarks import harness
 
 
-def read_with_recallkit(shard: Path) -> int:
+def read_with_recallkit(shard: str) -> int:
     """Reads every document; gives the characters of text."""
-    return sum(len(document.text) for document in open_corpus([str(shard)]).documents())
+    return sum(len(document.text) for document in open_corpus([shard]).documents())
 
 
-def read_with_datasets(shard: Path) -> int:
+def read_with_datasets(shard: str) -> int:
     """The same through `datasets`, opening included, as in ours."""
     import datasets
 
-    rows = datasets.load_dataset("json", data_files=str(shard), split="train", streaming=True)
+    rows = datasets.load_dataset("json", data_files=shard, split="train", streaming=True)
     return sum(len(row["text"]) for row in rows)
 
 
-def raw_bytes(shard: Path) -> int:
+READERS = {"recallkit": read_with_recallkit, "datasets": read_with_datasets}
+
+
+def raw_bytes(shard: str) -> int:
     """The length of the decompressed shard."""
     import zstandard
 
@@ -40,35 +43,25 @@ def raw_bytes(shard: Path) -> int:
         return sum(len(block) for block in iter(lambda: file.read(1 << 20), b""))
 
 
-def seconds(read: Callable[[Path], int], shard: Path) -> float:
-    start = time.perf_counter()
-    read(shard)
-    return time.perf_counter() - start
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--shard", type=Path)
-    options = parser.parse_args()
-    folder = os.environ.get("RECALLKIT_TEST_DATA")
-    if options.shard is None and folder is None:
-        sys.exit("set RECALLKIT_TEST_DATA or give --shard")
-    shard = options.shard or Path(str(folder), "corpus", "train-00.jsonl.zst")
-
-    readers = {"recallkit": read_with_recallkit, "datasets": read_with_datasets}
-    lengths = {read(shard) for read in readers.values()}  # also warms the file cache and the imports
+    parser = harness.parser_of(__doc__, repeats=5, runs="of each reader")
+    parser.add_argument("--shard")
+    given = parser.parse_args()
+    shard = given.shard or harness.shards()[0]
+    lengths = {read(shard) for read in READERS.values()}  # also warms the file cache and the imports
     assert len(lengths) == 1, f"the readers disagree: {lengths} characters"
-    times: dict[str, list[float]] = {name: [] for name in readers}
-    for _ in range(options.repeats):
-        for name, read in readers.items():
-            times[name].append(seconds(read, shard))
+
+    def seconds(name: str) -> float:
+        start = time.perf_counter()
+        READERS[name](shard)
+        return time.perf_counter() - start
+
     megabytes = raw_bytes(shard) / 1e6
-    rates = {name: megabytes / statistics.median(taken) for name, taken in times.items()}
-    print(f"{shard.name}: {megabytes:.1f} MB raw, medians of {options.repeats} interleaved repeats")
+    rates = {name: megabytes / median(taken) for name, taken in harness.in_turn(READERS, given.repeats, seconds).items()}
+    print(f"{Path(shard).name}: {megabytes:.1f} MB raw, medians of {given.repeats} interleaved repeats")
     for name, rate in rates.items():
         print(f"{name:10} {rate:6.0f} MB/s")
-    print(f"ratio      {rates['recallkit'] / rates['datasets']:6.1f}")
+    harness.print_stage("read `.jsonl.zst`", "`datasets`", *rates.values(), "MB/s")
 
 
 if __name__ == "__main__":

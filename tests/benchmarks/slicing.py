@@ -13,12 +13,8 @@ process is what its target is about.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,15 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from recallkit.options import TextOptions
-from tests.benchmarks import counting
+from tests.benchmarks import counting, harness
+from tests.benchmarks.harness import NUM_THREADS, median, verdict
 
 Columns = tuple[np.ndarray, ...]
-NUM_THREADS = 2
 NUM_TOKENS, TABLE_TOKENS, SEQUENCE_IDS = 16_400_000, 800_000_000, 2049
 WARM_UP_SHARE = 16
 SLOW_SHARDS = 1
@@ -59,28 +55,6 @@ def label_ours(ids: np.ndarray) -> Callable[[], Columns]:
     def label() -> Columns:
         labels = label_bigrams(ids, offsets, num_threads=NUM_THREADS)
         return labels.distance, labels.occurrences
-
-    return label
-
-
-def label_polars(ids: np.ndarray) -> Callable[[], Columns]:
-    """Sorted by sequence and bigram, a repeat follows the occurrence before it, as the place is the second key."""
-    import polars as pl
-
-    frame = pl.DataFrame({"id": ids, "at": np.arange(ids.size, dtype=np.uint32)}).lazy()
-    sequence = pl.col("at") // SEQUENCE_IDS
-    pair = pl.col("id").shift(1).cast(pl.UInt64) * 65536 + pl.col("id")
-    keyed = frame.select("at", key=pl.when(pl.col("at") % SEQUENCE_IDS > 0).then(sequence.cast(pl.UInt64) * 2**32 + pair)).drop_nulls()
-    ordered = keyed.sort("key", "at")
-    same = (pl.col("key") == pl.col("key").shift(1)).fill_null(value=False)
-    distance = pl.when(same).then(pl.col("at").cast(pl.Int32) - pl.col("at").shift(1).cast(pl.Int32)).otherwise(-1)
-    row = pl.int_range(pl.len(), dtype=pl.Int32)
-    occurrences = row - pl.when(~same).then(row).forward_fill()
-    query = ordered.select("at", distance=distance, occurrences=occurrences).sort("at")
-
-    def label() -> Columns:
-        table = query.collect()
-        return table["distance"].to_numpy(), table["occurrences"].to_numpy()
 
     return label
 
@@ -156,16 +130,6 @@ def lookup_duckdb(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
     return lookup
 
 
-def lookup_polars(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
-    import polars as pl
-
-    keys, counts = table_of(folder)
-    table = pl.DataFrame({"key": keys, "count": counts}).lazy()
-    asked = pl.DataFrame(query_columns(ids)).lazy().select("key")
-    query = asked.join(table, on="key", how="left", maintain_order="left").select(pl.col("count").fill_null(0).cast(pl.Int64))
-    return lambda: (query.collect()["count"].to_numpy(),)
-
-
 # ---------------------------------------------------------------------------------------------------------------- slice
 
 
@@ -176,10 +140,9 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     from recallkit.text.corpus import open_corpus
     from recallkit.text.open_text import OpenText
 
-    data = Path(os.environ["RECALLKIT_TEST_DATA"])
-    shards = sorted((data / "corpus").glob("train-0*.jsonl.zst"))[: None if fast else SLOW_SHARDS]
-    tokenizer = tokenizers.load_tokenizer(str(data / "tokenizers" / "gpt2.json"))
-    documents = list(open_corpus([str(shard) for shard in shards]).documents())
+    shards = harness.shards()[: None if fast else SLOW_SHARDS]
+    tokenizer = tokenizers.load_tokenizer(harness.tokenizer_file())
+    documents = list(open_corpus(shards).documents())
     encode = (tokenizers.fast_encoder(tokenizer) if fast else None) or tokenizer.encode
     batches = [[document.text for document in batch] for batch in tokenizers._batches(documents)]
     encode(batches[0])
@@ -189,70 +152,52 @@ def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     del documents, batches  # or Python's collector would look through them again and again
 
     OpenText.fast = fast
-    options = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", tokenizer=str(tokenizer_path(data)))
-    slicing.slice_text(options, folder / "warm-up", counts=folder / "counts.duckdb", force=True)
-    options = TextOptions([str(shard) for shard in shards], "validation", tokenizer=str(tokenizer_path(data)))
+
+    def run(paths: list[str], out: str) -> dict[str, Any]:
+        text = TextOptions(paths, "validation", tokenizer=harness.tokenizer_file())
+        return slicing.slice_text(text, folder / out, counts=folder / "counts.duckdb", force=True)
+
+    run([str(Path(shards[0]).with_name("valid.jsonl.zst"))], "warm-up")
     begin = time.perf_counter()
-    manifest = slicing.slice_text(options, folder / "slices", counts=folder / "counts.duckdb", force=True)
+    manifest = run(shards, "slices")
     seconds = time.perf_counter() - begin
     assert manifest["num_rows"] == num_tokens + num_documents - 1
     return {"seconds": seconds, "alone": alone, "num_tokens": num_tokens}
-
-
-def tokenizer_path(data: Path) -> Path:
-    return data / "tokenizers" / "gpt2.json"
 
 
 # -------------------------------------------------------------------------------------------------------------- running
 
 LABELS: dict[str, Callable[[np.ndarray], Callable[[], Columns]]] = {
     "recallkit, 2 threads": label_ours,
-    "polars sort+shift": label_polars,
     "DuckDB lag window": label_duckdb,
 }
 LOOKUPS: dict[str, Callable[[np.ndarray, Path], Callable[[], Columns]]] = {
     "recallkit, 2 threads": lookup_ours,
     "DuckDB join": lookup_duckdb,
-    "polars join": lookup_polars,
 }
 SLICES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "gigatoken": partial(slice_command, fast=True),
     "tokenizers": partial(slice_command, fast=False),
 }
 TASKS: dict[str, dict[str, Any]] = {"labels": LABELS, "lookup": LOOKUPS, "slice": SLICES}
-RIVALS = {"labels": ("polars sort+shift", "DuckDB lag window"), "lookup": ("DuckDB join", "polars join")}
 TARGETS = {"labels": (20.0, 45.0), "lookup": (3.0, 8.0)}
-"""At least, and to reach for: rate of ours as a multiple of the better rival's."""
+"""At least, and to reach for: rate of ours as a multiple of DuckDB's."""
 
 LEAST_SHARE = 0.8
 """Least rate of the whole command as a share of its tokeniser's."""
 
 
-def measure(task: str, method: str, folder: Path) -> dict[str, Any]:
+def measure(task: str, method: str, folder: str) -> dict[str, Any]:
     """One repeat of one method, in this process: seconds, extra peak memory, digest of the result."""
     from recallkit.storage.artifacts import digest_arrays
 
     if task == "slice":
-        return SLICES[method](folder)
-    ids = np.load(folder / "ids.npy")
-    extra = (folder,) if task == "lookup" else ()
+        return SLICES[method](Path(folder))
+    ids = np.load(Path(folder) / "ids.npy")
+    extra = (Path(folder),) if task == "lookup" else ()
     TASKS[task][method](ids[: ids.size // WARM_UP_SHARE], *extra)()
-    run = TASKS[task][method](ids, *extra)
-    Path("/proc/self/clear_refs").write_text("5")
-    held_kb = counting.memory_kb("VmRSS")
-    begin = time.perf_counter()
-    columns = run()
-    seconds = time.perf_counter() - begin
-    extra_mb = (counting.memory_kb("VmHWM") - held_kb) / 1000
-    return {"seconds": seconds, "extra_mb": extra_mb, "digest": digest_arrays(*(np.asarray(column, np.int64) for column in columns))}
-
-
-def measure_apart(task: str, method: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--task", task, "--method", method, "--folder", str(folder)]
-    environment = {**os.environ, "POLARS_MAX_THREADS": str(NUM_THREADS), "RAYON_NUM_THREADS": str(NUM_THREADS)}
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True).stdout
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return result
+    figures, columns = harness.timed(TASKS[task][method](ids, *extra))
+    return {**figures, "digest": digest_arrays(*(np.asarray(column, np.int64) for column in columns))}
 
 
 def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
@@ -272,23 +217,8 @@ def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
         np.save(folder / "keys.npy", run.keys)
         np.save(folder / "counts.npy", run.counts)
     if "slice" in tasks:
-        data = Path(os.environ["RECALLKIT_TEST_DATA"])
-        shards = [str(shard) for shard in sorted((data / "corpus").glob("train-0*.jsonl.zst"))]
-        count(TextOptions(shards, "train", tokenizer=str(tokenizer_path(data))), folder / "counts.duckdb")
+        count(TextOptions(harness.shards(), "train", tokenizer=harness.tokenizer_file()), folder / "counts.duckdb")
     tiled.unlink()
-
-
-def repeats_of(tasks: list[str], repeats: int, folder: Path) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
-    for task in tasks:
-        results: dict[str, list[dict[str, Any]]] = {method: [] for method in TASKS[task]}
-        for _ in range(repeats):
-            for method, rows in results.items():
-                rows.append(measure_apart(task, method, folder))
-        yield task, results
-
-
-def median(rows: list[dict[str, Any]], field: str) -> float:
-    return float(statistics.median(row[field] for row in rows))
 
 
 def report(task: str, results: dict[str, list[dict[str, Any]]], num_tokens: int) -> None:
@@ -303,11 +233,11 @@ def report(task: str, results: dict[str, list[dict[str, Any]]], num_tokens: int)
     digests = {row["digest"] for rows in results.values() for row in rows}
     assert len(digests) == 1, f"{task}: results differ"
     print("all results equal")
-    rival = min(RIVALS[task], key=seconds.__getitem__)
-    for ours in [method for method in results if method.startswith("recallkit")]:
-        ratio, (least, reach) = seconds[rival] / seconds[ours], TARGETS[task]
-        verdicts = f"target {least:.0f}x {counting.verdict(ratio >= least)}, reach {reach:.0f}x {counting.verdict(ratio >= reach)}"
-        print(f"{ours}: {ratio:.1f}x the better rival ({rival}): {verdicts}")
+    [rival] = [method for method in results if method != first]
+    stage = {"labels": "label repeated bigrams", "lookup": "look training counts up"}[task]
+    harness.print_stage(stage, rival, seconds[first], seconds[rival], "s", target=TARGETS[task][0])
+    ratio, (least, reach) = seconds[rival] / seconds[first], TARGETS[task]
+    print(f"{ratio:.1f}x {rival}: target {least:.0f}x {verdict(ratio >= least)}, reach {reach:.0f}x {verdict(ratio >= reach)}")
 
 
 def report_slice(results: dict[str, list[dict[str, Any]]]) -> None:
@@ -317,30 +247,24 @@ def report_slice(results: dict[str, list[dict[str, Any]]]) -> None:
         share = float(statistics.median(row["alone"] / row["seconds"] for row in rows))
         rates = f"slice {seconds:.2f} s ({millions / seconds:.2f} Mtok/s), tokeniser alone {alone:.2f} s ({millions / alone:.2f} Mtok/s)"
         print(f"\n{method}, {millions:.1f} Mtok: {rates}")
-        print(f"  share of its rate {share:.1%}, target {LEAST_SHARE:.0%} {counting.verdict(share >= LEAST_SHARE)}")
+        target = 12 / 114 if method == "gigatoken" else LEAST_SHARE
+        harness.print_stage(f"`slice`, with {method}", f"{method} alone", millions / seconds, millions / alone, "Mtok/s", target=target)
+        print(f"  share of its rate {share:.1%}, target {LEAST_SHARE:.0%} {verdict(share >= LEAST_SHARE)}")
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--repeats", type=int, default=5, help="processes a method")
-    options.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, lookup, slice")
-    options.add_argument("--tokens", type=int, default=NUM_TOKENS, help="ids that are labelled and looked up")
-    options.add_argument("--task", help=argparse.SUPPRESS)
-    options.add_argument("--method", help=argparse.SUPPRESS)
-    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.task:
-        print(json.dumps(measure(given.task, given.method, given.folder)))
-        return
+    parser = harness.parser_of(__doc__, repeats=5, runs="processes a method")
+    parser.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK", help="labels, lookup, slice")
+    parser.add_argument("--tokens", type=int, default=NUM_TOKENS, help="ids that are labelled and looked up")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_inputs(Path(name), given.only, given.tokens)
-        loads = "/".join(f"{load:.1f}" for load in os.getloadavg())
-        print(f"{platform.machine()}, {os.cpu_count()} cores, {NUM_THREADS} threads, load {loads}; {given.tokens:,} GPT-2 ids")
+        print(f"{harness.machine()}; {given.tokens:,} GPT-2 ids")
         if "lookup" in given.only:
-            print(
-                f"{np.load(Path(name) / 'keys.npy', mmap_mode='r').size:,} distinct bigrams in the table; {given.repeats} repeats, medians"
-            )
-        for task, results in repeats_of(given.only, given.repeats, Path(name)):
+            size = np.load(Path(name) / "keys.npy", mmap_mode="r").size
+            print(f"{size:,} distinct bigrams in the table; {given.repeats} repeats, medians")
+        for task in given.only:
+            results = harness.in_turn(TASKS[task], given.repeats, lambda method, task=task: harness.apart(measure, task, method, name))
             report_slice(results) if task == "slice" else report(task, results, given.tokens)
     print(f"\nload after {os.getloadavg()[0]:.1f}")
 

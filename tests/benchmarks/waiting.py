@@ -9,17 +9,18 @@ processes that compute without pause, as many as --busy. `ours` sets nothing: it
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import harness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +36,9 @@ SETTINGS: dict[str, dict[str, str]] = {
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
 """Environment variables of each setting."""
-BUSY = "while True: pass"
 
 
-def measure(model: str, slices: Path) -> dict[str, float]:
+def measure(model: str, slices: str) -> dict[str, float]:
     """Seconds and CPU seconds of scoring, without imports and loading, in this process."""
     from recallkit import scoring  # first, as always: it decides how threads wait before torch is imported
     from recallkit.models.loading import load_model
@@ -46,14 +46,14 @@ def measure(model: str, slices: Path) -> dict[str, float]:
 
     load_model(ModelRequest(model, 4096, device="cpu"))
     begun, used = time.perf_counter(), time.process_time()
-    scoring.score(model, slices, scoring.ScoringOptions(device="cpu", batch_tokens=2048), force=True)
+    scoring.score(model, Path(slices), scoring.ScoringOptions(device="cpu", batch_tokens=2048), force=True)
     return {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - used}
 
 
 @contextlib.contextmanager
 def beside(num_busy: int) -> Iterator[None]:
     """A block beside so many processes that compute without pause."""
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(num_busy)]
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_busy)]
     try:
         yield
     finally:
@@ -62,51 +62,28 @@ def beside(num_busy: int) -> Iterator[None]:
             process.wait()
 
 
-def measure_apart(setting: str, model: str, slices: Path) -> dict[str, float]:
-    """The same in a fresh process."""
-    command = [sys.executable, __file__, "--measure", "--model", model, "--slices", str(slices)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))} | SETTINGS[setting]
-    found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout)
-    return found
-
-
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--model", default="zoo:attention")
-    options.add_argument("--tokens", type=int, default=20_000)
-    options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--busy", type=int, default=2)
-    options.add_argument("--settings", nargs="*", choices=SETTINGS, default=list(SETTINGS))
-    options.add_argument("--slices", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.measure:
-        print(json.dumps(measure(given.model, given.slices)))
-        return
+    parser = harness.parser_of(__doc__, repeats=3, runs="of each setting")
+    parser.add_argument("--model", default="zoo:attention")
+    parser.add_argument("--tokens", type=int, default=20_000)
+    parser.add_argument("--busy", type=int, default=2)
+    parser.add_argument("--settings", nargs="*", choices=SETTINGS, default=list(SETTINGS))
+    given = parser.parse_args()
     import recallkit
 
-    with tempfile.TemporaryDirectory() as name:
-        recallkit.slice(limit_tokens=given.tokens, out=Path(name) / "slices")
-        runs: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
+        del os.environ[name]
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        recallkit.slice(limit_tokens=given.tokens, out=Path(folder) / "slices")
         for num_busy in (0, given.busy):
-            for _ in range(given.repeats):
-                for setting in given.settings:
-                    with beside(num_busy):
-                        runs.setdefault((setting, num_busy), []).append(measure_apart(setting, given.model, Path(name) / "slices"))
-    report(runs, given.settings, given.busy)
-
-
-def report(runs: dict[tuple[str, int], list[dict[str, float]]], settings: list[str], num_busy: int) -> None:
-    """Medians, and CPU seconds beside busy processes relative to those of the same setting without."""
-    print(f"{'setting':16}{'idle: s':>10}{'CPU s':>8}{f'beside {num_busy}: s':>14}{'CPU s':>8}{'CPU ratio':>11}")
-    for setting in settings:
-        idle, busy = (
-            {key: statistics.median(run[key] for run in runs[setting, number]) for key in ("seconds", "cpu_seconds")}
-            for number in (0, num_busy)
-        )
-        ratio = busy["cpu_seconds"] / idle["cpu_seconds"]
-        print(f"{setting:16}{idle['seconds']:10.2f}{idle['cpu_seconds']:8.2f}", end="")
-        print(f"{busy['seconds']:14.2f}{busy['cpu_seconds']:8.2f}{ratio:11.2f}")
+            with beside(num_busy):
+                asked = lambda name: harness.apart(measure, given.model, Path(folder) / "slices", **SETTINGS[name])  # noqa: E731
+                runs.append(harness.in_turn(given.settings, given.repeats, asked))
+    print(f"{'setting':16}{'idle: s':>10}{'CPU s':>8}{f'beside {given.busy}: s':>14}{'CPU s':>8}{'CPU ratio':>11}")
+    for name in given.settings:
+        (idle, idle_cpu), (busy, busy_cpu) = ([harness.median(of[name], f) for f in ("seconds", "cpu_seconds")] for of in runs)
+        print(f"{name:16}{idle:10.2f}{idle_cpu:8.2f}{busy:14.2f}{busy_cpu:8.2f}{busy_cpu / idle_cpu:11.2f}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 import shutil
 import sys
@@ -44,23 +43,13 @@ def test_its_query_counts_every_rare_token_once(made):
     assert grouped.filter(times="0")["attention"].item() == pytest.approx(first)
 
 
-def test_its_examples_are_text(made):
-    names, _ = made
+def test_its_examples_are_text_and_its_figure_is_drawn(made):
+    names, out = made
     assert {"before", "text", "hits", "gain"} == set(names["examples"].columns)
     assert names["examples"]["hits"].sum() > 0
     assert names["examples"]["gain"].is_sorted(descending=True)
-
-
-def test_its_figure_is_drawn(made):
-    names, out = made
     drawn = (out / "rare_bigrams.svg").read_text(encoding="utf-8")
     for words in ("earlier occurrences of the bigram", "mean NLL", *names["MODELS"]):
         assert words in drawn
     assert (out / "rare_bigrams.png").read_bytes().startswith(b"\x89PNG")
     assert pl.read_csv(out / "rare_bigrams.csv").columns == names["grouped"].columns
-
-
-def test_every_step_is_a_cell():
-    cells = re.split(r"^# %% ", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert len(cells) == 9
-    assert all(cell.splitlines()[0] for cell in cells)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -32,10 +31,11 @@ def tiny_job(copying, **changes):
 # ----------------------------------------------------------------------------------------------------------------- data
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(2, 20), st.integers(2, 40), st.integers(0, 2**40))
-def test_sequences_obey_the_definition(load, half, vocab, seed):
-    made = load("06_train_copying").copying_examples(5, 2 * half, vocab, seed)
+def test_sequences_obey_the_definition_and_the_seed_decides(load, half, vocab, seed):
+    make = load("06_train_copying").copying_examples
+    made = make(5, 2 * half, vocab, seed)
     for ids, places, answers in zip(*(part.tolist() for part in made), strict=True):
         first, second = ids[:half], ids[half:]
         assert first == second
@@ -43,15 +43,8 @@ def test_sequences_obey_the_definition(load, half, vocab, seed):
         assert all(0 <= id_ < vocab for id_ in first[1:])
         assert answers == first[1:], "every id of s is asked, once, in order"
         assert answers == [ids[place + 1] for place in places]
-        assert min(places) == half, "what is asked follows from what stood before"
-
-
-def test_ids_are_as_frequent_as_each_other_and_the_seed_decides(copying):
-    training, test = copying.examples_of(4000, 4000, 22, 9, 5)
-    share = torch.bincount(training.ids[:, 1:11].flatten(), minlength=9) / 40_000
-    assert share.tolist() == pytest.approx([1 / 9] * 9, abs=5 * math.sqrt(1 / 9 / 40_000))
-    assert torch.equal(training.ids, copying.copying_examples(4000, 22, 9, 5).ids)
-    assert not torch.equal(training.ids, test.ids)
+        assert min(places) == half, "what is asked follows from what was before"
+    assert torch.equal(made.ids, make(5, 2 * half, vocab, seed).ids)
 
 
 def test_both_directions_do_not_see_what_they_predict(copying):
@@ -63,17 +56,16 @@ def test_both_directions_do_not_see_what_they_predict(copying):
     assert made.ids.max() < 128
 
 
-@pytest.mark.parametrize("length", [2, 15, 0, -4])
-def test_lengths_without_halves_are_refused(copying, length):
-    with pytest.raises(UserError, match="--seq-len"):
-        copying.copying_examples(1, length, 128, 0)
+def test_lengths_without_halves_are_refused(copying):
+    for length in (2, 15, 0, -4):
+        with pytest.raises(UserError, match="--seq-len"):
+            copying.copying_examples(1, length, 128, 0)
 
 
 # --------------------------------------------------------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("direction", ["causal", "both"])
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(("layers", "direction"), [(1, "causal"), (3, "both")])
 def test_masks_are_those_of_the_models_layers(copying, layers, direction):
     """By the plain sets of keys that each mixer has for its slow reference; sparsity is that of the square, in both directions."""
     for pattern in copying.PATTERNS:
@@ -110,22 +102,16 @@ def reaches(model, length):
     ("pattern", "direction", "layers", "wanted"),
     [
         ("dense", "causal", 1, 31),
-        ("strided union", "causal", 2, 0),
         ("strided union", "causal", 3, 31),
-        ("strided union", "both", 1, 0),
         ("strided union", "both", 2, 31),
         ("strided multihead", "both", 2, 31),
-        ("strided sequential", "causal", 2, 0),
         ("strided sequential", "causal", 3, 31),
         ("fixed union", "causal", 1, 4),
         ("fixed sequential", "causal", 1, 0),
         ("fixed sequential", "causal", 2, 31),
-        ("star", "causal", 3, 0),
         ("star", "causal", 4, 31),
-        ("star", "both", 1, 0),
         ("star", "both", 2, 31),
         ("random", "causal", 2, 31),
-        ("longformer", "causal", 4, 0),
         ("longformer", "both", 2, 31),
     ],
 )
@@ -137,18 +123,6 @@ def test_layers_reach_as_far_as_their_pattern_leads(copying, pattern, direction,
     found = reaches(copying.model_of(tiny_job(copying, pattern=pattern, direction=direction, layers=layers, length=64)), 64)
     assert sum(found) == wanted
     assert copying.reachable(pattern, layers, 64, direction) == pytest.approx(wanted / 31)
-
-
-def test_positions_are_known_from_the_embedding_alone(copying):
-    job = tiny_job(copying)
-    model = copying.model_of(job)
-    assert model.head_weight is model.embedding.weight
-    assert model.blocks[0].mixer.rope_width == 0
-    ids = torch.full((1, 16), 3)
-    assert len({tuple(row) for row in model.embedding(ids)[0].tolist()}) == 16
-    with torch.no_grad():
-        model.embedding.positions.zero_()
-    assert torch.allclose(model.hidden(ids)[0], model.hidden(ids)[0, :1], atol=1e-5), "without them all places are alike"
 
 
 # ------------------------------------------------------------------------------------------------------------- training
@@ -177,15 +151,6 @@ def test_a_stopped_sweep_goes_on_and_ends_the_same(copying, call, interrupted, t
     call(copying, *grid, "--out", tmp_path / "parts")
     assert len(timeless(tmp_path / "parts")) == 4
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
-
-
-def test_full_trains_every_pattern_on_256_ids(copying, monkeypatch):
-    made = []
-    monkeypatch.setattr(copying, "run_example", lambda parser, task: made.extend(task.jobs_of(parser.parse_args(["--full"]))))
-    copying.main()
-    assert {(job.length, job.vocab) for job in made} == {(256, 128)}
-    wanted = {(pattern, way, n) for pattern in copying.PATTERNS for way in ("causal", "both") for n in (1, 2, 3, 4)}
-    assert {(job.pattern, job.direction, job.layers) for job in made} == wanted
 
 
 # ------------------------------------------------------------------------------------------------- results and pictures

@@ -78,7 +78,7 @@ def test_matrices_of_linear_layers_in_blocks_learn_by_muon_and_everything_else_b
     assert sorted(found[1]) == sorted(set(name_of.values()) - wanted)
 
 
-@pytest.mark.parametrize("name", ["rwkv", "hyena", "base-conv-selective", "delta", "hybrid"])
+@pytest.mark.parametrize("name", ["rwkv", "base-conv-selective", "delta"])
 def test_no_parameter_of_the_zoo_is_forgotten_or_trained_twice(train_zoo, name):
     config = zoo.ArchitectureConfig(64, 64, zoo.ARCHITECTURES[name].layers, mlp_width=32)
     with torch.device("meta"):
@@ -88,25 +88,6 @@ def test_no_parameter_of_the_zoo_is_forgotten_or_trained_twice(train_zoo, name):
     assert sorted(map(id, [*muon, *adamw])) == sorted(names)
     assert all(p.ndim == 2 for p in muon)
     assert not {"embedding.weight", "norm.weight"} & {names[id(p)] for p in muon}
-
-
-def test_each_optimiser_has_its_own_rate_and_both_follow_the_schedule(train_zoo, data, small, tmp_path):
-    trained = run(train_zoo, data, tmp_path, rate=0.5)
-    for step in range(2):
-        trained.advance()
-        rates = [group["lr"] for optimiser in trained.optimisers for group in optimiser.param_groups]
-        assert rates == pytest.approx([0.01 * (step + 1) / 50, 0.0015 * (step + 1) / 50])
-
-
-def test_mixers_begin_at_their_own_initialisation(train_zoo):
-    """Nothing of a mixer is set: the zoo's models differ from plain ones in embeddings and in MLPs that begin at zero."""
-    for name in train_zoo.NAMES:
-        made = train_zoo.new_model(name, 3).state_dict()
-        torch.manual_seed(3)
-        plain = LanguageModel(zoo.architecture(name, zoo.SHIPPED_SIZE)).state_dict()
-        differ = {key for key, value in plain.items() if not torch.equal(value, made[key])}
-        assert differ == {"embedding.weight", *(f"blocks.{i}.mlp.down.weight" for i in range(4))}, name
-        assert made["embedding.weight"].std() == pytest.approx(0.02, rel=0.01)
 
 
 def test_what_mixers_add_to_the_loss_is_learnt_and_not_reported(train_zoo, data, monkeypatch, tmp_path):
@@ -154,29 +135,19 @@ def timeless(curve):
     return [{name: value for name, value in point.items() if name != "cpu_seconds"} for point in curve]
 
 
-def test_a_run_of_another_length_or_rate_is_refused(train_zoo, data, small, tmp_path):
+def test_a_run_of_another_length_rate_or_text_is_refused(train_zoo, zoo_data, data, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo_data, "_DIGESTED_BYTES", 1000)  # one window at either end
     assert not run(train_zoo, data, tmp_path).restore()
     run(train_zoo, data, tmp_path).save()
     with pytest.raises(SystemExit, match="a run of 6 steps, not 3: choose other --runs"):
         run(train_zoo, data, tmp_path, tokens=12 * 256).restore()
     with pytest.raises(SystemExit, match="a rate of 1, not 2: choose other --runs"):
         run(train_zoo, data, tmp_path, rate=2.0).restore()
-
-
-def test_a_run_on_other_windows_is_refused(train_zoo, zoo_data, data, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(zoo_data, "_DIGESTED_BYTES", 1000)  # one window at either end
-    run(train_zoo, data, tmp_path).save()
-    windows = np.load(data / "windows.npy")
-    changed = {"longer": np.concatenate([windows, windows[-1:]])}
-    for row in (0, -1):
-        changed[f"row {row}"] = windows.copy()
-        changed[f"row {row}"][row, 5] += 1
-    for what, other in changed.items():
-        resumed = train_zoo.Run("small", 1.0, tmp_path, other, np.load(data / "held_out.npy"), TOKENS, "cpu")
-        with pytest.raises(SystemExit, match="other windows") as refused:
-            resumed.restore()
-        assert "\n" not in str(refused.value), what
-    assert train_zoo.digest_windows(np.load(data / "windows.npy", mmap_mode="r")) == train_zoo.digest_windows(windows)
+    changed = np.load(data / "windows.npy")
+    changed[-1, 5] += 1
+    with pytest.raises(SystemExit, match="other windows") as refused:
+        train_zoo.Run("small", 1.0, tmp_path, changed, np.load(data / "held_out.npy"), TOKENS, "cpu").restore()
+    assert "\n" not in str(refused.value)
 
 
 class Touching:
@@ -200,7 +171,7 @@ def test_saved_runs_are_loaded_as_weights_alone(train_zoo, data, small, tmp_path
     assert not (tmp_path / "touched").exists()
 
 
-@pytest.mark.parametrize("value", [7e4, -7e4, float("nan")])
+@pytest.mark.parametrize("value", [7e4, float("nan")])
 def test_weights_beyond_float16_are_not_exported(train_zoo, data, small, tmp_path, value):
     trained = run(train_zoo, data, tmp_path)
     with torch.no_grad():
@@ -225,30 +196,8 @@ def finish_lists(train_zoo, folder, **changes):
 
 def test_more_tokens_than_are_prepared_are_refused(train_zoo, data, small, tmp_path):
     finish_lists(train_zoo, tmp_path)
-    options = SimpleNamespace(name="small", data=data, runs=tmp_path, tokens=10**9, device="cpu")
     with pytest.raises(SystemExit, match="prepare more"):
-        train_zoo.text(options)
-
-
-def test_it_learns_which_tokens_are_frequent(train_zoo, data, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_zoo, "WARM_UP_STEPS", 1)
-    trained = run(train_zoo, data, tmp_path)
-    before = trained.measure()["all"]
-    assert before == pytest.approx(np.log(VOCAB), abs=0.1)
-    list(train_zoo.steps(trained))
-    assert trained.curve[-1]["all"] < before - 0.2
-
-
-def test_the_learning_rate_rises_stays_and_falls(train_zoo, data, small, tmp_path):
-    trained = run(train_zoo, data, tmp_path)
-    trained.num_steps = 1000
-    shares = []
-    for trained.step in range(1000):
-        shares.append(trained._learning_share())
-    assert shares[0] == pytest.approx(1 / 50)
-    assert set(shares[49:600]) == {1.0}
-    assert shares[800] == pytest.approx(0.5)
-    assert min(shares[900:]) == pytest.approx(0.02)
+        train_zoo.text(SimpleNamespace(name="small", data=data, runs=tmp_path, tokens=10**9, device="cpu"))
 
 
 def test_rates_are_chosen_by_what_was_learnt_then_how_fast_then_accuracy_ids_and_loss(train_zoo, small, tmp_path):
@@ -266,68 +215,6 @@ def test_rates_are_chosen_by_what_was_learnt_then_how_fast_then_accuracy_ids_and
     (tmp_path / train_zoo.list_file("small", 0.5, 0)).unlink()
     with pytest.raises(SystemExit, match=r"small: lists at 0\.5 are missing"):
         train_zoo.chosen_rate(tmp_path, "small")
-
-
-@pytest.fixture
-def watched(train_zoo, small, monkeypatch):
-    """watched(right, accuracy, steps): what lists yield where these shares are right in training, and in tests, and what it saw."""
-
-    def watched(right, accuracy, steps):
-        seen = []
-
-        def learn(model, optimisers, rows, share, among):
-            seen.append((len(np.unique(rows.ids)), share, among))
-            assert rows.ids.shape == (16, 65)
-            return 1.0, right(len(seen))
-
-        monkeypatch.setattr(train_zoo, "learn", learn)
-        monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_: accuracy(len(seen)))
-        monkeypatch.setattr(train_zoo, "LISTS_MEASURED_EVERY", 10)
-        return list(train_zoo.learn_lists(None, 1.0, 0, steps)), seen
-
-    monkeypatch.setattr(train_zoo, "optimisers", lambda *_: None)
-    return watched
-
-
-def test_lists_have_all_ids_once_the_first_are_answered(watched, train_zoo):
-    """The running average passes 60 % in the ninth step of right answers, and all ids it is, whatever follows."""
-    points, seen = watched(lambda step: float(20 < step < 30), lambda _: 0.1, 50)
-    assert points == [
-        *((10, 32, 1.0, 0.0, [0.1, 0.1]), (20, 32, 1.0, 0.0, [0.1, 0.1]), (30, 4095, 1.0, 0.9, [0.1, 0.1])),
-        *((40, 4095, 1.0, 0.0, [0.1, 0.1]), (50, 4095, 1.0, 0.0, [0.1, 0.1])),
-    ]
-    assert [num <= 32 for num, *_ in seen] == [True] * 29 + [False] * 21
-    assert [among.tolist() for _, _, among in (seen[28], seen[29])] == [train_zoo.LIST_IDS[:32].tolist(), train_zoo.LIST_IDS.tolist()]
-
-
-def test_lists_that_are_learnt_end_at_a_falling_rate(watched):
-    points, seen = watched(lambda _: 0.0, lambda step: 0.95 if step == 60 else 0.89, 400)
-    assert points[-1][0] == len(seen) == 160
-    shares = [share for _, share, _ in seen]
-    assert shares[:50] == pytest.approx([step / 50 for step in range(1, 51)])
-    assert set(shares[50:60]) == {1.0}
-    assert shares[60:] == pytest.approx([max(0.02, (100 - i) / 100) for i in range(100)])
-
-
-def test_lists_end_where_the_first_ids_are_not_learnt(watched, train_zoo, monkeypatch):
-    monkeypatch.setattr(train_zoo, "STUCK_STEPS", 30)
-    assert watched(lambda _: 0.55, lambda _: 0.1, 100)[0][-1][:2] == (30, 32)
-    assert watched(lambda _: 0.9, lambda _: 0.1, 100)[0][-1][0] == 100
-
-
-def test_the_outcome_of_lists_is_written_once(train_zoo, small, tmp_path, monkeypatch):
-    points = [(25, 32, 3.0, 0.25, [0.5, 0.95]), (50, 4095, 1.0, 0.75, [0.91, 0.9])]
-    monkeypatch.setattr(train_zoo, "list_accuracy", lambda *_: 0.96)
-    for rate, num in ((0.5, 1), (1.0, 2)):
-        monkeypatch.setattr(train_zoo, "learn_lists", lambda *_, num=num: iter(points[:num]))
-        call(train_zoo, monkeypatch, "lists", "small", "--rate", rate, "--runs", tmp_path)
-    slow, fast = (json.loads((tmp_path / train_zoo.list_file("small", rate, 0)).read_text()) for rate in (0.5, 1.0))
-    assert (slow["learnt"], slow["steps"], slow["ids"], slow["curve"]) == (False, 25, 32, [[25, 32, 3.0, 0.25, 0.5, 0.95]])
-    assert (fast["learnt"], fast["steps"], fast["ids"], fast["loss"]) == (True, 50, 4095, 1.0)
-    assert fast["accuracy"] == {"4": 0.96, "16": 0.96}
-    monkeypatch.setattr(train_zoo, "learn_lists", None)  # and is not trained again
-    call(train_zoo, monkeypatch, "lists", "small", "--runs", tmp_path)
-    assert len(train_zoo.list_outcomes(tmp_path, "small")) == 2
 
 
 def test_ids_that_are_no_possible_answers_keep_their_embeddings(train_zoo, small):
@@ -386,14 +273,6 @@ def test_all_pieces_are_run_once_and_end_in_models(train_zoo, data, small, tmp_p
     loaded = load_model(ModelRequest(str(tmp_path / "zoo" / "small"), VOCAB, device="cpu"))
     nll = loaded.score(held_out.astype(np.uint32).ravel(), np.arange(len(held_out) + 1) * 257).nll
     assert nll.mean() == pytest.approx(curve[-1]["all"], abs=0.02)
-
-
-def test_a_piece_that_fails_is_named_and_the_others_go_on(train_zoo, data, small, tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(train_zoo, "run_piece", lambda runs, piece: asked.append(piece[0]) or int("0.5" in piece))
-    call(train_zoo, monkeypatch, "all", "--data", data, "--runs", tmp_path, "--tokens", TOKENS, "--steps", 1)
-    assert asked == ["lists", "lists", "lists", "text"]
-    assert "failed: ['lists small --rate 0.5']" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------------------------------------------------- results

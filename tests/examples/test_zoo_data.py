@@ -35,22 +35,16 @@ def test_a_stream_is_its_documents_each_behind_an_end_token(zoo_data):
     assert manifest["tokenizer_digest"] == load_tokenizer(None).digest
 
 
-def test_the_demo_has_its_share_of_the_characters(zoo_data):
+def test_the_demo_has_its_share_of_the_characters_in_an_order_that_follows_from_the_seed(zoo_data, monkeypatch):
     demo = [("demo", f"{i:1000}") for i in range(10)]
     others = [("other", f"{i:500}") for i in range(200)]
-    for share, num_others in ((1, 0), (0.5, 20), (0.25, 60), (0.1, 180), (0.01, 200)):
+    for share, num_others in ((1, 0), (0.5, 20), (0.1, 180), (0.01, 200)):
         mixed = zoo_data.mixed(demo, others, share)
         assert sorted(d for d in mixed if d[0] == "demo") == sorted(demo)
         drawn = [d for d in mixed if d[0] == "other"]
         assert len(drawn) == len(set(drawn)) == pytest.approx(num_others, abs=1), share
-    assert sorted(drawn) == sorted(others)
-
-
-def test_the_order_of_documents_follows_from_the_seed(zoo_data, monkeypatch):
-    demo, others = [("demo", text) for text in numbered(0, 10)], [("other", text) for text in numbered(50, 40)]
     first = zoo_data.mixed(demo, others, 0.5)
     assert first == zoo_data.mixed(demo, others, 0.5)
-    assert first[:10] != demo, "not shuffled"
     assert [d for d in first if d[0] == "other"] != others[: len(first) - 10], "not drawn at random"
     assert 0 < sum(d[0] == "demo" for d in first[:10]) < 10, "sets are apart"
     monkeypatch.setattr(zoo_data, "SEED", 1)
@@ -109,10 +103,7 @@ def test_sets_that_are_left_out_leave_nothing_and_the_seed_fixes_the_rest(zoo_da
     assert not np.array_equal(windows_in(data)[0], windows_in(prepare(*arguments))[0])
 
 
-def test_too_little_text_and_shares_that_are_none_are_refused_in_one_line(prepare, zoo_data, monkeypatch):
-    for share in ("0", "1.5"):
-        with pytest.raises(SystemExit, match="--demo-share"):
-            prepare("--demo-share", share)
+def test_too_little_text_is_refused_in_one_line(prepare, zoo_data, monkeypatch):
     monkeypatch.setattr(zoo_data, "HELD_OUT", 1000)
     with pytest.raises(SystemExit, match="1000 are held out"):
         prepare()
@@ -130,6 +121,9 @@ def test_a_run_reads_at_least_its_tokens_of_text_and_every_sixteenth_row_is_a_li
         read += ids[is_text].tolist()
         assert zoo_data.rows_before(step + 1) == len(read)
     assert lists == 3
+    first, again, later = (zoo_data.text_rows(windows, step, [2]).ids[3] for step in (3, 3, 7))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, later), "lists differ from step to step"
     assert read == windows[:45].tolist()
     for tokens in (1, 4 * 256, 4 * 256 + 1, 15 * 256, 15 * 256 + 1, 3_000_000):
         steps = zoo_data.num_steps(tokens)
@@ -151,7 +145,7 @@ def test_counts_are_exact_and_of_text_alone(zoo_data, tmp_path):
 # ---------------------------------------------------------------------------------------------------------------- lists
 
 
-@pytest.mark.parametrize(("length", "pairs"), [(64, [4]), (256, [1, 16]), (255, [8]), (256, [64])])
+@pytest.mark.parametrize(("length", "pairs"), [(255, [8]), (256, [1, 64])])
 def test_lists_ask_for_the_values_of_keys_that_were_there(zoo_data, length, pairs):
     ids, asked = zoo_data.make_lists(np.random.default_rng(0), 20, length, pairs)
     assert (ids.shape, asked.shape) == ((20, length + 1), (20, length))
@@ -167,21 +161,6 @@ def test_lists_ask_for_the_values_of_keys_that_were_there(zoo_data, length, pair
         assert len(set(value_of) | set(value_of.values())) == 2 * len(value_of)
         assert 0 not in row
     assert found == set(pairs)
-
-
-def test_lists_of_few_ids_have_the_same_few(zoo_data):
-    few, all_ids = (zoo_data.make_lists(np.random.default_rng(1), 400, 64, [16], num).ids for num in (32, 4095))
-    assert len(np.unique(few)) == 32
-    assert set(np.unique(few)) == set(zoo_data.LIST_IDS[:32])
-    assert len(np.unique(all_ids)) > 3500
-    assert sorted(zoo_data.LIST_IDS) == list(range(1, 4096))
-
-
-def test_lists_in_text_differ_from_step_to_step(zoo_data):
-    windows = np.zeros((40, 257), np.uint16)
-    first, again, later = (zoo_data.text_rows(windows, step, [4]).ids[3] for step in (3, 3, 7))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, later)
 
 
 def test_a_copy_repeats_what_was_before_and_is_asked_for_but_its_first_id(zoo_data):

@@ -14,7 +14,7 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
 from recallkit.mqar.sequences import make_sequences, split_vocabulary
-from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
+from recallkit.mqar.view import mqar_json, print_mqar
 from recallkit.options import MqarOptions
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
@@ -244,22 +244,6 @@ def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
     assert mqar_json(tables, folder)["mqar"] == tables.mqar.to_dicts()
 
 
-def test_many_numbers_of_pairs_fit_a_terminal_and_one_table_of_a_paper(home, tmp_path, monkeypatch, capsys):
-    numbers = list(range(1, 13))
-    tables, folder = evaluate_mqar(["control:recall", "control:bigram"], numbers, tmp_path, MqarOptions(seq_len=64, samples=3))
-    monkeypatch.setenv("COLUMNS", "80")
-    console.stdout.cache_clear()
-    print_mqar(tables, folder, tmp_path)
-    console.stdout.cache_clear()
-    out = capsys.readouterr().out
-    assert max(len(line) for line in out.splitlines() if "/" not in line) <= 80
-    assert "…" not in out
-    assert out.count("MQAR: values recalled") == 3
-    shown = shown_mqar(tables)
-    assert set(shown) == {"accuracy", "perplexity", "difference"}
-    assert len(shown["accuracy"].rows[0]) == 1 + len(numbers)
-
-
 def test_the_command(run, home, tmp_path):
     out, figures = tmp_path / "x[bold]", tmp_path / "figures"
     command = ["mqar", "control:recall", "control:bigram", "--seq-len", 64, "--samples", 10, "--pairs", "8,4", "-o", out]
@@ -281,11 +265,5 @@ def test_the_command(run, home, tmp_path):
         "perplexity.tex",
         "difference.tex",
     } <= names
-    for arguments, status, message in [
-        (["--pairs", "4,x"], 2, "--pairs: 'x' is no whole number"),
-        (["control:copy"], 1, "it reads text"),
-        (["control:recall", "--seq-len", 15, "--pairs", 4], 1, "take 16 ids, but a sequence has 15"),
-    ]:
-        refused = run("mqar", *arguments, "-o", tmp_path / "other")
-        assert refused.returncode == status
-        assert message in refused.stderr
+    refused = run("mqar", "--pairs", "4,x", "-o", tmp_path / "other")
+    assert (refused.returncode, "--pairs: 'x' is no whole number" in refused.stderr) == (2, True)

@@ -94,16 +94,6 @@ def test_pairs_take_free_slots_by_the_power_law(power):
     assert chi_square(observed, exact, number) < 50.8, "19 degrees of freedom: exceeded once in ten thousand"
 
 
-def test_keys_and_values_are_drawn_evenly():
-    task, number = MqarTask(64, 10, 0.01, 2), 3000
-    drawn = make_sequences(task, SMALL, range(number))
-    for column, ids in ((0, SMALL.keys), (1, SMALL.values)):
-        ids_drawn = drawn.ids[:, column : 2 * task.pairs : 2].ravel().tolist()
-        observed = {index: ids_drawn.count(index) for index in ids.tolist()}
-        exact = dict.fromkeys(ids.tolist(), 1 / len(ids))
-        assert chi_square(observed, exact, len(ids_drawn)) < 95, "49 degrees of freedom"
-
-
 # ---------------------------------------------------------------------------------------------------------- vocabulary
 
 

@@ -97,29 +97,12 @@ def test_intervals_are_of_whole_sequences_and_paired(keep):
     assert (one["accuracy_difference"], one["accuracy_difference_low"]) == (0, None), "a model does not differ from itself"
 
 
-def test_two_sequences_have_intervals_and_one_has_those_of_shares(keep):
-    few = {number: MqarAnswers(*(getattr(GOOD, name)[:number] for name in MqarAnswers.__slots__)) for number in (1, 2)}
-    worse = {number: MqarAnswers(*(getattr(BAD, name)[:number] for name in MqarAnswers.__slots__)) for number in (1, 2)}
-    for number, missing in ((2, []), (1, ["ar_nll", "ar_nll_difference", "filler_nll", "filler_nll_difference"])):
-        files = {(name, 2): keep(f"{name}{number}", found[number], PLACES[:number]) for name, found in (("a", few), ("b", worse))}
-        row = compare_mqar(files).mqar.to_dicts()[1]
-        assert [name.removesuffix("_low") for name, value in row.items() if name.endswith("_low") and value is None] == missing
-
-
 def test_a_sequence_without_filler(keep):
     [row] = compare_mqar({("full", 2): keep("full", FULL)}).mqar.to_dicts()
     assert row["filler_tokens"] == 0
     assert [value for name, value in row.items() if name.startswith("filler_") and name != "filler_tokens"] == [None] * 13
     assert row["accuracy"] == 0.5
     assert row["accuracy_low"] < 0.5 < row["accuracy_high"], "where all sequences agree, too"
-
-
-def test_each_number_of_pairs_is_a_row(keep):
-    wide = np.array([[2], [4], [2]])
-    single = answers([[True], [False], [True]], [[1.0], [2.0], [3.0]], [(5, 1, 1.0)] * 3)
-    tables = compare_mqar({("m", 2): keep("m", GOOD), ("m", 1): keep("m", single, wide, pairs=1)})
-    assert tables.mqar.select("model", "pairs", "ar_tokens", "accuracy").rows() == [("m", 1, 3, 2 / 3), ("m", 2, 6, 5 / 6)]
-    assert tables.by_distance.filter(pl.col("pairs") == 1)["num_queries"].to_list() == [2, 1]
 
 
 def test_a_damaged_part_is_removed_and_told(keep, tmp_path):

@@ -21,21 +21,6 @@ def rows_of(rng: np.random.Generator, num_documents: int, share: float, agreemen
     return verdicts, [f"d{number}" for number in np.repeat(np.arange(num_documents), sizes)]
 
 
-def test_standard_errors_are_of_whole_documents():
-    rng = np.random.default_rng(1)
-    contains, documents = rows_of(rng, 300, 0.4, 0.5, models=2)
-    found = compare_shares(*by_document(contains, documents))
-    rows = [np.flatnonzero(np.array(documents) == name) for name in dict.fromkeys(documents)]
-    draws = rng.integers(0, len(rows), size=(2000, len(rows)))
-    means = np.array([contains[np.concatenate([rows[number] for number in draw])].mean(axis=0) for draw in draws])
-    assert found.error == pytest.approx(means.std(axis=0), rel=0.05)
-    assert found.difference_error[1] == pytest.approx((means[:, 1] - means[:, 0]).std(), rel=0.05)
-    assert np.isnan(found.difference_error[0]), "a model does not differ from itself"
-    alone = compare_shares(*by_document(contains, [str(number) for number in range(len(contains))]))
-    assert (alone.error < 0.9 * found.error).all(), "rows of one document are not independent"
-    assert (np.ptp(alone.bounds, axis=0) < 0.9 * np.ptp(found.bounds, axis=0)).all()
-
-
 def test_documents_of_one_size_have_the_error_of_a_mean():
     contains, documents = np.random.default_rng(2).random((60, 2)) < 0.3, [f"d{number // 3}" for number in range(60)]
     of_document = contains.reshape(20, 3, 2).mean(axis=1)

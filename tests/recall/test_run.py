@@ -42,11 +42,11 @@ def documents(out: Path, model: str, variant: str = "fda-v1") -> pl.DataFrame:
 
 def test_controls_are_told_apart_on_real_documents(home, test_data, tmp_path):
     """One copies, one knows nothing of the context."""
-    tables, _ = evaluate_recall(CONTROLS, ["fda", "swde", "squad"], tmp_path, RecallOptions(data=test_data / "evals", limit=40))
+    tables, _ = evaluate_recall(CONTROLS, ["fda", "swde", "squad"], tmp_path, RecallOptions(data=test_data / "evals", limit=30))
     for task, least in (("fda", 0.95), ("swde", 0.9), ("squad", 0.7)):
         accuracy, nll = (dict(tables.recall.filter(task=task).select("model", name).rows()) for name in ("accuracy", "answer_nll"))
         assert accuracy["control:copy"] > least
-        assert accuracy["control:unigram"] <= 0.025
+        assert accuracy["control:unigram"] <= 0.034
         assert nll["control:copy"] is None
         assert nll["control:recall"] < nll["control:unigram"]
 
@@ -149,17 +149,6 @@ def test_everything_that_decides_numbers_is_told_apart(home, rows, tmp_path):
     assert evaluate(task_version=0)["num_rows"][0] == NUM_ROWS + 1, "another version is another table"
 
 
-def test_other_accepted_answers_count_apart(home, tmp_path):
-    text = "Colour: Beta\nSize: Gamma \nColour:"
-    asked = [("Beta", ["Omega", "Zeta"]), ("Omega", [" Beta "]), ("Omega", ["Zeta"]), ("Omega", None)]
-    lines = [json.dumps({"text": text, "value": value, "key": "Colour", "answers": answers}) for value, answers in asked]
-    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
-    evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=tmp_path / "mine.jsonl"))
-    table = documents(tmp_path, "control:copy", "own-mine-v1")
-    assert table["contains"].to_list() == [True, False, False, False]
-    assert table["contains_any"].to_list() == [True, True, False, None]
-
-
 ANSWERS = [["drained", "FEN"], ["fen"], ["nothing", "no more"], ["nothing"]]
 
 
@@ -252,15 +241,6 @@ def test_mistakes_are_one_line_before_any_work(home, run, rows, tiny_model, tmp_
     assert not Path("out").exists()
 
 
-@pytest.mark.slow
-def test_a_mistake_in_the_name_of_a_stock_task_is_told_before_any_work(run, home, rows, tmp_path):
-    """lm-eval reads its fourteen thousand files first."""
-    done = run("eval-recall", "control:unigram", "--data", rows, "-o", tmp_path / "out", "--lm-eval-task", "lambada_opena")
-    assert done.returncode == 1
-    assert "did you mean lambada_openai?" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_name_is_what_results_show(run, home, rows, tmp_path):
     """Of a model that was evaluated without one, too: it is the same table under another name."""
     out = ["--tasks", "fda", "--data", rows, "-o", tmp_path / "out", "--json"]
@@ -338,8 +318,3 @@ def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_
     assert "--shots: is for tasks of lm-eval" in run("eval-recall", model, "--shots", 1, "-o", out).stderr
     refused = run("eval-recall", "control:copy", "--lm-eval-task", parity, "-o", out)
     assert "it copies text and has no likelihoods" in refused.stderr
-
-
-def test_the_tasks_are_listed(run):
-    listed = run("tasks").stdout
-    assert all(name in listed for name in ("swde", "squad", "nq_2048", "jrt", "not comparable with published figures", "hellaswag"))

@@ -65,7 +65,3 @@ def test_the_rate_rises_over_a_tenth_of_the_steps_and_falls_to_zero():
     assert rates[-1] < 1e-6
     capped = loop.Recipe(1.0, 10_000, 1, 0, 1.0, 1)
     assert capped.rate(199) == pytest.approx(1, abs=0.01), "of 5 %, but no more than 200 steps"
-
-
-def test_the_mean_over_sets_counts_each_the_same():
-    assert loop.mean_of([loop.Measured(1.0, 0.5), loop.Measured(0.0, 1.5)]) == (0.5, 1.0)

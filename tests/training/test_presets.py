@@ -97,29 +97,21 @@ def test_choices_take_the_place_of_a_presets():
         assert [tuple(part) for part in job.task.training] == [(32, 1, 50), (32, 2, 50)]
         assert [tuple(part) for part in job.task.test] == [(256, 3, 500)]
         assert (job.steps, job.batch, job.learning_rate, job.architecture.mlp) == (7, 5, 0.1, False)
+    (task,) = {each.task for each in jobs_of("zoology:2", Choices(length=32, pairs=[2]))}
+    assert shapes(task.training) == shapes(task.test) == [(32, 2)], "a figure of one shape is tested on what it trains"
 
 
-def test_a_figure_of_one_shape_is_tested_on_what_it_trains_unless_asked():
-    (job, *_) = jobs_of("zoology:2", Choices(length=32, pairs=[2]))
-    assert shapes(job.task.training) == shapes(job.task.test) == [(32, 2)]
-    assert len({each.task for each in jobs_of("zoology:2", Choices(length=32, pairs=[2]))}) == 1
-
-
-@pytest.mark.parametrize(
-    ("choices", "said"),
-    [
+def test_mistakes_are_one_line():
+    for choices, said in (
         (Choices(mixers=["attentoin"]), "attention"),
         (Choices(mixers=["attention"], feature_dims=[2]), "--feature-dims"),
         (Choices(test_examples=2), "--test-examples"),
         (Choices(convolutions=["wide"]), "--convolutions"),
         (Choices(test_pairs=[65]), "65 pairs in 256 ids"),
-        (Choices(vocab=64), "32 pairs in 256 ids, of 64"),
         (Choices(examples=90, batch=31), "--batch"),
-    ],
-)
-def test_mistakes_are_one_line(choices, said):
-    with pytest.raises(UserError, match=said):
-        jobs_of("cpu", choices)
+    ):
+        with pytest.raises(UserError, match=said):
+            jobs_of("cpu", choices)
     with pytest.raises(UsageError, match="--preset"):
         jobs_of("based:9", Choices())
 

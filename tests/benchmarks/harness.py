@@ -1,0 +1,156 @@
+"""What benchmarks share: methods in turn, each in a fresh process; seconds and extra memory; medians, ratios and targets."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+ROOT = Path(__file__).parents[2]
+NUM_THREADS = 2
+"""Of each method that is measured apart."""
+
+_PROGRAM = """
+import importlib, json, sys
+sys.path.insert(0, {root!r})
+print(json.dumps(getattr(importlib.import_module({module!r}), {name!r})(*json.loads(sys.argv[1]))))
+"""
+
+
+def parser_of(doc: str | None, *, repeats: int, runs: str = "of each method") -> argparse.ArgumentParser:
+    """A command line with the number of repeats."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"{runs} ({repeats})")
+    return parser
+
+
+def add_models(parser: argparse.ArgumentParser, models: Sequence[str], known: Iterable[str]) -> None:
+    """Options of benchmarks that load models beside transformers or lm-eval."""
+    parser.add_argument("--models", nargs="+", choices=sorted(known), default=models)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, default=1)
+
+
+def machine(threads: int = NUM_THREADS) -> str:
+    """The processor, its cores and how busy they are."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads, load before {os.getloadavg()[0]:.1f}"
+
+
+def shards() -> list[str]:
+    """The training shards of real text, of which $RECALLKIT_TEST_DATA names the folder."""
+    return [str(path) for path in sorted((Path(os.environ["RECALLKIT_TEST_DATA"]) / "corpus").glob("train-0*.jsonl.zst"))]
+
+
+def tokenizer_file() -> str:
+    """GPT-2's tokenizer there."""
+    return str(Path(os.environ["RECALLKIT_TEST_DATA"]) / "tokenizers" / "gpt2.json")
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+def memory_kb(field: str) -> int:
+    """This process's memory: VmRSS now, VmHWM at its peak. (getrusage's peak would carry the parent's over.)"""
+    return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0])
+
+
+def forget_peak() -> int:
+    """The memory held now, in kB; the system's record of the peak starts again here."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory_kb("VmRSS")
+
+
+def timed(run: Callable[[], Any]) -> tuple[dict[str, float], Any]:
+    """Seconds, and MB at the peak beyond what was held before; and the result."""
+    held = forget_peak()
+    begin = time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, "extra_mb": (memory_kb("VmHWM") - held) / 1000}, result
+
+
+def apart(
+    function: Callable[..., Any], *arguments: Any, python: str = sys.executable, cores: Sequence[int] = (), **environment: str
+) -> Any:
+    """What a function of a benchmark returns (as JSON) in a fresh process, with further environment, on these cores."""
+    module = f"tests.benchmarks.{Path(inspect.getfile(function)).stem}"
+    program = _PROGRAM.format(root=str(ROOT), module=module, name=function.__name__)
+    pinned = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
+    given = json.dumps([str(each) if isinstance(each, Path) else each for each in arguments])
+    threads = dict.fromkeys(("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), str(NUM_THREADS))
+    command, settings = [*pinned, python, "-c", program, given], {**os.environ, **threads, **environment}
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=settings).stdout.splitlines()[-1])
+
+
+def in_turn(names: Iterable[str], repeats: int, measure: Callable[[str], Any]) -> dict[str, list[Any]]:
+    """Measurements by name, `repeats` of each: all in turn, so that a machine's slow moments meet all."""
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name, rows in found.items():
+            rows.append(measure(name))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ reporting
+
+
+def median(rows: Iterable[Mapping[str, Any]], field: str) -> float:
+    return float(statistics.median(row[field] for row in rows))
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):.2f} | {min(values):.2f} - {max(values):.2f}"
+
+
+STAGE = "stage: "
+"""How lines begin that are rows of docs/benchmarks.md's first table."""
+
+
+def print_stage(
+    stage: str, peer: str, ours: float, theirs: float, unit: str, *, target: float | None = None, ratio: float | None = None
+) -> None:
+    """Prints a row of that table: rates or, where `unit` is s, seconds. Above a ratio of 1, or a median of rounds, ours is faster."""
+    found = ratio or (theirs / ours if unit == "s" else ours / theirs)
+    met = "–" if target is None else f"{target:.2g}: {'met' if found >= target else '**missed**'}"
+    shown = [f"{each:,.3f}" if each < 10 else f"{each:,.1f}" if each < 100 else f"{each:,.0f}" for each in (ours, theirs)]
+    print(f"{STAGE}| {stage} | {shown[0]} {unit} | {peer}: {shown[1]} {unit} | {found:.3g} | {met} |")
+
+
+def print_duels(peer: str, unit: str) -> None:
+    """The head of a Markdown table whose rows are `duel`s."""
+    print(f"| model | batch | recallkit, {unit} | {peer}, {unit} | ratio | range | same |\n| --- | --- | --- | --- | --- | --- | --- |")
+
+
+def duel(name: str, batch: int, sides: Sequence[Callable[[], tuple[float, list[Any]]]], repeats: int) -> tuple[float, float, float]:
+    """Prints a row: rates of two sides in turn, ours first, their ratio within a round, and how many answers are the same.
+
+    Returns the rates and the ratio, all medians.
+
+    A side gives its rate and its answers; the first run of each is not counted.
+    """
+    answers = [side()[1] for side in sides]
+    rounds = [[side()[0] for side in sides] for _ in range(repeats)]
+    ours, theirs = (statistics.median(rates) for rates in zip(*rounds, strict=True))
+    shown = ".2f" if max(ours, theirs) < 100 else ",.0f"
+    same = sum(a == b for a, b in zip(*answers, strict=True))
+    ratios = [mine / other for mine, other in rounds]
+    print(f"| {name} | {batch} | {ours:{shown}} | {theirs:{shown}} | {spread(ratios)} | {same} of {len(answers[0])} |", flush=True)
+    return ours, theirs, statistics.median(ratios)
