@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
+import time
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,13 @@ import numpy as np
 import torch
 
 from recallkit import registry
-from recallkit.bench.timing import OUT_OF_MEMORY, Timing, compare, problem_of
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.models import presets, zoo
 from recallkit.models.generation import generate
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.native_model import NativeModel
+from recallkit.quiet_transformers import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,6 +89,68 @@ def choose_models(names: Sequence[str]) -> tuple[str, ...]:
     known = {"models": tuple(zoo.ARCHITECTURES), "presets": tuple(presets.PRESETS)} | {name: (name,) for name in every}
     wanted = set(chain.from_iterable(registry.look_up(known, name, "model") for name in names or ["models"]))
     return tuple(name for name in every if name in wanted)
+
+
+# --------------------------------------------------------------------------------------------------------------- timing
+
+SAMPLE_SECONDS = {"cpu": 0.05, "cuda": 0.02}
+"""Least duration of a sample, which has as many calls as that takes."""
+MOST_CALLS = 256
+OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds per call: the median, the fastest and the slowest sample; or why there are none."""
+
+    median: float = float("nan")
+    fastest: float = float("nan")
+    slowest: float = float("nan")
+    problem: str | None = None
+
+
+def time_call(call: Callable[[int], Any], device: torch.device, *, repeats: int) -> Timing:
+    """The time of a call, whose argument counts those of a sample, in `repeats` samples; on a GPU between two events.
+
+    The first two calls, which may compile, are in no sample. What fails or takes too much memory has a `problem`.
+    """
+    try:
+        call(0)
+        length = round(SAMPLE_SECONDS[device.type] / max(_seconds(call, 1, device), 1e-7))
+        length = max(1, min(MOST_CALLS, length))
+        samples = [_seconds(call, length, device) / length for _ in range(repeats)]
+    except Exception as error:  # noqa: BLE001  a library's error is reported in its row; the others are still measured
+        return Timing(problem=problem_of(error))
+    return Timing(statistics.median(samples), min(samples), max(samples))
+
+
+def problem_of(error: Exception) -> str:
+    """Why something was not measured, in a few words."""
+    line = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in line:
+        return OUT_OF_MEMORY
+    return "not installed" if isinstance(error, ImportError) else f"failed: {line[:120]}"
+
+
+def _seconds(call: Callable[[int], Any], number: int, device: torch.device) -> float:
+    """Of so many calls together."""
+    if device.type == "cpu":
+        begun = time.perf_counter()
+        for i in range(number):
+            call(i)
+        return time.perf_counter() - begun
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    start.record()
+    for i in range(number):
+        call(i)
+    end.record()
+    torch.cuda.synchronize(device)
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1e3
+
+
+# -------------------------------------------------------------------------------------------------------------- results
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +249,9 @@ def make_folder(folder: Path) -> None:
         raise UserError("it is not writable", where=folder, remedy="give another folder with -o")
 
 
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
 def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     """Device, precision and versions."""
     try:
@@ -212,7 +279,7 @@ def measure(name: str, work: Workload, device: torch.device, dtype: torch.dtype)
     try:
         model = build(name, work, device, dtype)
         for benchmark, size, num_tokens, call in _tasks(model, work):
-            yield Row(benchmark, size, label, compare({name: call}, device, repeats=work.repeats)[name], num_tokens)
+            yield Row(benchmark, size, label, time_call(call, device, repeats=work.repeats), num_tokens)
     except (MemoryError, RuntimeError) as error:  # a model may not fit in memory where the following ones do
         if (problem := problem_of(error)) != OUT_OF_MEMORY:
             raise

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import DISTRIBUTION, VERSION, installing
 from recallkit.display import console
 from recallkit.display.tables import Table
-from recallkit.doctor.checks import Check, Status
+from recallkit.doctor.checks import Check
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _GROUP = "packages"
-NEEDED = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers", "transformers", "lm-eval", "datasets")
-"""Required distributions; no command works without the first seven."""
-_NUM_ESSENTIAL = 7
+_ESSENTIAL = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers")
+"""Without these no command works."""
+NEEDED = (*_ESSENTIAL, "transformers", "lm-eval", "datasets")
+"""Required distributions."""
 OPTIONAL = {
     "triton": ("kernels", "pip install triton (Linux)"),
     "gigatoken": ("the fast tokenizer", installing("fast")),
@@ -39,7 +40,7 @@ _OLDEST_PYTHON = (3, 11)
 def check_python() -> list[Check]:
     """recallkit, Python, the platform."""
     version, is_linux = platform.python_version(), sys.platform == "linux"
-    is_new = sys.version_info[:2] >= _OLDEST_PYTHON
+    is_new, facts = sys.version_info[:2] >= _OLDEST_PYTHON, {"version": version}
     python, system = f"{platform.python_implementation()} {version}, {sys.executable}", f"{platform.platform()}, {platform.machine()}"
     return [
         Check(_GROUP, "recallkit", "ok", VERSION, facts={"version": VERSION}),
@@ -52,19 +53,18 @@ def check_python() -> list[Check]:
 
 def check_versions() -> list[Check]:
     """Each distribution: installed, and new enough."""
-    absent: dict[str, tuple[Status, str, str | None]] = {
-        name: ("fail" if place < _NUM_ESSENTIAL else "warn", "not installed", f'pip install "{name}"') for place, name in enumerate(NEEDED)
-    }
-    absent |= {name: ("ok", f"not installed ({what}: {how})", None) for name, (what, how) in OPTIONAL.items()}
     wanted = _requirements()
-    return [_version(name, if_absent, wanted.get(name)) for name, if_absent in absent.items()]
+    return [_version(name, wanted.get(name)) for name in (*NEEDED, *OPTIONAL)]
 
 
-def _version(name: str, if_absent: tuple[Status, str, str | None], wanted: Any) -> Check:
+def _version(name: str, wanted: Any) -> Check:
     version = installed(name)
     facts = {"version": version}
+    if version is None and name in OPTIONAL:
+        what, how = OPTIONAL[name]
+        return Check(_GROUP, name, "ok", f"not installed ({what}: {how})", facts=facts)
     if version is None:
-        return Check(_GROUP, name, *if_absent, facts)
+        return Check(_GROUP, name, "fail" if name in _ESSENTIAL else "warn", "not installed", f'pip install "{name}"', facts)
     if wanted is None or wanted.contains(version, prereleases=True):
         return Check(_GROUP, name, "ok", version, facts=facts)
     return Check(_GROUP, name, "warn", f"{version}, recallkit requires {wanted}", f'pip install "{name}{wanted}"', facts)

@@ -74,36 +74,32 @@ def check_devices() -> list[Check]:
     import torch
 
     numbers = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    gpus, cuda, driver = [_gpu_facts(number) for number in numbers], torch.version.cuda, _nvidia_driver()
+    gpus, cuda, driver = [_gpu(number) for number in numbers], torch.version.cuda, _nvidia_driver()
     facts = {"threads": torch.get_num_threads(), "cuda": cuda, "gpus": gpus}
     build = f"built for CUDA {cuda}" if cuda else "built for CPU"
     checks = [Check(_GROUP, "devices", "ok", f"loads, {build}, {facts['threads']} threads", facts=facts)]
-    return checks + ([_gpu(number, gpu, driver) for number, gpu in enumerate(gpus)] if gpus else [_no_gpu(driver, cuda)])
+    for number, gpu in enumerate(gpus):
+        sizes = f"{_gigabytes(gpu['memory_bytes'])}, {_gigabytes(gpu['free_bytes'])} free, driver {driver or 'unknown'}"
+        kind = f"compute capability {'.'.join(map(str, gpu['capability']))}, {'bf16' if gpu['bf16'] else 'no bf16'}"
+        found = f"{gpu['name']}, {sizes}, {kind}"
+        checks.append(Check(_GROUP, f"GPU {number}", "ok", found, facts={**gpu, "driver": driver}))
+    if not gpus and driver is None:
+        checks.append(Check(_GROUP, "GPUs", "ok", "none: models run on the processor", facts={"driver": None}))
+    elif not gpus:
+        remedy = "check that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
+        if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+            remedy += f"; CUDA_VISIBLE_DEVICES is {hidden!r}"
+        found = f"an NVIDIA driver ({driver}), but torch sees no GPU"
+        checks.append(Check(_GROUP, "GPUs", "warn", found, remedy, {"driver": driver}))
+    return checks
 
 
-def _gpu_facts(number: int) -> dict[str, Any]:
+def _gpu(number: int) -> dict[str, Any]:
     import torch
 
     facts, (free, total) = torch.cuda.get_device_properties(number), torch.cuda.mem_get_info(number)
     capability = [facts.major, facts.minor]
     return {"name": facts.name, "memory_bytes": total, "free_bytes": free, "capability": capability, "bf16": facts.major >= 8}
-
-
-def _no_gpu(driver: str | None, cuda: str | None) -> Check:
-    if driver is None:
-        return Check(_GROUP, "GPUs", "ok", "none: models run on the processor", facts={"driver": None})
-    remedy = "check that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    remedy = remedy if hidden is None else f"{remedy}; CUDA_VISIBLE_DEVICES is {hidden!r}"
-    return Check(_GROUP, "GPUs", "warn", f"an NVIDIA driver ({driver}), but torch sees no GPU", remedy, {"driver": driver})
-
-
-def _gpu(number: int, gpu: dict[str, Any], driver: str | None) -> Check:
-    major, minor = gpu["capability"]
-    bf16 = "bf16" if gpu["bf16"] else "no bf16"
-    sizes = f"{_gigabytes(gpu['memory_bytes'])}, {_gigabytes(gpu['free_bytes'])} free"
-    found = f"{gpu['name']}, {sizes}, driver {driver or 'unknown'}, compute capability {major}.{minor}, {bf16}"
-    return Check(_GROUP, f"GPU {number}", "ok", found, facts={**gpu, "driver": driver})
 
 
 def _nvidia_driver() -> str | None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from recallkit.bench import models
-from recallkit.bench.models import Results, Workload, choose_models, choose_work, measure
-from recallkit.bench.timing import Timing
+from recallkit.bench.models import Results, Timing, Workload, choose_models, choose_work, measure, time_call
 from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
@@ -56,9 +55,35 @@ def test_a_model_that_does_not_fit_is_a_row_and_any_other_failure_the_status(mon
         (row,) = measure("based", Workload(), CPU, torch.float32)
     assert (row.model, row.timing.problem, row.to_json()["seconds"]) == ("based 1.6m", "out of memory", None)
     assert Results({}, [row]).failure_line() is None
-    monkeypatch.setattr(models, "compare", lambda calls, device, repeats: dict.fromkeys(calls, Timing(problem="failed: so")))
+    monkeypatch.setattr(models, "time_call", lambda *_, repeats: Timing(problem="failed: so"))
     rows = list(measure("based", Workload(prompt=64, new=1), CPU, torch.float32))
     assert str(Results({}, rows).failure_line()).startswith("failed: based 1.6m, scoring; based 1.6m, prefill; based 1.6m, generation")
+
+
+def test_a_time_is_that_of_one_call_in_samples_that_are_long_enough_and_what_fails_says_why(monkeypatch):
+    now, calls = [0.0], []
+
+    def takes(*seconds: float, error: Exception | None = None):
+        """A call that takes so long: the first time, the second, ..., and ever after the last of them; the fourth may fail."""
+        calls.clear()
+
+        def call(i: int) -> None:
+            calls.append(i)
+            now[0] += seconds[min(len(calls), len(seconds)) - 1]
+            if error is not None and len(calls) > 3:
+                raise error
+
+        return call
+
+    monkeypatch.setattr(models.time, "perf_counter", lambda: now[0])
+    assert time_call(takes(0.001), CPU, repeats=3).median == pytest.approx(0.001)
+    assert len(calls) == 2 + 3 * 50, "two calls that are not timed, then three samples of 50 ms"
+    compiled = time_call(takes(9.0, 0.1, 0.1, 0.3, 0.2), CPU, repeats=3)
+    assert (compiled.fastest, compiled.median, compiled.slowest) == pytest.approx((0.1, 0.2, 0.3))
+    full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried")
+    errors = (ModuleNotFoundError("no module"), ValueError("it does not fit\nand more"), torch.OutOfMemoryError(), full)
+    problems = [time_call(takes(1.0, error=error), CPU, repeats=3).problem for error in errors]
+    assert problems == ["not installed", "failed: it does not fit", "out of memory", "out of memory"]
 
 
 def test_models_and_sizes_are_the_usual_ones_of_the_device_unless_given():
@@ -88,7 +113,7 @@ def test_a_preset_is_built_for_the_prompt_and_measured_under_its_own_name(monkey
 
 @pytest.mark.parametrize(("prompt", "batch", "scored"), [(64, 2, 64), (1024, 4, 256), (1024, 64, 128)])
 def test_rates_are_tokens_a_millisecond_and_scored_rows_share_the_length_of_a_prompt(monkeypatch, prompt, batch, scored):
-    monkeypatch.setattr(models, "compare", lambda calls, device, repeats: dict.fromkeys(calls, Timing(2.0, 2.0, 2.0)))
+    monkeypatch.setattr(models, "time_call", lambda *_, repeats: Timing(2.0, 2.0, 2.0))
     scoring, prefill, generation = measure("rwkv", Workload(prompt=prompt, batch=batch, new=3), CPU, torch.float32)
     assert scoring.size == {"b": batch, "n": scored}
     assert [row.rate for row in (scoring, prefill, generation)] == pytest.approx([batch * scored / 2e3, prompt / 2e3, 3 * batch / 2e3])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,8 +31,7 @@ from torch.nn import functional as F  # noqa: N812
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from recallkit.bench.models import describe_machine
-from recallkit.bench.timing import Timing, compare, problem_of
+from recallkit.bench.models import Timing, describe_machine, problem_of, time_call
 from tests.benchmarks import harness
 
 COPY, MATRIX, MICROSECONDS = "of the copy rate", "of the matrix rate", "microseconds"
@@ -502,6 +502,17 @@ def rwkv7_attention(setting: Setting) -> Iterator[Case]:
 
 
 # ------------------------------------------------------------------------------------------------------------- measuring
+
+
+def compare(calls: dict[str, Callable[[int], Any]], device: torch.device, repeats: int) -> dict[str, Timing]:
+    """The time of each call by name, of samples in turn, so that other load on the machine affects all of them."""
+    found = harness.in_turn(calls, repeats, lambda name: time_call(calls[name], device, repeats=1))
+    problems = {name: next((sample.problem for sample in samples if sample.problem), None) for name, samples in found.items()}
+    seconds = {name: [sample.median for sample in samples] for name, samples in found.items()}
+    return {
+        name: Timing(problem=problems[name]) if problems[name] else Timing(statistics.median(each), min(each), max(each))
+        for name, each in seconds.items()
+    }
 
 
 def ceilings(setting: Setting) -> dict[str, float]:

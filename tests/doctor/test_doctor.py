@@ -176,7 +176,7 @@ def test_a_package_that_is_missing_or_old(monkeypatch):
     from packaging.specifiers import SpecifierSet
 
     monkeypatch.setattr(installation, "NEEDED", ("no-such-package-anywhere", "numpy", "another-that-is-missing"))
-    monkeypatch.setattr(installation, "_NUM_ESSENTIAL", 2)
+    monkeypatch.setattr(installation, "_ESSENTIAL", ("no-such-package-anywhere", "numpy"))
     monkeypatch.setattr(installation, "_requirements", lambda: {"numpy": SpecifierSet(">=99")})
     found = {check.name: check for check in installation.check_versions()}
     assert found["no-such-package-anywhere"].status == "fail"
