@@ -44,9 +44,7 @@ def check_python() -> list[Check]:
     python, system = f"{platform.python_implementation()} {version}, {sys.executable}", f"{platform.platform()}, {platform.machine()}"
     return [
         Check(_GROUP, "recallkit", "ok", VERSION, facts={"version": VERSION}),
-        Check(
-            _GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", {"version": version}
-        ),
+        Check(_GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", facts),
         Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]
 
