@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 CPU_BATCH_TOKENS = 4096
 """Ids of a batch of a torch model on CPU: fixed, since a probe's result would depend on the machine's other work."""
 
-
 PAPER = {"seq_len": 1024, "pairs": (16, 32, 64, 128, 256), "samples": 1000}
 """Ids of a sequence, numbers of pairs, sequences for each: Zoology, Appendix G."""
 

@@ -334,10 +334,8 @@ class CopyLM(LM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """NaN for recall evaluations, because it has no likelihoods. Raises UserError for other tasks."""
-        if not _is_recall(requests):
-            raise UserError("it copies text and has no likelihoods", where="control:copy", remedy="leave it out of this task")
-        return [(math.nan, False)] * len(requests)
-
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Raises UserError: it has no likelihoods."""
+        if _is_recall(requests):
+            return [(math.nan, False)] * len(requests)
         raise UserError("it copies text and has no likelihoods", where="control:copy", remedy="leave it out of this task")
+
+    loglikelihood_rolling = loglikelihood

@@ -235,14 +235,9 @@ def write_results(results: dict[str, Any], folder: Path, model: str, shown: str 
 
 def _are_whole(written: Sequence[Path], samples: Mapping[str, Sequence[Any]]) -> bool:
     """Whether lm-eval's files are all there to their last line: on a full disk it leaves truncated ones."""
-    sizes = sorted(len(of_task) for of_task in samples.values())
-    contents = {path: path.read_bytes() for path in written}
-    lines = sorted(content.count(b"\n") for path, content in contents.items() if path.suffix == ".jsonl")
-    try:
-        results = [json.loads(content) for path, content in contents.items() if path.suffix == ".json"]
-    except ValueError:
-        return False
-    return len(results) == 1 and lines == sizes
+    lines = sorted(path.read_bytes().count(b"\n") for path in written if path.suffix == ".jsonl")
+    results = [artifacts.json_object(path) for path in written if path.suffix == ".json"]
+    return lines == sorted(map(len, samples.values())) and len(results) == 1 and results[0] != {}
 
 
 def _folder_name(model: str) -> str:
