@@ -73,17 +73,20 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     """Reads the comparison in `folder` (see `find_comparison`).
 
     `slices` names its slice directory; by default it is the one that contains `folder`, if it is the right one.
-    Raises UserError if tables are missing, damaged or of different comparisons, or if `slices` are others.
+    Raises UserError if tables are missing or damaged, or if `slices` are others.
     """
     import polars as pl
 
     folder = find_comparison(folder)
     again = "run the same `recallkit gap` again with --force"
     with artifacts.unchanged(folder / artifacts.MANIFEST):
-        facts = artifacts.read_manifest(folder / "gap.parquet")
-        further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if facts.get(fact)]
+        manifest = artifacts.read_manifest(folder / "gap.parquet")
+        further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if manifest.get(fact)]
         files = {name: folder / f"{name}.parquet" for name in (*TABLES, *further)}
-        manifest = _common_manifest(folder, files)
+        if missing := [path.name for path in files.values() if not path.is_file()]:
+            raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
+        for path in files.values():
+            artifacts.read_manifest(path)  # by which every byte of it is checked
         frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
     tables = GapTables(**frames)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
@@ -96,22 +99,6 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
         slices=_slices_of(folder, manifest, slices),
         given=parse_slices(manifest.get("slice", ())),
     )
-
-
-def _common_manifest(folder: Path, files: Mapping[str, Path]) -> dict[str, Any]:
-    """The content of the manifests of all tables, which differ only in their kinds: the name of each."""
-    if missing := [path.name for path in files.values() if not path.is_file()]:
-        raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
-    manifests = {name: artifacts.read_manifest(path) for name, path in files.items()}
-    for name, manifest in manifests.items():
-        if manifest.get("kind") != name:
-            raise UserError(f"a table of {manifest.get('kind')}, not {name}", where=files[name], remedy=_REMEDY)
-    common = {**manifests["gap"], "kind": "gap"}
-    if any({**manifest, "kind": "gap"} != common for manifest in manifests.values()):
-        raise UserError("tables of different comparisons", where=folder, remedy=_REMEDY)
-    if not (isinstance(common.get("reference"), str) and isinstance(common.get("slices"), dict)):
-        raise UserError("its manifest is not that of a comparison", where=files["gap"], remedy=_REMEDY)
-    return common
 
 
 def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) -> Path | None:

@@ -80,7 +80,7 @@ def assert_control(row, corpus):
         assert math.isclose(row["enrichment"], row["gap_share"] / row["share_of_tokens"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(texts())
 def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     rows, pairs, rows_per_group, reference, model = drawn
@@ -109,9 +109,8 @@ def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     assert tables.by_partition["tokens"].sum() == len(rows)
 
 
-@pytest.mark.parametrize("rows_per_group", [2, 5, 50])
-def test_slices_change_nothing_else(tmp_path, rows_per_group):
-    corpus = small_corpus(tmp_path, rows_per_group=rows_per_group)
+def test_slices_change_nothing_else(tmp_path):
+    corpus = small_corpus(tmp_path, rows_per_group=2)
     paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
     plain = attribute_gap(corpus.path, paths[0], [paths[1]])
     more = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit", "copy:k2"]))

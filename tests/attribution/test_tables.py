@@ -436,17 +436,6 @@ def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 18, "document"]
 
 
-def test_a_gap_that_is_none_is_noted_also_where_no_token_is_an_ar_hit(tmp_path):
-    corpus = Corpus(tmp_path, [(s, p, "web", None, 5) for s in range(10) for p in (1, 2)])
-    reference = corpus.score("reference", [5] * 20)
-    models = [corpus.score("equal", [5] * 20), corpus.score("uncertain", [8, 8, 3, 3] * 5)]
-    tables = attribute_gap(corpus.path, reference, models, num_resamples=100)
-    for model, note in (("equal", shares.NO_GAP), ("uncertain", shares.NOT_TOLD_FROM_ZERO)):
-        rows = tables.gap.filter(pl.col("model") == model, pl.col("source") == "ALL")
-        assert rows["note"].to_list() == [note, f"{note}; {EMPTY_SLICE}", f"{note}; {shares.ALL_TOKENS}", f"{note}; {EMPTY_SLICE}"]
-        assert set(tables.by_threshold.filter(pl.col("model") == model)["note"]) == {f"{note}; {EMPTY_SLICE}"}
-
-
 def many_sources(folder):
     """Five sources in eight sequences, two of a source each but the last: of 6, 4, 4, 2 and 2 tokens; second ones are AR hits."""
     lengths = {"e": [3, 3], "d": [2, 2], "c": [2, 2], "b": [1, 1], "a": [2]}

@@ -207,19 +207,6 @@ def test_fits_are_those_of_the_histograms(x_min):
         assert row["alpha_ci_low"] < row["alpha"] < row["alpha_ci_high"]
 
 
-def test_the_interval_of_an_exponent_is_that_of_its_tail():
-    """From resamples of documents drawn and summed here."""
-    rows = synthetic(np.random.default_rng(9), 300, 100)
-    fit = tables_of(rows, x_min=4).fits.filter(kind="repeated", source="ALL").row(0, named=True)
-    tail = rows.filter(pl.col("distance") >= 4).group_by("document").agg(pl.len().alias("n"), pl.col("distance").log().sum().alias("logs"))
-    sums, rng = tail.select("n", "logs").to_numpy().astype(float), np.random.default_rng(1)
-    drawn = np.stack([sums[rng.integers(0, len(sums), len(sums))].sum(axis=0) for _ in range(2000)])
-    low, high = np.percentile(drawn[:, 1] / drawn[:, 0], [2.5, 97.5])
-    ends = [stage.tail_alpha(mean, 4, 127) for mean in (high, low)]
-    width = ends[1] - ends[0]
-    assert [fit["alpha_ci_low"], fit["alpha_ci_high"]] == pytest.approx(ends, abs=0.2 * width)
-
-
 def test_the_smallest_sources_are_one_row(monkeypatch):
     monkeypatch.setattr(stage, "MAX_RESAMPLED_SOURCES", 2)
     given = [("c", 9), ("a", 12), ("b", 20), ("c", 2), ("b", 1), (OTHER_SOURCES, 3)]
