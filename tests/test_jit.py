@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.ci
+
 STARTS = {
     "the program": (
         "import recallkit.__main__ as program\nsys.argv = ['recallkit', '--version']\ntry: program.main()\nexcept SystemExit: pass\n"

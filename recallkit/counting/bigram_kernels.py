@@ -58,9 +58,6 @@ class BigramCounter:
     """
 
     def __init__(self, *, num_threads: int = 2) -> None:
-        """Raises ValueError unless `num_threads` is at least 1."""
-        if num_threads < 1:
-            raise ValueError(f"num_threads is {num_threads}, must be at least 1")
         self.num_threads = num_threads
         self._cells = np.empty(0, np.uint32)
         self._tables: list[_Table] = []
@@ -72,9 +69,8 @@ class BigramCounter:
         whose id is not the second of a bigram, such as the first of every document (an empty document repeats one).
         Both may be memory-mapped. Beside the kept buffers a chunk takes 16 bytes per distinct bigram (the result), on the
         sorting path up to twice that.
-        Raises ValueError for other shapes, dtypes and starts.
         """
-        ids, segment_starts = _checked(ids, segment_starts)
+        ids, segment_starts = frozen(ids), frozen(segment_starts)
         if ids.size < 2:
             return BigramRun(np.empty(0, np.uint64), np.empty(0, np.uint64))
         with ThreadPoolExecutor(self.num_threads) as pool:
@@ -155,18 +151,6 @@ class _Layout(NamedTuple):
             shift -= 1
         num_partitions = ((vocab - 1) >> shift) + 1
         return cls(shift, stride, num_partitions) if num_partitions <= 8 * _MAX_PARTITIONS else None
-
-
-def _checked(ids: np.ndarray, segment_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if ids.ndim != 1 or ids.dtype not in (np.uint16, np.uint32) or ids.size >= 1 << 32:
-        raise ValueError(f"ids are {ids.dtype} {ids.shape}, must be uint16 or uint32 (n,) with n < 2^32")
-    if segment_starts.ndim != 1 or segment_starts.dtype != np.int64:
-        raise ValueError(f"segment_starts are {segment_starts.dtype} {segment_starts.shape}, must be int64 (s,)")
-    if ids.size and (segment_starts.size == 0 or segment_starts[0] != 0 or segment_starts[-1] > ids.size):
-        raise ValueError("segment_starts must begin with 0 and end at the number of ids or before")
-    if np.any(segment_starts[1:] < segment_starts[:-1]):
-        raise ValueError("segment_starts must not decrease")
-    return frozen(ids), frozen(segment_starts)
 
 
 def _run(pool: ThreadPoolExecutor, task: Callable[[Any], object], items: Iterable[Any]) -> None:
@@ -353,12 +337,8 @@ def merge_two(a: BigramRun, b: BigramRun, out_keys: np.ndarray, out_counts: np.n
 
     Reads and writes each array once, front to back, so that memory-mapped runs of any size need only a few pages at a time. The
     outputs are uint64 of at least `len(a.keys) + len(b.keys)` rows and share no memory with the runs; rows beyond those
-    written are undefined. Raises ValueError for other outputs.
+    written are undefined.
     """
-    needed = a.keys.size + b.keys.size
-    for out in (out_keys, out_counts):
-        if out.dtype != np.uint64 or out.ndim != 1 or out.size < needed or not out.flags.c_contiguous:
-            raise ValueError(f"the output is {out.dtype} {out.shape}, must be contiguous uint64 of at least {needed} rows")
     a_keys, a_counts, b_keys, b_counts = (frozen(array) for array in (*a, *b))
     return int(_merge(a_keys, a_counts, b_keys, b_counts, out_keys.view(np.ndarray), out_counts.view(np.ndarray)))
 

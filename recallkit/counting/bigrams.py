@@ -26,7 +26,7 @@ from recallkit.text.records import Boundary, Position, join_documents
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.counting.bigram_kernels import BigramRun
@@ -173,16 +173,6 @@ def count_shard_range(
     `journal.target`.
     """
     return (yield from _ShardRangeCounter(journal, counters, limit_tokens).run(batches))
-
-
-def ended(counting: Generator[int, None, CountedShardRange], progress: Callable[[int], None] = lambda _: None) -> CountedShardRange:
-    """Runs `count_shard_range` to its end and returns its result; `progress` is called with the tokens so far."""
-    while True:
-        try:
-            progress(next(counting))
-        except StopIteration as end:
-            counted: CountedShardRange = end.value
-            return counted
 
 
 class Counters:

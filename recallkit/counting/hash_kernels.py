@@ -88,9 +88,7 @@ class HashSampler:
     """
 
     def __init__(self, size: int, most: int, *, num_threads: int = 2) -> None:
-        """n-grams of `size` ids, of whose hashes the `most` smallest are kept. Raises ValueError unless all are at least 1."""
-        if min(size, most, num_threads) < 1:
-            raise ValueError(f"size {size}, most {most}, num_threads {num_threads}: each must be at least 1")
+        """n-grams of `size` ids, of whose hashes the `most` smallest are kept."""
         self.size, self.most, self.num_threads = size, most, num_threads
         self._room = np.empty(0, np.uint64)
         self.restart()

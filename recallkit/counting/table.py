@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,11 +113,8 @@ class CountsTable:
 
     @property
     def hash_facts(self) -> dict[str, Any] | None:
-        """The entry NGRAM_HASHES of the meta, if there is one. Raises UserError if it is damaged."""
-        facts: dict[str, Any] | None = self.meta.get(NGRAM_HASHES)
-        if facts is None or (isinstance(facts, dict) and isinstance(facts.get("most"), int) and isinstance(facts.get("digest"), str)):
-            return facts
-        raise DamagedError(f"its meta is damaged (at {NGRAM_HASHES})", where=self.path, remedy="make it again with --force")
+        """The entry NGRAM_HASHES of the meta, if there is one."""
+        return self.meta.get(NGRAM_HASHES)
 
     @cached_property
     def ngram_hashes(self) -> tuple[NgramHashes, ...]:
@@ -179,65 +176,26 @@ def counts_result(out: Path, options: dict[str, Any], *, force: bool) -> Result:
 def read_meta(path: Path) -> dict[str, Any]:
     """The facts of a counts database.
 
-    Raises UserError if it is missing, damaged, or of another schema version, if a table of it has other columns than `count` writes, and
-    if a fact was changed.
+    Raises UserError if it is missing, damaged, or of another schema version, and if a fact was changed.
     """
     with _reading(path) as connection:
         return _meta_in(connection, path)
 
 
 def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any]:
-    _check_columns(connection, path)
     rows = connection.execute(db.query("counts/select_meta")).fetchall()
-    meta: dict[str, Any] = {}
-    for key, value in rows:
-        if key in meta:
-            raise DamagedError(f"its meta is damaged ({key} is there twice)", where=path, remedy=_AGAIN)
-        try:
-            meta[key] = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"its meta is damaged (at {key})", where=path, remedy=_AGAIN) from error
+    try:
+        meta: dict[str, Any] = {key: json.loads(value) for key, value in rows}
+    except (ValueError, RecursionError) as error:
+        raise DamagedError("its meta is damaged", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
-    meta = guarded(artifacts.without_digest(meta, path), path)
-    if missing := sorted({"id", "num_tokens", "num_bigrams"} - meta.keys()):
-        raise DamagedError(f"its meta has no field {missing[0]}", where=path, remedy=_AGAIN)
-    return meta
-
-
-@cache
-def _columns_by_table() -> dict[str, set[tuple[str, str, bool]]]:
-    """Name, type and whether it may be null of the columns of each table, as the queries that create them say."""
-    with db.connect() as connection:
-        for name in ("create_tables", "create_ngram_hashes"):
-            connection.execute(db.query(f"counts/{name}"))
-        return _columns_in(connection)
-
-
-def _columns_in(connection: duckdb.DuckDBPyConnection) -> dict[str, set[tuple[str, str, bool]]]:
-    found: dict[str, set[tuple[str, str, bool]]] = {}
-    for table, *column in connection.execute(db.query("counts/select_columns")).fetchall():
-        found.setdefault(table, set()).add(tuple(column))
-    return found
-
-
-def _check_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Raises UserError for a table whose columns differ: one of another type could have negative numbers, one of another name none."""
-    found, wanted = _columns_in(connection), _columns_by_table()
-    if "meta" not in found:
-        raise UserError("not a readable counts table (it has no table meta)", where=path, remedy="name one that `recallkit count` made")
-    for table, columns in wanted.items():
-        if table not in found and table == "ngram_hashes":
-            continue
-        if lacking := sorted(columns - found.get(table, set())):
-            name, kind, may_be_null = lacking[0]
-            problem = f"not a readable counts table (it has no column {table}.{name} of {kind}{'' if may_be_null else ' without nulls'})"
-            raise DamagedError(problem, where=path, remedy=_AGAIN)
+    return guarded(artifacts.without_digest(meta, path), path)
 
 
 def open_counts(path: Path) -> CountsTable:
     """Reads a counts database into memory: 16 bytes a distinct bigram. Raises UserError as `read_meta` does.
 
-    Also for rows that are there twice, and for counts that do not have the id of the meta.
+    Also for counts that do not have the id of the meta.
     """
     with _reading(path) as connection:
         meta = _meta_in(connection, path)
@@ -251,9 +209,6 @@ def open_counts(path: Path) -> CountsTable:
         tokens=np.asarray(unigrams["token"], np.uint32),
         token_counts=np.asarray(unigrams["count"], np.uint64),
     )
-    for kind, values in (("bigram", table.keys), ("token", table.tokens)):
-        if not (values[1:] > values[:-1]).all():
-            raise DamagedError(f"damaged (a {kind} has two counts)", where=path, remedy=_AGAIN)
     if len(table.keys) != meta["num_bigrams"] or meta["id"] != table.recompute_id():
         raise DamagedError("damaged (its counts are not those that were written)", where=path, remedy=_AGAIN)
     return table

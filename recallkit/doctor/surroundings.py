@@ -44,7 +44,8 @@ def check_numba() -> list[Check]:
 
 def check_tokenizer() -> list[Check]:
     """The built-in tokenizer, and whether the fast implementation agrees with it."""
-    from recallkit.text.tokenizers import fast_encoder, load_tokenizer
+    from recallkit.text.encoding import fast_encoder
+    from recallkit.text.tokenizers import load_tokenizer
 
     notes: list[str] = []
     tokenizer = load_tokenizer(None)

@@ -24,7 +24,8 @@ from recallkit.scoring.scores import SequenceScores
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from recallkit.text.tokenizers import Encoder, TextTokenizer
+    from recallkit.text.encoding import Encoder
+    from recallkit.text.tokenizers import TextTokenizer
     from recallkit.text.vocabulary import DocumentText
 
 _REPLACEMENT = "\ufffd"

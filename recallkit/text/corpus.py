@@ -45,16 +45,10 @@ class CorpusOptions:
 class Corpus:
     """Shards in stream order. `report` describes the latest stream: reset when it begins, complete when it ends."""
 
-    def __init__(self, shards: Sequence[Shard], *, skip_bad: bool = False, vocabulary: Vocabulary | None = None) -> None:
-        self.shards = list(shards)
+    def __init__(self, shards: Sequence[Shard], options: CorpusOptions = CorpusOptions()) -> None:
+        self.shards, self.options = list(shards), options
         self.report = StreamReport()
-        self._skip_bad = skip_bad
-        self._vocabulary = vocabulary
         self._sizes: dict[int, int | None] = {}
-
-    def of_shards(self, shards: Sequence[Shard]) -> Corpus:
-        """Other shards, read in the same way."""
-        return Corpus(shards, skip_bad=self._skip_bad, vocabulary=self._vocabulary)
 
     def digests(self) -> list[str]:
         """The digest of each shard, in stream order. Raises UserError if one cannot be read."""
@@ -88,7 +82,7 @@ class Corpus:
         name, default_source, find = shard.name, shard.source, shard.finder.find
 
         def on_bad(record: int, problem: str, remedy: str) -> None:
-            if not self._skip_bad:
+            if not self.options.skip_bad:
                 raise UserError(problem, where=shard.place(record), remedy=f"{remedy}, or leave bad records out with --skip-bad")
             report.num_skipped += 1
             if len(report.first_skipped) < _MAX_SKIPPED_LISTED:
@@ -101,7 +95,7 @@ class Corpus:
                 on_bad(record, str(error), error.remedy)
                 continue
             report.num_documents += 1
-            ids = None if isinstance(text, str) else _document_ids(text, self._vocabulary, shard.place(record))
+            ids = None if isinstance(text, str) else _document_ids(text, self.options.vocabulary, shard.place(record))
             text = text if isinstance(text, str) else ""
             place = Position(index, record)
             yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.share)
@@ -131,10 +125,9 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
         raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
     shards = [shard for argument in arguments for shard in shards_of(argument, how, default_split)]
-    return Corpus(shards, skip_bad=options.skip_bad, vocabulary=options.vocabulary)
+    return Corpus(shards, options)
 
 
 def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:
     """The corpus of texts that a program gives. Raises UsageError for what is no collection of texts."""
-    shard = GivenShard(texts, FieldFinder(options.text_field, options.source_field))
-    return Corpus([shard], skip_bad=options.skip_bad, vocabulary=options.vocabulary)
+    return Corpus([GivenShard(texts, FieldFinder(options.text_field, options.source_field))], options)

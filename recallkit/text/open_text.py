@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from recallkit.options import TextOptions
     from recallkit.storage.journal import Journal
+    from recallkit.text.encoding import Encoder
     from recallkit.text.readers import Shard
     from recallkit.text.records import EncodedDocuments, Position
-    from recallkit.text.tokenizers import Encoder, TextTokenizer
+    from recallkit.text.tokenizers import TextTokenizer
 
 
 class OpenText:
@@ -39,7 +40,7 @@ class OpenText:
         vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
         fields = CorpusOptions(options.text_field, options.source_field, options.skip_bad, vocabulary)
         if shards is not None:
-            self.corpus = Corpus(shards, skip_bad=options.skip_bad, vocabulary=vocabulary)
+            self.corpus = Corpus(shards, fields)
         elif options.texts is not None:
             self.corpus = open_texts(options.texts, fields)
         else:
@@ -47,9 +48,11 @@ class OpenText:
 
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:
         """The same text with other shards, such as pieces of its own."""
+        from recallkit.text.corpus import Corpus
+
         other = copy.copy(self)
         other.__dict__.pop("digests", None)
-        other.corpus = self.corpus.of_shards(shards)
+        other.corpus = Corpus(shards, self.corpus.options)
         return other
 
     @cached_property
@@ -72,7 +75,7 @@ class OpenText:
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
         """The stream of encoded documents from a position on, up to shard `stop`."""
-        from recallkit.text.tokenizers import encode_documents
+        from recallkit.text.encoding import encode_documents
 
         self._checked, self._read = start.shard, start.shard
         self._reached = (start.shard, 0.0)

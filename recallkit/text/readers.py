@@ -10,7 +10,7 @@ import codecs
 import json
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recallkit import config
@@ -58,6 +58,8 @@ class Shard:
     name: str
     source: str
     finder: FieldFinder
+    piece: tuple[int, int] | None = field(default=None, kw_only=True)
+    """(i, n): the i-th of n parts, from 0; the whole if None."""
     share: float = field(default=0.0, repr=False, kw_only=True)
     """How much of it, by bytes, the latest stream in this process has read; 0 while it is not known."""
 
@@ -72,6 +74,11 @@ class Shard:
     def pieces(self, most: int) -> Sequence[Self]:
         """At most `most` shards that together contain the same records in order, to be read in parallel; often only itself."""
         return [self]
+
+    def _divided(self, number: int) -> Sequence[Self]:
+        """So many parts of this shard, or itself if that is one."""
+        names = [f"{self.name} (part {place + 1} of {number})" for place in range(number)]
+        return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
 
     def place(self, record: int) -> str:
         """Where a record is, for messages: numbered as an editor or a table viewer does."""

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UsageError, UserError
@@ -34,8 +34,6 @@ class HubShard(Shard):
     revision: str | None = None
     config: str | None = None
     """One of the dataset's configurations, if it has several."""
-    piece: tuple[int, int] | None = None
-    """(i, n): the i-th of n groups of neighbouring files, from 0; the whole split if None."""
 
     def digest(self) -> str:
         """The digest of id, split, revision and configuration: no content is read, so a change of an unnamed revision goes unnoticed."""
@@ -48,11 +46,9 @@ class HubShard(Shard):
     def pieces(self, most: int) -> Sequence[HubShard]:
         """The split's files, or groups of neighbouring ones, as shards of their own, if it has several."""
         try:
-            number = min(self._open().num_shards, most)
+            return self._divided(min(self._open().num_shards, most))
         except _failures() as error:
             raise self._unavailable(error, 0) from error
-        names = [f"{self.name} (part {place + 1} of {number})" for place in range(number)]
-        return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows from `first` on, each with its number. Raises UserError if the hub cannot provide them."""

@@ -72,122 +72,86 @@ class SequenceBlock:
         """Sequences in the block."""
         return len(self.offsets) - 1
 
-    @property
-    def documents(self) -> np.ndarray:
-        """The document of each id, int32 (ids,)."""
-        starts = self.span_starts + np.repeat(self.offsets[:-1], np.diff(self.span_offsets))
-        return np.repeat(self.span_documents, np.diff(starts, append=len(self.ids)))
-
-    @property
-    def sources(self) -> dict[int, str]:
-        """The source of each document."""
-        return dict(zip(self.span_documents.tolist(), self.span_sources, strict=True))
-
-
-class _Stream:
-    """Ids that are not yet in a sequence, of consecutive documents.
-
-    Document number `first` + i begins at `starts[i]`, int64: the first one before 0, if ids of it were dropped.
-    """
-
-    def __init__(self, dtype: np.dtype[Any], first: int) -> None:
-        self.ids = np.empty(0, dtype)
-        self.first = first
-        self.starts = np.empty(0, np.int64)
-        self.sources: list[str] = []
-        self.positions: list[Position] = []
-
-    def append(self, encoded: EncodedDocuments, end_token_id: int, boundary: Boundary) -> None:
-        """Adds documents with their end tokens."""
-        ids, starts = join_documents(encoded, end_token_id, boundary)
-        self.starts = np.concatenate([self.starts, starts + len(self.ids)])
-        self.ids = np.concatenate([self.ids, ids])
-        self.sources.extend(encoded.sources)
-        self.positions.extend(encoded.positions)
-
-    def drop(self, count: int) -> None:
-        """Forgets the first `count` ids, and documents of which none is left."""
-        gone = int(self.document_of(count)) if count < len(self.ids) else len(self.starts)
-        self.ids, self.starts, self.first = self.ids[count:], self.starts[gone:] - count, self.first + gone
-        del self.sources[:gone], self.positions[:gone]
-
-    def document_of(self, places: np.ndarray | int) -> np.ndarray:
-        """The index in `starts` of the document that the id at each place is of."""
-        return np.searchsorted(self.starts, places, side="right") - 1
-
-
-def _packed_windows(stream: _Stream, seq_len: int, *, final: bool) -> np.ndarray:
-    """(start, stop) of the windows that are complete; with `final` also of the shorter last one.
-
-    Example: 10 ids and `seq_len` 4 give (0, 5) and (4, 9), and with `final` also (8, 10): neighbours share an id.
-    """
-    num_predictions = max(0, len(stream.ids) - 1)
-    count = -(-num_predictions // seq_len) if final else num_predictions // seq_len
-    starts = np.arange(count, dtype=np.int64) * seq_len
-    return np.stack([starts, np.minimum(starts + seq_len + 1, len(stream.ids))], axis=1)
-
-
-def _document_windows(stream: _Stream, seq_len: int) -> np.ndarray:
-    """(start, stop) of the windows within each document.
-
-    Example: documents of 6 and 3 ids and `seq_len` 4 give (0, 5), (4, 6) and (6, 9).
-    """
-    firsts = np.maximum(stream.starts, 0)
-    lengths = np.diff(firsts, append=len(stream.ids))
-    windows_of = np.maximum(0, -(-(lengths - 1) // seq_len))
-    first = np.repeat(firsts, windows_of)
-    # Of 5 and 3 ids with seq_len 2: windows (0, 3), (2, 5) and (5, 8), each from the last id of the one before in its document.
-    starts = first + positions_within(windows_of) * seq_len
-    return np.stack([starts, np.minimum(starts + seq_len + 1, first + np.repeat(lengths, windows_of))], axis=1)
-
 
 class _Packer:
-    """Collects documents and yields blocks of complete sequences."""
+    """Collects documents and yields blocks of complete sequences.
+
+    `ids` are those that are not yet in a sequence, of consecutive documents: number `first` + i begins at `starts[i]`, int64, before 0
+    if ids of it were dropped, is of `sources[i]` and was read at `positions[i]`.
+    """
 
     def __init__(
         self, dtype: np.dtype[Any], end_token_id: int, seq_len: int, boundary: Boundary, limit: int | None, state: PackingState
     ) -> None:
-        self.stream = _Stream(dtype, state.document)
-        self.end_token_id = end_token_id
-        self.seq_len = seq_len
-        self.boundary = boundary
-        self.limit = limit
+        self.ids, self.starts = np.empty(0, dtype), np.empty(0, np.int64)
+        self.sources: list[str] = []
+        self.positions: list[Position] = []
+        self.end_token_id, self.seq_len, self.boundary, self.limit = end_token_id, seq_len, boundary, limit
         self.state = state
-        self.next_position = state.position
-        self.skip = state.skip_ids
+        self.first, self.next_position, self.skip = state.document, state.position, state.skip_ids
 
     def is_full(self) -> bool:
         """Whether the limit is reached."""
         return self.limit is not None and self.state.num_predictions >= self.limit
 
     def add(self, encoded: EncodedDocuments) -> None:
-        """Takes more documents."""
-        self.stream.append(encoded, self.end_token_id, self.boundary)
+        """Takes more documents, with their end tokens."""
+        ids, starts = join_documents(encoded, self.end_token_id, self.boundary)
+        self.starts = np.concatenate([self.starts, starts + len(self.ids)])
+        self.ids = np.concatenate([self.ids, ids])
+        self.sources.extend(encoded.sources)
+        self.positions.extend(encoded.positions)
         last = encoded.positions[-1]
         self.next_position = Position(last.shard, last.record + 1)
         if self.skip:
-            self.stream.drop(self.skip)
+            self._drop(self.skip)
             self.skip = 0
+
+    def _drop(self, count: int) -> None:
+        """Forgets the first `count` ids, and documents of which none is left."""
+        gone = int(self._document_of(count)) if count < len(self.ids) else len(self.starts)
+        self.ids, self.starts, self.first = self.ids[count:], self.starts[gone:] - count, self.first + gone
+        del self.sources[:gone], self.positions[:gone]
+
+    def _document_of(self, places: np.ndarray | int) -> np.ndarray:
+        """The index in `starts` of the document that the id at each place is of."""
+        return np.searchsorted(self.starts, places, side="right") - 1
 
     def blocks(self, *, final: bool) -> Iterator[SequenceBlock]:
         """The complete blocks; with `final` also the rest."""
-        windows = (
-            _packed_windows(self.stream, self.seq_len, final=final)
-            if self.boundary == "pack"
-            else _document_windows(self.stream, self.seq_len)
-        )
-        windows, at_limit = self._within_limit(windows)
+        windows, at_limit = self._within_limit(self._packed_windows(final=final) if self.boundary == "pack" else self._document_windows())
         taken, size = 0, sequences_per_row_group(self.seq_len, SEQUENCES_PER_ROW_GROUP)
+        # Where the stream continues after the last window: packed sequences share an id.
+        end = int(windows[-1][1]) - (1 if self.boundary == "pack" else 0) if len(windows) else 0
         while len(windows) - taken >= size or (taken < len(windows) and (final or at_limit)):
             chosen = windows[taken : taken + size]
             taken += len(chosen)
-            yield self._block(chosen, resume_at=int(windows[taken][0]) if taken < len(windows) else self._after(chosen))
+            yield self._block(chosen, resume_at=int(windows[taken][0]) if taken < len(windows) else end)
         if taken:
-            self.stream.drop(int(windows[taken][0]) if taken < len(windows) else self._after(windows))
+            self._drop(int(windows[taken][0]) if taken < len(windows) else end)
 
-    def _after(self, windows: np.ndarray) -> int:
-        """Where the stream continues after the last of `windows`: packed sequences share an id."""
-        return int(windows[-1][1]) - (1 if self.boundary == "pack" else 0)
+    def _packed_windows(self, *, final: bool) -> np.ndarray:
+        """(start, stop) of the windows that are complete; with `final` also of the shorter last one.
+
+        Example: 10 ids and `seq_len` 4 give (0, 5) and (4, 9), and with `final` also (8, 10): neighbours share an id.
+        """
+        num_predictions = max(0, len(self.ids) - 1)
+        count = -(-num_predictions // self.seq_len) if final else num_predictions // self.seq_len
+        starts = np.arange(count, dtype=np.int64) * self.seq_len
+        return np.stack([starts, np.minimum(starts + self.seq_len + 1, len(self.ids))], axis=1)
+
+    def _document_windows(self) -> np.ndarray:
+        """(start, stop) of the windows within each document.
+
+        Example: documents of 6 and 3 ids and `seq_len` 4 give (0, 5), (4, 6) and (6, 9).
+        """
+        firsts = np.maximum(self.starts, 0)
+        lengths = np.diff(firsts, append=len(self.ids))
+        windows_of = np.maximum(0, -(-(lengths - 1) // self.seq_len))
+        first = np.repeat(firsts, windows_of)
+        # Of 5 and 3 ids with seq_len 2: windows (0, 3), (2, 5) and (5, 8), each from the last id of the one before in its document.
+        starts = first + positions_within(windows_of) * self.seq_len
+        return np.stack([starts, np.minimum(starts + self.seq_len + 1, first + np.repeat(lengths, windows_of))], axis=1)
 
     def _within_limit(self, windows: np.ndarray) -> tuple[np.ndarray, bool]:
         """Cuts the windows to the predictions still allowed; also returns whether the limit falls among them."""
@@ -203,32 +167,29 @@ class _Packer:
 
     def _block(self, windows: np.ndarray, resume_at: int) -> SequenceBlock:
         starts, stops = windows.T
-        stream, lengths = self.stream, stops - starts
-        first_document = stream.document_of(starts)
-        num_spans = stream.document_of(stops - 1) - first_document + 1
+        lengths = stops - starts
+        first_document = self._document_of(starts)
+        num_spans = self._document_of(stops - 1) - first_document + 1
         documents = np.repeat(first_document, num_spans) + positions_within(num_spans)
-        state = self._state_at(resume_at, len(windows), int(lengths.sum()) - len(windows))
-        first, self.state = self.state.sequence, state
+        first, self.state = self.state.sequence, self._state_at(resume_at, len(windows), int(lengths.sum()) - len(windows))
         return SequenceBlock(
             first=first,
-            ids=np.concatenate([stream.ids[start:stop] for start, stop in windows.tolist()]),
+            ids=np.concatenate([self.ids[start:stop] for start, stop in windows.tolist()]),
             offsets=offsets_of(lengths),
             span_offsets=offsets_of(num_spans),
-            span_starts=np.maximum(stream.starts[documents] - np.repeat(starts, num_spans), 0),
-            span_documents=(documents + stream.first).astype(np.int32),
-            span_sources=[stream.sources[document] for document in documents.tolist()],
-            state=state,
+            span_starts=np.maximum(self.starts[documents] - np.repeat(starts, num_spans), 0),
+            span_documents=(documents + self.first).astype(np.int32),
+            span_sources=[self.sources[document] for document in documents.tolist()],
+            state=self.state,
         )
 
     def _state_at(self, index: int, num_sequences: int, num_predictions: int) -> PackingState:
-        stream = self.stream
         counted = {"sequence": self.state.sequence + num_sequences, "num_predictions": self.state.num_predictions + num_predictions}
-        if index >= len(stream.ids):
-            next_document = stream.first + len(stream.starts)
-            return PackingState(position=self.next_position, document=next_document, skip_ids=0, **counted)
-        document = int(stream.document_of(index))
-        skip = index - int(stream.starts[document])
-        return PackingState(position=stream.positions[document], document=stream.first + document, skip_ids=skip, **counted)
+        if index >= len(self.ids):
+            return PackingState(position=self.next_position, document=self.first + len(self.starts), skip_ids=0, **counted)
+        document = int(self._document_of(index))
+        skip = index - int(self.starts[document])
+        return PackingState(position=self.positions[document], document=self.first + document, skip_ids=skip, **counted)
 
 
 def pack_sequences(
@@ -383,17 +344,6 @@ class _Summary:
     def facts(self) -> dict[str, Any]:
         totals = {"num_sequences": self._num_sequences, "num_rows": self._num_rows, "longest": self._longest}
         return {**totals, "sequences_digest": digest_json(self._digests)}
-
-
-def describe_sequences(path: Path) -> dict[str, Any]:
-    """What the manifest of `sequences.parquet` records of its rows, computed anew: totals and `sequences_digest`.
-
-    Raises UserError if the file is damaged.
-    """
-    found = _Summary()
-    for group in sequence_groups(path):
-        found.add(group)
-    return found.facts()
 
 
 def sequence_groups(sequences: Path) -> Generator[pa.Table]:

@@ -172,16 +172,14 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
     """
     import pyarrow as pa
 
-    lists = {field.name: batch.column(place) for place, field in enumerate(batch.schema) if _is_list_of_integers(field.type)}
-    if not lists:
-        yield from _plain_rows(batch)
-        return
-    rest = batch.drop_columns(list(lists))
-    plain = _plain_rows(rest) if rest.num_columns else iter([{}] * batch.num_rows)
-    arrays = {name: _arrays(column.cast(pa.large_list(column.type.value_type))) for name, column in lists.items()}
-    for fields in plain:
-        row = {name: next(of_column) for name, of_column in arrays.items()}
-        yield fields if isinstance(fields, str) else {**fields, **row}
+    columns = [(field.name, batch.column(place), _is_list_of_integers(field.type)) for place, field in enumerate(batch.schema)]
+    for row in range(batch.num_rows):
+        try:
+            yield {name: _ids(column[row]) if is_list else column[row].as_py() for name, column, is_list in columns}
+        except UnicodeDecodeError:
+            yield "invalid UTF-8"
+        except (ValueError, OverflowError, LookupError, pa.ArrowException) as error:
+            yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
 
 
 def _is_list_of_integers(kind: pa.DataType) -> bool:
@@ -191,31 +189,9 @@ def _is_list_of_integers(kind: pa.DataType) -> bool:
     return bool(is_list and pa.types.is_integer(kind.value_type))
 
 
-def _arrays(column: pa.LargeListArray) -> Iterator[Any]:
-    """The values of each row, None for a null; a list where values are missing."""
-    if column.values.null_count:
-        yield from column.to_pylist()
-        return
-    values, offsets = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
-    for row, is_valid in enumerate(column.is_valid().to_pylist()):
-        yield values[offsets[row] : offsets[row + 1]] if is_valid else None
-
-
-def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:
-    """The same of a batch without such lists."""
-    import pyarrow as pa
-
-    failures = (ValueError, OverflowError, LookupError, pa.ArrowException)
-    try:
-        yield from batch.to_pylist()
-    except failures:
-        for row in range(batch.num_rows):
-            try:
-                yield batch.slice(row, 1).to_pylist()[0]
-            except UnicodeDecodeError:
-                yield "invalid UTF-8"
-            except failures as error:
-                yield f"a value that cannot be read ({next(iter(str(error).splitlines()), type(error).__name__)})"
+def _ids(value: Any) -> Any:
+    """A list of integers as an array; None for a null, a list where values are missing."""
+    return value.as_py() if not value.is_valid or value.values.null_count else value.values.to_numpy()
 
 
 @dataclass(eq=False)

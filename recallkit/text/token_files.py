@@ -6,9 +6,9 @@ Ids are of the tokenizer that is given; its end token divides them into document
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -60,8 +60,6 @@ class TokenFileShard(FileShard):
 
     vocabulary: Vocabulary | None = None
     dtype: str | None = None
-    piece: tuple[int, int] | None = None
-    """(i, n): the documents that begin in the i-th of n equal parts, from 0; all of them if None."""
 
     def place(self, record: int) -> str:
         """File, and the place of a document's first id, from 0."""
@@ -77,14 +75,15 @@ class TokenFileShard(FileShard):
         layout, (number, parts) = self._layout(), self.piece or (0, 1)
         return np.dtype(layout.dtype).itemsize * (layout.length * (number + 1) // parts - layout.length * number // parts)
 
-    def pieces(self, most: int) -> Sequence[TokenFileShard]:
+    def pieces(self, most: int) -> Sequence[Self]:
         """Parts of some 64 MB, divided between documents."""
-        number = min(most, self.size() // PIECE_BYTES)
-        names = [f"{self.name} (part {place + 1} of {number})" for place in range(number)]
-        return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
+        return self._divided(min(most, self.size() // PIECE_BYTES))
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Documents whose first id is at `first` or later, without their end tokens; one at the very start of the file ends nothing."""
+        """Documents whose first id is at `first` or later, without their end tokens; one at the very start of the file ends nothing.
+
+        A piece (i, n) has the documents that begin in the i-th of n equal parts.
+        """
         whole, end, (number, parts) = self._ids(), self._known().end_token_id, self.piece or (0, 1)
         start = self._document_at(whole, max(first, len(whole) * number // parts), end)
         last = self._document_at(whole, len(whole) * (number + 1) // parts, end)

@@ -1,15 +1,10 @@
-"""Text to token ids: `tokenizers` is the reference implementation, gigatoken a fast one, used if it gives the same ids.
-
-Tokenising dominates the running time (`tokenizers` reaches a few MB/s, gigatoken tens of times that), so the fast encoder is
-used if it is installed, but only after it has agreed with the reference on the first documents of the stream itself.
-"""
+"""Tokenizers: opened wherever a user has them, known by a digest of what decides ids, decoded without loss."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -19,13 +14,11 @@ import numpy as np
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.parallel.ahead import ahead
-from recallkit.ragged import offsets_of
 from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import digest_json, replacing
 from recallkit.storage.given_files import check_file, check_files_in
-from recallkit.text.records import Document, EncodedDocuments, Vocabulary
-from recallkit.text.time_limit import call_within
+from recallkit.text.encoding import checked_encoder, fails, limited
+from recallkit.text.records import Vocabulary
 from recallkit.text.vocabulary import (
     DocumentText,
     PieceTable,
@@ -39,9 +32,11 @@ from recallkit.text.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import tokenizers
+
+    from recallkit.text.encoding import Encoder
 
 BUILTIN = "recallkit-4k"
 """Name of the tokenizer shipped with the package: byte-level BPE, 4,096 entries, trained by examples/01_train_tokenizer.py."""
@@ -49,38 +44,13 @@ BUILTIN = "recallkit-4k"
 BYTES = "bytes"
 """Name of the vocabulary of 256 bytes, whose ids are the bytes of UTF-8."""
 
-Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
-"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
-
 SLICES_TOKENIZER = "tokenizer.json"
 _END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
 _DECIDE_NO_ID = ("version", "truncation", "padding", "post_processor", "decoder", "model")
-"""Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check_determined`."""
+"""Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check`."""
 _DIGESTED_APART = ("type", "vocab", "merges", "dropout")
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 """Options for which no text is the same as none at all."""
-_LONGEST_FAST = 1000
-"""Characters of an added token: gigatoken takes minutes for a long one, in which no signal is heard, its time being quadratic."""
-_BATCH_CHARACTERS = 4_000_000
-_BATCH_DOCUMENTS = 8192
-_CHARACTERS_PER_ID = 4
-"""Roughly, so that batches of ids are as large as those of text."""
-_CHECK_CHARACTERS = 100_000
-_CHECK_CHARACTERS_OF_EACH = 10_000
-
-_PROBES = (
-    "",
-    " ",
-    "\n\n \t\r\n",
-    "it's we'll I'M",
-    "a  b   c    d",
-    "naïve café Ünïcödé ſ",
-    "中文字符 한국어 עברית",
-    "e\u0301\u200d\ufeff",
-    "👩‍👩‍👧 1234567 3.14159",
-    "<|endoftext|>a<|endoftext|>",
-    "\x00\x7f\u2028x",
-)
 
 
 class TextTokenizer:
@@ -107,8 +77,7 @@ class TextTokenizer:
         self.name = name
         ids = backend.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(ids.values(), default=-1) + 1
-        _check_sizes(backend, name, self.vocab_size)
-        _check_determined(backend, name)
+        _check(backend, name, self.vocab_size)
         self.end_token = _find_end_token(backend, name, end_token, default_end)
         self.end_token_id: int = ids[self.end_token]
         self._begin_token = begin_token
@@ -242,15 +211,15 @@ class TextTokenizer:
     def _limited(self, call: Callable[[], Any], size: int) -> Any:
         """The value of `call`, which processes `size` characters or ids."""
         try:
-            return _limited(call, size, self.name)
+            return limited(call, size, self.name)
         except Exception as error:
-            if not _is_of_tokenizers(error):
+            if type(error) is not Exception:  # what `tokenizers` reports, for example an unknown token that is not in the vocabulary
                 raise
-            raise _fails(error, self.name, "add the token that it lacks to its tokenizer.json, or use another tokenizer") from error
+            raise fails(error, self.name, "add the token that it lacks to its tokenizer.json, or use another tokenizer") from error
 
     def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
         """gigatoken's encoder if it agrees with `encode` on probes and the first of `texts`, else `encode`."""
-        return _checked_fast_encoder(self, texts, notify) or self.encode
+        return checked_encoder(self, texts, notify)
 
     def describe(self) -> dict[str, Any]:
         """What a manifest records about this tokenizer."""
@@ -281,6 +250,10 @@ class ByteTokenizer(TextTokenizer):
         encoded = [text.encode() for text in texts]
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), offsets
+
+    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+        """`encode`: nothing is faster than copying the bytes."""
+        return self.encode
 
     def ends_with_text(self) -> bool:
         """Always."""
@@ -370,7 +343,7 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
     if size > config.MAX_TOKENIZER_BYTES:
         raise UserError(f"a tokenizer.json of {size:,} bytes: more than any tokenizer has", where=path, remedy="use another tokenizer")
     try:
-        backend: tokenizers.Tokenizer = _limited(lambda: Tokenizer.from_file(str(path)), size, path)
+        backend: tokenizers.Tokenizer = limited(lambda: Tokenizer.from_file(str(path)), size, path)
     except UserError:
         raise
     except Exception as error:
@@ -378,54 +351,27 @@ def _read_tokenizer_file(path: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def _limited(call: Callable[[], Any], size: int, where: object) -> Any:
-    """The value of a call into a tokenizer's native code.
-
-    Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the library fails on a text.
-    """
-    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
-    try:
-        return call_within(seconds, call)
-    except TimeoutError as error:
-        problem = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack without end"
-        raise UserError(problem, where=where, remedy="use another tokenizer") from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable
-            raise
-        raise _fails(error, where, "use another tokenizer") from error
-
-
-def _is_of_tokenizers(error: Exception) -> bool:
-    """Whether this is a failure that `tokenizers` reports, for example an unknown token that is not in the vocabulary."""
-    return type(error) is Exception
-
-
-def _fails(error: BaseException, where: object, remedy: str) -> UserError:
-    reason = next(iter(str(error).splitlines()), "no reason given")
-    return UserError(f"the tokenizer fails ({reason})", where=where, remedy=remedy)
-
-
-def _check_sizes(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
-    """Raises UserError for a tokenizer whose ids or replacements would exhaust the memory."""
-    if vocab_size > config.MAX_VOCABULARY:
-        problem = f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have"
-        raise UserError(problem, where=name, remedy="use another tokenizer")
-    growth = 1
+def _check(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
+    """Raises UserError for a tokenizer whose ids or replacements would exhaust the memory, or whose ids are not those of the text once."""
+    growth, other = 1, "use another tokenizer"
     for part in (backend.normalizer, backend.decoder):
         growth *= 1 if part is None else longest_growth(json.loads(part.__getstate__()))
-    if growth > config.MAX_GROWTH:
-        raise UserError(f"its replacements can make a text {growth:,} times as long", where=name, remedy="use another tokenizer")
-
-
-def _check_determined(backend: tokenizers.Tokenizer, name: str) -> None:
-    """Raises UserError for a tokenizer whose ids of a text vary, or are not those of the text once."""
     dropout = getattr(backend.model, "dropout", None)
-    if dropout:
+    if vocab_size > config.MAX_VOCABULARY:
+        problem = f"ids up to {vocab_size - 1:,}, more than the {config.MAX_VOCABULARY:,} entries that a vocabulary may have"
+    elif growth > config.MAX_GROWTH:
+        problem = f"its replacements can make a text {growth:,} times as long"
+    elif dropout:
         problem = f"drops merges at random (dropout {dropout:g}), so that the ids of a text are others each time"
-        raise UserError(problem, where=name, remedy="set dropout to null in its tokenizer.json")
-    if backend.post_processor is not None and not gives_text_once(json.loads(backend.post_processor.__getstate__())):
-        problem = "its post-processor repeats the text or leaves it out"
-        raise UserError(problem, where=name, remedy="set post_processor to null in its tokenizer.json, or use another tokenizer")
+        other = "set dropout to null in its tokenizer.json"
+    elif backend.post_processor is not None and not gives_text_once(json.loads(backend.post_processor.__getstate__())):
+        problem, other = (
+            "its post-processor repeats the text or leaves it out",
+            f"set post_processor to null in its tokenizer.json, or {other}",
+        )
+    else:
+        return
+    raise UserError(problem, where=name, remedy=other)
 
 
 def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
@@ -505,99 +451,3 @@ def _stops_in_bytes(text: str, stops: list[int]) -> np.ndarray:
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
     in_bytes: np.ndarray = np.maximum.accumulate(before[np.array(stops, np.int64)])
     return in_bytes
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document.text) if document.ids is None else _CHARACTERS_PER_ID * len(document.ids)
-        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
-def encode_documents(
-    documents: Iterable[Document],
-    tokenizer: TextTokenizer,
-    *,
-    notify: Callable[[str], None] = lambda _: None,
-    choose: Callable[[Sequence[str]], Encoder] | None = None,
-) -> Iterator[EncodedDocuments]:
-    """Encodes a stream in order, a few megabytes at a time.
-
-    gigatoken encodes if it is installed, supports the tokenizer and agrees with `tokenizers` on probe strings and the
-    stream's first documents; otherwise `notify` is told why, once, and `tokenizers` encodes. `choose`, given the first
-    documents' texts, returns another encoder. Documents that are ids already stay what they are.
-    """
-    encode: Encoder | None = None
-    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-    for batch in ahead(_batches(documents)):
-        texts = [document.text for document in batch if document.ids is None]
-        if encode is None and texts:
-            encode = tokenizer.checked_encoder(texts, notify) if choose is None else choose(texts)
-        ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
-        if len(texts) < len(batch):
-            ids, offsets = _with_given_ids(batch, ids, offsets, dtype)
-        positions = [document.position for document in batch]
-        yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], positions, batch[-1].share)
-
-
-def _with_given_ids(batch: list[Document], ids: np.ndarray, offsets: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of all documents, those of texts among those that were given, and where each document begins."""
-    encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
-    pieces = [next(encoded) if document.ids is None else document.ids for document in batch]
-    return np.concatenate(pieces, dtype=dtype, casting="unsafe"), offsets_of(list(map(len, pieces)))
-
-
-def _checked_fast_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None]) -> Encoder | None:
-    """gigatoken's encoder if it agrees with the reference on probes and a sample of `texts`, else None."""
-    encode = fast_encoder(tokenizer, notify)
-    if encode is None:
-        return None
-    sample, characters = [*_PROBES], 0
-    for text in texts:
-        sample.append(text[:_CHECK_CHARACTERS_OF_EACH])
-        characters += len(sample[-1])
-        if characters >= _CHECK_CHARACTERS:
-            break
-    if same_ids(encode, tokenizer.encode, sample):
-        return encode
-    notify("gigatoken and tokenizers give different ids for this text: using tokenizers")
-    return None
-
-
-def same_ids(one: Encoder, other: Encoder, texts: Sequence[str]) -> bool:
-    """Whether two encoders give the same ids for every text."""
-    return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
-
-
-def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
-    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
-    if isinstance(tokenizer, ByteTokenizer):
-        return None  # nothing is faster than copying the bytes
-    try:
-        import gigatoken
-    except ImportError:
-        return None
-    longest = max((len(token.content) for token in tokenizer.backend.get_added_tokens_decoder().values()), default=0)
-    if longest > _LONGEST_FAST:
-        notify(f"gigatoken does not support this tokenizer (an added token of {longest:,} characters): using tokenizers")
-        return None
-    settings = tokenizer.backend.to_str()
-    try:
-        engine = _limited(lambda: gigatoken.Tokenizer.from_json(settings), len(settings), tokenizer.name)
-    except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
-        notify(f"gigatoken does not support this tokenizer ({str(error).splitlines()[0]}): using tokenizers")
-        return None
-
-    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        given = list(texts)
-        layout = _limited(lambda: engine.encode_batch(given), sum(map(len, given)), tokenizer.name).layout
-        offsets = np.asarray(layout.offsets.data, dtype=np.int64)
-        return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-    return encode

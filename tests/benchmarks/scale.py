@@ -131,8 +131,8 @@ def write_shards(root: Path, folder: Path, num_bytes: int) -> int:
 
 def tokeniser_alone(folder: str) -> dict[str, Any]:
     """Seconds of encoding the documents, in memory, in the batches that the command makes."""
+    from recallkit.text.encoding import _batches
     from recallkit.text.open_text import OpenText
-    from recallkit.text.tokenizers import _batches
 
     opened = OpenText(options_of(folder))
     batches = [[document.text for document in batch] for batch in _batches(opened.corpus.documents())]

@@ -136,15 +136,15 @@ def lookup_duckdb(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
 def slice_command(folder: Path, *, fast: bool) -> dict[str, Any]:
     """The whole of `slice` and the tokeniser alone, on the same documents in this process."""
     from recallkit import slicing
-    from recallkit.text import tokenizers
+    from recallkit.text import encoding, tokenizers
     from recallkit.text.corpus import open_corpus
     from recallkit.text.open_text import OpenText
 
     shards = harness.shards()[: None if fast else SLOW_SHARDS]
     tokenizer = tokenizers.load_tokenizer(harness.tokenizer_file())
     documents = list(open_corpus(shards).documents())
-    encode = (tokenizers.fast_encoder(tokenizer) if fast else None) or tokenizer.encode
-    batches = [[document.text for document in batch] for batch in tokenizers._batches(documents)]
+    encode = (encoding.fast_encoder(tokenizer) if fast else None) or tokenizer.encode
+    batches = [[document.text for document in batch] for batch in encoding._batches(documents)]
     encode(batches[0])
     begin = time.perf_counter()
     num_tokens = sum(len(encode(batch)[0]) for batch in batches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting import bigram_kernels
-from recallkit.counting.bigram_kernels import BigramCounter, BigramRun, merge_runs, merge_two
+from recallkit.counting.bigram_kernels import BigramCounter, BigramRun, merge_runs
 
 ONE_SEGMENT = np.zeros(1, np.int64)
 NO_LIMIT = 1 << 60
@@ -43,14 +42,6 @@ def chunks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     ids = draw(st.lists(st.integers(0, largest) | near_largest | st.integers(0, min(2, largest)), max_size=120))
     starts = draw(st.lists(st.integers(0, len(ids)), max_size=20))
     return np.array(ids, dtype), np.array(sorted([0, *starts]), np.int64)
-
-
-@pytest.fixture(params=["radix", "sorting"])
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Forces one of the two ways to count where both are possible: small chunks would otherwise all be sorted."""
-    monkeypatch.setattr(bigram_kernels, "_MAX_CELLS_PER_TOKEN", NO_LIMIT if request.param == "radix" else 0)
-    monkeypatch.setattr(bigram_kernels, "_SORTED_TOKENS", 50)
-    return str(request.param)
 
 
 @given(data=st.data())
@@ -103,13 +94,6 @@ def zipf_ids(num_ids: int, vocab: int, seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).zipf(1.3, num_ids) % vocab).astype(np.uint16)
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_skewed_chunk_with_many_short_segments(path: str, num_threads: int) -> None:
-    ids = zipf_ids(60_001, 5_000, seed=1)
-    starts = np.unique(np.append(0, np.random.default_rng(2).integers(0, ids.size, 3_000)))
-    assert_same(BigramCounter(num_threads=num_threads).count(ids, starts), count_bigrams_reference(ids, starts))
-
-
 def test_both_paths_are_taken_by_themselves() -> None:
     """A large chunk of small ids (tables) and the same ids scaled beyond the tables (sorting) agree."""
     ids = zipf_ids(300_000, 1_000, seed=3)
@@ -120,11 +104,6 @@ def test_both_paths_are_taken_by_themselves() -> None:
     assert int(small.counts.sum()) == ids.size - 1
 
 
-def test_a_chunk_of_one_repeated_bigram() -> None:
-    run = BigramCounter().count(np.full(1_000_001, 65_535, np.uint16), ONE_SEGMENT)
-    assert (run.keys.tolist(), run.counts.tolist()) == ([(65_535 << 32) + 65_535], [1_000_000])
-
-
 @pytest.mark.parametrize("num_chunks", [2, 3, 7])
 def test_chunks_merge_to_the_whole(path: str, num_chunks: int) -> None:
     ids = zipf_ids(20_000, 3_000, seed=4)
@@ -133,40 +112,6 @@ def test_chunks_merge_to_the_whole(path: str, num_chunks: int) -> None:
     # Each chunk begins with the last id of the one before, whose bigram with the next it counts.
     runs = [counter.count(ids[max(0, begin - 1) : end], ONE_SEGMENT) for begin, end in pairwise(bounds)]
     assert_same(merge_runs(runs), count_bigrams_reference(ids, ONE_SEGMENT))
-
-
-def test_counting_a_small_chunk_after_a_large_one_leaks_nothing(path: str) -> None:
-    counter = BigramCounter()
-    first = counter.count(zipf_ids(30_000, 60_000, seed=5), ONE_SEGMENT)
-    kept = BigramRun(first.keys.copy(), first.counts.copy())
-    small = zipf_ids(999, 40, seed=6)
-    assert_same(counter.count(small, ONE_SEGMENT), count_bigrams_reference(small, ONE_SEGMENT))
-    assert_same(first, kept)
-
-
-def test_read_only_maps_and_strided_ids_count_alike(tmp_path: Path) -> None:
-    ids = zipf_ids(5_000, 100, seed=7)
-    ids.tofile(tmp_path / "ids")
-    mapped = np.memmap(tmp_path / "ids", np.uint16, "r")
-    expected = count_bigrams_reference(ids, ONE_SEGMENT)
-    assert_same(BigramCounter().count(mapped, ONE_SEGMENT), expected)
-    assert_same(BigramCounter().count(np.repeat(ids, 2)[::2], ONE_SEGMENT), expected)
-    assert ids.flags.writeable
-
-
-def test_merging_mapped_runs_into_mapped_outputs(tmp_path: Path) -> None:
-    halves = [zipf_ids(8_000, 700, seed=seed) for seed in (8, 9)]
-    runs = [BigramCounter().count(half, ONE_SEGMENT) for half in halves]
-    mapped = []
-    for index, run in enumerate(runs):
-        for name, column in run._asdict().items():
-            column.tofile(tmp_path / f"{name}{index}")
-        mapped.append(BigramRun(*(np.memmap(tmp_path / f"{name}{index}", np.uint64, "r") for name in run._fields)))
-    room = sum(run.keys.size for run in runs)
-    outputs = BigramRun(*(np.memmap(tmp_path / name, np.uint64, "w+", shape=(room,)) for name in BigramRun._fields))
-    num_rows = merge_two(*mapped, *outputs)
-    expected = count_bigrams_reference(np.concatenate(halves), np.array([0, halves[0].size]))
-    assert_same(BigramRun(outputs.keys[:num_rows], outputs.counts[:num_rows]), expected)
 
 
 def run_of(table: dict[int, int]) -> BigramRun:
@@ -181,29 +126,3 @@ def test_merged_runs_add_exactly(tables: list[dict[int, int]]) -> None:
         for key, count in table.items():
             total[key] = total.get(key, 0) + count
     assert_same(merge_runs([run_of(table) for table in tables]), run_of(total))
-
-
-@pytest.mark.parametrize(
-    ("ids", "starts"),
-    [
-        (np.zeros(3, np.int64), ONE_SEGMENT),
-        (np.zeros((3, 1), np.uint16), ONE_SEGMENT),
-        (np.zeros(3, ">u2"), ONE_SEGMENT),
-        (np.zeros(3, np.uint16), np.zeros(0, np.int64)),
-        (np.zeros(3, np.uint16), np.zeros(1, np.int32)),
-        (np.zeros(3, np.uint16), np.ones(1, np.int64)),
-        (np.zeros(3, np.uint16), np.array([0, 2, 1])),
-        (np.zeros(3, np.uint16), np.array([0, 4])),
-    ],
-)
-def test_wrong_inputs_are_refused(ids: np.ndarray, starts: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"ids|segment_starts"):
-        BigramCounter().count(ids, starts)
-
-
-def test_wrong_outputs_and_thread_counts_are_refused() -> None:
-    run = run_of({1: 1, 2: 1})
-    with pytest.raises(ValueError, match="at least 4 rows"):
-        merge_two(run, run, np.empty(4, np.uint64), np.empty(3, np.uint64))
-    with pytest.raises(ValueError, match="num_threads"):
-        BigramCounter(num_threads=0)

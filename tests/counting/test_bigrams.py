@@ -19,7 +19,6 @@ from recallkit.counting.bigrams import (
     Counting,
     count_shard_range,
     counting_state,
-    ended,
     join_shard_ranges,
     plan_shard_ranges,
 )
@@ -29,10 +28,18 @@ from recallkit.counting.sorted_runs import HASHES
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError
 from recallkit.storage.journal import Journal
-from recallkit.text.records import Position
 from tests.text.test_sequences import END, batches, documents_strategy
 
 VOCAB = END + 1
+
+
+def ended(counting):
+    """The shard range that a counter returns at its end."""
+    while True:
+        try:
+            next(counting)
+        except StopIteration as end:
+            return end.value
 
 
 def expected(documents: list[list[int]], boundary: str, limit: int | None = None, order: int = 2) -> tuple[Counter, Counter]:
@@ -176,49 +183,6 @@ def test_a_journal_whose_runs_are_gone_begins_again(tmp_path):
     assert as_counters(join_shard_ranges([counted], tmp_path, counting)) == expected(documents, "pack")
 
 
-def test_few_runs_stay_on_disk(tmp_path):
-    documents = [[int(i)] * 3 for i in np.random.default_rng(0).integers(0, 50, 400)]
-    with Journal(tmp_path / "part-0", {}) as journal:
-        most = 0
-        for _ in count_shard_range(batches(documents, [4]), journal, Counters(Counting(END, VOCAB, "pack"), chunk_tokens=16)):
-            most = max(most, len(list(journal.folder.glob("bigrams-*.keys"))))
-        assert 1 < most < 10  # of a hundred chunks
-
-
-def test_only_keeps_what_is_needed(tmp_path):
-    needed = np.array([1 << 32 | 2, 5 << 32 | END, END << 32 | 5], np.uint64)
-    counted = counted_in(tmp_path, [[[1, 2, 1, 2, 3]], [[5]], [[7]]], only=needed, chunk=4)
-    assert as_counters(counted) == (Counter({(1, 2): 2, (5, END): 1, (END, 5): 1}), Counter({1: 2, 2: 2, 3: 1, 5: 1, 7: 1, END: 3}))
-
-
-def test_a_part_is_done_when_all_of_it_is_there(tmp_path):
-    counting = Counting(END, VOCAB, "pack")
-    counted = counted_by([[1, 2, 3]], tmp_path, 0, counting, None, 10)
-    path = tmp_path / "part-0"
-    counted.save(path)
-    assert CountedShardRange.load(path) == counted
-    [keys] = tmp_path.glob("bigrams-*.keys")
-    keys.write_bytes(keys.read_bytes()[:-8])
-    assert CountedShardRange.load(path) is None
-    assert CountedShardRange.load(tmp_path / "part-1") is None
-
-
-@pytest.mark.parametrize(
-    ("counted_with", "num_tokens", "asked", "fits"),
-    [
-        (None, 9, None, True),
-        (None, 9, 9, True),
-        (None, 9, 8, False),
-        (9, 9, 9, True),
-        (9, 9, 10, False),
-        (9, 9, None, False),
-        (9, 5, 7, True),
-    ],
-)
-def test_a_shard_range_counted_under_another_limit(counted_with, num_tokens, asked, fits):
-    assert CountedShardRange({}, num_tokens, 1, (), (), counted_with).fits(asked) is fits
-
-
 def test_shard_ranges_follow_sizes(monkeypatch):
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 100)
     assert plan_shard_ranges([60, 30, 20, 80, 300, 10, None, 5, 5]) == [
@@ -231,18 +195,6 @@ def test_shard_ranges_follow_sizes(monkeypatch):
     ]
     assert len(plan_shard_ranges([10**9] * 10_000)) <= 2 * bigrams.MAX_SHARD_RANGES
     assert plan_shard_ranges([]) == []
-
-
-def test_the_table_holds_what_was_counted(tmp_path):
-    documents = [[1, 2, 3, 1, 2], [4, 4, 4]]
-    path = tmp_path / "counts.duckdb"
-    meta = write_counts(path, counted_in(tmp_path, [documents]), {"boundary": "pack", "tokenizer": None})
-    table = open_counts(path)
-    pairs, singles = expected(documents, "pack")
-    assert table.num_tokens == meta["num_tokens"] == 10
-    asked = [(1, 2), (2, 1), (4, 4), (END, 4), (9, 9)]
-    assert table.lookup(*np.array(asked, np.uint32).T).tolist() == [pairs[pair] for pair in asked]
-    assert {int(i): int(c) for i, c in zip(table.tokens, table.token_counts, strict=True)} == dict(singles)
 
 
 def test_the_id_tells_tables_apart_and_nothing_else(tmp_path):
@@ -303,18 +255,3 @@ def test_a_bad_table_is_one_line(tmp_path, content):
     with pytest.raises(UserError, match=r"bad\.csv") as caught:
         read_foreign_counts(file)
     assert "first, second, count" in caught.value.line()
-
-
-def test_a_slow_stream_commits_by_the_clock(tmp_path, monkeypatch):
-    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
-    with Journal(tmp_path / "part-0", {}) as journal:
-        stream = batches([[1, 2]] * 5, [1])
-        ended(count_shard_range((next(stream) for _ in range(3)), journal, Counters(Counting(END, VOCAB, "pack"))))
-        assert counting_state(journal).position == Position(0, 3)
-        assert journal.num_parts >= 3
-
-
-def test_an_empty_stream_counts_nothing(tmp_path):
-    counted = counted_in(tmp_path, [[], []])
-    assert counted.num_tokens == 0
-    assert len(counted.bigrams.keys) == 0

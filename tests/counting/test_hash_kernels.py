@@ -66,13 +66,6 @@ def test_runs_merge_without_repeats():
     assert smallest([], 3).hashes.tolist() == []
 
 
-def test_runs_of_a_large_text_merge_in_linear_time():
-    """Of many n-grams the smallest hashes are all close together: a table made for hashes of any size would take hours."""
-    runs = [HashRun(np.sort(np.random.default_rng(seed).integers(0, 2**50, 400_000).astype(np.uint64))) for seed in range(3)]
-    wanted = sorted({int(h) for run in runs for h in run.hashes})
-    assert smallest(runs, 500_000).hashes.tolist() == wanted[:500_000]
-
-
 def test_hashes_are_uniform_in_every_bit():
     """Of n-grams that differ in one id only, or in its place: what a weak hash shows."""
     family = (
@@ -93,10 +86,3 @@ def test_the_hash_never_changes():
     """Tables of counts contain it: with another one, text sliced later would share nothing with them."""
     assert ngram_hash(range(13)) == 0x3FBF48A0699E8161
     assert ngram_hash([50_256] * 50) == 0x878F3DED2E3090EE
-
-
-@pytest.mark.parametrize("wrong", [(0, 1, 1), (13, 0, 1), (13, 1, 0)])
-def test_a_sample_of_nothing_is_refused(wrong):
-    size, most, threads = wrong
-    with pytest.raises(ValueError, match="at least 1"):
-        HashSampler(size, most, num_threads=threads)

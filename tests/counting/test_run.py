@@ -22,12 +22,12 @@ from recallkit.counting import run as counting
 from recallkit.counting.bigrams import CountedShardRange
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import read_meta
-from recallkit.errors import UsageError, UserError
+from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from recallkit.parallel import processes
 from recallkit.storage.journal import Parts, PartsJournal
 from recallkit.storage.timings import Timings
-from recallkit.text import tokenizers
+from recallkit.text import encoding
 from recallkit.text.fields import FieldFinder
 from recallkit.text.open_text import OpenText
 from recallkit.text.rows import HubShard
@@ -73,10 +73,6 @@ def whole(text, tmp_path_factory) -> dict[str, object]:
         return count(text, out)
 
 
-def test_one_shard_per_range_gives_the_same_table(text, whole, tmp_path):
-    assert count(text, tmp_path / "counts.duckdb") == whole
-
-
 @pytest.mark.parametrize("workers", [2, 4])
 def test_several_processes_give_the_same_table(text, whole, tmp_path, workers, request):
     if workers == 4:
@@ -100,14 +96,6 @@ def test_a_sample_of_hashes_is_the_same_in_shard_ranges(text, tmp_path, num_hash
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1 << 30)
     assert count(text, tmp_path / "one.duckdb", hashes=num_hashes) == several
     assert several.get("ngram_hashes", {}).get("num") == ({"13": 300, "50": 300} if num_hashes else None)
-
-
-def test_what_lies_behind_the_limit_is_not_read(tmp_path):
-    write_jsonl(tmp_path / "0.jsonl", made_up_texts(30, 100, seed=1))
-    for number in (1, 2):
-        (tmp_path / f"{number}.jsonl").write_text("no JSON\n")
-    limited = TextOptions([str(tmp_path)], "train", limit_tokens=500)
-    assert count(limited, tmp_path / "out" / "counts.duckdb")["num_tokens"] == 500
 
 
 def test_only_is_the_same_in_shard_ranges(text, tmp_path, small_slices, warm_workers, monkeypatch):
@@ -173,7 +161,7 @@ def test_progress_estimates_how_many_tokens_there_are(text, whole, tmp_path, war
 def test_unfinished_shard_ranges_are_not_lost_to_other_options(text, tmp_path, monkeypatch):
     """The journal of a shard range is work, though no shard range is done."""
     monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
-    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(encoding, "_BATCH_CHARACTERS", 1000)
     monkeypatch.setattr(CountedShardRange, "save", _interrupt)
     out = tmp_path / "counts.duckdb"
     with pytest.raises(KeyboardInterrupt):
@@ -272,7 +260,7 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
     identity = opened.identity()
     before = shards[1].read_bytes()
     monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
-    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(encoding, "_BATCH_CHARACTERS", 1000)
     write_jsonl(shards[1], made_up_texts(20, 100, seed=9))
     with PartsJournal(tmp_path / "counts.duckdb", identity) as journal:
         with pytest.raises(UserError, match=r"1\.jsonl: changed while it was read") as caught:
@@ -316,17 +304,6 @@ def test_files_of_a_data_set_are_counted_apart(tmp_path, warm_workers, workers):
             tmp_path / "hub.duckdb", counted, {name: local[name] for name in ("tokenizer", "boundary", "only")}
         )
     assert streamed["id"] == local["id"]
-
-
-def test_options_that_do_not_go_together(text, tmp_path):
-    with pytest.raises(UsageError, match="--engine ray"):
-        counting.count(text, tmp_path / "c.duckdb", options=CountingOptions(address="auto"))
-
-
-def test_the_command_counts_with_processes(run, text, tmp_path, whole):
-    done = run("count", *text.sources, "--workers", 2, "-o", tmp_path / "counts.duckdb")
-    assert done.returncode == 0, done.stderr
-    assert facts(tmp_path / "counts.duckdb")["num_bigrams"] == whole["num_bigrams"]
 
 
 # ----------------------------------------------------------------------------------------------------------------- Ray

@@ -23,10 +23,10 @@ def commit_often() -> None:
     from recallkit.counting import bigrams
     from recallkit.mqar import run as mqar
     from recallkit.scoring import scores, worker
-    from recallkit.text import sequences, tokenizers
+    from recallkit.text import encoding, sequences
 
     bigrams.SECONDS_PER_CHUNK = worker.SECONDS_BETWEEN_SAVES = 0.0
-    tokenizers._BATCH_CHARACTERS = 20_000
+    encoding._BATCH_CHARACTERS = 20_000
     scores.SEQUENCES_PER_PART, mqar.CPU_BATCH_TOKENS = 2, 64
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
 

@@ -9,7 +9,7 @@ import pytest
 
 from recallkit import cli, slicing
 from recallkit.options import TextOptions
-from recallkit.text import readers, sequences, tokenizers
+from recallkit.text import encoding, readers, sequences
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import EncodedDocuments, Position
 from tests.conftest import made_up_texts, write_jsonl
@@ -39,7 +39,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     folder = tmp_path_factory.mktemp("text")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "BLOCK_BYTES", 1 << 12)
-        patch.setattr(tokenizers, "_BATCH_CHARACTERS", 4_000)
+        patch.setattr(encoding, "_BATCH_CHARACTERS", 4_000)
         patch.setattr(sequences, "SEQUENCES_PER_ROW_GROUP", 16)
         yield [write_jsonl(folder / f"{name}.jsonl", made_up_texts(40, 120, seed=number)) for number, name in enumerate("ab")]
 

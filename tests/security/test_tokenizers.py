@@ -14,7 +14,8 @@ import pytest
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.protocol import ModelRequest
-from recallkit.text.tokenizers import fast_encoder, load_tokenizer
+from recallkit.text.encoding import fast_encoder
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
 
 END = "<|endoftext|>"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
 from recallkit import config
-from recallkit.errors import UserError
 from recallkit.text import demo_text
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
@@ -41,12 +39,6 @@ def test_about_a_tenth_of_every_source_is_validation() -> None:
     assert num_bytes["readme", "train"] > 0
 
 
-def test_no_package_straddles_the_split() -> None:
-    sides = {split: {(t.source, t.split_name) for t in demo_text.demo_texts(split)} for split in HALVES}
-    assert not sides["train"] & sides["validation"]
-    assert {t.split_name for t in demo_text.demo_texts("validation") if t.id.startswith("asyncio.")} == {"asyncio"}
-
-
 def test_ids_are_unique_and_leave_out_what_is_no_library() -> None:
     texts = demo_text.demo_texts("train") + demo_text.demo_texts("validation")
     ids = [(t.source, t.id) for t in texts]
@@ -58,17 +50,6 @@ def test_ids_are_unique_and_leave_out_what_is_no_library() -> None:
     projects = {t.id for t in texts if t.source == "readme"}
     assert "hypothesis" in projects
     assert config.DISTRIBUTION not in projects
-
-
-def test_the_first_documents_are_a_sample_of_all() -> None:
-    texts = demo_text.demo_texts("train")
-    assert [t.id for t in texts] == [t.id for t in demo_text.demo_texts("train")]
-    some, rest = texts[: len(texts) // 4], texts[len(texts) // 4 :]
-    for source in ("stdlib", "pydoc"):
-        share = sum(t.source == source for t in some) / len(some)
-        assert share == pytest.approx(sum(t.source == source for t in rest) / len(rest), abs=0.1)
-    initials = Counter(t.id[0].lower() for t in some if t.source == "stdlib")
-    assert len(initials) > 10
 
 
 def test_the_sample_is_a_passage_of_every_document() -> None:
@@ -93,13 +74,6 @@ def test_the_sample_is_a_passage_of_every_document() -> None:
     assert open_corpus(["demo:sample"]).digests() == open_corpus(["demo:sample"]).digests() != open_corpus(["demo:validation"]).digests()
 
 
-def test_lengths_of_passages_share_out_what_short_documents_leave() -> None:
-    assert demo_text._passage_length([5, 100, 100], 45) == 20
-    assert demo_text._passage_length([30, 10, 20], 60) == 30
-    assert demo_text._passage_length([10, 10], 1000) == 10
-    assert demo_text._passage_length([], 1000) == 0
-
-
 @pytest.mark.parametrize("length", [1, 2, 7, 11])
 def test_passages_begin_and_end_with_lines(length: int) -> None:
     lines, found = ["a\n", "bcd\n", "\n", "efgh\n", "ij"], set()
@@ -110,12 +84,6 @@ def test_passages_begin_and_end_with_lines(length: int) -> None:
         assert len(passage) >= length
         found.add(passage)
     assert 1 < len(found) < len(whole)
-
-
-def test_documents_hold_the_texts_themselves() -> None:
-    by_id = {d.id: d for split in HALVES for d in open_corpus([f"demo:{split}"]).documents() if d.source != "pydoc"}
-    assert by_id["json.decoder"].text == Path(__import__("json.decoder").decoder.__file__).read_text()
-    assert by_id["hypothesis"].text == distribution("hypothesis").metadata["Description"].strip()
 
 
 def test_modules_are_found_and_decoded_by_their_cookie(tmp_path: Path) -> None:
@@ -166,8 +134,3 @@ def test_reentry_and_digest() -> None:
     assert list(corpus.documents(Position(1, 0))) == []
     digests = [open_corpus([f"demo:{split}"]).digests()[0] for split in ("validation", "validation", "train")]
     assert digests[0] == digests[1] != digests[2]
-
-
-def test_unknown_split() -> None:
-    with pytest.raises(UserError, match="choose demo:train, demo:validation, demo:sample"):
-        demo_text.demo_texts("test")

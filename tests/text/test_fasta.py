@@ -6,6 +6,8 @@ import gzip
 import random
 import re
 import tempfile
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -15,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import recallkit
-from recallkit import config
 from recallkit.text import fasta, readers
 from recallkit.text.corpus import open_corpus
-from tests.text.test_corpus import SKIPPING, assert_reenters, fails
+from tests.text.test_corpus import assert_reenters, fails
 
 NAMES = st.text(alphabet="ab>; x|1", max_size=8)
 LINES = st.lists(st.text(alphabet="ACGTacgtNn", max_size=9), max_size=6)
@@ -108,25 +109,12 @@ def test_a_name_begins_a_line(tmp_path, block):
         assert "'>' in a:1-5 is not a base" in fails(write(tmp_path, ">a >b\nAC>GT\n"))[1]
 
 
-def test_bad_stretches_can_be_skipped(tmp_path):
-    path = write(tmp_path, ">a\nACGT\n>b\nAC{T\n>c\nGG\n")
-    assert [document.text for document in open_corpus([str(path)], options=SKIPPING).documents()] == ["ACGT", "GG"]
-
-
-def test_a_name_without_an_end_is_not_kept(tmp_path):
-    with mock.patch.object(config, "MAX_RECORD_BYTES", 100):
-        assert "a record of more than 100 bytes" in fails(write(tmp_path, ">" + "x" * 500 + "\nACGT"))[1]
-
-
-def test_dna_is_counted_sliced_and_scored(tmp_path):
-    """Each base after a marker is repeated from far: a bigram model has the entropy of its bigrams, and no more."""
-    rng = random.Random(0)
-    for name in ("train.fa", "valid.fa"):
-        write(tmp_path, "".join(f">chr{n}\n{''.join(rng.choices('ACGT', weights=(4, 2, 1, 1), k=3000))}\n" for n in range(4)), name)
-    counts = tmp_path / "counts.duckdb"
-    recallkit.count(tmp_path / "train.fa", out=counts, tokenizer="bytes")
-    recallkit.slice(tmp_path / "valid.fa", tmp_path / "slices", counts=counts, tokenizer="bytes", seq_len=512)
-    tables = recallkit.gap("control:bigram", "control:unigram", slices=tmp_path / "slices")
-    row = tables.gap.filter(pl.col("slice") == "all", pl.col("source") == "ALL").row(0, named=True)
-    assert 3.0 < row["ppl_reference"] < 3.6  # 2 ** 1.75 = 3.36 for these weights
-    assert row["tokens"] >= 11_900
+def test_dna_is_counted_and_sliced(tmp_path):
+    """Documents are chromosomes, tokens bases: the counts are those of neighbours."""
+    bases = ["".join(random.Random(seed).choices("ACGT", k=3000)) for seed in range(4)]
+    path, counts = write(tmp_path, "".join(f">chr{n}\n{text}\n" for n, text in enumerate(bases))), tmp_path / "counts.duckdb"
+    recallkit.count(path, out=counts, tokenizer="bytes", boundary="document")
+    recallkit.slice(path, tmp_path / "slices", counts=counts, tokenizer="bytes", boundary="document", seq_len=512)
+    found = {(row["first"], row["second"]): row["count"] for row in recallkit.bigrams(counts).to_dicts()}
+    assert found == Counter(pair for text in bases for pair in pairwise(b"\n" + text.encode()))
+    assert pl.read_parquet(tmp_path / "slices" / "tokens.parquet").height == sum(map(len, bases))

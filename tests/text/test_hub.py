@@ -12,7 +12,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.text.corpus import Corpus, open_corpus
 from recallkit.text.fields import FieldFinder
-from recallkit.text.records import Position, Vocabulary
+from recallkit.text.records import Position
 from recallkit.text.rows import HubShard
 
 
@@ -57,13 +57,6 @@ def test_pieces_hold_the_same_rows_in_order(repo: Path) -> None:
         hub_shard(repo, "dev").pieces(9)
 
 
-def test_given_fields_reach_rows(repo: Path) -> None:
-    documents = Corpus([hub_shard(repo, "validation", text_field="meta.pile_set_name", source_field="text")]).documents()
-    assert next(documents).text == "set 0"
-    with pytest.raises(UserError, match=r"pile:train, row 0: no text in body \(the record has: text, meta\)"):
-        next(Corpus([hub_shard(repo, "train", text_field="body")]).documents())
-
-
 def test_failures_are_one_line_with_the_remedy(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="pile:dev, row 0: cannot be streamed from the hub") as caught:
         next(Corpus([hub_shard(repo, "dev")]).documents())
@@ -89,12 +82,6 @@ def test_a_configuration_is_named(tmp_path: Path) -> None:
     assert len({replace(shard, config=config).digest() for config in (None, "new", "old")}) == 3
 
 
-def test_rows_of_token_ids(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps({"input_ids": [1, 2, row, 0]}) + "\n" for row in range(3)))
-    corpus = Corpus([hub_shard(tmp_path, "train")], vocabulary=Vocabulary("small", 10, 0, end_is_text=False))
-    assert [document.ids.tolist() for document in corpus.documents()] == [[1, 2, 0], [1, 2, 1], [1, 2, 2]]
-
-
 def test_ids_with_a_configuration() -> None:
     named = ["owner/name:c:dev", "owner/name:c:", "owner/name::dev", "wikitext:wikitext-2-raw-v1:test", "owner/name:dev", "owner/name"]
     shards = open_corpus(named).shards
@@ -109,9 +96,3 @@ def test_ids_with_a_configuration() -> None:
     for mistyped in ("wikitext", "wikitext:test", "wikitext::test"):
         with pytest.raises(UserError, match="no such file, folder or preset"):
             open_corpus([mistyped])
-
-
-def test_a_digest_names_id_split_and_revision() -> None:
-    shards = [hub_shard("a/b", "train"), hub_shard("a/b", "test"), hub_shard("a/c", "train")]
-    pinned = HubShard("pile:train", "pile", FieldFinder(), "a/b", "train", "refs/convert/parquet")
-    assert len({shard.digest() for shard in [*shards, pinned]}) == 4

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recallkit.options import TextOptions
-from recallkit.text import readers, tables, token_files, tokenizers
+from recallkit.text import encoding, readers, tables, token_files, tokenizers
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts, write_jsonl
@@ -64,7 +64,7 @@ def in_small_steps(monkeypatch):
     monkeypatch.setattr(readers, "BLOCK_BYTES", 512)
     monkeypatch.setattr(tables, "_MAX_BATCH_ROWS", 5)
     monkeypatch.setattr(token_files, "_BLOCK_IDS", 512)
-    monkeypatch.setattr(tokenizers, "_BATCH_CHARACTERS", 1024)
+    monkeypatch.setattr(encoding, "_BATCH_CHARACTERS", 1024)
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

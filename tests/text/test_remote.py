@@ -16,15 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from recallkit import counting, slicing
 from recallkit.errors import UserError
-from recallkit.options import TextOptions
-from recallkit.storage.artifacts import digest_sample
-from recallkit.text import places
-from recallkit.text.corpus import Corpus, open_corpus
-from recallkit.text.places import RemotePath
+from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
-from tests.conftest import made_up_texts, write_jsonl
+from tests.conftest import made_up_texts
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -154,12 +149,6 @@ def test_a_saved_data_set_elsewhere(memory: fsspec.AbstractFileSystem) -> None:
     assert "no split dev; choose memory://data:train or memory://data:test" in error_of("memory://data:dev")
 
 
-def test_a_local_file_is_the_same_by_its_url(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
-    assert texts(f"file://{path}", f"local://{tmp_path}/*.jsonl") == ["one", "two"] * 2
-    assert RemotePath(f"file://{path}").digest() == digest_sample(path)
-
-
 def test_a_file_in_an_archive_elsewhere(server: tuple[str, Path]) -> None:
     import zipfile
 
@@ -184,40 +173,6 @@ def test_a_changed_file_is_noticed(server: tuple[str, Path], memory: fsspec.Abst
         corpus.digests()
 
 
-def test_a_file_that_changes_while_it_is_read_ends_the_run(
-    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, folder = server
-    write_jsonl(folder / "a.jsonl", made_up_texts(50, 200))
-    documents = Corpus.documents
-
-    def changing(self: Corpus, *given: object) -> Iterator[object]:
-        yield from documents(self, *given)
-        write_jsonl(folder / "a.jsonl", ["other"])
-
-    monkeypatch.setattr(Corpus, "documents", changing)
-    with pytest.raises(UserError, match=r"a\.jsonl: changed while it was read"):
-        slicing.slice_text(TextOptions([f"{address}/a.jsonl"], "train"), tmp_path / "slices", counts=None, seq_len=32)
-
-
-def test_slices_and_counts_are_those_of_the_local_file(server: tuple[str, Path], tmp_path: Path) -> None:
-    import duckdb
-    import polars as pl
-
-    address, folder = server
-    path = write_jsonl(folder / "a.jsonl", made_up_texts(80, 200))
-    frames, bigrams = [], []
-    for number, source in enumerate((str(path), f"{address}/a.jsonl")):
-        out = tmp_path / f"slices-{number}"
-        slicing.slice_text(TextOptions([source], "train"), out, counts=None, seq_len=64)
-        frames.append(pl.read_parquet(out / "tokens.parquet"))
-        counting.count(TextOptions([source], "train"), tmp_path / f"{number}.duckdb", options=counting.CountingOptions(workers=1 + number))
-        with duckdb.connect(str(tmp_path / f"{number}.duckdb"), read_only=True) as table:
-            bigrams.append(table.sql("SELECT * FROM bigrams").fetchall())
-    assert frames[0].equals(frames[1])
-    assert bigrams[0] == bigrams[1]
-
-
 def test_errors_are_one_line_with_a_remedy(server: tuple[str, Path]) -> None:
     address, folder = server
     assert f"{address}/none.jsonl: cannot be read" in error_of(f"{address}/none.jsonl")
@@ -235,20 +190,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     line = error_of("s3://bucket/a.jsonl")
     assert "s3://bucket/a.jsonl: s3:// needs a package that is not installed" in line
     assert "pip install s3fs" in line
-
-
-def test_the_hub_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    line = error_of("hf://datasets/owner/name/a.jsonl")
-    assert "hf://datasets/owner/name/a.jsonl: cannot be read" in line
-
-
-def test_names() -> None:
-    assert RemotePath("https://host/a/b.jsonl.gz?x=1/2").name == "b.jsonl.gz"
-    assert RemotePath("zip://in/a.jsonl::s3://bucket/all.zip").name == "a.jsonl"
-    assert (RemotePath("s3://bucket/") / "a").url == "s3://bucket/a"
-    assert not RemotePath("https://host/a.jsonl?x=1").is_pattern
-    assert places.is_url("s3://bucket")
-    assert not places.is_url("C:/x")

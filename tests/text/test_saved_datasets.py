@@ -8,9 +8,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from recallkit import slicing
 from recallkit.errors import UserError
-from recallkit.options import TextOptions
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts
@@ -40,11 +38,6 @@ def test_rows_come_in_their_order(tmp_path: Path) -> None:
     assert len(corpus.shards) == 12
     for start in (Position(0, 3), Position(5, 0), Position(11, 4)):
         assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
-
-
-def test_a_selection_is_saved_as_it_is(tmp_path: Path) -> None:
-    datasets.Dataset.from_list(ROWS).shuffle(seed=1).select(range(20)).save_to_disk(tmp_path / "data")
-    assert texts(tmp_path / "data") == [row["text"] for row in datasets.load_from_disk(str(tmp_path / "data"))]
 
 
 def test_splits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +72,3 @@ def test_damage_is_told(tmp_path: Path) -> None:
     gone.unlink()
     with pytest.raises(UserError, match=r"00001-of-00003\.arrow: no such file"):
         texts(tmp_path / "data")
-
-
-def test_a_changed_data_set_is_other_work(tmp_path: Path) -> None:
-    text = TextOptions([str(saved(tmp_path / "data"))], "train")
-    slicing.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)
-    datasets.Dataset.from_list(ROWS[1:]).save_to_disk(tmp_path / "other", num_shards=3)
-    for file in (tmp_path / "other").iterdir():
-        file.replace(tmp_path / "data" / file.name)
-    with pytest.raises(UserError, match="--force"):
-        slicing.slice_text(text, tmp_path / "slices", counts=None, seq_len=32)

@@ -1,0 +1,209 @@
+"""Encoding a stream of documents: calls into tokenizers' native code within a time limit, gigatoken where it gives the same ids.
+
+Tokenising dominates the running time (`tokenizers` reaches a few MB/s, gigatoken tens of times that), so the fast encoder is
+used if it is installed, but only after it has agreed with the reference on the first documents of the stream itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit import config
+from recallkit.errors import UserError
+from recallkit.parallel.ahead import ahead
+from recallkit.ragged import offsets_of
+from recallkit.text.records import EncodedDocuments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from recallkit.text.records import Document
+    from recallkit.text.tokenizers import TextTokenizer
+
+Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+"""Texts to flat ids and offsets, as `TextTokenizer.encode`."""
+
+_TURN = 1.0
+"""Seconds between looks at the clock: if the process is stopped in between, at most this much of that time is counted."""
+_GRACE = 5.0
+"""Seconds that an interrupted call is given to end: native code that returns into an exiting interpreter can crash it."""
+
+_BATCH_CHARACTERS = 4_000_000
+_BATCH_DOCUMENTS = 8192
+_CHARACTERS_PER_ID = 4
+"""Roughly, so that batches of ids are as large as those of text."""
+
+_LONGEST_FAST = 1000
+"""Characters of an added token: gigatoken takes minutes for a long one, in which no signal is heard, its time being quadratic."""
+_CHECK_CHARACTERS = 100_000
+_CHECK_CHARACTERS_OF_EACH = 10_000
+_PROBES = (
+    "",
+    " ",
+    "\n\n \t\r\n",
+    "it's we'll I'M",
+    "a  b   c    d",
+    "naïve café Ünïcödé ſ",
+    "中文字符 한국어 עברית",
+    "e\u0301\u200d\ufeff",
+    "👩‍👩‍👧 1234567 3.14159",
+    "<|endoftext|>a<|endoftext|>",
+    "\x00\x7f\u2028x",
+)
+
+
+# ------------------------------------------------------------------------------------------------------- native code
+
+
+def call_within(seconds: float, call: Callable[[], Any]) -> Any:
+    """The value of `call()`, made in a second thread; raises what it raises, and TimeoutError once it has run for longer than `seconds`.
+
+    Python cannot interrupt native code, such as a pattern that backtracks for years on one line of text, but it can stop waiting for
+    it; the thread itself runs until the process ends. Both elapsed time and CPU time of this process must exceed the limit, so that
+    neither a busy machine nor a process that was stopped for an hour causes an error.
+    """
+    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
+            answers.put((None, error))
+
+    threading.Thread(target=work, daemon=True, name="recallkit-calls").start()
+    busy, waited, turn = time.process_time(), 0.0, min(_TURN, seconds)
+    while True:
+        try:
+            value, error = answers.get(timeout=turn)
+            break
+        except queue.Empty:
+            waited += turn
+            if waited >= seconds and time.process_time() - busy >= seconds:
+                raise TimeoutError(f"not done within {seconds:.0f} s") from None
+        except KeyboardInterrupt:
+            with contextlib.suppress(queue.Empty):
+                answers.get(timeout=_GRACE)
+            raise
+    if error is not None:
+        raise error
+    return value
+
+
+def limited(call: Callable[[], Any], size: int, where: object) -> Any:
+    """The value of a call into a tokenizer's native code.
+
+    Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the library fails on a text.
+    """
+    seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
+    try:
+        return call_within(seconds, call)
+    except TimeoutError as error:
+        problem = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack without end"
+        raise UserError(problem, where=where, remedy="use another tokenizer") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable
+            raise
+        raise fails(error, where, "use another tokenizer") from error
+
+
+def fails(error: BaseException, where: object, remedy: str) -> UserError:
+    """The error of a tokenizer that fails on a text."""
+    reason = next(iter(str(error).splitlines()), "no reason given")
+    return UserError(f"the tokenizer fails ({reason})", where=where, remedy=remedy)
+
+
+# --------------------------------------------------------------------------------------------------------- gigatoken
+
+
+def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
+    """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
+    try:
+        import gigatoken
+    except ImportError:
+        return None
+    longest = max((len(token.content) for token in tokenizer.backend.get_added_tokens_decoder().values()), default=0)
+    if longest > _LONGEST_FAST:
+        notify(f"gigatoken does not support this tokenizer (an added token of {longest:,} characters): using tokenizers")
+        return None
+    settings = tokenizer.backend.to_str()
+    try:
+        engine = limited(lambda: gigatoken.Tokenizer.from_json(settings), len(settings), tokenizer.name)
+    except Exception as error:  # noqa: BLE001 - whatever a foreign library raises here only costs speed
+        notify(f"gigatoken does not support this tokenizer ({str(error).splitlines()[0]}): using tokenizers")
+        return None
+
+    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        given = list(texts)
+        layout = limited(lambda: engine.encode_batch(given), sum(map(len, given)), tokenizer.name).layout
+        offsets = np.asarray(layout.offsets.data, dtype=np.int64)
+        return np.asarray(layout.content.data)[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+    return encode
+
+
+def checked_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+    """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`, else `tokenizer.encode`."""
+    encode = fast_encoder(tokenizer, notify)
+    if encode is None:
+        return tokenizer.encode
+    sample, characters = [*_PROBES], 0
+    for text in texts:
+        sample.append(text[:_CHECK_CHARACTERS_OF_EACH])
+        characters += len(sample[-1])
+        if characters >= _CHECK_CHARACTERS:
+            break
+    if same_ids(encode, tokenizer.encode, sample):
+        return encode
+    notify("gigatoken and tokenizers give different ids for this text: using tokenizers")
+    return tokenizer.encode
+
+
+def same_ids(one: Encoder, other: Encoder, texts: Sequence[str]) -> bool:
+    """Whether two encoders give the same ids for every text."""
+    return all(np.array_equal(a, b) for a, b in zip(one(texts), other(texts), strict=True))
+
+
+# --------------------------------------------------------------------------------------------------------- documents
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text) if document.ids is None else _CHARACTERS_PER_ID * len(document.ids)
+        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def encode_documents(
+    documents: Iterable[Document], tokenizer: TextTokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
+) -> Iterator[EncodedDocuments]:
+    """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
+
+    `choose`, given the texts of the first batch, returns the encoder; by default it is `checked_encoder`.
+    """
+    encode: Encoder | None = None
+    dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+    for batch in ahead(_batches(documents)):
+        texts = [document.text for document in batch if document.ids is None]
+        if encode is None and texts:
+            encode = tokenizer.checked_encoder(texts) if choose is None else choose(texts)
+        ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
+        if len(texts) < len(batch):
+            encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
+            pieces = [next(encoded) if document.ids is None else document.ids for document in batch]
+            ids, offsets = np.concatenate(pieces, dtype=dtype, casting="unsafe"), offsets_of(list(map(len, pieces)))
+        positions = [document.position for document in batch]
+        yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], positions, batch[-1].share)
