@@ -106,8 +106,9 @@ def load(request: ModelRequest) -> nn.Module:
 def training_ids() -> tuple[Tensor, int]:
     """The training part of the built-in text as one stream of ids, int64 (n,), and the size of the vocabulary."""
     from recallkit.text.corpus import open_corpus
+    from recallkit.text.encoding import encode_documents
     from recallkit.text.records import join_documents
-    from recallkit.text.tokenizers import encode_documents, load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(None)
     encoded = encode_documents(open_corpus(["demo:train"]).documents(), tokenizer)
