@@ -44,6 +44,14 @@ def chunks(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return np.array(ids, dtype), np.array(sorted([0, *starts]), np.int64)
 
 
+@pytest.fixture(params=["radix", "sorting"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Forces one of the two ways to count where both are possible: small chunks would otherwise all be sorted."""
+    monkeypatch.setattr(bigram_kernels, "_MAX_CELLS_PER_TOKEN", NO_LIMIT if request.param == "radix" else 0)
+    monkeypatch.setattr(bigram_kernels, "_SORTED_TOKENS", 50)
+    return str(request.param)
+
+
 @given(data=st.data())
 @settings(max_examples=100)
 def test_counts_equal_the_reference_whatever_was_counted_before(data: st.DataObject) -> None:

@@ -88,7 +88,7 @@ def counted_in(
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     documents=documents_strategy,
     cuts=st.sets(st.integers(1, 14)),
@@ -117,7 +117,7 @@ def hashed(documents: list[list[int]], boundary: str, limit: int | None, num_has
 
 
 @pytest.mark.parametrize("boundary", ["pack", "document"])
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     documents=documents_strategy,
     cuts=st.sets(st.integers(1, 14)),

@@ -183,7 +183,7 @@ def test_mistakes_are_told_and_leave_nothing(tmp_path, tokenizer, name, options,
     assert not list(tmp_path.glob("*.duckdb*"))
 
 
-def test_files_of_different_widths_and_ids_too_narrow_are_refused(tmp_path, tokenizer, test_data):
+def test_files_of_different_widths_and_ids_too_narrow_are_refused(tmp_path, tokenizer):
     write_tokengrams(tmp_path / "a.bin", [1, 2], 2)
     write_tokengrams(tmp_path / "b.bin", [1, 2], 4)
     with pytest.raises(UserError, match="2 bytes in one file and of 4"):
