@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -26,10 +26,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from recallkit.text.records import Document
-    from recallkit.text.tokenizers import TextTokenizer
 
 Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 """Texts to flat ids and offsets, as `TextTokenizer.encode`."""
+
+
+class Tokenizer(Protocol):
+    """What encoding asks of a `TextTokenizer`."""
+
+    name: str
+    backend: Any
+    vocab_size: int
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Flat ids and offsets, by the reference implementation."""
+
+    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = ...) -> Encoder:
+        """A fast encoder where it gives the same ids, else `encode`."""
+
 
 _TURN = 1.0
 """Seconds between looks at the clock: if the process is stopped in between, at most this much of that time is counted."""
@@ -123,7 +137,7 @@ def fails(error: BaseException, where: object, remedy: str) -> UserError:
 # --------------------------------------------------------------------------------------------------------- gigatoken
 
 
-def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
+def fast_encoder(tokenizer: Tokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
     """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
     try:
         import gigatoken
@@ -149,7 +163,7 @@ def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambd
     return encode
 
 
-def checked_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+def checked_encoder(tokenizer: Tokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
     """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`, else `tokenizer.encode`."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
@@ -188,7 +202,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def encode_documents(
-    documents: Iterable[Document], tokenizer: TextTokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
+    documents: Iterable[Document], tokenizer: Tokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
 
