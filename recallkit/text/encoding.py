@@ -93,7 +93,7 @@ def call_within(seconds: float, call: Callable[[], Any]) -> Any:
             answers.put((None, error))
 
     threading.Thread(target=work, daemon=True, name="recallkit-calls").start()
-    busy, waited, turn = time.process_time(), 0.0, min(_TURN, seconds)
+    busy, waited, turn = time.process_time(), 0.0, min(_TURN, seconds / 4)
     while True:
         try:
             value, error = answers.get(timeout=turn)
