@@ -114,6 +114,7 @@ def test_the_recall_share_is_that_of_its_definition(control, slices):
     expected["first_rare"] = sizes["ar_hit"] * tau["control:recall", "first_rare"] / gap
     assert {name: row["recall_share"] for name, row in shares.items()} == pytest.approx(expected)
     assert shares["ar_hit"]["gap_share"] == pytest.approx((scores[1] - scores[0]).filter(labels["ar_hit"]).sum() / gap)
+    assert shares["repeated"]["gap_share"] == pytest.approx(shares["ar_hit"]["gap_share"] + shares["repeated_frequent"]["gap_share"])
     assert shares["first_rare"]["gap_share"] is None
     # The cache is all that the two models differ in: rare first occurrences have nothing to recall, and say so.
     assert abs(shares["first_rare"]["recall_share"]) < 0.01
