@@ -18,7 +18,6 @@ from tests.fuzz.mutations import rewrite
         ("profile/profile", "source", "profile --slices @/slices -o @/profile"),
         ("profile/fits", "alpha", "profile --slices @/slices -o @/profile"),
         ("slices/tokens", "token", "tokens @/slices --sequence 1"),
-        ("slices/tokens", "sequence", "profile --slices @/slices -o @/other"),
         ("slices/sequences", "tokens", "count @/text.jsonl -o @/only.duckdb --only @/slices"),
     ],
 )
@@ -26,7 +25,7 @@ def test_a_column_that_is_gone_is_named(made: Path, name: str, column: str, comm
     with copy_of(made) as folder:
         rewrite(folder / f"{name}.parquet", lambda table: table.drop_columns([column]))
         assert_refused(
-            invoke(*command.replace("@", str(folder)).split()), f"no column {column}", "force" if "only" not in command else "slice"
+            invoke(*command.replace("@", str(folder)).split()), f"{name}.parquet", column, "force" if "only" not in command else "slice"
         )
 
 

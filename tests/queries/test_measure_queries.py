@@ -11,6 +11,7 @@ TOKENS = {
     "source": [0, 0, 0, 0, 1, 1],
     "position": [1, 2, 3, 4, 1, 8],
     "repeated": [False, True, True, False, True, True],
+    "ar_hit": [False, True, True, False, False, False],
     "context_class": ["new", "bigram", "bigram", "token", "bigram", "bigram"],
     "train_count": [0, 0, 3, 1, 9, 1251],
     "distance": pa.array([None, 1, 2, None, 5, 3], pa.int32()),
@@ -41,7 +42,7 @@ def test_counts_are_classed_by_the_smallest_cut_that_they_do_not_exceed():
 
 
 def test_places_are_classed_apart_and_ar_hits_from_other_tokens():
-    rows = ask("sum_by_place", most=8, buckets=4, seq_len=8)
+    rows = ask("sum_by_place", buckets=4, seq_len=8)
     found = {
         column: {(row["cluster"], row["ar_hit"], row[column]): row["nll_0"] for row in rows if row[column] is not None}
         for column in ("distance", "match_length", "position")
@@ -52,5 +53,12 @@ def test_places_are_classed_apart_and_ar_hits_from_other_tokens():
 
 
 def test_sets_of_slices_are_kept_apart():
-    found = {(row["cluster"], row["source"], row["slices"]): (row["tokens"], row["nll_0"]) for row in ask("sum_by_slice")}
-    assert found == {(0, 0, 0): (1, 1), (0, 0, 1): (2, 10), (0, 0, 3): (1, 4), (1, 1, 3): (2, 48)}
+    rows = ask("sum_by_slice")
+    found = {(row["cluster"], row["source"], row["ar_hit"], row["slices"]): (row["tokens"], row["nll_0"], row["first_0"]) for row in rows}
+    assert found == {
+        (0, 0, False, 0): (1, 1, 1),
+        (0, 0, True, 1): (1, 2, 1),
+        (0, 0, False, 1): (1, 8, 8),
+        (0, 0, True, 3): (1, 4, 1),
+        (1, 1, False, 3): (2, 48, 3),
+    }
