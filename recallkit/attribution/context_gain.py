@@ -135,7 +135,7 @@ def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | N
         ends = "" if name == "gap_share" else f"{name}_"
         columns |= {f"{ends}ci_low": low, f"{ends}ci_high": high, "effective_clusters": spread[0]}
     rows = [
-        {"slice": name, "reference_gains": gains, "tokens": int(tokens[place]), "clusters": int(pair.clusters[place])}
+        dict[str, Any]({"slice": name, "reference_gains": gains, "tokens": int(tokens[place]), "clusters": int(pair.clusters[place])})
         | {column: number_or_none(values[place]) for column, values in columns.items()}
         for place, (name, gains) in enumerate(ROWS)
     ]
@@ -176,9 +176,10 @@ def in_context_scores(
         found = batch.ask("sum_early_late", early=EARLY, late=late)
         adding.add(found, found["is_late"].to_numpy().astype(np.int64))
     sums = adding.rows(np.eye(2))
-    if not sums.tokens.any():
+    is_there = np.asarray(sums.tokens.any(axis=1))
+    if not is_there.any():
         return None
-    [drawn] = resampled([sums.of_groups(sums.tokens.any(axis=1))], num_resamples, seed)
+    [drawn] = resampled([sums.of_groups(is_there)], num_resamples, seed)
     low, high = expanded_interval(_late_less_early(drawn).T, sums.effective.min(), sums.freedom.min())
     ends = zip(scores, _late_less_early(sums.totals), low, high, strict=True)
     models = {name: {"score": float(value), "ci_low": number_or_none(a), "ci_high": number_or_none(b)} for name, value, a, b in ends}

@@ -120,10 +120,10 @@ def bench(asked: Bench) -> Outcome["Results"]:
     if folder is not None:
         models.make_folder(folder)
     results = models.Results(models.describe_machine(chosen, precision), [])
-    with progress("measuring", total=len(timed), unit="models") as show:
+    with progress("measuring", total=len(timed), unit="models") as advance:
         for done, name in enumerate(timed, 1):
             results.rows.extend(models.measure(name, work, chosen, precision))
-            show(done)
+            advance(done)
     files = [] if folder is None else results.write(folder)
 
     def show() -> None:

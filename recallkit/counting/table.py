@@ -189,7 +189,8 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
     except (ValueError, RecursionError) as error:
         raise DamagedError("its meta is damaged", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
-    return guarded(artifacts.without_digest(meta, path), path)
+    checked: dict[str, Any] = guarded(artifacts.without_digest(meta, path), path)
+    return checked
 
 
 def open_counts(path: Path) -> CountsTable:

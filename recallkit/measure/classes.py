@@ -110,7 +110,10 @@ class Classes:
     def number_places(self, found: pa.Table, column: str) -> np.ndarray:
         """The class of each row of `sum_by_place`, all of which have one of `column`: AR hit or not, then the class."""
         ends = self.places[column]
-        return found["ar_hit"].to_numpy().astype(np.int64) * len(ends) + np.searchsorted(list(ends), found[column].to_numpy())
+        numbers: np.ndarray = found["ar_hit"].to_numpy().astype(np.int64) * len(ends) + np.searchsorted(
+            list(ends), found[column].to_numpy()
+        )
+        return numbers
 
     def by_count(self) -> Rows:
         """Log2 buckets of counts, of repeated tokens and of others."""

@@ -87,7 +87,8 @@ class Clusters:
     def of(self, found: pa.Table) -> np.ndarray:
         """The number of the cluster of each row, int64 (e,); sources are numbered as they first occur."""
         if self._sources is None:
-            return found["cluster"].to_numpy().astype(np.int64)
+            numbers: np.ndarray = found["cluster"].to_numpy().astype(np.int64)
+            return numbers
         names = found["cluster"].to_pylist()
         return np.array([self._sources.setdefault(name, len(self._sources)) for name in names], np.int64)
 
@@ -192,10 +193,10 @@ def add_up(
     for batch in batches(tokens, scores, columns, slices=slices, cluster=cluster, clean=clean):
         of_slices.append(batch.ask("sum_by_slice"))
         if every_table:
-            found = batch.ask("sum_by_count", **classes.of_counts)
+            found = batch.ask("sum_by_count", None, **classes.of_counts)
             counts.add(found, classes.number_counts(found))
             first_counts.add(found, classes.number_counts(found))
-            found = batch.ask("sum_by_place", **classes.of_places)
+            found = batch.ask("sum_by_place", None, **classes.of_places)
             for column, adding in places.items():
                 own = found.filter(found[column].is_valid())
                 adding.add(own, classes.number_places(own, column))

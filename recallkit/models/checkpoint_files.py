@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import struct
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +128,13 @@ def _count_in(path: Path) -> int:
     size = path.stat().st_size
     if path.suffix == ".safetensors":
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            return min(sum(math.prod(entry["shape"]) for entry in safetensors_header(path).values()), 8 * size)
+            return min(sum(int(math.prod(entry["shape"])) for entry in safetensors_header(path).values()), 8 * size)
     return size
 
 
 def safetensors_header(path: Path) -> dict[str, Any]:
     """The entry of each tensor in the header of a safetensors file. Raises OSError, ValueError or AttributeError if it cannot be read."""
     with check_file(path).open("rb") as file:
-        begins = file.read(8)
-        header = json.loads(file.read(min(struct.unpack("<Q", begins)[0], MAX_JSON_BYTES))) if len(begins) == 8 else None
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(length, MAX_JSON_BYTES)))
     return {name: entry for name, entry in header.items() if name != "__metadata__"}

@@ -137,8 +137,8 @@ def _batches(model: Any, rows: list[_Row]) -> Iterator[tuple[list[_Row], Tensor,
     alike = itertools.groupby(rows, lambda row: row.inputs.tobytes() if model.sharing == "none" else len(row.inputs))
     read = (_read(model, list(group)) for _, group in alike)
     if model.joining == "any" and rows:
-        groups, outputs, states = zip(*read, strict=True)
-        yield list(itertools.chain(*groups)), torch.cat(outputs), states[0] if len(states) == 1 else model.join(states)
+        groups, of_groups, states = zip(*read, strict=True)
+        yield list(itertools.chain(*groups)), torch.cat(of_groups), states[0] if len(states) == 1 else model.join(states)
     elif model.joining == "none":
         for together, outputs, state in read:
             yield from (([row], outputs[i : i + 1], model.take(state, [i])) for i, row in enumerate(together))

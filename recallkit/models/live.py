@@ -125,8 +125,8 @@ def _plain_attributes(part: torch.nn.Module) -> list[list[Any]]:
     """Numbers, strings and tuples of these that a module keeps, such as its number of heads."""
     plain = (bool, int, float, str, type(None))
     kept = {name: value for name, value in vars(part).items() if not name.startswith("_") and name != "training"}
-    is_plain = lambda value: all(isinstance(each, plain) for each in (value if isinstance(value, list | tuple) else [value]))  # noqa: E731
-    return [[name, repr(value)] for name, value in sorted(kept.items()) if is_plain(value)]
+    parts = {name: value if isinstance(value, list | tuple) else [value] for name, value in kept.items()}
+    return [[name, repr(kept[name])] for name in sorted(kept) if all(isinstance(each, plain) for each in parts[name])]
 
 
 def _configuration(module: torch.nn.Module) -> Any:

@@ -157,10 +157,10 @@ class TorchModel:
         """NLL, argmax and rank (b, t) for outputs (b, t, ...) and targets (b, t), of what `reduce` returns for the `real` ones."""
         rows = outputs.flatten(0, 1) if real.all() else outputs[self.to_device(real)]
         found = self.reduce(rows, self.to_device(targets[real]))
-        placed = tuple(np.zeros(real.shape, dtype) for dtype in (np.float32, np.int32, np.int32))
-        for values, into in zip((found.nll, found.argmax, found.rank), placed, strict=True):
+        nll, argmax, rank = np.zeros(real.shape, np.float32), np.zeros(real.shape, np.int32), np.zeros(real.shape, np.int32)
+        for values, into in ((found.nll, nll), (found.argmax, argmax), (found.rank, rank)):
             into[real] = values.cpu().numpy()
-        return placed
+        return nll, argmax, rank
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """Copies through page-locked memory to a GPU, so that the copy overlaps with the model."""
