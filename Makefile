@@ -14,8 +14,10 @@ demo: $(VENV)/.installed
 
 # Sets up and runs the tests. Continuous integration asks for more of them: make test TESTS='not slow and not gpu'.
 TESTS ?= not slow and not gpu and not ci and not kernels
+# One process more than there are cores, for tests wait for processes of their own; each takes up to 2 GB.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
+	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
 
 slow: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -m "slow or kernels"

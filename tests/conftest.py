@@ -53,17 +53,23 @@ def test_data() -> Path:
 FIRST = ("recall/test_run.py", "mqar/test_run.py", "scoring/test_run.py", "commands/test_python.py", "commands/test_cli.py")
 """The files that take longest, by `pytest --durations=0`: begun first, so that processes that share the files out end together."""
 
-CI = ("benchmarks", "faults", "fuzz")
-"""Folders whose tests only continuous integration runs."""
+CI = (
+    *("benchmarks", "examples", "faults", "fuzz", "security", "verification"),
+    *("models/test_families.py", "models/test_ablation.py", "models/test_gguf.py", "models/test_fla.py"),
+    *("commands/test_log_json.py", "counting/test_index_import.py", "doctor/test_doctor.py", "recall/test_lm_eval_model.py"),
+    *("report/test_browser.py", "scoring/test_alignment.py", "slicing/test_labels.py", "slicing/test_copies.py"),
+)
+"""Folders and files whose tests only continuous integration runs: faults, documents, matrices, what needs a browser or a peer."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {ROOT / "tests" / path: place for place, path in enumerate(FIRST)}
-    if gone := [str(path) for path in places if not path.is_file()]:
-        raise pytest.UsageError(f"FIRST names files that are not there: {', '.join(gone)}")
+    if gone := [str(path) for path in (*places, *(ROOT / "tests" / name for name in CI)) if not path.exists()]:
+        raise pytest.UsageError(f"FIRST or CI name what is not there: {', '.join(gone)}")
     items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
-        if item.path.relative_to(ROOT / "tests").parts[0] in CI:
+        path = item.path.relative_to(ROOT / "tests")
+        if path.parts[0] in CI or path.as_posix() in CI:
             item.add_marker("ci")
 
 

@@ -234,6 +234,7 @@ def test_ids_that_are_no_possible_answers_keep_their_embeddings(train_zoo, small
     assert moved.nonzero().flatten().tolist() == sorted(among.tolist())
 
 
+@pytest.mark.slow
 def test_all_pieces_are_run_once_and_end_in_models(train_zoo, data, small, tmp_path, monkeypatch):
     """The pieces of `all` in this process: every rate, another seed at the best, text from the best weights; then nothing is left."""
     pieces = []

@@ -12,20 +12,14 @@ import torch
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else products on a GPU warn that they are not deterministic
 
 
-RUNS_A_KERNEL = ("triton", "kernel", "configuration", "torch_can_trace")
-"""Words in the names of tests of this folder that run a kernel in the interpreter."""
-OTHERS = ("test_choice.py", "test_launch.py", "test_recurrences.py")
-"""Files in which no kernel of ours runs, whatever the names of tests say."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that run a kernel `kernels`: CI runs them where kernels/ changed.
+    """Marks tests of kernels `kernels`: continuous integration runs them where kernels/ changed; mixers' own tests run everywhere.
 
     Where a selection without pyproject.toml's default brings them, tests for a GPU are skipped where there is none.
     """
     for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.name not in OTHERS and any(word in item.name for word in RUNS_A_KERNEL):
+        if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.kernels)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))

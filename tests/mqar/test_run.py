@@ -225,6 +225,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
 # ------------------------------------------------------------------------------------------------------- what is printed
 
 
+@pytest.mark.ci
 def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
     """The zoo's models are tiny, and MQAR is far from their text: what they show is small, and goes the right way."""
     tables, folder = evaluate_mqar(["zoo:attention", "zoo:hyena"], [4, 16], tmp_path, MqarOptions(seq_len=128, samples=40))

@@ -159,6 +159,7 @@ def test_command_needs_no_arguments(run: Callable, home):
     assert {row["source"]: (row["tokens"], row["repeated"], row["ar_hits"]) for row in found["profile"]} == theirs
 
 
+@pytest.mark.ci
 def test_real_text(test_data, tmp_path):
     """Figures of real text that a wrong count would miss: code repeats more than prose, and distances fall like a power."""
     data, tokenizer = str(test_data / "corpus" / "valid.jsonl.zst"), str(test_data / "tokenizers" / "gpt2.json")

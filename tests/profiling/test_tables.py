@@ -153,6 +153,7 @@ def synthetic(rng: np.random.Generator, num_documents: int, length: int, source:
     return frame.with_columns(distance=pl.when("repeated").then("distance"))
 
 
+@pytest.mark.ci
 def test_intervals_cover():
     rng, covered, num_trials = np.random.default_rng(3), Counter(), 40
     for _ in range(num_trials):

@@ -40,6 +40,7 @@ def documents(out: Path, model: str, variant: str = "fda-v1") -> pl.DataFrame:
     return pl.read_parquet(documents_path(out, model, variant))
 
 
+@pytest.mark.ci
 def test_controls_are_told_apart_on_real_documents(home, test_data, tmp_path):
     """One copies, one knows nothing of the context."""
     tables, _ = evaluate_recall(CONTROLS, ["fda", "swde", "squad"], tmp_path, RecallOptions(data=test_data / "evals", limit=30))
