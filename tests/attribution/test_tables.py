@@ -302,8 +302,9 @@ def clustered_corpus(folder):
 def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkeypatch, cluster):
     monkeypatch.setattr(intervals, "MIN_CLUSTERS", 1.5)
     corpus, reference, behind = clustered_corpus(tmp_path)
-    tables = attribute_gap(corpus.path, reference, [behind], cluster=cluster, num_resamples=60, seed=3)
-    gaps = np.subtract(corpus.nlls["behind"], corpus.nlls["reference"]).tolist()
+    models = [behind, corpus.score("further", np.random.default_rng(9).gamma(1.2, 3, len(corpus.tokens)))]
+    tables = attribute_gap(corpus.path, reference, models, cluster=cluster, num_resamples=60, seed=3)
+    gaps_of = {model: np.subtract(corpus.nlls[model], corpus.nlls["reference"]).tolist() for model in ("behind", "further")}
     # Clusters are numbered as they appear; those without tokens do not occur.
     names = list(dict.fromkeys(token[cluster] for token in corpus.tokens))
     weights = intervals.draw_weights(np.random.Generator(np.random.PCG64(3)), 60, len(names))
@@ -316,7 +317,7 @@ def test_intervals_are_those_of_a_naive_bootstrap_over_clusters(tmp_path, monkey
         effective = [sum(size) ** 2 / sum(n * n for n in size) for size in sizes]
         freedom = [sum(n**2 for n in size) ** 2 / sum(n**4 for n in size) - 1 for size in sizes]
         assert (row["clusters"], row["effective_clusters"]) == (np.count_nonzero(sizes[0]), pytest.approx(effective[0]))
-        deltas, shares_ = [], []
+        deltas, shares_, gaps = [], [], gaps_of[row["model"]]
         for drawn in times:
             gap = sum(n * g for n, g, held in zip(drawn, gaps, part, strict=True) if held)
             tokens = sum(n for n, held in zip(drawn, part, strict=True) if held)
@@ -419,6 +420,14 @@ def test_notes_and_clipped_shares(tmp_path, case):
     assert [shares.is_void(row) for row in rows.iter_rows(named=True)] == [note in (shares.NO_GAP, shares.NOT_TOLD_FROM_ZERO)] * 4
     if note != shares.NOT_TOLD_FROM_ZERO:
         assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
+
+
+def test_hits_of_few_documents_have_no_share_however_many_documents_there_are(tmp_path):
+    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 and s < 2 else None, 5) for s in range(20) for p in (1, 2)])
+    tables = attribute_gap(corpus.path, corpus.score("reference", [1.0] * 40), [corpus.score("model", [2.0] * 40)], num_resamples=100)
+    rows = {row["slice"]: row for row in tables.gap.filter(source="ALL").iter_rows(named=True)}
+    assert (rows["ar_hit"]["note"], rows["ar_hit"]["void"]) == (FEW_CLUSTERS.format("document"), True)
+    assert (rows["other"]["note"], rows["other"]["void"]) == ("", False)
 
 
 def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
