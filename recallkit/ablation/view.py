@@ -94,9 +94,10 @@ def which_recall(tables: AblationTables) -> str:
     more = [row for row in single or rows if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
     recall = [row for row in more if _is_enriched(hits[row["mixers"]])]
     names = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
-    sentences = [f"Recall is in {', '.join(names)}." if names else "None of these matters to AR hits in particular."]
+    sentences = [f"Recall is in {', '.join(names)}." if names else "None of these is shown to matter to AR hits in particular."]
     if others := [labelled(row) for row in more if row not in recall]:
-        sentences.append(f"Indistinguishable from what all tokens lose: {', '.join(others)}.")
+        lost = "AR hits lose more than new, rare bigrams, but are not shown to lose in particular"
+        sentences.append(f"Without these {lost}: {', '.join(others)}.")
     return " ".join(sentences)
 
 

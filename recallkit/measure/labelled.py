@@ -143,7 +143,7 @@ def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
 
 
 def batch_ranges(path: Path) -> list[tuple[int, int]]:
-    """Row ranges [start, stop) to read together: whole row groups, which hold whole sequences, of about _BATCH_ROWS rows."""
+    """Row ranges [start, stop) to read together: whole row groups, which contain whole sequences, of about _BATCH_ROWS rows."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)
