@@ -12,7 +12,7 @@ WITH classes AS (
         context_class,
         -- log2(c - 1/2) rounded up is the power of two that c does not exceed: 1 -> 0, 2 -> 1, 3 and 4 -> 2.
         least(
-            CASE WHEN train_count = 0 THEN 0 ELSE 1::BIGINT << greatest(ceil(log2(train_count - 0.5)), 0)::INTEGER END,
+            CASE WHEN train_count = 0 THEN 0 ELSE 1::BIGINT << greatest(ceil(log2(train_count - 0.5::DOUBLE)), 0)::INTEGER END,
             CASE WHEN train_count <= $papers THEN $papers END,
             CASE WHEN train_count <= $most THEN $most END
         )::BIGINT AS largest_count,

@@ -9,7 +9,7 @@ WITH classes AS (
     SELECT
         cluster,
         ar_hit,
-        CASE WHEN repeated THEN 1::BIGINT << greatest(ceil(log2(distance - 0.5)), 0)::INTEGER END AS distance,
+        CASE WHEN repeated THEN 1::BIGINT << greatest(ceil(log2(distance - 0.5::DOUBLE)), 0)::INTEGER END AS distance,
         CASE WHEN match_length < 4 THEN match_length ELSE 1 << floor(log2(match_length))::INTEGER END AS match_length,
         (position - 1) * $buckets // $seq_len AS position,
         COLUMNS('nll_\d+')

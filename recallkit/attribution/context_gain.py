@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.measure.intervals import expanded_interval, number_or_none
-from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
+from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_figures, like_uniform
 from recallkit.measure.sums import Adding, Clusters, RowSums, resampled
 from recallkit.storage import schemas
@@ -88,13 +88,14 @@ def _collect(tokens: LabelledTokens, scores: Sequence[Scores], num: int, cluster
     """
     clusters = Clusters(tokens, cluster)
     columns = [(0, model, start, start + model) for start in range(num, len(scores), num) for model in range(1, num)]
-    pairs = {nlls: Adding(int(np.prod(_SHAPE)), clusters) for nlls in columns}
-    for batch in batches(tokens, scores, cluster=cluster, clean=clean):
-        for nlls, pair in pairs.items():
-            found = batch.ask("sum_by_gain", nlls, gains=GAINS, alpha=ALPHA, beta=BETA)
+    pairs = [Adding(int(np.prod(_SHAPE)), clusters) for _ in columns]
+    bounds = {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
+    questions = [Question("sum_by_gain", bounds, nlls) for nlls in columns]
+    for tables in answers(questions, batches(tokens, scores, cluster=cluster, clean=clean)):
+        for found, pair in zip(tables, pairs, strict=True):
             marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
             pair.add(found, np.ravel_multi_index(marks, _SHAPE))
-    return [pair.rows(_unions()) for pair in pairs.values()]
+    return [pair.rows(_unions()) for pair in pairs]
 
 
 def _unions() -> np.ndarray:
@@ -172,8 +173,8 @@ def in_context_scores(
         return None
     adding = Adding(2, Clusters(labelled, cluster))
     opened = [open_scores(path, labelled) for path in scores.values()]
-    for batch in batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean):
-        found = batch.ask("sum_early_late", early=EARLY, late=late)
+    question = Question("sum_early_late", {"early": EARLY, "late": late})
+    for [found] in answers([question], batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean)):
         adding.add(found, found["is_late"].to_numpy().astype(np.int64))
     sums = adding.rows(np.eye(2))
     is_there = np.asarray(sums.tokens.any(axis=1))

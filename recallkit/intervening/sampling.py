@@ -55,8 +55,8 @@ def draw_samples(tokens: LabelledTokens, slices: Sequence[Slice], sizes: Sequenc
     One pass over the labels, in memory that grows with `sizes` alone. Raises UserError if the labels are damaged.
     """
     pools, rng, first = [Pool(size) for size in sizes], np.random.default_rng(seed), 0
-    for batch in batches(tokens, (), COLUMNS, slices=slices):
-        rows = pl.DataFrame(batch.rows.select([*COLUMNS, "slices"]))
+    for batch in batches(tokens, columns=COLUMNS, slices=slices):
+        rows = pl.DataFrame(batch.select([*COLUMNS, "slices"]))
         number = pl.int_range(first, first + pl.len())
         rows = rows.with_columns(pl.col("distance").fill_null(0), row=number, key=pl.Series(rng.random(len(rows))))
         for bit, pool in enumerate(pools):

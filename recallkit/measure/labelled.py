@@ -6,6 +6,8 @@ written, their manifests and digests say, which are checked before a row is read
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +15,13 @@ import numpy as np
 
 from recallkit import arrow
 from recallkit.errors import UserError
-from recallkit.parallel.ahead import ahead
 from recallkit.slicing.definitions import members
 from recallkit.slicing.words import needed_columns, words_options, words_path
 from recallkit.storage import db
 from recallkit.storage.artifacts import read_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import duckdb
@@ -191,46 +192,21 @@ class RowReader:
 # ----------------------------------------------------------------------------------------------------------------- batches
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """n consecutive tokens: their labels, and
-
-    `cluster`; `slices`, in which bit i is set of a token in requested slice i; `nll_0`, `nll_1` ... in the order of the score files; and
-    `first_0`, `first_1` ..., the NLLs of the first occurrence of its bigram in its sequence, where nothing can be recalled: its own of a
-    token that repeats nothing. A first occurrence counts even where it is in the training text itself.
-    """
-
-    rows: pa.Table
-    database: duckdb.DuckDBPyConnection
-
-    def ask(self, query: str, nlls: Sequence[int] | None = None, **parameters: float) -> pa.Table:
-        """What `queries/measure/QUERY.sql` finds in `tokens`, these rows; sums are in the order of rows.
-
-        `nlls`: the numbers of the score files that the query has as nll_0, nll_1 ..., if not all.
-        """
-        rows = self.rows
-        if nlls is not None:
-            labels = [name for name in rows.column_names if not name.startswith(("nll_", "first_"))]
-            named = [f"nll_{number}" for number in range(len(nlls))]
-            rows = rows.select([*labels, *(f"nll_{number}" for number in nlls)]).rename_columns([*labels, *named])
-        self.database.register("tokens", rows)
-        found: pa.Table = self.database.sql(db.query(f"measure/{query}"), params=parameters).to_arrow_table()
-        return found
-
-
 def batches(
     tokens: LabelledTokens,
-    scores: Sequence[Scores],
+    scores: Sequence[Scores] = (),
     columns: Sequence[str] = (),
     *,
     slices: Sequence[Slice] = (),
     cluster: str = "document",
     clean: bool = False,
-) -> Iterator[Batch]:
-    """The text in batches of about a million tokens; while one is used, the next is read.
+) -> Iterator[pa.Table]:
+    """The tokens in batches of about a million: labels and NLLs, a row each.
 
-    `columns`: labels that a query needs besides those of _ALWAYS. `slices`: requested ones. `cluster`: one of CLUSTERS.
-    `clean`: without tokens that are known to be in the training text.
+    Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i is set of a token in requested slice
+    i; `nll_0`, `nll_1` ... in the order of the score files; and `first_0`, `first_1` ..., the NLLs of the first occurrence of its bigram
+    in its sequence, where nothing can be recalled: its own of a token that repeats nothing. A first occurrence counts even where it is
+    in the training text itself. `clean`: without tokens that are known to be in the training text.
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """
@@ -240,8 +216,7 @@ def batches(
     names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
     labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
     readers = [RowReader(score.path, ["nll"]) for score in scores]
-
-    def read(start: int, stop: int) -> pa.Table:
+    for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
         back = rows["first_distance"].fill_null(0).to_numpy()
         every = rows if words is None else _beside(rows, words.read(start, stop))
@@ -256,11 +231,45 @@ def batches(
             first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
             rows = rows.append_column(f"nll_{number}", arrow.array(nll)).append_column(f"first_{number}", arrow.array(first))
         # After what is looked up in the tokens that are left out.
-        return rows.filter(arrow.array(rows["in_training"].to_numpy() == 0)) if clean else rows
+        yield rows.filter(arrow.array(rows["in_training"].to_numpy() == 0)) if clean else rows
 
-    with db.connect(threads=1) as database:
-        for rows in ahead(read(*rows) for rows in batch_ranges(tokens.path)):
-            yield Batch(rows, database)
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `queries/measure/QUERY.sql` finds in `tokens`, a batch of rows, with these parameters; sums are in the order of rows.
+
+    `nlls`: the numbers of the score files that the query has as nll_0, nll_1 ..., if not all.
+    """
+
+    query: str
+    parameters: Mapping[str, float]
+    nlls: Sequence[int] | None = None
+
+    def ask(self, rows: pa.Table, database: duckdb.DuckDBPyConnection) -> pa.Table:
+        """The answer for these rows."""
+        if self.nlls is not None:
+            labels = [name for name in rows.column_names if not name.startswith(("nll_", "first_"))]
+            named = [f"nll_{number}" for number in range(len(self.nlls))]
+            rows = rows.select([*labels, *(f"nll_{number}" for number in self.nlls)]).rename_columns([*labels, *named])
+        database.register("tokens", rows)
+        return database.sql(db.query(f"measure/{self.query}"), params=dict(self.parameters)).to_arrow_table()
+
+
+def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Each batch's answers to the questions, in order. Two batches are asked at a time, each by one thread, while the next is read."""
+
+    def ask(rows: pa.Table) -> list[pa.Table]:
+        with database.cursor() as cursor:
+            return [question.ask(rows, cursor) for question in questions]
+
+    with db.connect(threads=1) as database, ThreadPoolExecutor(2) as pool:
+        waiting: deque[Future[list[pa.Table]]] = deque()
+        for batch in rows:
+            waiting.append(pool.submit(ask, batch))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes, Rows, SliceClasses
 from recallkit.measure.intervals import MOST_GROUPS, NUM_RESAMPLES, group_numbers, ratio_of_squares, resample_totals
-from recallkit.measure.labelled import RowReader, batches
+from recallkit.measure.labelled import Question, RowReader, answers, batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,17 +188,17 @@ def add_up(
     classes, clusters = Classes(tokens.max_count, tokens.seq_len), Clusters(tokens, cluster)
     counts, first_counts = (Adding(classes.num_counts, clusters, values) for values in ("nll", "first"))
     places = {column: Adding(2 * len(ends), clusters) for column, ends in classes.places.items()}
-    columns = ("context_class", "train_count", "distance", "match_length") if every_table else ()
-    of_slices = []
-    for batch in batches(tokens, scores, columns, slices=slices, cluster=cluster, clean=clean):
-        of_slices.append(batch.ask("sum_by_slice"))
-        if every_table:
-            found = batch.ask("sum_by_count", None, **classes.of_counts)
-            counts.add(found, classes.number_counts(found))
-            first_counts.add(found, classes.number_counts(found))
-            found = batch.ask("sum_by_place", None, **classes.of_places)
+    questions, columns, of_slices = [Question("sum_by_slice", {})], [], []
+    if every_table:
+        questions += [Question("sum_by_count", classes.of_counts), Question("sum_by_place", classes.of_places)]
+        columns = ["context_class", "train_count", "distance", "match_length"]
+    for by_slice, *by_class in answers(questions, batches(tokens, scores, columns, slices=slices, cluster=cluster, clean=clean)):
+        of_slices.append(by_slice)
+        for by_count, by_place in [by_class] if every_table else []:
+            counts.add(by_count, classes.number_counts(by_count))
+            first_counts.add(by_count, classes.number_counts(by_count))
             for column, adding in places.items():
-                own = found.filter(found[column].is_valid())
+                own = by_place.filter(by_place[column].is_valid())
                 adding.add(own, classes.number_places(own, column))
     found = pa.concat_tables(of_slices)
     if not len(found):
