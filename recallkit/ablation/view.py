@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.charts import HEADERS, SLICES, labelled
+from recallkit.ablation.charts import HEADERS, SLICES, ablation_figures, labelled
 from recallkit.ablation.tables import AblationTables
-from recallkit.display import cells, console
+from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import or_dash, percent, resampled
-from recallkit.display.exports import Look, json_of
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,13 +23,21 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 
-def look(folder: Path) -> Look:
-    """Ablations as a page, an export and pictures show them."""
-    from recallkit.ablation.charts import ablation_figures
-
-    tables, manifest = read_tables(AblationTables, folder), artifacts.read_manifest(folder / "ablation.parquet")
-    shown, drawn = ablation_tables(tables, manifest), ablation_figures(tables)
-    return Look(tables, shown, drawn, answer(tables), method(tables, manifest), command(manifest))
+def look(folder: Path, tables: AblationTables | None = None) -> Look:
+    """The ablations in a folder as people see them: their tables are read unless they are given."""
+    tables, manifest = tables or read_tables(AblationTables, folder), artifacts.read_manifest(folder / "ablation.parquet")
+    return Look(
+        folder,
+        "ablation",
+        tables,
+        ablation_tables(tables, manifest),
+        ablation_figures(tables),
+        answer(tables),
+        method(tables, manifest),
+        command(manifest),
+        lines=[which_recall(tables)],
+        facts={"by": manifest["by"], "placed": manifest["placed"]},
+    )
 
 
 def answer(tables: AblationTables) -> str:
@@ -53,7 +60,6 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
         f"{SLICES}",
         "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
         "Intervals": f"95 %, {resampled(one, which=' with AR hits')}",
-        "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
 
@@ -63,17 +69,6 @@ def command(manifest: Mapping[str, Any]) -> str:
     cluster = None if options["cluster"] == "document" else options["cluster"]
     more = {"by": options["by"], "cluster": cluster, "clean": options["clean"]}
     return command_line("ablate", manifest["model"], slices="DIR", mixers=list(options["mixers"]), **more)
-
-
-def ablation_json(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Both tables row by row, what replaces the outputs, the model's mixers (layer and kind)."""
-    facts = {"by": manifest["by"], "placed": manifest["placed"]}
-    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="ablation"), facts)
-
-
-def print_ablation(tables: AblationTables, manifest: Mapping[str, Any], folder: Path) -> None:
-    """The losses by slice, the mixers by what AR hits lose in particular, the answer in a sentence."""
-    console.print_result(ablation_tables(tables, manifest).values(), which_recall(tables), tables=folder)
 
 
 def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:

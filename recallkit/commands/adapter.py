@@ -18,6 +18,7 @@ from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
     from recallkit.display.charts import Figure
+    from recallkit.display.exports import Look
     from recallkit.display.tables import Table
     from recallkit.trackers.destinations import Destination, Tracker
 
@@ -40,6 +41,18 @@ class Outcome(Generic[T]):
     exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
     figures: Callable[[], Sequence["Figure"]] = tuple
     failure: str | None = None
+
+    @classmethod
+    def of(cls, tables: T, look: "Callable[[], Look]") -> "Outcome[T]":
+        """The tables of a result in a folder; `look` shows them."""
+        seen = functools.cache(look)
+        return cls(
+            value=lambda: tables,
+            show=lambda: seen().print(),
+            json=lambda: seen().json(),
+            exports=lambda: [(tables, seen().shown, seen().folder)],
+            figures=lambda: seen().figures,
+        )
 
 
 def _formats(text: Any) -> list[str]:

@@ -1,7 +1,6 @@
 """Is it recall? `intervene`: what models lose where the earlier occurrences of a bigram are changed; `ablate`: without a mixer."""
 
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.commands.adapter import Outcome, command
@@ -51,6 +50,7 @@ def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening
+    from recallkit.intervening.view import look
     from recallkit.options import BUILTIN_SAMPLES
 
     folder = path(asked.slices) or builtin.slices()
@@ -58,21 +58,8 @@ def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     if asked.models is None:
         asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
     target = path(asked.out) or intervening.intervention_path(folder, compared, asked)
-    return outcome_of(intervening.intervene(compared, folder, target, asked, asked), target)
-
-
-def outcome_of(tables: "InterveneTables", folder: Path) -> Outcome["InterveneTables"]:
-    """The result in `folder` in every form."""
-    from recallkit.intervening.charts import intervene_figures
-    from recallkit.intervening.view import intervene_json, print_intervene, shown_intervene
-
-    return Outcome(
-        value=lambda: tables,
-        show=lambda: print_intervene(tables, folder),
-        json=lambda: intervene_json(tables, folder),
-        exports=lambda: [(tables, shown_intervene(tables, folder), folder)],
-        figures=lambda: intervene_figures(tables),
-    )
+    tables = intervening.intervene(compared, folder, target, asked, asked)
+    return Outcome.of(tables, lambda: look(target, tables))
 
 
 _MODEL = "zoo:hybrid"
@@ -110,10 +97,8 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin
-    from recallkit.ablation.charts import ablation_figures
-    from recallkit.ablation.view import ablation_json, ablation_tables, print_ablation
+    from recallkit.ablation.view import look
     from recallkit.models.spec import one_model
-    from recallkit.storage import artifacts
 
     sets = [name.strip() for name in asked.mixers.split(",") if name.strip()]
     if not sets:
@@ -122,11 +107,4 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     target = path(asked.out) or ablation.ablation_path(folder, model, sets, asked.by, clean=asked.clean)
     question: dict[str, Any] = {"asked": sets, "by": asked.by, "cluster": asked.cluster, "clean": asked.clean}
     tables = ablation.ablate(model, folder, target, asked, force=asked.force, **question)
-    manifest = artifacts.read_manifest(target / "ablation.parquet")
-    return Outcome(
-        value=lambda: tables,
-        show=lambda: print_ablation(tables, manifest, target),
-        json=lambda: ablation_json(tables, manifest, target),
-        exports=lambda: [(tables, ablation_tables(tables, manifest), target)],
-        figures=lambda: ablation_figures(tables),
-    )
+    return Outcome.of(tables, lambda: look(target, tables))

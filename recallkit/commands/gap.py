@@ -1,12 +1,11 @@
 """Where the gap lies: `demo`, `gap`, `published`, `track`, and comparisons read back."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command, in_notebooks
-from recallkit.commands.causal import outcome_of
 from recallkit.declarations import File, argument, names, numbers, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -196,10 +195,12 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
 def _causal(models: Sequence["ModelSpec"], slices: "Path", scoring: GapLine) -> Outcome[Any]:
     """`gap --causal`: the same models under `intervene`, with its usual options."""
     from recallkit import intervening
+    from recallkit.intervening.view import look
 
     usual = InterventionOptions(force=scoring.force)
     target = intervening.intervention_path(slices, models, usual)
-    return outcome_of(intervening.intervene(models, slices, target, usual, scoring), target)
+    tables = intervening.intervene(models, slices, target, usual, scoring)
+    return Outcome.of(tables, lambda: look(target, tables))
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
@@ -296,9 +297,8 @@ def track(asked: Track) -> Outcome["TrackTables"]:
     """
     from recallkit import builtin, tracking
     from recallkit.models.spec import one_model
-    from recallkit.tracking.charts import track_figures
     from recallkit.tracking.run import watch
-    from recallkit.tracking.view import print_track, shown_track, track_json
+    from recallkit.tracking.view import look
 
     if asked.reference is None or asked.checkpoints is None:
         missing = "REFERENCE" if asked.reference is None else "CHECKPOINT"
@@ -313,13 +313,11 @@ def track(asked: Track) -> Outcome["TrackTables"]:
         asked,
     )
     if asked.watch:
-        tables, folder = watch(*run, print_track, force=asked.force, seconds=asked.interval, until=asked.until)
-    else:
-        tables, folder = tracking.track(*run, force=asked.force)
-    return Outcome(
-        value=lambda: tables,
-        show=lambda: None if asked.watch else print_track(tables, folder),
-        json=lambda: track_json(tables, folder),
-        exports=lambda: [(tables, shown_track(tables), folder)],
-        figures=lambda: track_figures(tables),
-    )
+
+        def show(tables: "TrackTables", folder: "Path") -> None:
+            look(folder, tables).print()
+
+        tables, folder = watch(*run, show, force=asked.force, seconds=asked.interval, until=asked.until)
+        return replace(Outcome.of(tables, lambda: look(folder, tables)), show=lambda: None)
+    tables, folder = tracking.track(*run, force=asked.force)
+    return Outcome.of(tables, lambda: look(folder, tables))

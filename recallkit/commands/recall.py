@@ -1,7 +1,7 @@
 """Recall tasks: `eval-recall` and lm-eval's own tasks, `build-rows`, `mqar`, `train-mqar`."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -84,10 +84,9 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
     from recallkit import builtin, recall
-    from recallkit.recall.charts import figures
     from recallkit.recall.stock_tasks import SETS, lm_eval_names, plan_stock, task_names
     from recallkit.recall.tasks import expand_groups, tasks_of
-    from recallkit.recall.view import metrics_table, print_metrics, print_recall, recall_json, recall_tables
+    from recallkit.recall.view import look, metrics_table, print_metrics
 
     is_stock_alone = asked.lm_eval_task is not None and asked.tasks is None
     named = [] if is_stock_alone else tasks_of(path(asked.data)) if asked.tasks is None else expand_groups(task_names(asked.tasks))
@@ -100,28 +99,29 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
         raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
     stock_plan = plan_stock(compared, stock, folder, asked, shots=asked.shots) if stock else None
     recalled = own_plan.run() if own_plan else None
+    own = Outcome.of(recalled[0], lambda: look(recalled[1], recalled[0])) if recalled else None
     metrics = stock_plan.run() if stock_plan else None
 
     def show() -> None:
-        if recalled is not None:
-            print_recall(*recalled, folder)
+        if own is not None:
+            own.show()
         if metrics is not None:
             print_metrics(metrics, folder)
 
     def exports() -> list[Any]:
-        of_recall = [] if recalled is None else [(recalled[0], recall_tables(recalled[0]), recalled[1])]
-        return of_recall + ([] if metrics is None else [({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)])
+        found = [] if own is None else list(own.exports())
+        return found if metrics is None else [*found, ({"metrics": metrics}, {"metrics": metrics_table(metrics)}, folder)]
 
     def json() -> dict[str, Any]:
-        found = {**(recall_json(*recalled) if recalled else {}), **({} if metrics is None else {"metrics": metrics.to_dicts()})}
-        return {"out": str(folder), **found}
+        found = {} if metrics is None else {"metrics": metrics.to_dicts()}
+        return {"out": str(folder), **(own.json() if own else {}), **found}
 
     def value() -> "RecallTables":
-        if recalled is None:
+        if own is None:
             raise UsageError("tasks of lm-eval have metrics of their own", where="tasks", remedy="ask eval_stock for them")
-        return recalled[0]
+        return own.value()
 
-    return Outcome(value=value, show=show, json=json, exports=exports, figures=lambda: [] if recalled is None else figures(recalled[0]))
+    return Outcome(value=value, show=show, json=json, exports=exports, figures=own.figures if own else tuple)
 
 
 @dataclass(frozen=True)
@@ -210,20 +210,14 @@ def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     The first model is the reference. Columns: see `MqarTables`.
     """
     from recallkit import builtin
-    from recallkit.mqar.charts import mqar_figures
     from recallkit.mqar.run import plan_mqar, with_usual_size
-    from recallkit.mqar.view import mqar_json, print_mqar, shown_mqar
+    from recallkit.mqar.view import look
 
     folder = builtin.results_folder("mqar", path(asked.out), is_builtin=asked.models is None)
     sized = with_usual_size(asked, is_zoo=asked.models is None)
     tables, compared = plan_mqar(builtin.named_models(asked.models), numbers(sized.pairs), folder, sized).run()
-    return Outcome(
-        value=lambda: tables,
-        show=lambda: print_mqar(tables, compared, folder),
-        json=lambda: {"out": str(folder), **mqar_json(tables, compared)},
-        exports=lambda: [(tables, shown_mqar(tables), compared)],
-        figures=lambda: mqar_figures(tables.mqar, tables.by_distance),
-    )
+    found = Outcome.of(tables, lambda: look(compared, tables))
+    return replace(found, json=lambda: {"out": str(folder), **found.json()})
 
 
 _AS_PRESET = "as in the preset"
@@ -289,10 +283,9 @@ def train_mqar(asked: TrainMqar) -> Outcome["TradeoffTables"]:
 
     Columns: see `TradeoffTables`.
     """
-    from recallkit.training.charts import tradeoff_figures
     from recallkit.training.presets import Choices
     from recallkit.training.sweep import plan_sweep
-    from recallkit.training.view import print_tradeoff, shown_tradeoff, tradeoff_json
+    from recallkit.training.view import look
 
     rates = asked.learning_rates
     choices = Choices(
@@ -321,10 +314,4 @@ def train_mqar(asked: TrainMqar) -> Outcome["TradeoffTables"]:
     )
     planned = plan_sweep(asked.preset, choices, path(asked.out))
     tables, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
-    return Outcome(
-        value=lambda: tables,
-        show=lambda: print_tradeoff(tables, folder),
-        json=lambda: tradeoff_json(tables, folder),
-        exports=lambda: [(tables, shown_tradeoff(tables), folder)],
-        figures=lambda: tradeoff_figures(tables),
-    )
+    return Outcome.of(tables, lambda: look(folder, tables))

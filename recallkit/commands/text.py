@@ -217,9 +217,7 @@ def profile(asked: Profile) -> Outcome["ProfileTables"]:
     The text is given as for `slice` (from Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
     """
     from recallkit import builtin, profiling
-    from recallkit.profiling.charts import profile_figures
-    from recallkit.profiling.view import print_profile, profile_json, profile_tables
-    from recallkit.storage import artifacts
+    from recallkit.profiling.view import look
 
     if asked.slices is not None:
         folder = path(asked.out) or Path("profile")
@@ -229,11 +227,4 @@ def profile(asked: Profile) -> Outcome["ProfileTables"]:
         read = builtin.resolve_slice_defaults(asked, path(asked.out), is_sample=is_sample, name="profile")
         folder = read.out
         tables = profiling.profile(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, options=asked)
-    manifest = artifacts.read_manifest(folder / "profile.parquet")
-    return Outcome(
-        value=lambda: tables,
-        show=lambda: print_profile(tables, manifest, folder),
-        json=lambda: profile_json(tables, manifest, folder),
-        exports=lambda: [(tables, profile_tables(tables, manifest), folder)],
-        figures=lambda: profile_figures(tables, manifest["seq_len"]),
-    )
+    return Outcome.of(tables, lambda: look(folder, tables))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.counting.table import NGRAM_HASHES
 from recallkit.display import console
+from recallkit.display.cells import timings_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,4 +23,4 @@ def counts_json(meta: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def print_counts(meta: Mapping[str, Any], path: Path) -> None:
     """One line: how much was counted, and the path of the table."""
     told = f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams"
-    console.print_result([], told, timings=meta.get("timings"), table=path)
+    console.print_result([], told, *timings_lines(meta.get("timings")), table=path)

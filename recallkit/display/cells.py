@@ -189,11 +189,13 @@ def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:
     return placed if len(placed) <= 2 else [placed[0], placed[-1]]
 
 
-def timings_line(timings: Mapping[str, Any]) -> str:
-    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`"""
+def timings_lines(timings: Mapping[str, Any] | None) -> list[str]:
+    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`; empty if nothing is known."""
     end, stages = "_per_second", []
+    if timings is None or not timings["stages"]:
+        return []
     for stage, facts in timings["stages"].items():
         rates = ", ".join(f"{abbreviate(rate)} {key.removesuffix(end)}/s" for key, rate in facts.items() if key.endswith(end))
         stages.append(f"{stage} {duration(facts['seconds'])}" + (f" ({rates})" if rates else ""))
     rest = "; what an interrupted run did is not in it" if timings.get("resumed") else ""
-    return f"Took {duration(timings['seconds'])}: {', '.join(stages)}{rest}."
+    return [f"Took {duration(timings['seconds'])}: {', '.join(stages)}{rest}."]

@@ -11,13 +11,13 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.cells import Struck, timings_line
+from recallkit.display.cells import Struck
 from recallkit.errors import printable
 from recallkit.events import note as note
 from recallkit.events import strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -58,12 +58,11 @@ def print_line(text: str, *, is_path: bool = False) -> None:
     stdout().print(Text(printable(text)), soft_wrap=is_path)
 
 
-def print_result(shown: Iterable[Table], /, *lines: str, timings: Mapping[str, Any] | None = None, **places: Path) -> None:
-    """The tables, the lines below them, how long it took, if it is known, and where things are: `Tables (Parquet): FOLDER`."""
+def print_result(shown: Iterable[Table], /, *lines: str, **places: Path) -> None:
+    """The tables, the lines below them, and where things are: `Tables (Parquet): FOLDER`."""
     print_tables(shown)
     for line in lines:
         print_line(line)
-    print_timings(timings)
     for what, place in places.items():
         print_line(f"{PLACES[what]}: {place}", is_path=True)
 
@@ -76,12 +75,6 @@ PLACES = {
     "prompts": "a row a prompt",
     "lm_eval": "lm-eval's files",
 }
-
-
-def print_timings(timings: Mapping[str, Any] | None) -> None:
-    """How long it took, in a line, if anything is known."""
-    if timings is not None and timings["stages"]:
-        print_line(timings_line(timings))
 
 
 def print_page(path: Path) -> None:

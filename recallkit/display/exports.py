@@ -12,8 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display import console
 from recallkit.events import strict
 from recallkit.storage import artifacts
+from recallkit.storage.artifacts import MANIFEST
+from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,20 +28,40 @@ if TYPE_CHECKING:
     from recallkit.display.tables import Table
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Look:
-    """A result as people see it: a dataclass of its frames, the tables that are printed, its pictures, what they say in a sentence.
+    """A result in `folder` as people see it: printed, as JSON, exported, on a page.
 
-    `method`: how it was measured, as facts by name; `command` makes it again; `files`: those read beside its tables.
+    `tables`: a dataclass of its frames; those `untold` are too long for JSON, where `facts` of the run are. `shown`: tables of an export
+    and a page; a terminal has those `printed`, if these are others, and below them `lines` and further `places`. On a page: `answer`, what
+    they say in a sentence; `method`, how it was measured, as facts by name; `command` makes it again; `files` are read beside its tables.
     """
 
+    folder: Path
+    kind: str
     tables: Any
     shown: Mapping[str, Table]
     figures: Sequence[Figure]
-    answer: str = ""
-    method: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    command: str = ""
+    answer: str
+    method: Mapping[str, str]
+    command: str
+    lines: Sequence[str] = ()
+    printed: Sequence[Table] | None = None
+    places: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    untold: Sequence[str] = ()
     files: Sequence[str] = ()
+
+    def print(self) -> None:
+        """The tables, what is said below them, and where they are."""
+        tables = list(self.shown.values()) if self.printed is None else self.printed
+        console.print_result(tables, *self.lines, tables=self.folder, **self.places)
+
+    def json(self) -> dict[str, Any]:
+        """Facts of its run, the tables row by row, how long it took."""
+        rows = {name: frame.to_dicts() for name, frame in frames_of(self.tables).items() if name not in self.untold}
+        timings = read_timings(self.folder / MANIFEST, kind=self.kind)
+        return {"path": str(self.folder), **self.facts, **rows, "timings": timings}
 
 
 FORMATS = ("csv", "json", "md", "tex")
@@ -61,12 +84,6 @@ def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
     """The frames of a dataclass, or of a mapping, by name; a field that is None has none."""
     frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}
     return {name: frame for name, frame in frames.items() if frame is not None}
-
-
-def json_of(tables: Any, folder: Path, timings: Mapping[str, Any] | None, facts: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """A result in `folder` as JSON: facts of its run, all of its tables row by row, how long it took."""
-    rows = {name: frame.to_dicts() for name, frame in frames_of(tables).items()}
-    return {"path": str(folder), **facts, **rows, "timings": timings}
 
 
 def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Sequence[str]) -> list[Path]:

@@ -5,27 +5,24 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import counted, percent, powers_of_two, resampled, sparkline
-from recallkit.display.exports import Look, json_of
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.intervening.changes import CHANGES
-from recallkit.intervening.charts import FEW
+from recallkit.intervening.charts import FEW, intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE
-from recallkit.intervening.tables import REPEATED
+from recallkit.intervening.tables import REPEATED, InterveneTables
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
-
-    from recallkit.intervening.tables import InterveneTables
 
     Row = Mapping[str, Any]
 
@@ -34,21 +31,21 @@ _CONTROL = "Nats lost in rare first occurrences, where nothing can be recalled, 
 _MOST_SAID = 3
 
 
-def intervene_json(tables: InterveneTables, folder: Path) -> dict[str, Any]:
-    """All tables, row by row, with the facts of the run."""
-    manifest = artifacts.read_manifest(folder / "intervene.parquet")
-    facts = {name: manifest[name] for name in ("samples", "design", "seed", "excluded", "changed_text", "changed_tokens")}
-    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="intervene"), facts)
-
-
-def look(folder: Path) -> Look:
-    """An intervention as a page, an export and pictures show it."""
-    from recallkit.intervening.charts import intervene_figures
-    from recallkit.intervening.tables import InterveneTables
-
-    tables, manifest = read_tables(InterveneTables, folder), artifacts.read_manifest(folder / "intervene.parquet")
-    shown, drawn = shown_intervene(tables, folder), intervene_figures(tables)
-    return Look(tables, shown, drawn, answer(tables), method(tables, manifest), command(manifest))
+def look(folder: Path, tables: InterveneTables | None = None) -> Look:
+    """The intervention in a folder as people see it: its tables are read unless they are given."""
+    tables, manifest = tables or read_tables(InterveneTables, folder), artifacts.read_manifest(folder / "intervene.parquet")
+    return Look(
+        folder,
+        "intervene",
+        tables,
+        shown_intervene(tables, manifest),
+        intervene_figures(tables),
+        answer(tables),
+        method(tables, manifest),
+        command(manifest),
+        lines=_notes(tables),
+        facts={name: manifest[name] for name in ("samples", "design", "seed", "excluded", "changed_text", "changed_tokens")},
+    )
 
 
 def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
@@ -59,7 +56,6 @@ def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
         f"{manifest['samples']:,} tokens sampled with seed {manifest['seed']}",
         "Changes": _method(manifest),
         "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
-        "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
 
@@ -73,14 +69,8 @@ def command(manifest: Row) -> str:
     return command_line("intervene", *manifest["models"], slices="DIR", slice=given, **more)
 
 
-def print_intervene(tables: InterveneTables, folder: Path) -> None:
-    """Shares of the gap, what is lost by each change, curves by distance and training count, and the path of the tables."""
-    console.print_result(shown_intervene(tables, folder).values(), *_notes(tables), tables=folder)
-
-
-def shown_intervene(tables: InterveneTables, folder: Path) -> dict[str, Table]:
+def shown_intervene(tables: InterveneTables, manifest: Row) -> dict[str, Table]:
     """The tables by name: shares of the gap of several models, what each slice loses, and the curves."""
-    manifest = artifacts.read_manifest(folder / "intervene.parquet")
     slices = tables.intervene["slice"].unique(maintain_order=True).to_list()
     shown = _share_tables(tables) | {f"lost_{slice_}": _lost_table(tables, slice_) for slice_ in slices}
     last = f"lost_{slices[-1]}"

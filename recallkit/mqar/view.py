@@ -6,14 +6,15 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import abbreviate, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
-from recallkit.display.exports import Look, json_of
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.mqar.charts import mqar_figures
+from recallkit.mqar.tables import MqarTables
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.display.cells import Cell, Row
-    from recallkit.mqar.tables import MqarTables
 
 _MOST_COLUMNS = 5
 """Numbers of pairs per table in a terminal, beside names, a label and a curve; others follow in further tables."""
@@ -34,21 +34,24 @@ _LEAST_QUERIES = 10
 """Fewest queries of a block by distance: a share of fewer is too uncertain to show."""
 
 
-def mqar_json(tables: MqarTables, folder: Path) -> dict[str, Any]:
-    """Both tables of the comparison, row by row."""
-    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="mqar"))
-
-
-def look(folder: Path) -> Look:
-    """A comparison as a page, an export and pictures show it."""
-    from recallkit.mqar.charts import mqar_figures
-    from recallkit.mqar.tables import MqarTables
-
-    tables, manifest = read_tables(MqarTables, folder), artifacts.read_manifest(folder / "mqar.parquet")
+def look(folder: Path, tables: MqarTables | None = None) -> Look:
+    """The comparison in a folder as people see it: its tables are read unless they are given."""
+    tables, manifest = tables or read_tables(MqarTables, folder), artifacts.read_manifest(folder / "mqar.parquet")
     facts = {name: manifest[name] for name in ("pairs", "power", "seed")}
     command = command_line("mqar", *manifest["models"], seq_len=manifest["length"], **facts, samples=manifest["num_samples"], o="DIR")
-    drawn = mqar_figures(tables.mqar, tables.by_distance)
-    return Look(tables, shown_mqar(tables), drawn, answer(tables), method(tables, manifest), command)
+    return Look(
+        folder,
+        "mqar",
+        tables,
+        shown_mqar(tables),
+        mqar_figures(tables.mqar, tables.by_distance),
+        answer(tables),
+        method(manifest),
+        command,
+        lines=_worth_knowing(manifest["of_models"]),
+        printed=_printed(tables),
+        places={"queries": folder.parent.parent / "queries"},
+    )
 
 
 def answer(tables: MqarTables) -> str:
@@ -68,15 +71,13 @@ def answer(tables: MqarTables) -> str:
     return f"{'; '.join([said, *told])}."
 
 
-def method(tables: MqarTables, manifest: Mapping[str, Any]) -> dict[str, str]:
+def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the sequences, their vocabularies, the intervals."""
-    rows = tables.mqar.to_dicts()
     return {
         "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}, "
         f"places of queries by a power law ({manifest['power']:g}) as in Zoology; nothing is trained",
-        "Vocabulary": " ".join(_worth_knowing(rows, manifest["of_models"])),
+        "Vocabulary": " ".join(_worth_knowing(manifest["of_models"])),
         "Intervals": "95 %, sequences as units; differences are paired, of the same sequences",
-        "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
 
@@ -86,20 +87,14 @@ def shown_mqar(tables: MqarTables) -> dict[str, Table]:
     return {kind: made for kind, made in _tables(rows, _distinct(rows, "pairs")).items() if made.rows}
 
 
-def print_mqar(tables: MqarTables, folder: Path, out: Path) -> None:
-    """Accuracy of each model by number of pairs and by distance, perplexities, differences to the reference, and the paths of the files."""
+def _printed(tables: MqarTables) -> list[Table]:
+    """The tables of a terminal: the same with few columns each, accuracies also as curves, and by distance."""
     rows = tables.mqar.to_dicts()
     pairs = _distinct(rows, "pairs")
     parts = [_tables(rows, pairs[start : start + _MOST_COLUMNS]) for start in range(0, len(pairs), _MOST_COLUMNS)]
     if len(pairs) > 1:
         parts = [{**part, "accuracy": _with_curves(part["accuracy"], rows, pairs)} for part in parts]
-    shown = [part[kind] for kind in parts[0] for part in parts if part[kind].rows]
-    of_models = artifacts.read_manifest(folder / "mqar.parquet")["of_models"]
-    for table in [*shown, *_distance_tables(tables.by_distance)]:
-        console.print_table(table)
-    for line in _worth_knowing(rows, of_models):
-        console.print_line(line, is_path=True)
-    console.print_result([], tables=folder, queries=out / "queries")
+    return [*(part[kind] for kind in parts[0] for part in parts if part[kind].rows), *_distance_tables(tables.by_distance)]
 
 
 def _distinct(rows: Sequence[Row], name: str) -> list[Any]:
@@ -190,7 +185,7 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
         yield Table(title, ["model", *(f"{n:,}" for n in shown)], lines, caption=caption)
 
 
-def _worth_knowing(rows: Sequence[Row], of_models: Mapping[str, Any]) -> list[str]:
+def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
     """The vocabulary of the sequences, and how models differ in it."""
     made = {model: facts["vocabulary"] for model, facts in of_models.items()}
     by_vocabulary: dict[str, list[str]] = {}

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import cells
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.cells import percent, resampled, sparkline
+from recallkit.display.cells import percent, resampled, sparkline, timings_lines
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
+from recallkit.profiling.charts import profile_figures
+from recallkit.profiling.tables import ProfileTables
 from recallkit.slicing.threshold import common_warning
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage.artifacts import read_manifest
+from recallkit.storage.result import read_tables
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from recallkit.profiling.tables import ProfileTables
 
 _MOST_ROWS = 20
 """Sources shown in a terminal's table; the Parquet file contains all of them."""
@@ -30,32 +31,26 @@ _MOST_BLOCKS = 12
 _KINDS = {"repeated": "repeated", "content": "content", "ar_hit": "AR hits"}
 
 
-def profile_json(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Figures by source, fits and positions, with the facts of the run; exact distances are only in the Parquet file."""
-    kept = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
-    facts = {"path": str(out), **{name: manifest[name] for name in kept}, "timings": profile_timings(out)}
-    return {**facts, **{name: getattr(tables, name).to_dicts() for name in ("profile", "fits", "positions")}}
+_FACTS = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer", "stop_words", "x_min")
 
 
-def profile_timings(out: Path) -> dict[str, Any] | None:
-    """How long profiling took, if it is known."""
-    return read_timings(out / "manifest.json", kind="profile")
-
-
-def print_profile(tables: ProfileTables, manifest: Mapping[str, Any], out: Path) -> None:
-    """How much is repeated, then how far back, with the curve of distances."""
-    shown = (profile_table(tables, manifest), distances_table(tables))
-    console.print_result(shown, timings=profile_timings(out), tables=out)
-
-
-def look(folder: Path) -> Look:
-    """A profile as a page, an export and pictures show it."""
-    from recallkit.profiling.charts import profile_figures
-    from recallkit.profiling.run import read_profile
-
-    tables, manifest = read_profile(folder), read_manifest(folder / "profile.parquet")
-    drawn = profile_figures(tables, manifest["seq_len"])
-    return Look(tables, profile_tables(tables, manifest), drawn, answer(tables, manifest), method(tables, manifest), command(manifest))
+def look(folder: Path, tables: ProfileTables | None = None) -> Look:
+    """The profile in a folder as people see it: its tables are read unless they are given. Exact distances are not told as JSON."""
+    tables, manifest = tables or read_tables(ProfileTables, folder), read_manifest(folder / "profile.parquet")
+    return Look(
+        folder,
+        "profile",
+        tables,
+        profile_tables(tables, manifest),
+        profile_figures(tables, manifest["seq_len"]),
+        answer(tables, manifest),
+        method(tables, manifest),
+        command(manifest),
+        lines=timings_lines(read_timings(folder / "manifest.json", kind="profile")),
+        printed=[profile_table(tables, manifest), distances_table(tables)],
+        facts={name: manifest[name] for name in _FACTS},
+        untold=["distances"],
+    )
 
 
 def answer(tables: ProfileTables, manifest: Mapping[str, Any]) -> str:
@@ -82,7 +77,6 @@ def method(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, str]
         **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
         "Bigrams": hits.removeprefix("Bigrams: "),
         "Intervals": f"95 %, {content.removeprefix('Intervals: ')}",
-        "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
 

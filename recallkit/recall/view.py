@@ -18,12 +18,13 @@ from recallkit.display.cells import (
     powers_of_two,
     sparkline,
 )
-from recallkit.display.exports import Look, json_of
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.recall.charts import figures
+from recallkit.recall.tables import RecallTables
 from recallkit.recall.tasks import QUESTION_TASKS, SUFFIXES
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
 from recallkit.text.readers import suffix_of
 
 if TYPE_CHECKING:
@@ -34,26 +35,18 @@ if TYPE_CHECKING:
 
     from recallkit.display.cells import Cell
     from recallkit.recall.rows import BuiltRows
-    from recallkit.recall.tables import RecallTables
 
 _TASKS_ABREAST = 3
 _MOST_SAID = 3
 
 
-def recall_json(tables: RecallTables, folder: Path) -> dict[str, Any]:
-    """Every table of the comparison, row by row."""
-    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="recall"))
-
-
-def print_recall(tables: RecallTables, folder: Path, out: Path) -> None:
-    """Accuracy of each model on each task with its interval, the differences to the reference, curves, and what was truncated."""
+def printed_tables(tables: RecallTables) -> list[Table]:
+    """The tables of a terminal: those of all tasks in parts of few, and the curves."""
     by_name = recall_tables(tables)
     few = list(_of_few_tasks(tables))
     wide = {"recall": map(accuracy_table, few), "answer_nll": map(answers_table, few)}
     shown = [table for name in by_name for table in wide.get(name, [by_name[name]])]
-    curves = [table for table in map(curves_table, few) if table is not None]
-    lines = filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True)))
-    console.print_result([*shown, *curves], *lines, tables=folder, prompts=out / "documents", lm_eval=out / "lm-eval")
+    return shown + [table for table in map(curves_table, few) if table is not None]
 
 
 def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
@@ -68,16 +61,24 @@ def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
         yield dataclasses.replace(tables, **frames)
 
 
-def look(folder: Path) -> Look:
-    """A comparison as a page, an export and pictures show it."""
-    from recallkit.recall.charts import figures
-    from recallkit.recall.tables import RecallTables
-
-    tables, manifest = read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet")
+def look(folder: Path, tables: RecallTables | None = None) -> Look:
+    """The comparison in a folder as people see it: its tables are read unless they are given."""
+    tables, manifest, out = tables or read_tables(RecallTables, folder), read_manifest(folder / "recall.parquet"), folder.parent.parent
     documents = [f"documents/*/{variant}.parquet" for variant in manifest.get("tasks", [])]  # a model's folder may have its path's name
-    files = [name for name in documents if any(folder.parent.parent.glob(name))]
-    facts = method(tables, manifest)
-    return Look(tables, recall_tables(tables), figures(tables), answer(tables), facts, command(tables, manifest), files)
+    return Look(
+        folder,
+        "recall",
+        tables,
+        recall_tables(tables),
+        figures(tables),
+        answer(tables),
+        method(tables, manifest),
+        command(tables, manifest),
+        lines=list(filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True)))),
+        printed=printed_tables(tables),
+        places={"prompts": out / "documents", "lm_eval": out / "lm-eval"},
+        files=[name for name in documents if any(out.glob(name))],
+    )
 
 
 def answer(tables: RecallTables) -> str:
@@ -109,7 +110,6 @@ def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
         "Right": "the generation (greedy, 48 tokens, cut at the first newline) contains the value, in any case; "
         + _variation(found[models[0], tasks[0]]),
         "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
-        "Program": f"recallkit {manifest['recallkit_version']}" if "recallkit_version" in manifest else "recallkit",
     }
 
 

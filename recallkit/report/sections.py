@@ -31,6 +31,7 @@ from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import Section, notes, tag, text
 from recallkit.slicing.definitions import SPLIT
+from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
 
 if TYPE_CHECKING:
@@ -233,7 +234,8 @@ def sections_of(kind: str, folder: Path, look: Look, styles: Mapping[str, Style]
     """The sections of a result of this kind: the answer, how it was measured, its figures, its printed tables."""
     tables = [f"{each.name}.parquet" for each in fields(look.tables)]
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
-    read = {"Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
+    version = artifacts.read_manifest(folder / f"{kind}.parquet").get("recallkit_version", "")
+    read = {"Program": f"recallkit {version}".rstrip(), "Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
     facts = tag("div", _facts({**look.method, **read}, *([again] if look.command else [])), class_="made")
     opening = "\n".join([*([tag("p", text(look.answer), class_="answer")] if look.answer else []), facts])
     body = "\n".join([pictures(look.figures, styles), *map(markup.titled_table, look.shown.values())])

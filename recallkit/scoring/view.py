@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells, console
+from recallkit.display.cells import timings_lines
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
 
     # for several models these would be many lines: --json has them
     timings = score_timings(slices, next(iter(manifests))) if len(manifests) == 1 else None
-    console.print_result([scores_table(slices, manifests)], timings=timings, scores=slices / "scores")
+    console.print_result([scores_table(slices, manifests)], *timings_lines(timings), scores=slices / "scores")
 
 
 def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:

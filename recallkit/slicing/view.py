@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells, console
-from recallkit.display.cells import abbreviate, percent, powers_of_two, sparkline
+from recallkit.display.cells import abbreviate, percent, powers_of_two, sparkline, timings_lines
 from recallkit.display.tables import Table
 from recallkit.slicing.threshold import COMMON_SHARE, common_warning, rate_and_rule
 from recallkit.storage import artifacts
@@ -45,7 +45,7 @@ def slice_timings(path: Path) -> dict[str, Any] | None:
 def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
     """Tokens, repeated tokens and AR hits by source, and how far back the previous occurrences of repeated tokens are."""
     shown = with_distances(read_slices_table(path, manifest), _query(path, "slices/bucket_distances"))
-    console.print_result([shown], timings=slice_timings(path), tables=path)
+    console.print_result([shown], *timings_lines(slice_timings(path)), tables=path)
 
 
 def read_slices_table(path: Path, manifest: Mapping[str, Any]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import cells
 from recallkit.display.again import MOST_NAMED, command_line
 from recallkit.display.cells import DASH, resampled
 from recallkit.display.exports import Look
@@ -12,7 +12,7 @@ from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
+from recallkit.tracking.charts import track_figures
 from recallkit.tracking.tables import LEAST_RECALL, TrackTables, recall_appears
 
 if TYPE_CHECKING:
@@ -22,13 +22,22 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 
-def look(folder: Path) -> Look:
-    """A tracked run as a page, an export and pictures show it."""
-    from recallkit.tracking.charts import track_figures
-
-    tables, manifest = read_tables(TrackTables, folder), artifacts.read_manifest(folder / "track.parquet")
-    facts = method(tables, manifest)
-    return Look(tables, shown_track(tables), track_figures(tables), answer(tables), facts, command(tables))
+def look(folder: Path, tables: TrackTables | None = None) -> Look:
+    """The tracked run in a folder as people see it: its table is read unless it is given."""
+    tables, manifest = tables or read_tables(TrackTables, folder), artifacts.read_manifest(folder / "track.parquet")
+    said = answer(tables)
+    return Look(
+        folder,
+        "track",
+        tables,
+        shown_track(tables),
+        track_figures(tables),
+        said,
+        method(tables, manifest),
+        command(tables),
+        lines=[said],
+        facts={"appears": recall_appears(tables.track.to_dicts())},
+    )
 
 
 def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -39,7 +48,6 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
         f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
         "Recall": "NLL of the first occurrences of the AR hits' bigrams in their sequences less that of the AR hits, nats per token",
         "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
-        "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
 
@@ -49,18 +57,6 @@ def command(tables: TrackTables) -> str:
     reference = rows[0]["reference"] or "REFERENCE"
     models = [row["model"] for row in rows if row["step"] is not None]
     return command_line("track", reference, *(models if len(models) <= MOST_NAMED else ["CHECKPOINT..."]), slices="DIR")
-
-
-def track_json(tables: TrackTables, folder: Path) -> dict[str, Any]:
-    """The table row by row, and the step at which recall appears."""
-    rows = tables.track.to_dicts()
-    timings = read_timings(folder / "manifest.json", kind="track")
-    return {"path": str(folder), "appears": recall_appears(rows), "track": rows, "timings": timings}
-
-
-def print_track(tables: TrackTables, folder: Path) -> None:
-    """The table, the answer, and where they are."""
-    console.print_result(shown_track(tables).values(), answer(tables), tables=folder)
 
 
 _INTERVAL = cells.interval("recall")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
+from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import counted, percent
-from recallkit.display.exports import Look, json_of
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
+from recallkit.training.charts import tradeoff_figures
 from recallkit.training.tables import TradeoffTables
 
 if TYPE_CHECKING:
@@ -27,12 +27,11 @@ _NEAR = 0.05
 """Models whose accuracy is within this of the best are about as accurate."""
 
 
-def look(folder: Path) -> Look:
-    """A sweep as a page, an export and pictures show it."""
-    from recallkit.training.charts import tradeoff_figures
-
-    tables, manifest = read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
-    return Look(tables, shown_tradeoff(tables), tradeoff_figures(tables), answer(tables), method(manifest), command(manifest))
+def look(folder: Path, tables: TradeoffTables | None = None) -> Look:
+    """The sweep in a folder as people see it: its tables are read unless they are given."""
+    tables, manifest = tables or read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
+    shown, drawn = shown_tradeoff(tables), tradeoff_figures(tables)
+    return Look(folder, "tradeoff", tables, shown, drawn, answer(tables), method(manifest), command(manifest))
 
 
 def answer(tables: TradeoffTables) -> str:
@@ -70,7 +69,6 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
         f"{manifest['vocab']:,} ids, places of queries by a power law ({manifest['power']:g}), seed {manifest['seed']}",
         "State": "bytes in float32 after the longest test",
         "Machines": ", ".join(manifest["machines"]),
-        "Program": f"recallkit {manifest['recallkit_version']}",
     }
 
 
@@ -80,16 +78,6 @@ def command(manifest: Mapping[str, Any]) -> str:
     chosen = {named.get(name, name): value for name, value in manifest.get("choices", {}).items()}
     no_mlp = chosen.pop("mlp", None) is False
     return command_line("train-mqar", preset=manifest["preset"], **chosen, no_mlp=no_mlp, o="DIR")
-
-
-def tradeoff_json(tables: TradeoffTables, folder: Path) -> dict[str, Any]:
-    """All tables row by row."""
-    return json_of(tables, folder, read_timings(folder / "manifest.json", kind="tradeoff"))
-
-
-def print_tradeoff(tables: TradeoffTables, folder: Path) -> None:
-    """The tables, and where they are."""
-    console.print_result(shown_tradeoff(tables).values(), tables=folder)
 
 
 def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
