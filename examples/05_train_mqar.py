@@ -18,8 +18,9 @@ import torch
 
 from recallkit.errors import UserError
 from recallkit.models.devices import choose_device
+from recallkit.options import SweepOptions
 from recallkit.training.jobs import Job, read_run, train_run
-from recallkit.training.presets import PRESETS, Choices, jobs_of
+from recallkit.training.presets import PRESETS, jobs_of
 
 
 def main() -> None:
@@ -50,7 +51,7 @@ def _train(args: argparse.Namespace) -> None:
     device = choose_device(args.device)
     torch.set_num_threads(1)
     names = ("mixers", "widths", "learning_rates", "steps", "examples", "test_examples", "seed")
-    jobs = jobs_of(args.preset, Choices(**{name: getattr(args, name) for name in names}))
+    jobs = jobs_of(args.preset, SweepOptions(**{name: getattr(args, name) for name in names}))
     for number, job in _share(list(enumerate(jobs, 1)), args.share):
         found = read_run(job, args.out)
         if found is None:

@@ -384,6 +384,45 @@ class MqarOptions(EvaluationOptions):
         return self.samples or 1000
 
 
+_AS_PRESET = "as in the preset"
+Whole = int | Sequence[int] | None
+_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True)
+_names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True)
+_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Options):
+    """What is trained otherwise than in a preset."""
+
+    mixers: str | Sequence[str] | None = _names("Lines of the preset, or any mixers (see `recallkit models --describe`).")
+    widths: Whole = _sizes("Widths of the models.")
+    feature_dims: Whole = _sizes("Dimensions of linear attention's queries and keys.")
+    feature_maps: str | Sequence[str] | None = _names("Feature maps of linear attention: taylor, elu, relu ...")
+    windows: Whole = _sizes("Windows of sliding and blocked attention, ids.")
+    state_sizes: Whole = _sizes("Sizes of the state per channel: Mamba, H3, S4D ...")
+    convolutions: str | Sequence[str] | None = _names(
+        "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
+    )
+    learning_rates: float | Sequence[float] | None = option(
+        "All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True
+    )
+    seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST)
+    pairs: Whole = _sizes("Numbers of pairs in training, of each equally many sequences.")
+    test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
+    test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
+    examples: int | None = _number("Training sequences.")
+    test_examples: int | None = _number("Test sequences.")
+    vocab: int | None = _number("Ids of the vocabulary, half of them values.", most=1 << 20)
+    power: float = option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.", 0.1, least=0, most=10)
+    steps: int | None = _number("Steps of a run that does not end early.")
+    batch: int | None = _number("Sequences a step.")
+    layers: int | None = _number("Layers of a model.", most=64)
+    no_mlp: bool = option("Mixers alone, as in Zoology's code; else each layer has an MLP, as in its E.2.", False)
+    stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1)
+    seed: int = option("Decides examples, weights and their order.", 0, least=0, most=1 << 19)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComparisonOptions(Options):
     """Of which tokens models are compared, and what intervals resample."""

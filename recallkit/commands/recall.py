@@ -18,6 +18,7 @@ from recallkit.options import (
     LogOptions,
     MqarOptions,
     RecallOptions,
+    SweepOptions,
     WritingOptions,
     device_option,
     out_option,
@@ -220,48 +221,13 @@ def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     return replace(found, json=lambda: {"out": str(folder), **found.json()})
 
 
-_AS_PRESET = "as in the preset"
-Whole = int | Sequence[int] | None
-
-
-_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True)
-_names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True)
-_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET)
-
-
 @dataclass(frozen=True, kw_only=True)
-class TrainMqar(WritingOptions):
+class TrainMqar(SweepOptions, WritingOptions):
     """Which models are trained, and on what."""
 
     preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
         "The sweep: a small one for a CPU, or that of a paper's figure, for a GPU (docs/train-mqar.md).", "cpu"
     )
-    mixers: str | Sequence[str] | None = _names("Lines of the preset, or any mixers (see `recallkit models --describe`).")
-    widths: Whole = _sizes("Widths of the models.")
-    feature_dims: Whole = _sizes("Dimensions of linear attention's queries and keys.")
-    feature_maps: str | Sequence[str] | None = _names("Feature maps of linear attention: taylor, elu, relu ...")
-    windows: Whole = _sizes("Windows of sliding and blocked attention, ids.")
-    state_sizes: Whole = _sizes("Sizes of the state per channel: Mamba, H3, S4D ...")
-    convolutions: str | Sequence[str] | None = _names(
-        "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
-    )
-    learning_rates: float | Sequence[float] | None = option(
-        "All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True
-    )
-    seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST)
-    pairs: Whole = _sizes("Numbers of pairs in training, of each equally many sequences.")
-    test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
-    test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
-    examples: int | None = _number("Training sequences.")
-    test_examples: int | None = _number("Test sequences.")
-    vocab: int | None = _number("Ids of the vocabulary, half of them values.", most=1 << 20)
-    power: float = option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.", 0.1, least=0, most=10)
-    steps: int | None = _number("Steps of a run that does not end early.")
-    batch: int | None = _number("Sequences a step.")
-    layers: int | None = _number("Layers of a model.", most=64)
-    no_mlp: bool = option("Mixers alone, as in Zoology's code; else each layer has an MLP, as in its E.2.", False)
-    stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1)
-    seed: int = option("Decides examples, weights and their order.", 0, least=0, most=1 << 19)
     out: File = out_option(value="train-mqar")
     device: str = device_option()
     workers: int = option(
@@ -283,35 +249,9 @@ def train_mqar(asked: TrainMqar) -> Outcome["TradeoffTables"]:
 
     Columns: see `TradeoffTables`.
     """
-    from recallkit.training.presets import Choices
     from recallkit.training.sweep import plan_sweep
     from recallkit.training.view import look
 
-    rates = asked.learning_rates
-    choices = Choices(
-        mixers=names(asked.mixers),
-        widths=numbers(asked.widths),
-        feature_dims=numbers(asked.feature_dims),
-        feature_maps=names(asked.feature_maps),
-        windows=numbers(asked.windows),
-        state_sizes=numbers(asked.state_sizes),
-        convolutions=names(asked.convolutions),
-        learning_rates=[] if rates is None else [rates] if isinstance(rates, int | float) else rates,
-        length=asked.seq_len,
-        pairs=numbers(asked.pairs),
-        test_length=asked.test_seq_len,
-        test_pairs=numbers(asked.test_pairs),
-        examples=asked.examples,
-        test_examples=asked.test_examples,
-        vocab=asked.vocab,
-        steps=asked.steps,
-        batch=asked.batch,
-        layers=asked.layers,
-        mlp=not asked.no_mlp,
-        power=asked.power,
-        seed=asked.seed,
-        stop_above=asked.stop_above,
-    )
-    planned = plan_sweep(asked.preset, choices, path(asked.out))
+    planned = plan_sweep(asked.preset, asked, path(asked.out))
     tables, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
     return Outcome.of(tables, lambda: look(folder, tables))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from recallkit.declarations import names, numbers
 from recallkit.errors import UsageError
 from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, known_options
-from recallkit.training.sequences import POWER, Part, Task, check_room
+from recallkit.training.sequences import Part, Task, check_room
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from recallkit.options import SweepOptions
 
 AS_WIDE = "width"
 """In place of a number: the model's width."""
@@ -152,83 +155,52 @@ SWEPT = {"feature_dims": "feature_dim", "feature_maps": "feature_map", "windows"
 """Lists of a sweep -> the mixers' option that they are of."""
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What a user wants otherwise than in the preset; None or empty: as there."""
-
-    mixers: Sequence[str] = ()
-    """Names of the preset's lines, or of any mixers."""
-    widths: Sequence[int] = ()
-    feature_dims: Sequence[int] = ()
-    feature_maps: Sequence[str] = ()
-    windows: Sequence[int] = ()
-    state_sizes: Sequence[int] = ()
-    convolutions: Sequence[str] = ()
-    learning_rates: Sequence[float] = ()
-    length: int | None = None
-    pairs: Sequence[int] = ()
-    test_length: int | None = None
-    test_pairs: Sequence[int] = ()
-    examples: int | None = None
-    test_examples: int | None = None
-    vocab: int | None = None
-    steps: int | None = None
-    batch: int | None = None
-    layers: int | None = None
-    mlp: bool | None = None
-    power: float = POWER
-    seed: int = 0
-    stop_above: float = 0.99
-    measured_every: int | None = None
-
-
-def chosen_in(choices: Choices) -> dict[str, Any]:
-    """What is wanted otherwise than in the preset, by name, as plain JSON."""
-    found = {each.name: getattr(choices, each.name) for each in fields(choices) if getattr(choices, each.name) not in (each.default, [])}
-    return {name: value if value is None or isinstance(value, bool | int | float) else list(value) for name, value in found.items()}
-
-
 _ADDED = {"none": " alone", "mixer": " + conv", "layer": " + layer"}
 
 
-def jobs_of(name: str, choices: Choices) -> list[Job]:
+def jobs_of(name: str, choices: SweepOptions) -> list[Job]:
     """The runs of a preset, changed by the choices: grouped by task, the learning rates of a model next to each other.
 
     Raises UserError for names that there are not, and for sizes that do not fit together.
     """
     if name not in PRESETS:
         raise UsageError(f"no preset {name}", where="--preset", remedy=f"give one of {', '.join(PRESETS)}")
-    for kind in choices.convolutions:
+    for kind in names(choices.convolutions):
         if kind not in CONVOLUTIONS:
             raise UsageError(f"{kind!r} is none of {', '.join(CONVOLUTIONS)}", where="--convolutions", remedy="give some of them")
     preset = PRESETS[name]
     tasks = [_task(preset, choices, training, test) for training, test in _shapes(preset, choices)]
     models = [made for line in _lines(preset, choices) for made in _architectures(preset, choices, *line)]
-    unused = [named for named, option in SWEPT.items() if getattr(choices, named) and not any(option in dict(m.options) for m in models)]
+    unused = [named for named, option in SWEPT.items() if _chosen(choices, named) and not any(option in dict(m.options) for m in models)]
     if unused:
         where = f"--{unused[0].replace('_', '-')}"
         raise UsageError(f"none of these mixers has the option {SWEPT[unused[0]]}", where=where, remedy="leave it out")
-    rates = tuple(choices.learning_rates) or preset.learning_rates
+    rates = _or(preset, choices, "learning_rates")
     jobs = [_job(preset, choices, task, made, rate) for task in tasks for made in models for rate in rates]
     return list(dict.fromkeys(jobs))
 
 
-def _or(preset: Preset, choices: Choices, name: str) -> Any:
+def _chosen(choices: SweepOptions, name: str) -> list[Any]:
+    """The values of one of the lists in SWEPT."""
+    return names(choices.feature_maps) if name == "feature_maps" else numbers(getattr(choices, name))
+
+
+def _or(preset: Preset, choices: SweepOptions, name: str) -> Any:
     chosen = getattr(choices, name)
-    return getattr(preset, name) if chosen is None else chosen
+    return chosen or getattr(preset, name)
 
 
-def _shapes(preset: Preset, choices: Choices) -> list[tuple[Shape, Shape]]:
+def _shapes(preset: Preset, choices: SweepOptions) -> list[tuple[Shape, Shape]]:
     """What each task trains on and is tested on. A length or pairs for training alone apply to the tests, too, where those were equal."""
     found = []
     for training, test in preset.tasks:
-        trained = (choices.length or training[0], tuple(choices.pairs) or training[1])
+        trained = (choices.seq_len or training[0], tuple(numbers(choices.pairs)) or training[1])
         base = trained if training == test else test
-        found.append((trained, (choices.test_length or base[0], tuple(choices.test_pairs) or base[1])))
+        found.append((trained, (choices.test_seq_len or base[0], tuple(numbers(choices.test_pairs)) or base[1])))
     return list(dict.fromkeys(found))
 
 
-def _task(preset: Preset, choices: Choices, training: Shape, test: Shape) -> Task:
+def _task(preset: Preset, choices: SweepOptions, training: Shape, test: Shape) -> Task:
     """Each number of pairs gets an equal part of the examples."""
     made = []
     for (length, pairs), named in ((training, "examples"), (test, "test_examples")):
@@ -242,14 +214,14 @@ def _task(preset: Preset, choices: Choices, training: Shape, test: Shape) -> Tas
     return task
 
 
-def _lines(preset: Preset, choices: Choices) -> list[tuple[str, Family]]:
+def _lines(preset: Preset, choices: SweepOptions) -> list[tuple[str, Family]]:
     """The lines of the figure: with `convolutions`, one for each where the mixer can have one."""
-    named = [(name, preset.families.get(name) or _any(name)) for name in choices.mixers or preset.families]
+    named = [(name, preset.families.get(name) or _any(name)) for name in names(choices.mixers) or preset.families]
     if not choices.convolutions:
         return named
     found = []
     for name, family in named:
-        kinds = choices.convolutions if "short_conv" in known_options(family.mixer) else [family.convolution]
+        kinds = names(choices.convolutions) if "short_conv" in known_options(family.mixer) else [family.convolution]
         for kind in kinds:
             line = name if len(kinds) == 1 else f"{family.mixer}{_ADDED[kind]}"
             found.append((line, family._replace(convolution=kind)))
@@ -260,33 +232,32 @@ def _any(mixer: str) -> Family:
     return Family(mixer, "mixer" if "short_conv" in known_options(mixer) else "own")
 
 
-def _architectures(preset: Preset, choices: Choices, line: str, family: Family) -> list[Architecture]:
+def _architectures(preset: Preset, choices: SweepOptions, line: str, family: Family) -> list[Architecture]:
     """The models of a line: every combination of its widths and options."""
     known = known_options(family.mixer)
     options = dict(family.options) | {
-        option: tuple(getattr(choices, named)) for named, option in SWEPT.items() if getattr(choices, named) and option in known
+        option: tuple(values) for named, option in SWEPT.items() if (values := _chosen(choices, named)) and option in known
     }
     combined: list[tuple[tuple[str, Any], ...]] = [()]
     for name, values in options.items():
         combined = [(*before, (name, value)) for before in combined for value in values]
     made = []
-    for width in tuple(choices.widths) or family.widths or preset.widths:
+    for width in numbers(choices.widths) or family.widths or preset.widths:
         for each in combined:
             own = tuple((name, width if value == AS_WIDE else value) for name, value in each)
-            layers, mlp = _or(preset, choices, "layers"), _or(preset, choices, "mlp")
+            layers, mlp = _or(preset, choices, "layers"), preset.mlp and not choices.no_mlp
             made.append(Architecture(line, family.mixer, family.convolution, own, width, layers, mlp))
     return made
 
 
-def _job(preset: Preset, choices: Choices, task: Task, made: Architecture, rate: float) -> Job:
+def _job(preset: Preset, choices: SweepOptions, task: Task, made: Architecture, rate: float) -> Job:
     batch = _or(preset, choices, "batch") or paper_batch(max(part.length for part in task.training), made.width)
     fewest = min(part.examples for part in task.training)
     if batch > fewest:
         raise UsageError(f"{batch:,} is more than the {fewest:,} examples of a number of pairs", where="--batch", remedy="give fewer")
     epoch = sum(part.examples // batch for part in task.training)
     steps = choices.steps or preset.steps or (preset.epochs or 1) * epoch
-    every = choices.measured_every or min(epoch, max(1, steps // 8))
-    return Job(made, task, rate, steps, batch, choices.seed, choices.stop_above, every)
+    return Job(made, task, rate, steps, batch, choices.seed, choices.stop_above, min(epoch, max(1, steps // 8)))
 
 
 def paper_batch(length: int, width: int) -> int:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit import events
+from recallkit.declarations import parameters_of
 from recallkit.display.progress import progress
+from recallkit.options import SweepOptions
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from recallkit.parallel.job import WorkerSlot
     from recallkit.training.jobs import Job
-    from recallkit.training.presets import Choices
     from recallkit.training.tables import TradeoffTables
 
 
@@ -94,11 +95,12 @@ class Sweep:
             stage.amounts["steps"] = sum(self.jobs[place].steps for place in missing)
 
 
-def plan_sweep(preset: str, choices: Choices, out: Path) -> Sweep:
+def plan_sweep(preset: str, choices: SweepOptions, out: Path) -> Sweep:
     """The runs of a preset with these choices. Raises UserError for names and sizes that there are not."""
-    from recallkit.training.presets import chosen_in, jobs_of
+    from recallkit.training.presets import jobs_of
 
-    return Sweep(preset, jobs_of(preset, choices), out, chosen_in(choices))
+    kept = {name: value for name, value in choices.not_usual().items() if name in parameters_of(SweepOptions)}
+    return Sweep(preset, jobs_of(preset, choices), out, kept)
 
 
 @dataclass(frozen=True, slots=True)

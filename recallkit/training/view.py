@@ -74,10 +74,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again, with the options that are not those of the preset, if they are known."""
-    named = {"length": "seq_len", "test_length": "test_seq_len"}
-    chosen = {named.get(name, name): value for name, value in manifest.get("choices", {}).items()}
-    no_mlp = chosen.pop("mlp", None) is False
-    return command_line("train-mqar", preset=manifest["preset"], **chosen, no_mlp=no_mlp, o="DIR")
+    return command_line("train-mqar", preset=manifest["preset"], **manifest.get("choices", {}), o="DIR")
 
 
 def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 import recallkit
+from recallkit.options import SweepOptions
 from recallkit.training.jobs import read_run
-from recallkit.training.presets import Choices, jobs_of
+from recallkit.training.presets import jobs_of
 from tests.examples.conftest import EXAMPLES
 
 SMALL = {"mixers": ["attention", "mamba"], "widths": [8], "steps": 2, "examples": 300, "test_examples": 10, "learning_rates": [0.01]}
@@ -25,7 +26,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_a_machine_with_torch_and_little_else_trains_its_share_and_the_command_finds_the_runs(tmp_path, monkeypatch):
-    jobs = jobs_of("cpu", Choices(**SMALL))
+    jobs = jobs_of("cpu", SweepOptions(**SMALL))
     for more, done in ((["--share", "2/2"], [False, True, False]), ([], [True, True, True])):
         arguments = [str(EXAMPLES / "05_train_mqar.py"), *ARGUMENTS, "--out", str(tmp_path), *more]
         ran = subprocess.run([sys.executable, "-c", BARE.format(arguments=arguments)], cwd=EXAMPLES.parent, capture_output=True, text=True)

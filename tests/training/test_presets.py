@@ -8,7 +8,8 @@ import math
 import pytest
 
 from recallkit.errors import UsageError, UserError
-from recallkit.training.presets import PRESETS, Choices, jobs_of
+from recallkit.options import SweepOptions
+from recallkit.training.presets import PRESETS, jobs_of
 
 
 def shapes(parts):
@@ -22,7 +23,7 @@ def sizes(jobs, model, *names):
 
 def test_zoologys_figure_2():
     """F.1, experiment 1, with the recipe of E.2."""
-    jobs = jobs_of("zoology:2", Choices())
+    jobs = jobs_of("zoology:2", SweepOptions())
     assert {shape for job in jobs for shape in shapes(job.task.training)} == {(64, 4), (128, 8), (256, 16), (512, 64)}
     assert all(shapes(job.task.training) == shapes(job.task.test) for job in jobs)
     rates = sorted({job.learning_rate for job in jobs})
@@ -40,7 +41,7 @@ def test_zoologys_figure_2():
 
 def test_zoologys_figure_6():
     """F.1, experiments 2 and 3: D of N/32 to N/4 at N = 256, windows of 8 and 32."""
-    jobs = jobs_of("zoology:6", Choices())
+    jobs = jobs_of("zoology:6", SweepOptions())
     assert {shape for job in jobs for shape in shapes(job.task.training)} == {(256, 8), (256, 16), (256, 32), (256, 64)}
     assert {job.architecture.width for job in jobs} == {64, 128, 256}
     assert {dict(job.architecture.options).get("window") for job in jobs} == {None, 8, 32}
@@ -49,7 +50,7 @@ def test_zoologys_figure_6():
 
 def test_baseds_figure_2():
     """3.1 and the sizes of appendix E.2."""
-    jobs = jobs_of("based:2", Choices())
+    jobs = jobs_of("based:2", SweepOptions())
     (task,) = {job.task for job in jobs}
     assert shapes(task.training) == [(256, pairs) for pairs in (4, 8, 16, 32, 64)]
     assert shapes(task.test) == [(1024, pairs) for pairs in (4, 8, 16, 32, 64, 128, 256)]
@@ -61,7 +62,7 @@ def test_baseds_figure_2():
 
 
 def test_baseds_figure_3():
-    jobs = jobs_of("based:3", Choices())
+    jobs = jobs_of("based:3", SweepOptions())
     (task,) = {job.task for job in jobs}
     assert shapes(task.test) == [(1024, 256)], "256 pairs"
     maps = {dict(job.architecture.options)["feature_map"] for job in jobs}
@@ -70,19 +71,19 @@ def test_baseds_figure_3():
 
 
 def test_choices_take_the_place_of_a_presets():
-    choices = Choices(
+    choices = SweepOptions(
         mixers=["linear_attention", "gla"],
         widths=[16],
         feature_dims=[2, 4],
         convolutions=["none", "layer"],
         learning_rates=[0.1],
-        length=32,
+        seq_len=32,
         pairs=[1, 2],
         test_pairs=[3],
         examples=100,
         steps=7,
         batch=5,
-        mlp=False,
+        no_mlp=True,
     )
     jobs = jobs_of("cpu", choices)
     lines = [(job.architecture.model, job.architecture.convolution, dict(job.architecture.options)) for job in jobs]
@@ -97,23 +98,23 @@ def test_choices_take_the_place_of_a_presets():
         assert [tuple(part) for part in job.task.training] == [(32, 1, 50), (32, 2, 50)]
         assert [tuple(part) for part in job.task.test] == [(256, 3, 500)]
         assert (job.steps, job.batch, job.learning_rate, job.architecture.mlp) == (7, 5, 0.1, False)
-    (task,) = {each.task for each in jobs_of("zoology:2", Choices(length=32, pairs=[2]))}
+    (task,) = {each.task for each in jobs_of("zoology:2", SweepOptions(seq_len=32, pairs=[2]))}
     assert shapes(task.training) == shapes(task.test) == [(32, 2)], "a figure of one shape is tested on what it trains"
 
 
 def test_mistakes_are_one_line():
     for choices, said in (
-        (Choices(mixers=["attentoin"]), "attention"),
-        (Choices(mixers=["attention"], feature_dims=[2]), "--feature-dims"),
-        (Choices(test_examples=2), "--test-examples"),
-        (Choices(convolutions=["wide"]), "--convolutions"),
-        (Choices(test_pairs=[65]), "65 pairs in 256 ids"),
-        (Choices(examples=90, batch=31), "--batch"),
+        (SweepOptions(mixers=["attentoin"]), "attention"),
+        (SweepOptions(mixers=["attention"], feature_dims=[2]), "--feature-dims"),
+        (SweepOptions(test_examples=2), "--test-examples"),
+        (SweepOptions(convolutions=["wide"]), "--convolutions"),
+        (SweepOptions(test_pairs=[65]), "65 pairs in 256 ids"),
+        (SweepOptions(examples=90, batch=31), "--batch"),
     ):
         with pytest.raises(UserError, match=said):
             jobs_of("cpu", choices)
     with pytest.raises(UsageError, match="--preset"):
-        jobs_of("based:9", Choices())
+        jobs_of("based:9", SweepOptions())
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -121,6 +122,6 @@ def test_every_model_of_a_preset_can_be_made(name, monkeypatch):
     from recallkit.models.mixers import make_mixer
     from recallkit.training.jobs import layers_of
 
-    for made in {job.architecture for job in jobs_of(name, Choices(widths=[64]))}:
+    for made in {job.architecture for job in jobs_of(name, SweepOptions(widths=[64]))}:
         for layer in layers_of(made, 64):
             make_mixer(layer.mixer, made.width, **layer.options)

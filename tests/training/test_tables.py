@@ -9,9 +9,11 @@ from typer.main import get_command
 
 from recallkit.commands.app import app
 from recallkit.display.charts import svg
+from recallkit.options import SweepOptions
 from recallkit.storage import schemas
 from recallkit.training.charts import tradeoff_figures
-from recallkit.training.presets import Choices, chosen_in, jobs_of
+from recallkit.training.presets import jobs_of
+from recallkit.training.sweep import plan_sweep
 from recallkit.training.tables import make_tables
 from recallkit.training.view import answer, command, shown_tradeoff
 from tests.display.drawings import marks, texts
@@ -22,7 +24,7 @@ def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
     widths = [16 * (place + 1) for place in range(len(outcomes))]
     chosen = {"mixers": ["attention"], "widths": widths, "learning_rates": rates, "test_pairs": [2, 4], **choices}
     runs = []
-    for job in jobs_of("cpu", Choices(**chosen)):
+    for job in jobs_of("cpu", SweepOptions(**chosen)):
         state_bytes, accuracies = outcomes[widths.index(job.architecture.width)]
         accuracy, loss = accuracies[rates.index(job.learning_rate)]
         by_pairs = [[accuracy, loss]] * len(job.task.test)
@@ -92,7 +94,7 @@ def test_one_figure_alone_where_nothing_else_differs():
 
 
 def test_several_tasks_have_a_table_and_a_plot_each():
-    jobs = jobs_of("zoology:6", Choices(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
+    jobs = jobs_of("zoology:6", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
     found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5, "by_pairs": [[0.5, 1.0]]}
     tables = make_tables([(job, found) for job in jobs])
     assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
@@ -110,13 +112,15 @@ def test_the_answer_has_the_best_model_and_the_smallest_state_as_good():
     assert answer(alone).endswith("90.0 % of the values with 800 bytes of state; none with less is within 5 points of it.")
 
 
-def test_the_command_has_what_is_not_the_presets():
-    choices = Choices(mixers=["attention", "based"], learning_rates=[0.001, 0.01], length=64, test_length=128, steps=50, mlp=False)
-    manifest = {"preset": "cpu", "choices": chosen_in(choices)}
+def test_the_command_has_what_is_not_the_presets(tmp_path):
+    choices = {"mixers": ["attention", "based"], "learning_rates": [0.001, 0.01], "seq_len": 64, "test_seq_len": 128, "steps": 50}
+    kept = plan_sweep("cpu", SweepOptions(**choices, no_mlp=True), tmp_path).choices
     told = "recallkit train-mqar --preset cpu --mixers attention,based --learning-rates 0.001,0.01 --seq-len 64 "
     told += "--test-seq-len 128 --steps 50 --no-mlp -o DIR"
-    assert command(manifest) == told
+    assert command({"preset": "cpu", "choices": kept}) == told
     parsed = get_command(app).commands["train-mqar"].make_context("train-mqar", shlex.split(told)[2:]).params
     assert (parsed["seq_len"], parsed["test_seq_len"], parsed["no_mlp"], parsed["learning_rates"]) == (64, 128, True, [0.001, 0.01])
-    usual = chosen_in(Choices(mixers=[], learning_rates=[], mlp=True))
-    assert command({"preset": "cpu", "choices": usual}) == command({"preset": "cpu"}) == "recallkit train-mqar --preset cpu -o DIR"
+    assert (
+        command({"preset": "cpu", "choices": plan_sweep("cpu", SweepOptions(), tmp_path).choices})
+        == "recallkit train-mqar --preset cpu -o DIR"
+    )
