@@ -83,9 +83,9 @@ def token_view(
     """
     assert comparison.slices is not None
     text = open_excerpts(comparison.slices, [comparison.reference, *comparison.models], comparison)
-    for name, path in text.scores.items():
-        if artifacts.read_manifest(path)["options"] != comparison.manifest["scores"][name]:
-            raise UserError("the scores have changed since the comparison", where=path, remedy="run the same `recallkit gap` again")
+    for name, scores in text.scores.items():
+        if artifacts.read_manifest(scores.path)["options"] != comparison.manifest["scores"][name]:
+            raise UserError("the scores have changed since the comparison", where=scores.path, remedy="run the same `recallkit gap` again")
     every = list_excerpts(text)
     asked = _asked(text, every, sequences, documents)
     packer = _Packer(text)
@@ -159,8 +159,8 @@ class _Packer:
 
     def __init__(self, text: Excerpts) -> None:
         self._text, self.pieces = text, Pieces(text.tokenizer)
-        manifests = {name: artifacts.read_manifest(path) for name, path in text.scores.items()}
-        self.other_tokenizers = [name for name, manifest in manifests.items() if manifest.get("tokenizer") is not None]
+        own = {name: artifacts.read_manifest(scores.path).get("tokenizer") for name, scores in text.scores.items()}
+        self.other_tokenizers = [name for name, tokenizer in own.items() if tokenizer is not None]
         self._packed: dict[Excerpt, tuple[str, set[int]]] = {}
         self._sources: dict[str, int] = {}
 

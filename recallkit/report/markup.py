@@ -128,9 +128,7 @@ def page(title: str, question: str, opening: str, sections: Sequence[Section]) -
         opening,
         tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
         *(_section(section) for section in sections),
-        tag(
-            "footer", text(f"Made by recallkit {VERSION}. This file fetches nothing; the text in it is that of the corpus."), class_="notes"
-        ),
+        tag("footer", text(_MADE_BY), class_="notes"),
     ]
     main = tag("main", *(part + "\n" for part in body if part))
     return HEAD + f"{head}\n{tag('body', main, chr(10), f'<script>{script}</script>')}\n</html>\n".encode("utf-8", "backslashreplace")

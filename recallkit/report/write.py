@@ -147,13 +147,11 @@ def _looks(found: Mapping[str, Path]) -> dict[str, Look]:
 
 def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
     """The page, its figures, and how many excerpts of text it shows."""
-    # The text comes first, because it fails if the requested text does not exist.
-    text = _text(comparison, options, excerpts.MOST_BYTES) if comparison is not None else None
     drawn, looks = [] if comparison is None else draw(comparison), _looks(found)
     figures = [*drawn, *(figure for look in looks.values() for figure in look.figures)]
     styles = styles_of(figures)
     others = [section for kind, look in looks.items() for section in sections.sections_of(kind, found[kind], look, styles)]
-    if comparison is None or text is None:
+    if comparison is None:
         title = "; ".join(KINDS[kind].title for kind in found)
         if len(found) > 1:
             return markup.page(title, _SEVERAL_QUESTION, "", others), figures, 0
@@ -162,14 +160,10 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     first_figures, rest = sections.first_figures(comparison, drawn, styles)
     opening, before = sections.results(comparison, first_figures), sections.gap_section(comparison, rest, styles)
-    after, room = sections.method_section(comparison, labels), excerpts.MOST_BYTES
-    while True:
-        shown = [before, text[0], *others, after]
-        content = markup.page(f"Recall in the gap to {comparison.reference}", words.question(comparison), opening, shown)
-        if not text[1] or len(content) <= markup.MOST_BYTES:
-            return content, figures, text[1]
-        room -= len(content) - markup.MOST_BYTES
-        text = _text(comparison, options, room)
+    title, after = f"Recall in the gap to {comparison.reference}", sections.method_section(comparison, labels)
+    without_text = markup.page(title, words.question(comparison), opening, [before, *others, after])
+    text, num_excerpts = _text(comparison, options, min(excerpts.MOST_BYTES, markup.MOST_BYTES - len(without_text)))
+    return markup.page(title, words.question(comparison), opening, [before, text, *others, after]), figures, num_excerpts
 
 
 def _asks_for_text(options: ReportOptions) -> bool:

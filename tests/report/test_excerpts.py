@@ -46,18 +46,14 @@ def sums(comparison):
     return found, hits
 
 
-def test_every_sequence_is_listed_with_its_gaps_wherever_ranges_of_rows_end(comparison, sums, monkeypatch):
+def test_every_sequence_is_listed_with_its_gaps(comparison, sums):
     gaps, hits = sums
-    num_rows = len(rows_of(comparison))
-    for step in (num_rows, 7):
-        ranges = [(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
-        monkeypatch.setattr("recallkit.report.sequence.batch_ranges", lambda _, ranges=ranges: ranges)
-        every = listed(comparison)
-        assert [excerpt.sequence for excerpt in every] == sorted(gaps)
-        assert [excerpt.hits for excerpt in every] == [hits[excerpt.sequence] for excerpt in every]
-        assert sum(excerpt.tokens for excerpt in every) == num_rows
-        for excerpt in every:
-            assert excerpt.gaps == pytest.approx([gaps[excerpt.sequence][model] for model in comparison.models], abs=1e-9)
+    every = listed(comparison)
+    assert [excerpt.sequence for excerpt in every] == sorted(gaps)
+    assert [excerpt.hits for excerpt in every] == [hits[excerpt.sequence] for excerpt in every]
+    assert sum(excerpt.tokens for excerpt in every) == len(rows_of(comparison))
+    for excerpt in every:
+        assert excerpt.gaps == pytest.approx([gaps[excerpt.sequence][model] for model in comparison.models], abs=1e-9)
 
 
 def test_sequences_where_models_pay_most_come_first(comparison, sums):
