@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.intervening import InterventionOptions, intervene
 from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.tables import MEASURES, InterveneTables
-from recallkit.intervening.view import answer, intervene_json
+from recallkit.intervening.view import answer, look
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
 from recallkit.storage import artifacts
@@ -261,7 +261,7 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     assert (tmp_path / "recall.svg").is_file()
     [folder] = [path.parent for path in slices.glob("intervene/*/recall_share.csv")]
     assert (folder / "lost_ar_hit.tex").is_file()
-    assert intervene_json(control, folder)["intervene"][0]["recall"] == pl.read_parquet(folder / "intervene.parquet")["recall"][0]
+    assert look(folder, control).json()["intervene"][0]["recall"] == pl.read_parquet(folder / "intervene.parquet")["recall"][0]
     recallkit.write_report(folder, out=tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "Is it recall?" in text

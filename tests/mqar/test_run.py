@@ -14,7 +14,7 @@ from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
 from recallkit.mqar.sequences import make_sequences, split_vocabulary
-from recallkit.mqar.view import mqar_json, print_mqar
+from recallkit.mqar.view import look
 from recallkit.options import MqarOptions
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
@@ -235,14 +235,14 @@ def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
         assert hyena["accuracy_difference_high"] < 0
     monkeypatch.setenv("COLUMNS", "80")
     console.stdout.cache_clear()
-    print_mqar(tables, folder, tmp_path)
+    look(folder, tables).print()
     console.stdout.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if "/" not in line) <= 80
     [shown] = [line.split() for line in lines if line.split()[:1] == ["zoo:attention"] and "values" not in line and "·" not in line][:1]
     assert shown[1:3] == [f"{100 * row['accuracy']:.1f}" for row in rows_of(tables, "zoo:attention")]
     assert "Sequences: keys are 2,047 ids, values 2,047, the filler is ' '" in " ".join(lines)
-    assert mqar_json(tables, folder)["mqar"] == tables.mqar.to_dicts()
+    assert look(folder).json()["mqar"] == tables.mqar.to_dicts()
 
 
 def test_the_command(run, home, tmp_path):

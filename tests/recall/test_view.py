@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from recallkit.display import console
 from recallkit.recall.tables import RecallTables
 from recallkit.recall.view import (
     accuracy_table,
@@ -12,7 +13,7 @@ from recallkit.recall.view import (
     command,
     curves_table,
     differences_table,
-    print_recall,
+    printed_tables,
     recall_tables,
 )
 
@@ -45,14 +46,14 @@ def test_accuracies_stand_by_task_with_their_intervals():
     assert answers_table(made_tables()).rows == [["attention", "0.500", "0.500"], ["mamba", "1.500", "1.500"]]
 
 
-def test_many_tasks_are_printed_three_abreast(capsys, tmp_path):
+def test_many_tasks_are_printed_three_abreast(capsys):
     """Whole models and tasks in 80 columns; an export has one table."""
     tasks = ("swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop")
     tables = made_tables(tasks=tasks)
     counts = {name: pl.lit(0) for name in ("truncated", "answer_cut", "absent", "multiline", "empty")}
     recall = tables.recall.with_columns(**counts, f1=0.5, prompt=pl.lit("once"), cut=pl.lit("left"))
     tables = RecallTables(recall, tables.by_distance, tables.by_occurrences, tables.by_length)
-    print_recall(tables, tmp_path, tmp_path)
+    console.print_tables(printed_tables(tables))
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[1:] for line in lines if line.strip().startswith("model") and "100" not in line]
     accuracies, nlls = [["swde", "fda"], ["squad", "nq_512", "nq_1024"], ["nq_2048", "triviaqa", "drop"]], heads[4:7]

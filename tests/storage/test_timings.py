@@ -8,8 +8,7 @@ import time
 import pytest
 
 from recallkit import attribution, profiling, scoring, slicing
-from recallkit.display.cells import duration, timings_line
-from recallkit.display.console import print_line
+from recallkit.display.cells import duration, timings_lines
 from recallkit.options import TextOptions
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Journal
@@ -75,14 +74,13 @@ def test_durations_are_as_people_say_them():
     assert {seconds: duration(seconds) for seconds in shown} == shown
 
 
-def test_a_line_says_what_took_how_long(capsys):
+def test_a_line_says_what_took_how_long():
     timings = Timings()
     timings.add(Stage("tokenising", 10.0, amounts={"tokens": 12_000_000}))
     timings.add(Stage("labelling", 2.0, resumed=True))
-    print_line(timings_line(timings.to_json()))
-    assert timings_line(timings.to_json()) == (
+    assert timings_lines(timings.to_json()) == [
         "Took 12.0 s: tokenising 10.0 s (1.2M tokens/s), labelling 2.0 s; what an interrupted run did is not in it."
-    )
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- of commands
