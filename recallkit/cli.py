@@ -6,7 +6,6 @@ Nothing heavy is imported before a command needs it, so that `--help` is fast.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import signal
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
-from recallkit.errors import UsageError, UserError, as_utf8, lacks_resources
+from recallkit.errors import UsageError, UserError, lacks_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,78 +111,53 @@ def _stop_interrupted(what: str, *, is_terminated: bool) -> None:
     sys.exit(status)
 
 
-def _stop(error: UserError, status: int = EXIT_FAILED) -> None:
+def _stop(error: UserError, status: int = EXIT_FAILED, **facts: str) -> None:
+    """Ends the program with a line, or an event that has these facts, too."""
     if events.are_on():
-        events.emit_error(error.problem, where=error.where, remedy=error.remedy, status=status)
+        events.emit_error(error.problem, where=error.where, remedy=error.remedy, status=status, **facts)
     else:
         sys.stderr.write(f"recallkit: {error.line()}\n")
     sys.exit(status)
 
 
-def _os_error(error: OSError) -> UserError:
-    where = error.filename if error.filename is not None else "writing"
-    if error.errno == errno.ENOSPC:
-        return UserError("no space left on the disk", where=where, remedy="free some and run the same command again: it resumes from here")
-    return UserError(error.strerror or str(error), where=where)
-
-
 def _explain(error: BaseException) -> None:
-    """Ends the program with one line for an error a user can correct: ours, usage errors, the system's, a full disk."""
+    """Ends the program with one line for an error a user can correct: ours, usage errors, the system's, a full disk; or for a defect."""
     if isinstance(error, UserError):
         _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
-    if isinstance(error, OSError):
-        _stop(_os_error(error))
     if callable(getattr(error, "show", None)):
         _show_usage(error)
+    if "no space left" in str(error).lower():
+        where, remedy = getattr(error, "filename", None) or "writing", "free some and run the same command again: it resumes from here"
+        _stop(UserError("no space left on the disk", where=where, remedy=remedy))
+    if isinstance(error, OSError):
+        _stop(UserError(error.strerror or str(error), where=error.filename or "writing"))
+    first_line = next(iter(str(error).splitlines()), None)
     if lacks_resources(error):
         remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
-        _stop(UserError("not enough memory, threads or open files", where=_first_line(error), remedy=remedy))
-    if "no space left" in str(error).lower():
-        _stop(UserError("no space left on the disk", remedy="free some and run the same command again"))
+        _stop(UserError("not enough memory, threads or open files", where=first_line, remedy=remedy))
     if isinstance(error, UnicodeEncodeError):  # Python has bytes of names that are not UTF-8 as characters that cannot be written
-        _stop(UserError("a name with characters that are not text", where=_not_text(), remedy="rename it"))
+        _stop(UserError("a name with characters that are not text", remedy="rename it"))
     if not isinstance(error, SystemExit | KeyboardInterrupt):
-        _stop_defective(error)
+        _stop_defective(error, first_line)
 
 
-def _not_text() -> str | None:
-    """The first word on the command line that is not UTF-8; None if what is not text comes from elsewhere."""
-    return next((word for word in sys.argv[1:] if word != as_utf8(word)), None)
-
-
-def _stop_defective(error: BaseException) -> None:
-    """Reports a defect of recallkit in one line as well; its traceback is in a file, or in the event."""
-    problem = f"internal error ({type(error).__name__}: {_first_line(error)})"
-    lines = "".join(traceback.format_exception(error))
-    if events.are_on():
-        events.emit_error(problem, status=EXIT_DEFECT, traceback=lines)
-        sys.exit(EXIT_DEFECT)
-    lines = "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in lines)
-    try:
-        where = _write_report(lines)
-    except OSError:
-        sys.stderr.write(lines)
-        where = "the lines above"
-    _stop(UserError(problem, remedy=f"a mistake in recallkit, not in what it was given: please report it with {where}"), EXIT_DEFECT)
-
-
-def _write_report(lines: str) -> str:
-    """Writes where an error came from, for those who can fix it, to a new file; returns its path."""
+def _stop_defective(error: BaseException, first_line: str | None) -> None:
+    """Reports a defect of recallkit in one line as well; its traceback is in the event, or in a file of its own."""
     import platform
     import shlex
     import tempfile
 
     from recallkit.config import VERSION
 
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="recallkit-error-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
-    ) as file:
-        file.write(f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}")
-    return file.name
-
-
-def _first_line(error: BaseException) -> str | None:
-    return next(iter(str(error).splitlines()), None)
+    problem = f"internal error ({type(error).__name__}: {first_line})"
+    lines = "".join(traceback.format_exception(error))
+    if events.are_on():
+        _stop(UserError(problem), EXIT_DEFECT, traceback=lines)
+    kept: dict[str, Any] = {"prefix": "recallkit-error-", "suffix": ".txt", "delete": False, "encoding": "utf-8", "errors": "replace"}
+    with tempfile.NamedTemporaryFile("w", **kept) as file:
+        file.write(f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n")
+        file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in lines))
+    _stop(UserError(problem, remedy=f"a mistake in recallkit, not in what it was given: please report it with {file.name}"), EXIT_DEFECT)
 
 
 def _show_usage(error: Any) -> None:
@@ -194,5 +168,4 @@ def _show_usage(error: Any) -> None:
         sys.exit(status)
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "recallkit"
-    events.emit_error(error.format_message().rstrip(".") or "no command is given", remedy=f"see {command} --help", status=status)
-    sys.exit(status)
+    _stop(UserError(error.format_message().rstrip(".") or "no command is given", remedy=f"see {command} --help"), status)

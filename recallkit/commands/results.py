@@ -157,7 +157,7 @@ def show_tokens(asked: ShowTokens) -> Outcome[ShownSequence]:
 
 
 def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple[Path, Comparison | None]":
-    """The slice directory, and the comparison that names models, which may be None if both `is_named` or there is none.
+    """The slice directory, and the comparison that names models: None if there is none, or of slices whose models are both `is_named`.
 
     Raises UserError if there is nothing to show, or several comparisons to choose from.
     """
@@ -167,37 +167,34 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple
     if folder is None and slices is None:
         slices = builtin.slices()
         folder = attribution.gap_path(slices, builtin.MODELS[0], builtin.MODELS[1:])
-        return slices, read_comparison(folder) if (folder / "gap.parquet").is_file() and not is_named else None
-    folder = slices if folder is None else folder
+        return slices, read_comparison(folder) if (folder / "gap.parquet").is_file() else None
+    folder = folder or slices
     assert folder is not None
-    is_comparison = (folder / "gap.parquet").is_file()
-    if not is_comparison and (folder / "tokens.parquet").is_file():
-        has_comparison = any((folder / "gap").glob("*/gap.parquet"))
-        # Only the names are used here: labels may have been made again since.
-        return folder, read_comparison(find_comparison(folder)) if has_comparison and not is_named else None
-    if not is_comparison:
+    if (folder / "gap.parquet").is_file():
+        comparison = read_comparison(folder, slices)
+        if comparison.slices is None:
+            raise UserError("the slices that were compared are not around it", where=folder, remedy="name them with --slices DIR")
+        return comparison.slices, comparison
+    if not (folder / "tokens.parquet").is_file():
         raise UserError("neither a comparison nor slices", where=folder, remedy="name a directory of `recallkit gap` or `recallkit slice`")
-    comparison = read_comparison(folder, slices)
-    if comparison.slices is None:
-        raise UserError("the slices that were compared are not around it", where=folder, remedy="name them with --slices DIR")
-    return comparison.slices, comparison
+    # Only the names are used here: labels may have been made again since.
+    has_comparison = not is_named and any((folder / "gap").glob("*/gap.parquet"))
+    return folder, read_comparison(find_comparison(folder)) if has_comparison else None
 
 
 def _models(comparison: "Comparison | None", reference: str | None, model: str | None) -> tuple[str | None, str | None]:
-    """The reference and the model, as given, else those of the comparison. A reference alone is returned as the model."""
+    """The reference and the model, as given, else those of the comparison: the model that is farthest behind on AR hits.
+
+    A reference alone is returned as the model.
+    """
     if comparison is not None:
         reference = reference or comparison.reference
         others = [name for name in comparison.models if name != reference] or [comparison.reference]
-        model = model or max(others, key=lambda name: _behind(comparison, name))
+        behind = {name: (comparison.totals.get((name, "ar_hit")) or {}).get("delta_nll") or 0.0 for name in others}
+        model = model or max(others, key=lambda name: behind[name])
     if reference is not None and reference == model:
         raise UserError("given twice", where=model, remedy="name another --model or --reference")
     return (reference, model) if model is not None else (None, reference)
-
-
-def _behind(comparison: "Comparison", model: str) -> float:
-    """How much worse a model is than the reference on AR hits, in nats per token."""
-    row = comparison.totals.get((model, "ar_hit"))
-    return 0.0 if row is None or row["delta_nll"] is None else float(row["delta_nll"])
 
 
 def _slices(given: File | None) -> Path:

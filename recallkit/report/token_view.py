@@ -36,16 +36,15 @@ class Which(StrEnum):
     all = "all"
 
 
-_NEED_TWO = (Which.reference_only, Which.model_only, Which.both_right, Which.both_wrong)
-
-_RIGHT, _WRONG, _UNKNOWN = ("", "¹"), ("bright_black", "⁰"), ("italic", "?")
-_OF_TWO = {
-    Which.both_right: ("", "²"),
-    Which.both_wrong: _WRONG,
-    Which.reference_only: ("black on yellow", "ʳ"),
-    Which.model_only: ("black on cyan", "ᵐ"),
+_RIGHT = {
+    Which.both_right: (True, True),
+    Which.both_wrong: (False, False),
+    Which.reference_only: (True, False),
+    Which.model_only: (False, True),
 }
-"""By which model was right: the style if there are colours, otherwise the sign after a marked token."""
+"""Which of the reference and the model are right on tokens of one kind."""
+
+_UNKNOWN = ("italic", "?", "unknown: its own tokens end elsewhere")
 _HIT_STYLE = "bold underline"
 
 
@@ -79,7 +78,7 @@ class ShownSequence:
 
     def select(self, which: Which) -> list[bool]:
         """For each row, whether it is one of `which`. Raises UserError if that needs two models or training counts."""
-        if which in _NEED_TWO:
+        if which in _RIGHT:
             if self.reference is None:
                 raise UserError("needs a reference and a model", where=f"--filter {which.value}", remedy="give --reference and --model")
             return [state is which for state in self.states()]
@@ -87,17 +86,27 @@ class ShownSequence:
             raise UserError("no training counts here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
         return [True] * len(self.rows) if which is Which.all else self.rows[which.value].to_list()
 
+    def rights(self) -> list[tuple[bool | None, ...]]:
+        """For each token, which of the models were right; None if that is unknown."""
+        if self.model is None:
+            return [()] * len(self.rows)
+        return self.rows.select(["right_0"] if self.reference is None else ["right_0", "right_1"]).rows()
+
     def states(self) -> list[Which | None]:
         """Which model was right on each token; None if that is unknown, or if there are not two models."""
+        kinds = {right: which for which, right in _RIGHT.items()}
+        return [kinds.get(right) for right in self.rights()] if self.reference is not None else [None] * len(self.rows)
+
+    def looks(self) -> dict[tuple[bool | None, ...], tuple[str, str, str]]:
+        """The style (in colours), the sign (without) and the meaning of tokens by who is right; of others, _UNKNOWN."""
         if self.reference is None:
-            return [None] * len(self.rows)
-        by_right = {
-            (True, True): Which.both_right,
-            (False, False): Which.both_wrong,
-            (True, False): Which.reference_only,
-            (False, True): Which.model_only,
+            return {(True,): ("", "¹", "right"), (False,): ("bright_black", "⁰", "wrong")} if self.model is not None else {(): ("", "", "")}
+        return {
+            (True, True): ("", "²", "both right"),
+            (False, False): ("bright_black", "⁰", "both wrong"),
+            (True, False): ("black on yellow", "ʳ", f"only {self.reference} right"),
+            (False, True): ("black on cyan", "ᵐ", f"only {self.model} right"),
         }
-        return [by_right.get(pair) for pair in zip(self.rows["right_0"], self.rows["right_1"], strict=True)]
 
 
 def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, Any]:
@@ -154,10 +163,10 @@ def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_c
 
     text = Text(_written(shown.before, _SIGNS_IN_TEXT), style="")
     text.stylize("dim")
-    looks = _looks(shown)
+    looks, rights = shown.looks(), shown.rights()
     hits, repeated = shown.rows[shown.hits].to_list(), shown.rows["repeated"].to_list()
     for place, token in enumerate(shown.rows["text"]):
-        style, sign = looks[place]
+        style, sign, _ = looks.get(rights[place], _UNKNOWN)
         # A mark that extended over a line's end would colour the margin, or be closed on the next line.
         written, end = _written(token, _SIGNS_IN_TEXT).removesuffix("\n"), "\n" * token.endswith("\n")
         if not has_colours:
@@ -169,38 +178,21 @@ def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_c
     return text
 
 
-def _looks(shown: ShownSequence) -> list[tuple[str, str]]:
-    """Style and sign of every token, by which model was right."""
-    if shown.reference is not None:
-        return [_OF_TWO[state] if state is not None else _UNKNOWN for state in shown.states()]
-    if shown.model is not None:
-        return [{True: _RIGHT, False: _WRONG}.get(right, _UNKNOWN) for right in shown.rows["right_0"]]
-    return [("", "")] * len(shown.rows)
-
-
 def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> Text:
     """The legend of colours, or of brackets and signs."""
     from rich.text import Text
 
-    names = _meanings(shown)
+    looks = shown.looks() if shown.model is not None else {}
+    names = [*looks.values(), *([_UNKNOWN] if looks and not looks.keys() >= set(shown.rights()) else [])]
     if not has_colours:
         marked = shown.hits_name if which is None else which.value.replace("_", " ")
-        signs = "".join(f", {sign} {name}" for (_, sign), name in names)
+        signs = "".join(f", {sign} {name}" for _, sign, name in names)
         return Text(printable(f"⟦ ⟧ {marked}{signs}"))
-    who = Text("   ").join(Text(printable(name), style=style) for (style, _), name in names)
+    who = Text("   ").join(Text(printable(name), style=style) for style, _, name in names)
     marks = [Text(shown.hits_name, style=_HIT_STYLE)]
     if shown.model is None and shown.has_counts:
         marks.append(Text("other repeated tokens", style="underline"))
     return Text("\n").join(filter(None, [who, Text("   ").join(marks)]))
-
-
-def _meanings(shown: ShownSequence) -> list[tuple[tuple[str, str], str]]:
-    """Style and sign, and their meaning."""
-    if shown.model is None:
-        return []
-    names = ["both right", "both wrong", f"only {shown.reference} right", f"only {shown.model} right"]
-    found = [(_RIGHT, "right"), (_WRONG, "wrong")] if shown.reference is None else list(zip(_OF_TWO.values(), names, strict=True))
-    return [*found, *([(_UNKNOWN, "unknown: its own tokens end elsewhere")] if _UNKNOWN in _looks(shown) else [])]
 
 
 def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None = None) -> Table:
