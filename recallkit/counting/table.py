@@ -29,8 +29,8 @@ NGRAM_HASHES = "ngram_hashes"
 
 _AGAIN = "make it again with --force"
 
-_MAX_INDEXED = 1 << 26
-"""Up to this many bigrams a hash index is built, 800 MB at most; larger tables are searched."""
+_HALF = np.uint64(32)
+"""Bits of the second token in the key of a bigram."""
 
 _MAX_ROWS = 1 << 22
 """First tokens up to which a table of where the bigrams of each begin is made, 32 MB."""
@@ -76,24 +76,11 @@ class CountsTable:
     @cached_property
     def _rows(self) -> np.ndarray | None:
         """Where the bigrams of each first token begin (`index_rows`); None for ids too large."""
-        from recallkit.counting.lookup_kernels import index_rows
-
         return index_rows(self.keys) if not len(self.keys) or self.keys[-1] >> np.uint64(32) < _MAX_ROWS else None
-
-    @cached_property
-    def _slots(self) -> np.ndarray | None:
-        """The hash index; None for a table too large for one, or with ids too large."""
-        from recallkit.counting.lookup_kernels import build_index
-
-        return None if self._rows is None or len(self.keys) > _MAX_INDEXED else build_index(self.keys, self.counts, self._rows)
 
     def lookup(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Counts (int64) of the bigrams (first[i], second[i]); 0 for unseen ones."""
-        from recallkit.counting.lookup_kernels import lookup_indexed, search_counts
-
-        if self._rows is None or self._slots is None:
-            return search_counts(self.keys, self.counts, first, second)
-        return lookup_indexed(self.keys, self.counts, self._rows, self._slots, first, second)
+        return search_counts(self.keys, self.counts, first, second)
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
@@ -155,6 +142,28 @@ class CountsTable:
             "boundary": self.meta.get("boundary"),
             **({} if self.hash_facts is None else {"hashes": self.hash_facts["digest"]}),
         }
+
+
+def index_rows(keys: np.ndarray) -> np.ndarray:
+    """Where each row of sorted bigram keys begins: int64 (num_rows + 1,); row r has the keys whose first token is r.
+
+    Example: the bigrams (0, 5), (0, 7), (2, 1) have starts [0, 2, 2, 3].
+    """
+    num_rows = int(keys[-1] >> _HALF) + 1 if len(keys) else 1
+    firsts = np.arange(num_rows, dtype=np.uint64) << _HALF
+    return np.append(np.searchsorted(keys, firsts), len(keys))
+
+
+def search_counts(keys: np.ndarray, counts: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Counts (int64) of the bigrams (first[i], second[i]) in a table, `keys` uint64 sorted, first << 32 | second; 0 for those not in it.
+
+    Each is searched once, in the order of the keys, so that neighbours share what is in the cache.
+    """
+    asked, which = np.unique((first.astype(np.uint64) << _HALF) | second.astype(np.uint64), return_inverse=True)
+    if not len(keys):
+        return np.zeros(len(which), np.int64)
+    rows = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    return np.where(keys[rows] == asked, counts[rows], np.uint64(0)).astype(np.int64)[which]
 
 
 def _digest_hashes(found: Sequence[NgramHashes]) -> str:

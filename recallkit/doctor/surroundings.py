@@ -29,9 +29,9 @@ def check_numba() -> list[Check]:
     """Whether the compiled loops load, and are cached between runs."""
     from numba.core.dispatcher import Dispatcher
 
-    from recallkit.counting import lookup_kernels
+    from recallkit.counting import hash_kernels
 
-    kernels: list[Any] = [value for value in vars(lookup_kernels).values() if isinstance(value, Dispatcher)]
+    kernels: list[Any] = [value for value in vars(hash_kernels).values() if isinstance(value, Dispatcher)]
     folder = Path(kernels[0]._cache.cache_path)
     facts = {"cache": str(folder)}
     try:

@@ -127,8 +127,8 @@ def _write(
     facts = {name: original[name] for name in ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")}
     changed = changed_sequences(asked, ids, options.design, options.seed)
     groups = _row_groups(changed, text, tokenizer, sequences_per_row_group(original["seq_len"]))
-    made = sequences.Sequences.made(folder / "sequences.parquet", groups, {**result.stamp(), "kind": "sequences", **facts})
-    manifest = make_labels(folder, tokenizer, made, counts, Threshold(tokens.max_count), Timings(), force=True)
+    sequences.write_sequences(folder / "sequences.parquet", groups, {**result.stamp(), "kind": "sequences", **facts})
+    manifest = make_labels(folder, tokenizer, counts, Threshold(tokens.max_count), Timings(), force=True)
     found = {
         "tokens_of_slices": {slice_.name: sample.num_tokens for slice_, sample in zip(slices, drawn, strict=True)},
         "excluded": dict(Counter(token.excluded for token in asked if token.excluded)),

@@ -21,7 +21,7 @@ from recallkit.text.open_text import OpenText
 from recallkit.text.tokenizers import SLICES_TOKENIZER, write_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from recallkit.options import TextOptions
     from recallkit.slicing.threshold import Threshold
     from recallkit.storage.journal import Journal
-    from recallkit.text.sequences import Sequences
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -62,25 +61,22 @@ def slice_text(
         result.check_replaceable()
     threshold = rare.resolve(table)
     timings = Timings()
+    made = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
     only = None if table is None else table.meta.get("only")
-    with _open_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force) as sequences:
-        if only is not None or ((out / "tokens.parquet").exists() and not force):  # whether they are of these depends on the digest
-            _complete(sequences, opened, timings)
-        if only is not None and only != sequences.complete()["sequences_digest"]:
-            raise UserError(
-                "counted with --only for other sequences: bigrams that are missing would look unseen",
-                where=counts,
-                remedy=f"count with --only {out}, or without --only",
-            )
-        if not quiet:
-            note_threshold(threshold, table)
-        return make_labels(out, opened.tokenizer, sequences, table, threshold, timings, force=force, about=opened.estimated_tokens)
+    if only not in (None, made["sequences_digest"]):
+        raise UserError(
+            "counted with --only for other sequences: bigrams that are missing would look unseen",
+            where=counts,
+            remedy=f"count with --only {out}, or without --only",
+        )
+    if not quiet:
+        note_threshold(threshold, table)
+    return make_labels(out, opened.tokenizer, table, threshold, timings, force=force)
 
 
-@contextlib.contextmanager
-def _open_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> Iterator[Sequences]:
-    """The sequences of the text: those that an earlier run finished, or those that are made of it while they are read."""
-    from recallkit.text.sequences import Sequences
+def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
+    """The manifest of the sequences of the text, which an earlier run finished or which are made now."""
+    from recallkit.text.sequences import group_ids, write_sequences
 
     options = {**opened.identity(), "seq_len": seq_len}
     is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if options differ
@@ -88,23 +84,23 @@ def _open_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     if (finished := result.finished()) is not None:
         known = {"sequences_digest": finished["sequences_digest"]}  # unless the manifest is of other sequences
         timings.keep("slicing", path.with_name(MANIFEST), "slicing", **known)
-        yield Sequences.read(path)
-        return
+        return finished
     with result.journal() as journal:
-        facts = {**result.stamp(), **options, "names": opened.names()}
-        sequences = Sequences.made(path, ahead(_sequence_groups(opened, journal, seq_len)), facts)
-        sequences.num_tokens, sequences.seconds_before = opened.options.most_tokens, journal.seconds_before
-        with contextlib.closing(sequences):
-            yield sequences
-            sequences.complete()
+        groups = ahead(_sequence_groups(opened, journal, seq_len))
+        showing = progress("slicing", total=opened.options.most_tokens)
+        with timings.stage("slicing", before=journal.seconds_before) as stage, showing as show, contextlib.closing(groups):
+
+            def shown() -> Iterator[pa.Table]:
+                done = 0
+                for group in groups:
+                    done += len(group_ids(group)[0]) - group.num_rows
+                    show(done, opened.estimated_tokens(done))
+                    yield group
+
+            manifest = write_sequences(path, shown(), {**result.stamp(), **options, "names": opened.names()})
+            stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
-
-
-def _complete(sequences: Sequences, opened: OpenText, timings: Timings) -> None:
-    """Makes sequences that are not complete before they are labelled."""
-    if sequences.manifest is None:
-        with timings.stage("slicing", before=sequences.seconds_before) as stage, progress("slicing", total=sequences.num_tokens) as show:
-            stage.amounts["tokens"] = sequences.complete(lambda done: show(done, opened.estimated_tokens(done)))["num_rows"]
+    return manifest
 
 
 def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterator[pa.Table]:
@@ -139,51 +135,39 @@ def _sequence_groups(opened: OpenText, journal: Journal, seq_len: int) -> Iterat
 
 
 def make_labels(
-    out: Path,
-    tokenizer: TextTokenizer,
-    sequences: Sequences,
-    table: CountsTable | None,
-    threshold: Threshold,
-    timings: Timings,
-    *,
-    force: bool,
-    about: Callable[[int], int | None] = lambda _: None,
+    out: Path, tokenizer: TextTokenizer, table: CountsTable | None, threshold: Threshold, timings: Timings, *, force: bool
 ) -> dict[str, Any]:
-    """Labels the sequences of the directory `out` in `tokens.parquet`, while they are made if they are not complete; returns the manifest.
+    """Labels the sequences of the directory `out` in `tokens.parquet`; returns the manifest.
 
-    `about`: how many tokens all of them have, about, if so many are made. Raises UserError for everything a user can correct.
+    Raises UserError for everything a user can correct.
     """
     from recallkit.slicing import labels
     from recallkit.slicing.copies import CopyFinder
+    from recallkit.text.sequences import sequence_groups
 
+    sequences = out / "sequences.parquet"
+    of_sequences = artifacts.read_manifest(sequences)
     counts = table.describe() if table is not None else None
-    rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
-
-    def result() -> Result:
-        options = {"sequences_digest": sequences.complete()["sequences_digest"], "counts_id": counts and counts["id"]}
-        options["max_count"] = threshold.max_count
-        if counts is not None and "hashes" in counts:
-            options["hashes"] = counts["hashes"]
-        return _labels_result(out, options, force=force)
-
-    if sequences.manifest is not None and (finished := result().reused()) is not None:
+    options = {"sequences_digest": of_sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": threshold.max_count}
+    if counts is not None and "hashes" in counts:
+        options["hashes"] = counts["hashes"]
+    result = _labels_result(out, options, force=force)
+    if (finished := result.reused()) is not None:
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
     copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
 
     def manifest_at_end() -> dict[str, Any]:
         kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
-        of_sequences = {name: sequences.complete()[name] for name in kept}
+        rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
         found = {"num_bytes": None if num_bytes is None else num_bytes.rows(), "in_training": None if copies is None else copies.summary()}
-        return {**result().stamp(), "counts": counts, **rarity, **of_sequences, **found}
+        return {**result.stamp(), "counts": counts, **rarity, **{name: of_sequences[name] for name in kept}, **found}
 
-    doing = "slicing" if sequences.manifest is None else "labelling"
     manifest: dict[str, Any] = {}
-    with _labels_result(out, {}).writing(manifest, timings) as new:
-        with timings.stage(doing, before=sequences.seconds_before) as stage, progress(doing, total=sequences.num_tokens) as show:
-            tables = labels.label_sequences(
-                sequences.groups, table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=lambda n: show(n, about(n))
-            )
+    with result.writing(manifest, timings) as new:
+        with timings.stage("labelling") as stage, progress("labelling", total=of_sequences["num_rows"]) as show:
+            groups = sequence_groups(sequences)
+            tables = labels.label_sequences(groups, table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show)
             schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
                 manifest |= artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)

@@ -61,7 +61,6 @@ class Journal:
         self.num_parts = 0
         self.state: dict[str, Any] = {}
         self.seconds_before = 0.0
-        self.before_commit: Callable[[], None] = lambda: None
         self._begun = time.monotonic()
         self._lock: int | None = None
 
@@ -142,11 +141,7 @@ class Journal:
             raise UserError(problem, where=self.part(index), remedy="run the same command again: it begins anew") from error
 
     def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
-        """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume.
-
-        If `before_commit` raises, the run ends with the previous commit.
-        """
-        self.before_commit()
+        """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume."""
         self.num_parts += num_new_parts
         self.state = state
         saved = {"key": self.key, "num_parts": self.num_parts, "state": state, "seconds": self.seconds}

@@ -11,7 +11,7 @@ from recallkit.display import console
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from recallkit.options import TextOptions
     from recallkit.storage.journal import Journal
@@ -34,7 +34,6 @@ class OpenText:
 
         self.options = options
         self._encoder: Encoder | None = None
-        self._checked, self._read = 0, 0
         self._reached = (0, 0.0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
         vocabulary = None if options.tokenizer is None else self.tokenizer.vocabulary
@@ -77,10 +76,8 @@ class OpenText:
         """The stream of encoded documents from a position on, up to shard `stop`."""
         from recallkit.text.encoding import encode_documents
 
-        self._checked, self._read = start.shard, start.shard
         self._reached = (start.shard, 0.0)
         for encoded in encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder):
-            self._read = encoded.positions[-1].shard
             self._reached = (encoded.positions[-1].shard, encoded.share)
             yield encoded
 
@@ -102,36 +99,28 @@ class OpenText:
             self._encoder = tokenizer.checked_encoder(texts, console.note) if self.fast else tokenizer.encode
         return self._encoder
 
-    def _check(self, shards: Iterable[int], digests: Sequence[str]) -> None:
-        """Raises UserError if one of these shards has changed since `digests`, of all shards, were taken."""
-        for number in shards:
-            if self.corpus.shards[number].digest() != digests[number]:
-                remedy = "keep other programs from writing to it; start again, with --force if it stays as it is now"
-                raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
-
-    def _check_read(self, digests: Sequence[str]) -> None:
-        """The same for everything read since the last check. More may be read meanwhile: only reading changes `_read`."""
-        read = self._read
-        self._check(range(self._checked, read + 1), digests)
-        self._checked = read
-
     @contextlib.contextmanager
     def unchanged(self, journal: Journal, shards: range | None = None, digests: Sequence[str] | None = None) -> Iterator[None]:
         """A block that reads shards (all by default) to their end and commits what it makes of them to `journal`.
 
-        Raises UserError if a shard differs from what it was when `digests` (of all shards; default `self.digests`) were taken.
-        Checked before each commit, because work on changed text must not be resumed; at the end; and when a bad record ends the
-        block, because the record may be bad only because the shard is being changed.
+        Raises UserError if a shard then differs from what it was when `digests` (of all shards; default `self.digests`) were taken, and
+        the journal forgets what was made of it; also when a bad record ends the block, which may be bad only because of the change.
         """
         known = self.digests if digests is None else digests
-        asked = range(len(known)) if shards is None else shards
-        journal.before_commit = lambda: self._check_read(known)
+
+        def check() -> None:
+            for number in range(len(known)) if shards is None else shards:
+                if self.corpus.shards[number].digest() != known[number]:
+                    journal.num_parts = 0
+                    remedy = "keep other programs from writing to it; start again, with --force if it stays as it is now"
+                    raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
+
         try:
             yield
         except UserError:
-            self._check(asked, known)
+            check()
             raise
-        self._check(asked, known)
+        check()
 
     @contextlib.contextmanager
     def reading(self, journal: Journal) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Reads shards record by record in constant memory: JSON lines, JSON arrays, text files, each plain or compressed.
+"""Reads shards record by record in constant memory (arrays of JSON as a whole): JSON lines, text files, each plain or compressed.
 
 This is own code because `datasets` takes several times as long on `.jsonl.zst` (tests/benchmarks/reading.py).
 Reading can start at any record of a shard: lines before it are counted but not parsed.
@@ -6,10 +6,7 @@ Reading can start at any record of a shard: lines before it are counted but not 
 
 from __future__ import annotations
 
-import codecs
-import json
 import posixpath
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -36,7 +33,9 @@ def compressed(*suffixes: str) -> tuple[str, ...]:
 BLOCK_BYTES = 1 << 19
 """Bytes decompressed at a time: larger blocks do not fit into the cache, smaller ones divide more lines."""
 
-_NOT_SPACE, _GOES_ON = re.compile(r"[^ \t\r\n]"), re.compile(r"[ \t\r\n]*[],]")
+_MOST_ARRAY_BYTES = 1 << 30
+"""Longest array of JSON that is read: as a whole it takes several times its size."""
+
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW = "Frame requires too much memory for decoding"
 """What zstd says of a window beyond 128 MB, the longest that it reads without being told."""
@@ -243,116 +242,41 @@ def _why_not_json(line: bytearray | memoryview, error: Any) -> str:
 
 @dataclass(eq=False)
 class JsonShard(JsonLinesShard):
-    """A file `.json`: an array of objects, or of texts. One that does not begin with `[` is read as JSON Lines, which it often is."""
+    """A file `.json`: an array of objects, or of texts, read as a whole. One that does not begin with `[` is taken for JSON Lines."""
 
     def place(self, record: int) -> str:
         """File and record, from 1."""
         return f"{self.name}, record {record + 1}"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The items of the array from `first` on; see `Shard.records`. What follows a syntax error cannot be read."""
-        number = first - 1
+        """The items of the array from `first` on; see `Shard.records`. Raises UserError for an array that is not JSON, or far too long."""
+        import orjson
+
+        content = bytearray()
         try:
-            if not self._is_array():
-                yield from JsonLinesShard.records(self, first, on_bad)
-                return
-            for number, item in enumerate(array_items(self._blocks())):
-                if number >= first:
-                    yield from _as_record(number, item, on_bad)
-        except ValueError as error:
-            raise UserError(f"not JSON ({error})", where=self.place(number + 1), remedy="write the file again") from error
+            for block in self._blocks():
+                content += block if content else block.lstrip()
+                if content and not content.startswith(b"["):
+                    yield from JsonLinesShard.records(self, first, on_bad)
+                    return
+                if len(content) > _MOST_ARRAY_BYTES:
+                    remedy = f"write JSON Lines: jq -c '.[]' {self.path.name} > OTHER.jsonl"
+                    raise UserError(f"an array of more than {_MOST_ARRAY_BYTES:,} bytes", where=self.name, remedy=remedy)
         except OSError as error:
-            raise self._damaged(error, number + 1) from error
-        if number < 0:
+            raise self._damaged(error, first) from error
+        try:
+            items = orjson.loads(content) if content else []
+        except orjson.JSONDecodeError as error:
+            problem = f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
+            raise UserError(problem, where=self.name, remedy="write the file again") from error
+        if not items:
             raise self._empty()
-
-    def _is_array(self) -> bool:
-        start = next((block for raw in self._blocks() if (block := raw.lstrip())), b"")
-        return start.startswith(b"[")
-
-
-def _as_record(number: int, item: str, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-    """An item of an array as a record, if it is one."""
-    import orjson
-
-    try:
-        value = orjson.loads(item.encode("utf-8", "surrogateescape"))
-    except orjson.JSONDecodeError as error:
-        on_bad(number, f"not JSON ({error.msg})", "fix or remove the record")
-        return
-    if isinstance(value, str | dict):
-        yield number, {"text": value} if isinstance(value, str) else value
-    else:
-        on_bad(number, "neither an object nor a text", "write objects with a text field, or texts")
-
-
-def array_items(blocks: Iterable[bytes]) -> Iterator[str]:
-    """The JSON of each item of an array, whose bytes come in blocks; at most two items' text is held.
-
-    Bytes that are not UTF-8 become surrogates. Raises ValueError for what is no array, is cut off, or has an item of more than
-    `config.MAX_RECORD_BYTES` characters.
-    """
-    text = _ArrayText(blocks)
-    text.take("[")
-    sign = text.take("]") if text.next_sign() == "]" else ","
-    while sign == ",":
-        yield text.item()
-        sign = text.take(",]")
-    if text.next_sign():
-        raise ValueError("text after the end of the array")
-
-
-class _ArrayText:
-    """The text of an array that is not used yet, lengthened when it is needed."""
-
-    def __init__(self, blocks: Iterable[bytes]) -> None:
-        self._blocks = iter(blocks)
-        self._decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
-        self._scan = json.JSONDecoder(strict=False, parse_int=float).raw_decode  # int() refuses thousands of digits
-        self._text, self._at = "", 0
-
-    def _lengthen(self) -> bool:
-        """At least doubles the text, so that a long item is not scanned once a block; False at the end."""
-        parts = [self._text[self._at :]]
-        wanted, self._at = len(parts[0]), 0
-        while wanted >= 0 and (block := next(self._blocks, None)) is not None:
-            parts.append(self._decode(block))
-            wanted -= max(1, len(parts[-1]))
-        self._text = "".join(parts)
-        return len(parts) > 1
-
-    def next_sign(self) -> str:
-        """The next character that is not a space; empty at the end."""
-        while not (found := _NOT_SPACE.search(self._text, self._at)):
-            self._at = len(self._text)
-            if not self._lengthen():
-                return ""
-        self._at = found.start()
-        return found[0]
-
-    def take(self, signs: str) -> str:
-        """The next character, which is used now. Raises ValueError if it is none of `signs`."""
-        sign = self.next_sign()
-        if not sign or sign not in signs:
-            raise ValueError(f"{sign or 'the end'} in place of {' or '.join(signs)}")
-        self._at += 1
-        return sign
-
-    def item(self) -> str:
-        """The next value, which is used now. A number is whole only if something else follows: `1` may be the beginning of `12`."""
-        self.next_sign()
-        while True:
-            try:
-                stop, why = self._scan(self._text, self._at)[1], "cut off"
-                if self._text[stop - 1] in '"}]' or _GOES_ON.match(self._text, stop):
-                    start, self._at = self._at, stop
-                    return self._text[start:stop]
-            except (json.JSONDecodeError, RecursionError) as error:
-                why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            if len(self._text) - self._at > config.MAX_RECORD_BYTES:
-                raise ValueError(f"{too_long()[0]}, or {why}")
-            if not self._lengthen():
-                raise ValueError(why)
+        for number, item in enumerate(items[first:], first):
+            self.share = (number + 1) / len(items)
+            if isinstance(item, str | dict):
+                yield number, {"text": item} if isinstance(item, str) else item
+            else:
+                on_bad(number, "neither an object nor a text", "write objects with a text field, or texts")
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from recallkit.errors import UsageError, UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import FieldError
 from recallkit.text.readers import Shard
-from recallkit.text.tables import rows_at_once, rows_of
+from recallkit.text.tables import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Texts = Iterable[str | Mapping[str, Any]]
 """Texts, or records with a text; iterated once and kept in memory, unless they are a `Dataset`."""
+_ROWS_AT_ONCE = 64
 
 
 @dataclass(eq=False)
@@ -124,15 +125,14 @@ class GivenShard(Shard):
         return map(_fields, self._records[first:]) if self._dataset is None else self._rows(first)
 
     def _rows(self, first: int) -> Iterator[dict[str, Any] | str]:
-        """Rows of a `Dataset` from `first` on, a few megabytes at a time."""
+        """Rows of a `Dataset` from `first` on."""
         try:
             columns = self.finder.columns(self._dataset.column_names)
         except FieldError as error:
             raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         view = self._dataset.select_columns(columns).with_format("arrow")
-        size = rows_at_once(len(view), self._dataset.data.nbytes)
-        for start in range(first, len(view), size):
-            for batch in view[start : start + size].to_batches():
+        for table in view.skip(first).iter(_ROWS_AT_ONCE):
+            for batch in table.to_batches():
                 yield from rows_of(batch)
 
 

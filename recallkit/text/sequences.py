@@ -8,7 +8,6 @@ By document: the end token precedes each document, and windows are cut inside it
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,12 @@ import numpy as np
 from recallkit import arrow
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
-from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, writing_parquet
+from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
 from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema
 from recallkit.text.records import Boundary, Position, join_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -259,91 +257,28 @@ def with_text(group: pa.Table, tokenizer: TextTokenizer) -> pa.Table:
     return pa.Table.from_arrays([*group.columns, text], schema=arrow_schema("sequences"))
 
 
-class Sequences:
-    """The sequences of a directory, in row groups of `sequences.parquet`: those of the complete file, or of one that is being made.
+def write_sequences(path: Path, groups: Iterable[pa.Table], facts: dict[str, Any]) -> dict[str, Any]:
+    """Writes row groups of `sequences.parquet`; returns its manifest: `facts`, the number of sequences and of their rows, the longest one.
 
-    `groups` gives each once, in order. Those that are made are written to the file by another thread as they are read, and `manifest`
-    is None until all have been: only then is there a file. Its `sequences_digest` identifies the ids and where sequences end,
-    independent of the text they came from. `num_tokens`, if it is known before, and the seconds that earlier runs spent on them.
+    Its `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
     """
+    digests: list[str] = []
+    found = {"num_sequences": 0, "num_rows": 0, "longest": 0}
 
-    def __init__(self, path: Path, groups: Generator[pa.Table], manifest: dict[str, Any] | None) -> None:
-        self.path = path
-        self.groups = groups
-        self.manifest = manifest
-        self.num_tokens: int | None = None if manifest is None else manifest["num_rows"]
-        self.seconds_before = 0.0
+    def counted() -> Iterator[pa.Table]:
+        for group in groups:
+            tokens = group["tokens"].combine_chunks()
+            ids, offsets = tokens.values.to_numpy(), tokens.offsets.to_numpy()
+            digests.append(digest_arrays(ids, offsets))
+            found["num_sequences"] += group.num_rows
+            found["num_rows"] += len(ids) - group.num_rows
+            found["longest"] = max(found["longest"], int(np.diff(offsets).max()) - 1)
+            yield group
 
-    @classmethod
-    def read(cls, path: Path) -> Sequences:
-        """Those of a complete file. Raises UserError if it is damaged, there or as they are read."""
-        return cls(path, sequence_groups(path), read_manifest(path))
+    def manifest() -> dict[str, Any]:
+        return {**facts, **found, "sequences_digest": digest_json(digests)}
 
-    @classmethod
-    def made(cls, path: Path, groups: Iterable[pa.Table], facts: dict[str, Any]) -> Sequences:
-        """Those of `groups` (see `sequences_table`), to be written to `path` with `facts` in the manifest."""
-        sequences = cls(path, sequence_groups(path), None)
-        sequences.groups = sequences._written(groups, facts)
-        return sequences
-
-    def _written(self, groups: Iterable[pa.Table], facts: dict[str, Any]) -> Generator[pa.Table]:
-        found = _Summary()
-
-        def manifest() -> dict[str, Any]:
-            return {**facts, **found.facts()}
-
-        schema = arrow_schema("sequences")
-        with writing_parquet(self.path, schema, manifest, use_dictionary=False) as write, ThreadPoolExecutor(1) as writer:
-
-            def add(group: pa.Table) -> None:
-                write(group)
-                found.add(group)
-
-            writing: Future[None] | None = None
-            for group in groups:
-                if writing is not None:
-                    writing.result()
-                writing = writer.submit(add, group)
-                yield group
-            if writing is not None:
-                writing.result()
-        self.manifest = manifest()
-
-    def complete(self, show: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
-        """The manifest; makes first what is not made, which `groups` then reads from the file. `show` receives the tokens done."""
-        if self.manifest is None:
-            done = 0
-            for group in self.groups:
-                done += len(group_ids(group)[0]) - group.num_rows
-                show(done)
-            complete = Sequences.read(self.path)
-            self.groups, self.manifest = complete.groups, complete.manifest
-            self.num_tokens, self.seconds_before = complete.num_tokens, complete.seconds_before
-        assert self.manifest is not None
-        return self.manifest
-
-    def close(self) -> None:
-        """Ends what is still being made; the file is as it was before."""
-        self.groups.close()
-
-
-class _Summary:
-    """What the manifest records of the sequences themselves."""
-
-    def __init__(self) -> None:
-        self._digests: list[str] = []
-        self._num_sequences = self._num_rows = self._longest = 0
-
-    def add(self, group: pa.Table) -> None:
-        tokens = group["tokens"].combine_chunks()
-        self._digests.append(digest_arrays(tokens.values.to_numpy(), tokens.offsets.to_numpy()))
-        self._num_sequences += group.num_rows
-        self._num_rows += len(tokens.values) - group.num_rows
-        self._longest = max(self._longest, int(np.diff(tokens.offsets.to_numpy()).max()) - 1)
-
-    def facts(self) -> dict[str, Any]:
-        totals = {"num_sequences": self._num_sequences, "num_rows": self._num_rows, "longest": self._longest}
-        return {**totals, "sequences_digest": digest_json(self._digests)}
+    return write_parquet(path, counted(), arrow_schema("sequences"), manifest, use_dictionary=False)
 
 
 def sequence_groups(sequences: Path) -> Generator[pa.Table]:

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from recallkit.text.readers import OnBad
 
 _BATCH_BYTES = 1 << 22
-_MAX_BATCH_ROWS = 1024
+_MAX_BATCH_ROWS = 64
+"""Rows of Parquet that are decoded together: where many rows have one long text, the file's size says nothing of theirs."""
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 """Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
-_VALUE_BYTES = 8
-_MOST_REPEATED = 1 << 28
-"""Bytes decoded together where one stored value may be repeated in every row."""
 
 
 @dataclass(eq=False)
@@ -45,7 +43,8 @@ class TableShard(FileShard):
         row = first
         try:
             for start, batch in self._batches(first):
-                for row, fields in enumerate(rows_of(batch), start):
+                done = max(0, first - start)
+                for row, fields in enumerate(rows_of(batch.slice(done)), start + done):
                     if isinstance(fields, str):
                         on_bad(row, fields, "write the file again from valid text")
                     else:
@@ -58,7 +57,7 @@ class TableShard(FileShard):
             raise self._damaged(error, row) from error
 
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Batches of a few megabytes from row `first` on, each with the number of its first row."""
+        """Batches, of which the first has row `first`, each with the number of its first row."""
         raise NotImplementedError
 
     def _columns(self, names: Sequence[str]) -> list[str]:
@@ -76,44 +75,25 @@ class ParquetShard(TableShard):
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         import pyarrow.parquet as pq
 
-        with open_arrow(self.path) as opened, pq.ParquetFile(opened) as described:
-            metadata, schema = described.metadata, described.schema_arrow
+        # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
+        with open_arrow(self.path) as opened, pq.ParquetFile(opened, pre_buffer=False, buffer_size=BLOCK_BYTES) as file:
+            metadata = file.metadata
             if metadata.num_rows == 0:
                 raise self._empty()
-            columns = self._columns(schema.names)
-            # A value that many rows share is decoded once for all of them, and only then repeated, in a few rows at a time.
-            texts = [name for name in columns if str(schema.field(name).type).endswith("string") and _is_by_dictionary(metadata, name)]
-            # Without pre_buffer, pyarrow reads a column in pieces of buffer_size rather than a whole row group at once.
-            options = {"pre_buffer": False, "buffer_size": BLOCK_BYTES, "metadata": metadata, "read_dictionary": texts}
-            with pq.ParquetFile(opened, **options) as file:
-                start = 0
-                for index in range(file.num_row_groups):
-                    group = metadata.row_group(index)
-                    if start + group.num_rows <= first:
-                        start += group.num_rows
-                        continue
-                    num_bytes = _bytes_of(group)
-                    if num_bytes > group.num_rows * _MAX_ROW_BYTES:
-                        raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
-                    rows = rows_at_once(group.num_rows, num_bytes)
-                    for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
-                        self.share = (start + batch.num_rows) / metadata.num_rows
-                        yield from slices_of(batch, start, first)
-                        start += batch.num_rows
-
-
-def _is_by_dictionary(metadata: Any, name: str) -> bool:
-    """Whether values of this column refer to a dictionary. pyarrow reads no prefixes (DELTA_BYTE_ARRAY) as one."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    encodings = {encoding for column in columns if column.path_in_schema == name for encoding in column.encodings}
-    return "RLE_DICTIONARY" in encodings and "DELTA_BYTE_ARRAY" not in encodings
-
-
-def _bytes_of(group: Any) -> int:
-    """Bytes of a row group without compression, by its footer; at least those of its numbers, of which many equal ones take no space."""
-    values = max((group.column(place).num_values for place in range(group.num_columns)), default=0)
-    return max(int(group.total_byte_size), _VALUE_BYTES * int(values))
+            columns = self._columns(file.schema_arrow.names)
+            start = 0
+            for index in range(file.num_row_groups):
+                group = metadata.row_group(index)
+                if start + group.num_rows <= first:
+                    start += group.num_rows
+                    continue
+                if group.total_byte_size > group.num_rows * _MAX_ROW_BYTES:
+                    raise UserError("rows longer than any document", where=self.place(start), remedy=too_long()[1])
+                rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
+                for batch in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
+                    self.share = (start + batch.num_rows) / metadata.num_rows
+                    yield start, batch
+                    start += batch.num_rows
 
 
 @dataclass(eq=False)
@@ -130,7 +110,7 @@ class ArrowShard(TableShard):
                 kept = batch.select(columns)
                 if start + batch.num_rows > first:
                     kept.validate(full=True)  # offsets that lie would be followed out of the file
-                    yield from slices_of(kept, start, first)
+                    yield start, kept
                 start += batch.num_rows
         if not start:
             raise self._empty()
@@ -149,20 +129,6 @@ def _open_ipc(file: pa.NativeFile) -> tuple[pa.Schema, Iterator[tuple[pa.RecordB
     reader = pa.ipc.open_file(file)
     num = reader.num_record_batches
     return reader.schema, ((reader.get_batch(number), (number + 1) / num) for number in range(num))
-
-
-def slices_of(batch: pa.RecordBatch, start: int, first: int = 0) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A batch whose first row has the number `start` in slices of a few megabytes, without the rows before number `first`."""
-    size = rows_at_once(batch.num_rows, batch.nbytes)
-    if any(sign in str(field.type) for field in batch.schema for sign in ("dictionary<", "run_end_encoded<")):
-        size = max(1, min(size, _MOST_REPEATED // max(1, batch.nbytes)))  # each row may have the longest value
-    for begin in range(max(0, first - start), batch.num_rows, size):
-        yield start + begin, batch.slice(begin, size)
-
-
-def rows_at_once(num_rows: int, num_bytes: int) -> int:
-    """Rows to decode together, a few megabytes, of so many rows with so many bytes."""
-    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | str]:

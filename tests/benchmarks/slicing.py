@@ -97,12 +97,10 @@ def table_of(folder: Path) -> Columns:
 
 
 def lookup_ours(ids: np.ndarray, folder: Path) -> Callable[[], Columns]:
-    from recallkit.counting.lookup_kernels import build_index, index_rows, lookup_indexed
+    from recallkit.counting.table import search_counts
 
     keys, counts = table_of(folder)
-    starts = index_rows(keys)
-    slots = build_index(keys, counts, starts, num_threads=NUM_THREADS)
-    return lambda: (lookup_indexed(keys, counts, starts, slots, ids[:-1], ids[1:], num_threads=NUM_THREADS),)
+    return lambda: (search_counts(keys, counts, ids[:-1], ids[1:]),)
 
 
 def query_columns(ids: np.ndarray) -> dict[str, np.ndarray]:

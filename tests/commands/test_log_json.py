@@ -117,7 +117,7 @@ def test_stages_begin_and_end_with_seconds_and_amounts(run, shard, tmp_path):
     done = run("--log-json", "slice", shard, "-o", tmp_path / "s", "--json", "--force")
     stages = [event for told in (made, done) for event in events_of(told.stderr) if event["event"] == "stage"]
     assert [(event["stage"], event["state"]) for event in stages] == [
-        (stage, state) for stage in ("slicing", "labelling") for state in ("begin", "end")
+        (stage, state) for stage in ("slicing", "labelling", "labelling") for state in ("begin", "end")
     ]
     result = json.loads(done.stdout)
     for event in stages[1::2]:

@@ -1,18 +1,39 @@
-"""A table of counts that is not as `count` wrote it is refused when it is opened, in one line."""
+"""A table of counts answers as a dictionary does, and one that is not as `count` wrote it is refused when it is opened, in one line."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from recallkit import counting
-from recallkit.counting.table import open_counts, read_meta
+from recallkit.counting.table import index_rows, open_counts, read_meta, search_counts
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from tests.conftest import made_up_texts, write_jsonl
+
+pairs = st.tuples(st.integers(0, 5), st.integers(0, 5) | st.just(2**32 - 1))
+
+
+@settings(max_examples=50)
+@given(table=st.dictionaries(pairs, st.sampled_from([0, 1, 9, 2**32, 2**40]), max_size=30), asked=st.lists(pairs, max_size=60))
+@example(table={}, asked=[(0, 1), (5, 2)])
+def test_counts_are_those_of_a_dictionary(table, asked):
+    rows = sorted((first << 32 | second, count) for (first, second), count in table.items())
+    keys, counts = np.array(rows, np.uint64).reshape(-1, 2).T
+    asked = [*asked, *table, (2**32 - 1, 0), (0, 2**32 - 1)]
+    assert search_counts(keys, counts, *np.array(asked, np.uint32).T).tolist() == [table.get(pair, 0) for pair in asked]
+    starts = index_rows(keys)
+    assert [list(range(*bounds)) for bounds in itertools.pairwise(starts)] == [
+        [place for place, (key, _) in enumerate(rows) if key >> 32 == first] for first in range(len(starts) - 1)
+    ]
+    assert starts[-1] == len(rows)
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +44,11 @@ def counted(tmp_path_factory) -> Path:
     return folder / "counts.duckdb"
 
 
-def changed(counted: Path, folder: Path, *statements: str) -> Path:
+def changed(counted: Path, folder: Path, statement: str) -> Path:
     path = folder / "counts.duckdb"
     path.write_bytes(counted.read_bytes())
     with duckdb.connect(str(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
+        connection.execute(statement)
     return path
 
 
@@ -39,31 +59,11 @@ def refused(path: Path, reader=open_counts) -> str:
     return caught.value.line()
 
 
-def test_a_table_as_it_was_written_is_read(counted):
-    table = open_counts(counted)
-    assert table.meta["id"] == table.recompute_id()
-    assert len(table.ngram_hashes) == 2
-    assert "digest" not in table.meta
-
-
-FACTS = [
-    ("id", 7),
-    ("id", None),
-    ("id", "0" * 32),
-    ("num_tokens", -1),
-    ("num_tokens", "many"),
-    ("num_tokens", 1.5),
-    ("num_tokens", None),
-    ("num_tokens", 77),
-    ("num_bigrams", 3),
-    ("tokenizer", "gpt2"),
-    ("tokenizer", {"name": 3}),
-    ("tokenizer", None),
-    ("boundary", "document"),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), FACTS, ids=str)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("id", 7), ("id", "0" * 32), ("num_tokens", 77), ("num_tokens", None), ("tokenizer", {"name": 3}), ("boundary", "document")],
+    ids=str,
+)
 def test_a_fact_that_was_changed(counted, tmp_path, name, value):
     path = changed(counted, tmp_path, f"UPDATE meta SET value = '{json.dumps(value)}' WHERE key = '{name}'")
     assert "damaged (it is not as it was written)" in refused(path, read_meta)
@@ -75,32 +75,19 @@ def test_a_fact_that_was_changed(counted, tmp_path, name, value):
     [
         ("DELETE FROM meta WHERE key = 'id'", "not as it was written"),
         ("DELETE FROM meta WHERE key = 'digest'", "not as it was written"),
-        ("UPDATE meta SET value = '\"\\ud800\"' WHERE key = 'sources'", "not as it was written"),
         ("UPDATE meta SET value = 'x{' WHERE key = 'sources'", "its meta is damaged"),
-        ("UPDATE meta SET value = repeat('[', 100000) WHERE key = 'sources'", "its meta is damaged"),
+        ("INSERT INTO bigrams SELECT * FROM bigrams LIMIT 1", "damaged ("),
+        ("DELETE FROM bigrams WHERE rowid = 3", "damaged ("),
+        ("UPDATE bigrams SET count = count + 1 WHERE rowid = 3", "damaged ("),
+        ("UPDATE unigrams SET count = count + 1 WHERE rowid = 3", "damaged ("),
     ],
 )
-def test_a_meta_that_is_not_as_it_was_written(counted, tmp_path, statement, said):
-    assert said in refused(changed(counted, tmp_path, statement), read_meta)
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "INSERT INTO bigrams SELECT * FROM bigrams LIMIT 1",
-        "INSERT INTO unigrams SELECT * FROM unigrams LIMIT 1",
-        "DELETE FROM bigrams WHERE rowid = 3",
-        "DELETE FROM unigrams WHERE rowid = 3",
-        "UPDATE bigrams SET count = count + 1 WHERE rowid = 3",
-        "UPDATE unigrams SET count = count + 1 WHERE rowid = 3",
-        "UPDATE bigrams SET second = 4095 WHERE rowid = 3",
-    ],
-)
-def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, statement):
-    assert "damaged (" in refused(changed(counted, tmp_path, statement))
+def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, statement, said):
+    assert said in refused(changed(counted, tmp_path, statement))
 
 
 def test_hashes_that_were_changed(counted, tmp_path):
+    assert len(open_counts(counted).ngram_hashes) == 2
     table = open_counts(changed(counted, tmp_path, "UPDATE ngram_hashes SET hash = hash + 1 WHERE rowid = 3"))
     with pytest.raises(UserError, match="its hashes of n-grams are not those that were written"):
         _ = table.ngram_hashes
