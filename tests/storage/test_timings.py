@@ -94,7 +94,7 @@ def test_slices_keep_the_seconds_of_the_first_time_when_they_are_labelled_anew(t
     again = read_timings(tmp_path / "manifest.json")
     assert first is not None
     assert again is not None
-    assert list(first["stages"]) == ["slicing"]
+    assert list(first["stages"]) == ["slicing", "labelling"]
     assert list(again["stages"]) == ["slicing", "labelling"]
     assert again["stages"]["slicing"] == first["stages"]["slicing"]
     assert again["resumed"] is False
