@@ -7,15 +7,15 @@ with them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import expanded_interval, number_or_none, resample_totals
+from recallkit.measure.intervals import estimates, number_or_none
 from recallkit.measure.labelled import open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, gap_figures, gap_intervals, like_uniform
-from recallkit.measure.sums import add_up
+from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
+from recallkit.measure.sums import add_up, resampled
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.schemas import frame_of
 
@@ -25,10 +25,22 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.measure.sums import Sums
+    from recallkit.measure.sums import RowSums
 
 PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
 """Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
+
+_RENAMED = {
+    "nll_reference": "nll",
+    "nll_model": "nll_ablated",
+    "delta_nll": "loss",
+    "delta_ci_low": "loss_ci_low",
+    "delta_ci_high": "loss_ci_high",
+    "gap_share": "share",
+    "ci_low": "share_ci_low",
+    "ci_high": "share_ci_high",
+}
+"""Columns of a gap between the model as it is and without mixers, and what they are called here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,67 +87,39 @@ def measure_losses(
     labelled = open_tokens(tokens)
     scores = [open_scores(path, labelled) for path in (intact, *ablated)]
     found = add_up(labelled, scores, [SLICES[name] for name in PARTS[1:]], cluster, clean=clean, every_table=False)
-    losses = _Losses(found, labelled.vocab_size)
+    names, table = found.rows["slices"].keys["slice"], found.tables["slices"]
+    sums = table.at(np.array([list(names).index(name) for name in ("all", *PARTS)]))
+    intervals, specific = gap_intervals({"slices": sums}, {})["slices"], _specific(sums)
     slices, mixers = [], []
     for number, of_set in enumerate(sets):
         common = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}
-        by_slice = losses.by_slice(number)
-        slices += [{**common, **row} for row in by_slice]
-        every, hits, first = (row["loss"] for row in by_slice[:3])
-        mixers.append({**common, "loss": every, "loss_ar_hit": hits, "loss_first_rare": first, **losses.specific(number)})
+        rows = gap_rows({"slice": ("all", *PARTS)}, sums, sums.totals[:, :1], 1 + number, intervals)
+        # Only the model as it is is compared with a guess: that one without a mixer predicts nothing is what an ablation may find.
+        whole = WholeGap.of({**rows[0], "nll_model": -np.inf}, labelled.vocab_size)
+        for row in rows:
+            why = whole.why_void(share_of_tokens=row["share_of_tokens"], effective=row["effective_clusters"])
+            row |= {new: row[name] for name, new in _RENAMED.items()}
+            row["void"] = row["share"] is None or row["slice"] == "all" or bool(why)
+            if row["share"] is None or row["slice"] == "all":
+                row |= dict.fromkeys(("share", "share_ci_low", "share_ci_high"))
+        slices += [{**common, **row} for row in rows]
+        every, hits, first = (row["loss"] for row in rows[:3])
+        of_specific = {name: number_or_none(values[number]) for name, values in specific.items()}
+        mixers.append({**common, "loss": every, "loss_ar_hit": hits, "loss_first_rare": first, **of_specific})
     mixers.sort(key=lambda row: -np.inf if row["specific"] is None else row["specific"], reverse=True)
     return AblationTables(frame_of("ablation/ablation", slices), frame_of("ablation/mixers", mixers))
 
 
-class _Losses:
-    """The losses of m sets by slice, from the sums of the model as it is and of m ablated ones."""
+def _specific(sums: RowSums) -> dict[str, np.ndarray]:
+    """What each of m sets loses on AR hits beyond new, rare bigrams, (m,), with its interval; both are resampled together: paired."""
+    pair = sums.at(np.array([1, 2]))
 
-    def __init__(self, found: Sums, vocab_size: int | None) -> None:
-        names, self._sums = list(found.rows["slices"].keys["slice"]), found.tables["slices"]
-        self._places = {name: names.index(name) for name in ("all", *PARTS)}
-        self._tokens, self._nlls = self._sums.tokens.sum(axis=0), self._sums.nlls.sum(axis=1)
-        self._intervals = gap_intervals({"slices": self._sums}, {})["slices"]
-        self._vocab_size = vocab_size
-        # AR hits less first occurrences, resampled together: both losses are paired.
-        pair = [self._places["ar_hit"], self._places["first_rare"]]
-        by_group = np.stack([self._sums.tokens, *(self._sums.nlls[1:] - self._sums.nlls[0])], axis=1)[..., pair]  # (g, 1 + m, 2)
-        [drawn] = resample_totals([by_group.reshape(len(by_group), -1)])
-        samples = np.concatenate([by_group.sum(axis=0)[None], drawn.reshape(-1, *by_group.shape[1:])])
+    def beyond(totals: np.ndarray) -> np.ndarray:
+        """Of totals (2 + m, ..., 2): tokens, NLLs of the model as it is, those of the ablated ones."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            means = samples[:, 1:] / samples[:, :1]  # (1 + r, m, 2), the text itself first
-        specific = means[..., 0] - means[..., 1]
-        ends = expanded_interval(specific[1:], self._sums.effective[pair].min(), self._sums.freedom[pair].min())
-        self._specific = np.stack([specific[0], *ends])
+            losses = (totals[2:] - totals[1]) / totals[0]
+        found: np.ndarray = losses[..., 0] - losses[..., 1]
+        return found
 
-    def specific(self, number: int) -> dict[str, float | None]:
-        """What set `number` loses on AR hits beyond new, rare bigrams."""
-        names = ("specific", "specific_ci_low", "specific_ci_high")
-        return {name: number_or_none(value) for name, value in zip(names, self._specific[:, number], strict=True)}
-
-    def by_slice(self, number: int) -> list[dict[str, Any]]:
-        """The figures of set `number` in all tokens, then in each of PARTS."""
-        reference, ablated, whole = self._nlls[0], self._nlls[1 + number], self._places["all"]
-        figures = gap_figures(self._tokens, reference, ablated, self._tokens[whole], ablated[whole] - reference[whole])
-        loss, share = self._intervals.delta_nll[:, number], self._intervals.share[:, number]
-        columns = {
-            "share_of_tokens": figures["share_of_tokens"],
-            "nll": figures["nll_reference"],
-            "nll_ablated": figures["nll_model"],
-            **dict(zip(("loss", "loss_ci_low", "loss_ci_high"), (figures["delta_nll"], *loss), strict=True)),
-            **dict(zip(("share", "share_ci_low", "share_ci_high"), (figures["gap_share"], *share), strict=True)),
-        }
-        # Only of the model as it is: that one without a mixer predicts nothing is what an ablation may find.
-        uniform = like_uniform(figures["nll_reference"][whole], -np.inf, self._vocab_size)
-        interval = None if np.isnan(loss[:, whole]).any() else (float(loss[0, whole]), float(loss[1, whole]))
-        judged = WholeGap(float(figures["delta_nll"][whole]), interval, uniform, float(self._sums.effective[whole]))
-        rows = []
-        for name, place in self._places.items():
-            row: dict[str, Any] = {"slice": name, "tokens": int(self._tokens[place])}
-            row |= {column: number_or_none(values[place]) for column, values in columns.items()}
-            if name == "all" or row["share"] is None:
-                row |= dict.fromkeys(("share", "share_ci_low", "share_ci_high"))
-            effective = float(self._sums.effective[place])
-            why = judged.why_void(share_of_tokens=row["share_of_tokens"], effective=effective)
-            row |= {"clusters": int(self._sums.clusters[place]), "effective_clusters": effective}
-            rows.append({**row, "void": row["share"] is None or bool(why)})
-        return rows
+    [drawn] = resampled([pair])
+    return estimates("specific", beyond(pair.totals), beyond(drawn).T, pair.effective.min(), pair.freedom.min())

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import expanded_interval, number_or_none
+from recallkit.measure.intervals import estimates, expanded_interval, number_or_none
 from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, gap_figures, like_uniform
-from recallkit.measure.sums import Adding, Clusters, RowSums, resampled
+from recallkit.measure.shares import WholeGap, gap_rows
+from recallkit.measure.sums import Clusters, RowSums, resampled, row_sums
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
@@ -86,16 +86,13 @@ def _collect(tokens: LabelledTokens, scores: Sequence[Scores], num: int, cluster
     `scores`: those of `num` models with the full context, the reference first, then of the same with each k. NLLs are those of the
     reference and of the model with the full context, then of both with the last ids.
     """
-    clusters = Clusters(tokens, cluster)
-    columns = [(0, model, start, start + model) for start in range(num, len(scores), num) for model in range(1, num)]
-    pairs = [Adding(int(np.prod(_SHAPE)), clusters) for _ in columns]
-    bounds = {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
-    questions = [Question("sum_by_gain", bounds, nlls) for nlls in columns]
-    for tables in answers(questions, batches(tokens, scores, cluster=cluster, clean=clean)):
-        for found, pair in zip(tables, pairs, strict=True):
-            marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
-            pair.add(found, np.ravel_multi_index(marks, _SHAPE))
-    return [pair.rows(_unions()) for pair in pairs]
+    clusters, bounds = Clusters(tokens, cluster), {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
+    pairs = [(0, model, start, start + model) for start in range(num, len(scores), num) for model in range(1, num)]
+    sums = []
+    for found in answers([Question("sum_by_gain", bounds, nlls) for nlls in pairs], batches(tokens, scores, cluster=cluster, clean=clean)):
+        marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
+        sums.append(row_sums(found, np.ravel_multi_index(marks, _SHAPE), _unions(), clusters))
+    return sums
 
 
 def _unions() -> np.ndarray:
@@ -126,30 +123,20 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | None) -> list[dict[str, Any]]:
     """The rows of one model and one k; `sampled` (5, num_resamples, K)."""
-    sums, spread = pair.totals, (pair.effective[: len(ROWS)], pair.freedom[: len(ROWS)])
-    tokens, reference, model, *_ = sums[:, : len(ROWS)]
-    found = _figures(sums)
-    columns = gap_figures(tokens, reference, model, tokens[:1], model[:1] - reference[:1])
-    columns |= {name: found[name] for name in (*_RATIOS[1:], *_SHARES[1:])}
+    shown, figures = pair.at(np.arange(len(ROWS))), _figures(pair.totals)
+    spread = shown.effective, shown.freedom
+    smaller = [np.minimum(of, of[0]) for of in spread]  # of a share: its row's, or those of all tokens
+    columns: dict[str, np.ndarray] = {}
     for name, samples in _figures(sampled).items():
-        low, high = expanded_interval(samples, *([np.minimum(each, each[0]) for each in spread] if name in _SHARES else spread))
-        ends = "" if name == "gap_share" else f"{name}_"
-        columns |= {f"{ends}ci_low": low, f"{ends}ci_high": high, "effective_clusters": spread[0]}
-    rows = [
-        dict[str, Any]({"slice": name, "reference_gains": gains, "tokens": int(tokens[place]), "clusters": int(pair.clusters[place])})
-        | {column: number_or_none(values[place]) for column, values in columns.items()}
-        for place, (name, gains) in enumerate(ROWS)
-    ]
-    whole = _whole(rows[0], cluster, vocab_size)
-    notes, why = whole.describe(), whole.why_void()
-    note = "; ".join(dict.fromkeys([*notes, *why]))
-    return [{**row, "note": note, "void": row["far_share"] is None or bool(why)} for row in rows]
-
-
-def _whole(row: Mapping[str, Any], cluster: str, vocab_size: int | None) -> WholeGap:
-    bounds = (row["delta_ci_low"], row["delta_ci_high"])
-    uniform = like_uniform(row["nll_reference"], row["nll_model"], vocab_size)
-    return WholeGap(row["delta_nll"], None if None in bounds else bounds, uniform, row["effective_clusters"], cluster)
+        columns |= estimates(name, figures[name], samples, *(smaller if name in _SHARES else spread))
+    columns |= {"ci_low": columns.pop("gap_share_ci_low"), "ci_high": columns.pop("gap_share_ci_high")}
+    columns |= {"clusters": shown.clusters, "effective_clusters": shown.effective}
+    keys = dict(zip(("slice", "reference_gains"), zip(*ROWS, strict=True), strict=True))
+    keys |= {name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}
+    rows = gap_rows(keys, shown, shown.totals[:, :1], 1)
+    whole = WholeGap.of(rows[0], vocab_size, cluster)
+    note = "; ".join(dict.fromkeys([*whole.describe(), *whole.why_void()]))
+    return [{**row, "note": note, "void": row["far_share"] is None or bool(whole.why_void())} for row in rows]
 
 
 def in_context_scores(
@@ -171,12 +158,10 @@ def in_context_scores(
     late = min(LATE, labelled.seq_len)
     if late < 2 * EARLY:
         return None
-    adding = Adding(2, Clusters(labelled, cluster))
     opened = [open_scores(path, labelled) for path in scores.values()]
     question = Question("sum_early_late", {"early": EARLY, "late": late})
-    for [found] in answers([question], batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean)):
-        adding.add(found, found["is_late"].to_numpy().astype(np.int64))
-    sums = adding.rows(np.eye(2))
+    [found] = answers([question], batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean))
+    sums = row_sums(found, found["is_late"].to_numpy().astype(np.int64), np.eye(2), Clusters(labelled, cluster))
     is_there = np.asarray(sums.tokens.any(axis=1))
     if not is_there.any():
         return None

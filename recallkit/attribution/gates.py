@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import percent
 from recallkit.errors import UsageError, UserError
-from recallkit.measure.shares import void_notes
 from recallkit.slicing.definitions import STANDARD
 
 if TYPE_CHECKING:
@@ -115,8 +114,7 @@ def _judge(gate: Gate, model: str, row: Mapping[str, Any], whole: Mapping[str, A
     if row["delta_nll"] is None:
         raise UserError(f"there are no tokens of {gate.slice} to judge by", where=OPTION)
     if gate.is_share and (row["void"] or whole["delta_nll"] <= 0):
-        why = void_notes(row) if row["void"] and row["note"] else [NOT_BEHIND]
-        return Verdict(gate, model, None, is_over=False, note="; ".join(why))
+        return Verdict(gate, model, None, is_over=False, note=row["note"] if row["void"] else NOT_BEHIND)
     value = row["gap_share"] if gate.is_share else row["delta_nll"]
     return Verdict(gate, model, value, is_over=not value <= gate.limit)
 

@@ -6,19 +6,18 @@ Every table is made of the sums of `measure.sums`: the tables are consistent wit
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass, fields
+from collections import Counter
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes
-from recallkit.measure.intervals import number_or_none
 from recallkit.measure.labelled import LabelledTokens, open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, clipped_share, enrichment, gap_figures, gap_intervals, like_uniform
-from recallkit.measure.sums import Sums, add_up
+from recallkit.measure.shares import WholeGap, clipped_share, gap_intervals, gap_rows
+from recallkit.measure.sums import OTHER_SOURCES, Sums, add_up
 from recallkit.slicing.definitions import SPLIT, Slice
 from recallkit.storage import schemas
 
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
     from recallkit.measure.shares import GapIntervals
 
 EMPTY_SLICE = "no tokens in this slice"
-SMALL_SOURCE = f"not one of the {MAX_RESAMPLED_SOURCES} largest sources: no interval"
 
 _CONTROL = ("control_share", "control_ci_low", "control_ci_high")
-_BOUNDS = ("delta_ci_low", "delta_ci_high", "ci_low", "ci_high")
 Row = dict[str, Any]
 
 
@@ -104,8 +101,8 @@ def attribute_gap(
     A slice's NLL is the mean over its tokens; its share of the gap is the summed difference in it over the summed
     difference in all tokens (Zoology section 3.1, appendix C.1). Intervals are 95 % expanded percentile intervals
     (`measure.intervals.expanded_interval`) over clusters, one of CLUSTERS (`num_resamples` resamples drawn from `seed`, the same for every
-    model and slice), for all sources together and for each of the MAX_RESAMPLED_SOURCES largest by tokens. The result
-    is bit-identical for the same files and arguments.
+    model and slice), for all sources together, for each of the MAX_RESAMPLED_SOURCES largest by tokens, and for all further ones as one.
+    The result is bit-identical for the same files and arguments.
 
     Raises UserError if a file is not as expected, scores are of other sequences, or models repeat.
     """
@@ -116,11 +113,17 @@ def attribute_gap(
     names = names or [score.model for score in scores]
     _check_models(names[1:])
     sums = add_up(labelled, scores, slices, cluster, clean=clean)
-    num_rows = sum(len(sums.rows[name]) for name in ("slices", "first"))
-    whole = np.arange(sums.resampled_sums.tokens.shape[1]) // num_rows * num_rows
-    tables = {"by_source": sums.resampled_sums} | {name: sums.tables[name] for name in sums.rows if name not in ("slices", "first")}
-    intervals = gap_intervals(tables, {"by_source": whole}, num_resamples, seed)
-    made = _Tables(labelled, names, sums, intervals, cluster, num_bytes={} if clean else _bytes_by_slice(labelled))
+    per_source = len(sums.rows["slices"]) + len(sums.rows["first"])
+    whole = np.arange(len(sums.rows["by_source"])) // per_source * per_source
+    intervals = gap_intervals({name: sums.tables[name] for name in sums.rows}, {"by_source": whole}, num_resamples, seed)
+    made = _Tables(
+        labelled,
+        names,
+        sums,
+        intervals,
+        cluster,
+        num_bytes={} if clean else _bytes_by_slice(labelled, sums.rows["by_source"].keys["source"]),
+    )
     pairs = [made.pair(model) for model in range(1, len(names))]
     return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]})
 
@@ -152,107 +155,69 @@ class _Tables:
     def pair(self, model: int) -> dict[str, pl.DataFrame]:
         """The tables of the reference and model number `model` (from 1), by name."""
         rows = {"gap": self._gap(model)}
-        whole = self._whole(rows["gap"][0])
-        every = {name: self._of_table(name, model) for name in self._sums.rows if name not in ("slices", "first")}
-        firsts = self._of_table("by_count", model, "first_by_count")
-        for place, row in enumerate(every["by_count"]):
-            row |= {f"nll_first_{side}": firsts[place][f"nll_{side}"] if row["repeated"] else None for side in ("reference", "model")}
+        whole = WholeGap.of(rows["gap"][0], self._vocab_size, self._cluster)
+        rows |= {name: self._rows(name, model) for name in self._sums.rows if name not in ("slices", "first", "by_source")}
+        for row, first in zip(rows["by_count"], self._rows("first_by_count", model), strict=True):
+            row |= {f"nll_first_{side}": first[f"nll_{side}"] if row["repeated"] else None for side in ("reference", "model")}
         for name in ("by_count", "by_distance", "by_match", "by_position"):
-            rows[name] = [row for row in every[name] if row["tokens"]]
+            rows[name] = [row for row in rows[name] if row["tokens"]]
         last = max(row["high"] for row in rows["by_count"])
-        rows["by_threshold"] = [row for row in every["by_threshold"] if row["threshold"] in self._extra or row["threshold"] <= last]
+        rows["by_threshold"] = [row for row in rows["by_threshold"] if row["threshold"] in self._extra or row["threshold"] <= last]
         for row in rows["by_threshold"]:
             row["gap_share_clipped"] = clipped_share(whole.gap, row["gap_share"])
-            self._judge(row, whole, whole.describe(row["gap_share"], _bounds(row, "ci")))
-        for name in ("by_partition", *({"by_overlap"} & every.keys())):
-            rows[name] = every[name]
-            for row in every[name]:
-                self._judge(row, whole, whole.describe())
-        if "by_overlap" in rows:
-            plain = {row["slice"]: row for row in rows["gap"][: len(self._sums.rows["slices"])]}
-            for row in rows["by_overlap"]:
-                own = plain.get(row["slice"], row)  # a token in none of them is not divided
-                row |= {"plain_share_of_tokens": own["share_of_tokens"], "plain_share": own["gap_share"]}
+            _judge(row, whole, whole.describe(row["gap_share"], _bounds(row)))
+        for row in (*rows["by_partition"], *rows.get("by_overlap", ())):
+            _judge(row, whole, whole.describe())
+        plain = {row["slice"]: row for row in rows["gap"][: len(self._sums.rows["slices"])]}
+        for row in rows.get("by_overlap", ()):
+            of = plain.get(row["slice"], row)  # a token in none of them is not divided
+            row |= {"plain_share_of_tokens": of["share_of_tokens"], "plain_share": of["gap_share"]}
         return {name: schemas.frame_of(f"gap/{name}", of_table) for name, of_table in rows.items()}
 
-    def _of_table(self, name: str, model: int, made_of: str | None = None) -> list[Row]:
-        """The rows of a table, over all sources, or, without intervals, the same rows of other sums."""
-        rows, sums = self._sums.rows[name], self._sums.tables[made_of or name]
-        whole = self._sums.tables["slices"].totals[:, :1]
-        found = self._figures(rows.keys, sums.totals, whole, model, is_divided=name == "by_overlap")
-        for place, row in enumerate(found):
-            row |= {} if made_of else self._interval(name, model, place)
-        return found
-
-    def _figures(
-        self, keys: Mapping[str, Sequence[Any]], totals: np.ndarray, whole: np.ndarray, model: int, *, is_divided: bool = False
-    ) -> list[Row]:
-        """Rows of sums (1 + v, K), tokens first, and of `whole`, the sums of all tokens."""
-        figures = gap_figures(totals[0], totals[1], totals[1 + model], whole[0], whole[1 + model] - whole[1])
-        columns = {"tokens": totals[0].tolist() if is_divided else totals[0].astype(np.int64).tolist()}
-        columns |= {name: [number_or_none(value) for value in values.tolist()] for name, values in figures.items()}
-        columns = {**{name: list(values) for name, values in keys.items()}, **columns}
-        pair = {"reference": self._names[0], "model": self._names[model]}
-        rows = [{**pair, **dict(zip(columns, values, strict=True))} for values in zip(*columns.values(), strict=True)]
-        return [{**row, "enrichment": enrichment(row["gap_share"], row["share_of_tokens"])} for row in rows]
-
-    def _interval(self, name: str, model: int, row: int) -> Row:
-        """The intervals of a row, and the clusters that they are made of."""
-        sums = self._sums.resampled_sums if name == "by_source" else self._sums.tables[name]
-        found = self._intervals[name]
-        bounds = [*found.delta_nll[:, model - 1, row], *found.share[:, model - 1, row]]
-        numbers = {"clusters": int(sums.clusters[row]), "effective_clusters": float(sums.effective[row])}
-        return {**dict(zip(_BOUNDS, map(number_or_none, bounds), strict=True)), **numbers}
+    def _rows(self, name: str, model: int, whole: np.ndarray | None = None) -> list[Row]:
+        """The rows of a table of a pair; `whole`: the sums of all tokens that they are shares of, of all sources if not given."""
+        keys = self._sums.rows[name.removeprefix("first_")].keys
+        whole = self._sums.tables["slices"].totals[:, :1] if whole is None else whole
+        rows = gap_rows(keys, self._sums.tables[name], whole, model, self._intervals.get(name))
+        return [{"reference": self._names[0], "model": self._names[model], **row} for row in rows]
 
     def _gap(self, model: int) -> list[Row]:
-        """The rows of one pair with intervals, clipped shares and notes: all sources, then source by source."""
-        found: list[Row] = []
-        for number, source in enumerate(["ALL", *self._sums.sources]):
-            found += self._of_source(number, source, model, found[0] if found else None)
+        """The slices of all sources, then of one source after another."""
+        num_slices, num_controls = len(self._sums.rows["slices"]), len(self._sums.rows["first"])
+        size = num_slices + num_controls
+        wholes = np.repeat(self._sums.tables["by_source"].totals[:, ::size], size, axis=1)  # the first row of each source
+        every = self._rows("by_source", model, wholes)
+        found = []
+        for start in range(0, len(every), size):
+            rows, controls = every[start : start + num_slices], every[start + num_slices : start + size]
+            self._complete(rows, {row["slice"]: row for row in controls}, every[0])
+            found += rows
         return found
 
-    def _of_source(self, number: int, source: str, model: int, overall: Row | None) -> list[Row]:
-        """The slices of one source, which is `number` of `Sums.by_source`; `overall`: the row of all tokens of all sources, if another."""
-        names, of_control = (self._sums.rows[name].keys["slice"] for name in ("slices", "first"))
-        totals = self._sums.by_source[:, number]
-        found = self._figures({"slice": [*names, *of_control]}, totals, totals[:, :1], model)
-        first = self._sums.resampled.index(number) * len(found) if number in self._sums.resampled else None
-        for place, row in enumerate(found):
-            row |= self._no_interval() if first is None else self._interval("by_source", model, first + place)
-        rows, controls = found[: len(names)], {row["slice"]: row for row in found[len(names) :]}
+    def _complete(self, rows: Sequence[Row], controls: Mapping[str, Row], overall: Row) -> None:
+        """Adds clipped shares, controls, bits per byte and notes to the rows of one source; `overall`: all tokens of all sources."""
         by_slice = {row["slice"]: row for row in rows}
-        whole, hits = self._whole(rows[0], overall), by_slice["ar_hit"]
-        of_split, of_others = whole.describe(hits["gap_share"], _bounds(hits, "ci")), whole.describe()
+        wholes = [WholeGap.of(row, self._vocab_size, self._cluster) for row in (overall, rows[0])]
+        whole = replace(wholes[1], uniform=list(dict.fromkeys(note for of in wholes for note in of.uniform)))
+        hits = by_slice["ar_hit"]
+        of_split, of_others = whole.describe(hits["gap_share"], _bounds(hits)), whole.describe()
         clipped = _clipped_shares(by_slice)
         for name, row in by_slice.items():
-            row |= {"source": source, "cluster": self._cluster, "gap_share_clipped": clipped[name], **dict.fromkeys(_CONTROL)}
-            row |= _bits_per_byte(row, self._num_bytes.get((source, name)))
+            row |= {"cluster": self._cluster, "gap_share_clipped": clipped[name], **dict.fromkeys(_CONTROL)}
+            row |= _bits_per_byte(row, self._num_bytes.get((row["source"], name)))
             if row["gap_share"] is None:
                 row |= {"ci_low": None, "ci_high": None}
             if name in controls and controls[name]["gap_share"] is not None:
                 row |= dict(zip(_CONTROL, (controls[name][of] for of in ("gap_share", "ci_low", "ci_high")), strict=True))
-            self._judge(row, whole, of_split if name in [slice_.name for slice_ in SPLIT] else of_others)
-        return rows
+            _judge(row, whole, of_split if name in [slice_.name for slice_ in SPLIT] else of_others)
 
-    @staticmethod
-    def _no_interval() -> Row:
-        return dict.fromkeys([*_BOUNDS, "clusters", "effective_clusters"])
 
-    def _whole(self, row: Row, overall: Row | None = None) -> WholeGap:
-        """What shares are judged by, from the row of all tokens of their source; `overall`: that of all sources."""
-        notes = [note for of in (overall or row, row) for note in like_uniform(of["nll_reference"], of["nll_model"], self._vocab_size)]
-        effective = math.inf if row["effective_clusters"] is None else row["effective_clusters"]
-        return WholeGap(row["delta_nll"], _bounds(row, "delta_ci"), list(dict.fromkeys(notes)), effective, self._cluster)
-
-    @staticmethod
-    def _judge(row: Row, whole: WholeGap, notes: Sequence[str]) -> None:
-        """Adds to a row, whose intervals are there, `note`, which begins with `notes` on the gap, and `void`."""
-        of_tokens = row["share_of_tokens"] if row.get("slice") != "all" else None
-        effective = math.inf if row["effective_clusters"] is None else row["effective_clusters"]
-        why = whole.why_void(share_of_tokens=of_tokens, effective=effective) if row["tokens"] else [EMPTY_SLICE]
-        small = [SMALL_SOURCE] if row["tokens"] and row["clusters"] is None else []
-        row["note"] = "; ".join([*notes, *(note for note in why if note not in notes), *small])
-        row["void"] = row["gap_share"] is None or bool(why)
+def _judge(row: Row, whole: WholeGap, notes: Sequence[str]) -> None:
+    """Adds to a row, whose intervals are there, `note`, which begins with `notes` on the gap, and `void`."""
+    of_tokens = row["share_of_tokens"] if row.get("slice") != "all" else None
+    why = whole.why_void(share_of_tokens=of_tokens, effective=row["effective_clusters"]) if row["tokens"] else [EMPTY_SLICE]
+    row["note"] = "; ".join(dict.fromkeys([*notes, *why]))
+    row["void"] = row["gap_share"] is None or bool(why)
 
 
 def _clipped_shares(by_slice: Mapping[str, Row]) -> dict[str, float | None]:
@@ -264,17 +229,17 @@ def _clipped_shares(by_slice: Mapping[str, Row]) -> dict[str, float | None]:
     return {**clipped, "all": by_slice["all"]["gap_share"], "other": other if other is None or hits is None else 1.0 - hits}
 
 
-def _bounds(row: Row, name: str) -> tuple[float, float] | None:
-    """An interval among the columns of a row; None if there is none."""
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return None if low is None or high is None else (low, high)
+def _bounds(row: Row) -> tuple[float, float] | None:
+    """The interval of a row's share; None if there is none."""
+    return None if row["ci_low"] is None else (row["ci_low"], row["ci_high"])
 
 
-def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
+def _bytes_by_slice(tokens: LabelledTokens, sources: Sequence[str]) -> Mapping[tuple[str, str], int]:
     """Bytes of text by source and slice, if the labels' manifest has them."""
-    found: dict[tuple[str, str], int] = {}
+    found: Counter[tuple[str, str]] = Counter()
     for source, whole, hits in tokens.manifest.get("num_bytes") or ():
-        found |= {(source, "all"): whole, (source, "ar_hit"): hits, (source, "other"): whole - hits}
+        name = source if source in sources else OTHER_SOURCES
+        found.update({(name, "all"): whole, (name, "ar_hit"): hits, (name, "other"): whole - hits})
     return found
 
 

@@ -18,9 +18,9 @@ from recallkit.display.notebook import Shown
 from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.classes import log2_bucket
-from recallkit.measure.intervals import effective_number, expanded_interval, freedom_of, number_or_none, resample_totals
+from recallkit.measure.intervals import effective_number, estimates, freedom_of, number_or_none, resample_totals
 from recallkit.measure.labelled import RowReader, open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, like_uniform
+from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
 from recallkit.measure.sums import add_up
 from recallkit.slicing.definitions import STANDARD
 from recallkit.storage.schemas import frame_of
@@ -172,7 +172,11 @@ class _Gaps:
     """Shares of the gaps of m models to the first one, by the sums of a text, `totals` (1 + r, 1 + m, K): tokens, then NLLs in nats."""
 
     def __init__(self, names: Sequence[str], slices: Sequence[str], text: RowSums, totals: np.ndarray, vocab_size: int | None) -> None:
-        self._names, self._text, self._totals, self._vocab_size = names, text, totals, vocab_size
+        self._names, self._text, self._totals = names, text, totals
+        every = text.at(np.array([0]))
+        intervals = gap_intervals({"all": every}, {})["all"]
+        gaps = [gap_rows({}, every, every.totals, model, intervals)[0] for model in range(1, len(names))]
+        self._wholes = {model: WholeGap.of(row, vocab_size) for model, row in enumerate(gaps, 1)}
         self._column = {name: len(STANDARD) + place for place, name in enumerate(slices)}
         # First occurrences stand for the tokens of the slice whose places they borrow, the first of the others.
         self._column[FIRST_RARE] = next(self._column[name] for name in slices if name != FIRST_RARE)
@@ -197,19 +201,18 @@ class _Gaps:
         # Where the gap lies is not asked of first occurrences.
         inside = gaps[:, columns].sum(axis=1) if name != FIRST_RARE else np.full(len(gaps), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
-            figures = np.column_stack([gaps[:, 0], recalled / gaps[:, 0], inside / gaps[:, 0]])
+            shares = np.column_stack([recalled / gaps[:, 0], inside / gaps[:, 0]])
         effective = min(float(self._text.effective[0]), *(part.effective for part in parts))
         freedom = min(float(self._text.freedom[0]), *(part.freedom for part in parts))
-        found = _estimates(("gap", "recall_share", "gap_share"), figures, effective, freedom)
         share_of_tokens = float(tokens[0, columns].sum() / tokens[0, 0])
-        note = "; ".join(self._whole(model, found).why_void(share_of_tokens=share_of_tokens, effective=effective))
+        note = "; ".join(self._wholes[model].why_void(share_of_tokens=share_of_tokens, effective=effective))
         return {
             "reference": self._names[0],
             "model": self._names[model],
             "slice": name,
             "tokens": int(tokens[0, columns].sum()),
             "share_of_tokens": share_of_tokens,
-            **found,
+            **_estimates(("recall_share", "gap_share"), shares, effective, freedom),
             "samples": sum(part.samples for part in parts),
             "documents": min(part.documents for part in parts),
             "effective_documents": effective,
@@ -217,19 +220,10 @@ class _Gaps:
             "void": bool(note),
         }
 
-    def _whole(self, model: int, found: Mapping[str, Any]) -> WholeGap:
-        """What shares of a model's gap are judged by: the gap summed over all tokens, and its interval."""
-        tokens, reference, own = self._totals[0, [0, 1, 1 + model], 0]
-        bounds = found["gap_ci_low"], found["gap_ci_high"]
-        uniform = like_uniform(reference / tokens, own / tokens, self._vocab_size)
-        return WholeGap(found["gap"], None if None in bounds else bounds, uniform, float(self._text.effective[0]))
-
 
 def _estimates(names: Sequence[str], figures: np.ndarray, effective: float, freedom: float) -> dict[str, float | None]:
     """Columns NAME, NAME_ci_low and NAME_ci_high of figures (1 + r, names), first those of a text, then of its resamples."""
-    found = zip(names, figures[0], *expanded_interval(figures[1:], effective, freedom), strict=True)
-    return {
-        f"{name}{end}": number_or_none(float(number))
-        for name, *numbers in found
-        for end, number in zip(("", "_ci_low", "_ci_high"), numbers, strict=True)
-    }
+    found: dict[str, np.ndarray] = {}
+    for name, (value, *samples) in zip(names, figures.T, strict=True):
+        found |= estimates(name, value, np.array(samples), effective, freedom)
+    return {name: number_or_none(float(value)) for name, value in found.items()}

@@ -7,14 +7,12 @@ weights, so that differences between models, slices and sources are paired.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
 MIN_CLUSTERS = 5
 """Clusters of equal size (see `effective_number`) that an interval needs at least: of fewer, 2,000 resamples do not reach its tails."""
@@ -26,9 +24,6 @@ MOST_GROUPS = 1024
 NUM_RESAMPLES = 2000
 
 _LEAST_FREEDOM = 1.0
-
-_BLOCK_DRAWS = 1 << 18
-"""Clusters drawn at a time: 2 MB of draws, which stay in the processor's cache while they are counted."""
 
 
 def group_numbers(num_clusters: int) -> np.ndarray:
@@ -47,27 +42,9 @@ def resample_totals(blocks: Sequence[np.ndarray], num_resamples: int = NUM_RESAM
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    num_clusters = blocks[0].shape[0]
-    totals = [np.empty((num_resamples, block.shape[1])) for block in blocks]
-
-    def multiply(weights: np.ndarray, start: int) -> None:
-        for block, total in zip(blocks, totals, strict=True):
-            np.matmul(weights, block, total[start : start + len(weights)])
-
-    rng = np.random.Generator(np.random.PCG64(seed))
-    step = max(1, _BLOCK_DRAWS // num_clusters)
-    # One thread draws the next block while another multiplies the last. BLAS's own threads would wait for each other
-    # at every block, which on a busy machine takes forty times as long as the multiplication.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(1) as multiplier:
-        pending: Future[None] | None = None
-        for start in range(0, num_resamples, step):
-            weights = draw_weights(rng, min(step, num_resamples - start), num_clusters)
-            if pending is not None:
-                pending.result()
-            pending = multiplier.submit(multiply, weights, start)
-        if pending is not None:
-            pending.result()
-    return totals
+    weights = draw_weights(np.random.Generator(np.random.PCG64(seed)), num_resamples, len(blocks[0]))
+    with threadpool_limits(1, user_api="blas"):  # the last bits do not depend on the number of processors
+        return [weights @ block for block in blocks]
 
 
 def draw_weights(rng: np.random.Generator, num_resamples: int, num_clusters: int) -> np.ndarray:
@@ -129,12 +106,17 @@ def expanded_interval(
 
 def _interpolate(ordered: np.ndarray, place: np.ndarray) -> np.ndarray:
     """The value at the fractional rank `place` (...) of `ordered` (n, ...)."""
-    below = np.floor(place).astype(np.int64)
-    above = np.ceil(place).astype(np.int64)
-    low = np.take_along_axis(ordered, below[None], axis=0)[0]
-    high = np.take_along_axis(ordered, above[None], axis=0)[0]
-    result: np.ndarray = low + (high - low) * (place - below)
+    below, above = (np.take_along_axis(ordered, rank(place).astype(np.int64)[None], axis=0)[0] for rank in (np.floor, np.ceil))
+    result: np.ndarray = below + (above - below) * (place - np.floor(place))
     return result
+
+
+def estimates(
+    name: str, value: np.ndarray, samples: np.ndarray, effective: np.ndarray | float, freedom: np.ndarray | float
+) -> dict[str, np.ndarray]:
+    """The columns NAME, NAME_ci_low and NAME_ci_high: a figure (...) and its `expanded_interval`."""
+    low, high = expanded_interval(samples, effective, freedom)
+    return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 
 def number_or_none(value: float) -> float | None:

@@ -158,35 +158,22 @@ def batch_ranges(path: Path) -> list[tuple[int, int]]:
 
 
 class RowReader:
-    """Reads any range of rows of a table of ours; each row group is decoded once if the ranges ascend. Not thread-safe.
-
-    Raises UserError if the file is not as it was written.
-    """
+    """Reads any range of rows of a table of ours. Raises UserError if the file is not as it was written."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         import pyarrow.parquet as pq
 
         read_manifest(path)
         self._file, self._columns = pq.ParquetFile(path), list(columns)
-        groups = range(self._file.metadata.num_row_groups)
-        self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)]).tolist()
-        self._kept: tuple[int, pa.Table] | None = None  # the row group that was read last
+        metadata = self._file.metadata
+        self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
 
     def read(self, start: int, stop: int) -> pa.Table:
         """Rows [start, stop) of the chosen columns."""
-        import pyarrow as pa
-
-        parts = []
-        for group, (first, end) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
-            if first < stop and end > start:
-                parts.append(self._group(group).slice(max(0, start - first), min(end, stop) - max(first, start)))
-        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-
-    def _group(self, group: int) -> pa.Table:
-        if self._kept is None or self._kept[0] != group:
-            self._kept = None  # not both in memory
-            self._kept = group, self._file.read_row_group(group, columns=self._columns)
-        return self._kept[1]
+        # With row groups that end at 4, 8 and 12, rows [5, 8) are in group 1 alone, from its row 1 on.
+        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
+        rows = self._file.read_row_groups(range(first, last + 1), columns=self._columns)
+        return rows.slice(start - (self._ends[first - 1] if first else 0), stop - start)
 
 
 # ----------------------------------------------------------------------------------------------------------------- batches
@@ -219,7 +206,9 @@ def batches(
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
         back = rows["first_distance"].fill_null(0).to_numpy()
-        every = rows if words is None else _beside(rows, words.read(start, stop))
+        every = rows
+        for name, column in [] if words is None else zip(of_words, words.read(start, stop).columns, strict=True):
+            every = every.append_column(name, column)
         masks = members(slices, every, tokens.max_count) if slices else []
         sets = sum((mask.astype(np.int64) << bit for bit, mask in enumerate(masks)), np.zeros(len(rows), np.int64))
         rows = rows.append_column("slices", arrow.array(sets)).append_column("cluster", rows[cluster])
@@ -255,25 +244,20 @@ class Question:
         return database.sql(db.query(f"measure/{self.query}"), params=dict(self.parameters)).to_arrow_table()
 
 
-def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Each batch's answers to the questions, in order. Two batches are asked at a time, each by one thread, while the next is read."""
+def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pa.Table]:
+    """What each question finds in batches of rows. Two are asked at a time, each by one thread, while the next is read."""
+    import pyarrow as pa
 
     def ask(rows: pa.Table) -> list[pa.Table]:
         with database.cursor() as cursor:
             return [question.ask(rows, cursor) for question in questions]
 
+    found: list[list[pa.Table]] = []
     with db.connect(threads=1) as database, ThreadPoolExecutor(2) as pool:
         waiting: deque[Future[list[pa.Table]]] = deque()
         for batch in rows:
             waiting.append(pool.submit(ask, batch))
             if len(waiting) > 1:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
-    """The columns of two tables of the same rows."""
-    for name in more.column_names:
-        rows = rows.append_column(name, more[name])
-    return rows
+                found.append(waiting.popleft().result())
+        found += [of_batch.result() for of_batch in waiting]
+    return [pa.concat_tables(of_question) for of_question in zip(*found, strict=True)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from recallkit.measure.sums import RowSums
 
 NO_GAP = "no gap overall"
-NOT_TOLD_FROM_ZERO = "overall gap cannot be distinguished from zero"
+GAP_MAY_BE_ZERO = "overall gap cannot be distinguished from zero"
 MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
 FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
@@ -31,11 +31,8 @@ WORSE_ON_HITS = "model is better overall but worse on AR hits"
 WORSE_ON_OTHER = "model is better overall but worse on the other tokens"
 BETTER_ON_HITS = "negative share: model is better on AR hits"
 BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
-SHARE_LIKE_NOTHING = "negative share, but by its interval it may be positive"
-SHARE_LIKE_ALL = "share above 100 %, but by its interval it may be below"
-
-_VOID = (NO_GAP, NOT_TOLD_FROM_ZERO, MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM, ALL_TOKENS, FEW_CLUSTERS.partition("{")[0])
-"""What notes begin with that say why a share means nothing."""
+SHARE_MAY_BE_POSITIVE = "negative share, but by its interval it may be positive"
+SHARE_MAY_BE_BELOW = "share above 100 %, but by its interval it may be below"
 
 
 def gap_figures(
@@ -44,18 +41,21 @@ def gap_figures(
     """The figures of K rows (K,) from their tokens and summed NLLs, nats; `whole_*` (K,): of all tokens of a row's source.
 
     A slice's NLL is the mean over its tokens, its perplexity exp of that; its share of the gap is the summed difference in it over the
-    summed difference in all tokens: (dNLL_AR n_AR) / (dNLL n) in appendix C.1. NaN where there is no token, or no gap.
+    summed difference in all tokens: (dNLL_AR n_AR) / (dNLL n) in appendix C.1; its enrichment is 1 if the gap is the same for every token.
+    NaN where there is no token, or no gap.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        nll_reference, nll_model = reference / tokens, model / tokens
+        nll_reference, nll_model, share_of_tokens = reference / tokens, model / tokens, tokens / whole_tokens
+        gap_share = np.where((tokens > 0) & (whole_gap != 0), (model - reference) / whole_gap, np.nan)
         return {
-            "share_of_tokens": tokens / whole_tokens,
+            "share_of_tokens": share_of_tokens,
             "nll_reference": nll_reference,
             "nll_model": nll_model,
             "ppl_reference": np.exp(nll_reference),
             "ppl_model": np.exp(nll_model),
             "delta_nll": (model - reference) / tokens,
-            "gap_share": np.where((tokens > 0) & (whole_gap != 0), (model - reference) / whole_gap, np.nan),
+            "gap_share": gap_share,
+            "enrichment": gap_share / share_of_tokens,
         }
 
 
@@ -75,19 +75,12 @@ def enrichment(share: float | None, share_of_tokens: float) -> float | None:
     return None if share is None or not share_of_tokens else share / share_of_tokens
 
 
-def like_uniform(nll_reference: float, nll_model: float, vocab_size: int | None) -> list[str]:
-    """Notes on those of a pair whose mean NLL (nats per token) is no lower than that of a uniform guess, ln `vocab_size`."""
-    uniform = math.log(vocab_size) if vocab_size else math.inf
-    found = ((nll_reference, REFERENCE_LIKE_UNIFORM), (nll_model, MODEL_LIKE_UNIFORM))
-    return [note for nll, note in found if nll >= uniform]
-
-
 @dataclass(frozen=True, slots=True)
 class WholeGap:
     """The gap of all tokens between a model and the reference, by which every share of it is judged, in every command.
 
-    gap: nats per token; interval: its confidence interval, None if there is none; uniform: the notes of `like_uniform`; effective: the
-    effective number of the clusters that were resampled, each a `cluster`.
+    gap: nats per token; interval: its confidence interval, None if there is none; uniform: notes on those of the pair whose mean NLL is no
+    lower than that of a uniform guess; effective: the effective number of the clusters that were resampled, each a `cluster`.
     """
 
     gap: float
@@ -95,6 +88,14 @@ class WholeGap:
     uniform: Sequence[str]
     effective: float
     cluster: str = "document"
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], vocab_size: int | None, cluster: str = "document") -> WholeGap:
+        """From the row of all tokens, with the columns of `gap_rows`."""
+        bounds, uniform = (row["delta_ci_low"], row["delta_ci_high"]), math.log(vocab_size) if vocab_size else math.inf
+        nlls = ((row["nll_reference"], REFERENCE_LIKE_UNIFORM), (row["nll_model"], MODEL_LIKE_UNIFORM))
+        notes = [note for nll, note in nlls if nll >= uniform]
+        return cls(row["delta_nll"], None if None in bounds else bounds, notes, row["effective_clusters"], cluster)
 
     def why_void(self, *, share_of_tokens: float | None = None, effective: float = math.inf) -> list[str]:
         """Why the share of a slice is void: empty if it means something. Of any slice where nothing is said of it.
@@ -120,7 +121,7 @@ class WholeGap:
             return [] if behind else [MODEL_BETTER]
         low, high = share_interval or (hits_share, hits_share)
         if high >= 0 if hits_share < 0 else low <= 1:
-            return [*([] if behind else [MODEL_BETTER]), SHARE_LIKE_NOTHING if hits_share < 0 else SHARE_LIKE_ALL]
+            return [*([] if behind else [MODEL_BETTER]), SHARE_MAY_BE_POSITIVE if hits_share < 0 else SHARE_MAY_BE_BELOW]
         if hits_share < 0:
             return [BETTER_ON_HITS if behind else WORSE_ON_HITS]
         return [BETTER_ON_OTHER if behind else WORSE_ON_OTHER]
@@ -128,22 +129,13 @@ class WholeGap:
     def _of_gap(self) -> list[str]:
         none = [NO_GAP] if self.gap == 0 else []
         if not none and self.interval is not None and self.interval[0] <= 0 <= self.interval[1]:
-            none = [NOT_TOLD_FROM_ZERO]
+            none = [GAP_MAY_BE_ZERO]
         return [*self.uniform, *none]
 
 
 def is_void(row: Mapping[str, Any]) -> bool:
-    """Whether the share in a row of a table means nothing, by its note: such a figure is struck out wherever it is shown.
-
-    The gap is zero or cannot be distinguished from it, a model predicts no better than a uniform guess, the slice has all tokens, or
-    none, or there is too little text for an interval.
-    """
-    return row["gap_share"] is None or bool(void_notes(row))
-
-
-def void_notes(row: Mapping[str, Any]) -> list[str]:
-    """Those notes of a row by which its share is void."""
-    return [note for note in row["note"].split("; ") if note.startswith(_VOID)]
+    """Whether the share in a row of a table means nothing: such a figure is struck out wherever it is shown."""
+    return row["gap_share"] is None or bool(row["void"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +173,21 @@ def gap_intervals(
                 share[:, number, rows] = expanded_interval(gaps / wholes, *smaller)
         found[name] = GapIntervals(delta_nll, share)
     return found
+
+
+def gap_rows(
+    keys: Mapping[str, Sequence[Any]], sums: RowSums, whole: np.ndarray, model: int, intervals: GapIntervals | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a table for the first model and number `model` (from 1): their `keys`, `gap_figures`, intervals and clusters.
+
+    `whole` (1 + v, K) or (1 + v, 1): the sums of all tokens that each row's share is of. None stands for what is not known.
+    """
+    tokens, reference, *models = sums.totals
+    columns = gap_figures(tokens, reference, models[model - 1], whole[0], whole[1 + model] - whole[1])
+    columns["tokens"] = tokens if (tokens % 1).any() else tokens.astype(np.int64)  # a row may have a part of a token
+    if intervals is not None:
+        columns |= {"clusters": sums.clusters, "effective_clusters": sums.effective}
+        columns |= dict(zip(("delta_ci_low", "delta_ci_high"), intervals.delta_nll[:, model - 1], strict=True))
+        columns |= dict(zip(("ci_low", "ci_high"), intervals.share[:, model - 1], strict=True))
+    every = {**keys, **{name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}}
+    return [dict(zip(every, values, strict=True)) for values in zip(*every.values(), strict=True)]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from recallkit.measure.labelled import LabelledTokens, Scores
     from recallkit.slicing.definitions import Slice
 
+ALL, OTHER_SOURCES = "ALL", "other sources"
+"""The row of all sources, and that of those beyond the MAX_RESAMPLED_SOURCES largest."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
@@ -103,37 +106,23 @@ class Clusters:
         return places
 
 
-class Adding:
-    """Sums over a stream of entries: tokens and NLLs of a cluster and one of k classes; most pairs do not occur.
+def row_sums(found: pa.Table, code: np.ndarray, unions: np.ndarray, clusters: Clusters, values: str = "nll") -> RowSums:
+    """The sums of K rows, each of which contains classes as `unions` (k, K) tells.
 
-    `values`: "nll", or "first" for the NLLs of first occurrences.
+    `found` (e rows): what queries found, with columns cluster, tokens and NLLs, of the classes `code` (e,). `values`: "nll", or "first" for
+    the NLLs of first occurrences.
     """
+    from scipy import sparse  # type: ignore[import-untyped]
 
-    def __init__(self, num_classes: int, clusters: Clusters, values: str = "nll") -> None:
-        self._clusters, self._values = clusters, values
-        self._shape = clusters.number, num_classes
-        self._sums: np.ndarray | float = 0.0  # (1 + v, g, k)
-        self._sizes: list[np.ndarray] = []
-
-    def add(self, found: pa.Table, code: np.ndarray) -> None:
-        """Adds rows of a query's result (columns cluster, tokens, and NLLs), of the classes `code`."""
-        cluster, sums = self._clusters.of(found), _columns(found, self._values)
-        self._sums += _summed(sums, self._clusters.group(cluster), code, self._shape)
-        self._sizes.append(np.stack([cluster, code, sums[0].astype(np.int64)]))
-
-    def rows(self, unions: np.ndarray) -> RowSums:
-        """The sums of K rows, each of which contains classes as `unions` (k, K) tells."""
-        from scipy import sparse  # type: ignore[import-untyped]
-
-        cluster, code, tokens = np.concatenate(self._sizes, axis=1)
-        by_cluster = sparse.csr_matrix((tokens, (cluster, code)), (int(cluster.max(initial=0)) + 1, len(unions))) @ sparse.csr_matrix(
-            unions * 1.0
-        )
-        powers = by_cluster > 0, by_cluster, by_cluster.power(2), by_cluster.power(4)
-        number, sizes, squares, fourths = (np.asarray(power.sum(axis=0)).ravel() for power in powers)
-        tokens, *nlls = self._sums @ unions
-        freedom = ratio_of_squares(squares, fourths) - 1
-        return RowSums(tokens, np.stack(nlls), number.astype(np.int64), ratio_of_squares(sizes, squares), freedom)
+    cluster, columns = clusters.of(found), _columns(found, values)
+    tokens, *nlls = _summed(columns, clusters.group(cluster), code, (clusters.number, len(unions))) @ unions
+    shape = int(cluster.max(initial=0)) + 1, len(unions)
+    sizes = sparse.csr_matrix((columns[0], (cluster, code)), shape) @ sparse.csr_matrix(unions * 1.0)  # (clusters, K), most of them 0
+    number, total, squares, fourths = (
+        np.asarray(power.sum(axis=0)).ravel() for power in (sizes > 0, sizes, sizes.power(2), sizes.power(4))
+    )
+    effective, freedom = ratio_of_squares(total, squares), ratio_of_squares(squares, fourths) - 1
+    return RowSums(tokens, np.stack(nlls), number.astype(np.int64), effective, freedom)
 
 
 def _columns(found: pa.Table, values: str) -> np.ndarray:
@@ -150,21 +139,15 @@ def _summed(columns: np.ndarray, first: np.ndarray, second: np.ndarray, shape: t
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The sums of a text under v models: of the tables' rows over all sources, and of slices by source.
+    """The sums of a text under v models, by table, and the keys of the tables' rows.
 
-    `tables`: by name "slices" (the slices of every comparison, then the requested ones), "first" (the control of ar_hit and repeated: sums
-    of first occurrences), and, if they are asked for, the `by_*` tables and "first_by_count"; `rows` are their keys.
-    `by_source`: (1 + v, 1 + t, K + 2) tokens and NLLs of slices and the control, of all sources, then of each of `sources`, which are
-    sorted. `resampled`: which of these, all (0) and the MAX_RESAMPLED_SOURCES largest, have K + 2 rows each in `resampled_sums`.
-    `row_of_cluster` (n,): the place of each cluster's group among the g of every table, by its number.
+    Tables: "slices" (those of every comparison, then the requested ones) and "first" (the control of ar_hit and repeated: sums of first
+    occurrences), over all sources; and, if they are asked for, "by_source" (the rows of both for ALL, then for each source), the other
+    `by_*` tables and "first_by_count". `row_of_cluster` (n,): the place of each cluster's group among the g of every table, by its number.
     """
 
     rows: Mapping[str, Rows]
     tables: Mapping[str, RowSums]
-    sources: Sequence[str]
-    by_source: np.ndarray
-    resampled: Sequence[int]
-    resampled_sums: RowSums
     row_of_cluster: np.ndarray
 
 
@@ -183,64 +166,59 @@ def add_up(
 
     Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """
-    import pyarrow as pa
-
     classes, clusters = Classes(tokens.max_count, tokens.seq_len), Clusters(tokens, cluster)
-    counts, first_counts = (Adding(classes.num_counts, clusters, values) for values in ("nll", "first"))
-    places = {column: Adding(2 * len(ends), clusters) for column, ends in classes.places.items()}
-    questions, columns, of_slices = [Question("sum_by_slice", {})], [], []
+    questions, columns = [Question("sum_by_slice", {})], list[str]()
     if every_table:
         questions += [Question("sum_by_count", classes.of_counts), Question("sum_by_place", classes.of_places)]
         columns = ["context_class", "train_count", "distance", "match_length"]
-    for by_slice, *by_class in answers(questions, batches(tokens, scores, columns, slices=slices, cluster=cluster, clean=clean)):
-        of_slices.append(by_slice)
-        for by_count, by_place in [by_class] if every_table else []:
-            counts.add(by_count, classes.number_counts(by_count))
-            first_counts.add(by_count, classes.number_counts(by_count))
-            for column, adding in places.items():
-                own = by_place.filter(by_place[column].is_valid())
-                adding.add(own, classes.number_places(own, column))
-    found = pa.concat_tables(of_slices)
-    if not len(found):
+    by_slice, *by_class = answers(questions, batches(tokens, scores, columns, slices=slices, cluster=cluster, clean=clean))
+    if not len(by_slice):
         raise UserError("every token is in the training text", where=tokens.path, remedy="slice other text, or leave out --clean")
-    rows, tables = {}, {}
-    if every_table:
-        made_of = dict.fromkeys(("by_count", "by_threshold", "by_partition"), counts)
-        made_of |= dict(zip(("by_distance", "by_match", "by_position"), places.values(), strict=True))
-        rows = {name: getattr(classes, name)() for name in made_of}
-        tables = {name: adding.rows(rows[name].unions) for name, adding in made_of.items()}
-        tables["first_by_count"] = first_counts.rows(rows["by_count"].unions)
-    return _with_slices(found, slices, clusters, rows, tables)
-
-
-def _with_slices(found: pa.Table, slices: Sequence[Slice], clusters: Clusters, rows: dict[str, Rows], tables: dict[str, RowSums]) -> Sums:
-    """The sums of slices, of all sources together and of each, beside those of other tables; `found`: all of `sum_by_slice`."""
-    classes = SliceClasses(found, slices)
-    by_slice, first, by_overlap = classes.by_slice(), classes.first(), classes.by_overlap()
-    num_classes = len(by_slice.unions)
-
-    def add(values: str, entries: np.ndarray) -> Adding:
-        adding = Adding(num_classes, clusters, values)
-        adding.add(found.filter(arrow.array(entries)), classes.code[entries])
-        return adding
-
-    every, of_slices = np.ones(len(found), bool), [("nll", by_slice.unions), ("first", first.unions)]
-    whole = [add(values, every).rows(unions) for values, unions in of_slices]
-    rows = {"slices": by_slice, "first": first, **rows}
-    tables |= {"slices": whole[0], "first": whole[1]}
-    if len(slices) > 1:
-        rows["by_overlap"], tables["by_overlap"] = by_overlap, add("nll", every).rows(by_overlap.unions)
-
-    names, source = np.unique(found["source"].to_numpy(), return_inverse=True)
-    shape = len(names), num_classes
-    totals = [_summed(_columns(found, values), source, classes.code, shape) @ unions for values, unions in of_slices]
-    by_source = np.concatenate(totals, axis=-1)
-    largest = np.sort(np.argsort(-by_source[0, :, 0], kind="stable")[:MAX_RESAMPLED_SOURCES])
-    for place in largest:
-        whole += [add(values, source == place).rows(unions) for values, unions in of_slices]
-
+    rows, tables = _of_slices(by_slice, slices, clusters, every_table=every_table)
+    for by_count, by_place in [by_class] if every_table else []:
+        code = classes.number_counts(by_count)
+        for name in ("by_count", "by_threshold", "by_partition"):
+            rows[name] = getattr(classes, name)()
+            tables[name] = row_sums(by_count, code, rows[name].unions, clusters)
+        tables["first_by_count"] = row_sums(by_count, code, rows["by_count"].unions, clusters, "first")
+        for name, column in (("by_distance", "distance"), ("by_match", "match_length"), ("by_position", "position")):
+            rows[name], found = getattr(classes, name)(), by_place.filter(by_place[column].is_valid())
+            tables[name] = row_sums(found, classes.number_places(found, column), rows[name].unions, clusters)
     held = tables["slices"].tokens[:, 0] > 0  # a document may have no token
-    by_source = np.concatenate([RowSums.joined(whole[:2]).totals[:, None], by_source], axis=1)
-    tables = {name: of.of_groups(held) for name, of in tables.items()}
-    resampled_sums = RowSums.joined(whole).of_groups(held)
-    return Sums(rows, tables, names.tolist(), by_source, [0, *(1 + largest).tolist()], resampled_sums, clusters.rows(held))
+    return Sums(rows, {name: of.of_groups(held) for name, of in tables.items()}, clusters.rows(held))
+
+
+def _of_slices(
+    found: pa.Table, slices: Sequence[Slice], clusters: Clusters, *, every_table: bool
+) -> tuple[dict[str, Rows], dict[str, RowSums]]:
+    """The rows and sums of "slices" and "first", and with `every_table` of "by_overlap" and "by_source"; `found`: by `sum_by_slice`."""
+    classes = SliceClasses(found, slices)
+    rows = {"slices": classes.by_slice(), "first": classes.first()}
+
+    def both(entries: np.ndarray) -> list[RowSums]:
+        chosen, code = found.filter(arrow.array(entries)), classes.code[entries]
+        values = (("nll", rows["slices"]), ("first", rows["first"]))
+        return [row_sums(chosen, code, of.unions, clusters, name) for name, of in values]
+
+    every = np.ones(len(found), bool)
+    tables = dict(zip(rows, both(every), strict=True))
+    if every_table:
+        names, source = by_size(found["source"].to_numpy(), found["tokens"].to_numpy())
+        of_sources = [part for place in range(len(names)) for part in both(source == place)]
+        keys = [*rows["slices"].keys["slice"], *rows["first"].keys["slice"]]
+        named = {"source": [name for name in (ALL, *names) for _ in keys], "slice": keys * (1 + len(names))}
+        tables["by_source"] = RowSums.joined([*tables.values(), *of_sources])
+        rows["by_source"] = Rows(named, np.empty((0, len(named["slice"]))))
+        if len(slices) > 1:
+            rows["by_overlap"] = classes.by_overlap()
+            tables["by_overlap"] = row_sums(found, classes.code, rows["by_overlap"].unions, clusters)
+    return rows, tables
+
+
+def by_size(source: np.ndarray, tokens: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """The MAX_RESAMPLED_SOURCES largest sources of n entries by tokens, sorted, and all further ones as one; the place of each entry's."""
+    names, place = np.unique(source, return_inverse=True)
+    largest = np.sort(np.argsort(-np.bincount(place, tokens), kind="stable")[:MAX_RESAMPLED_SOURCES])
+    places = np.full(len(names), len(largest))
+    places[largest] = np.arange(len(largest))
+    return [*names[largest].tolist(), *([OTHER_SOURCES] if len(largest) < len(names) else [])], places[place]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.view import interval, ppl, times, what_of_training
 from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.cells import percent, percent_range, resampled
-from recallkit.measure.shares import is_void, void_notes
+from recallkit.measure.shares import is_void
 from recallkit.report.markup import tag, text
 from recallkit.slicing.threshold import rate_and_rule
 
@@ -64,7 +64,7 @@ def _claim(model: str, totals: Mapping[tuple[str, str], Mapping[str, Any]]) -> s
     subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
     gap = "lead" if whole["delta_nll"] < 0 else "gap"
     if is_void(hits):
-        return f"{subject}: a share of this {gap} means nothing ({text('; '.join(void_notes(hits)) or hits['note'])})."
+        return f"{subject}: a share of this {gap} means nothing ({text(hits['note'])})."
     share, bounds = tag("strong", percent(hits["gap_share"])), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
     if 0 <= hits["gap_share"] <= 1:
         enriched = f", {times(hits['enrichment'])} times their share of the tokens" if hits["enrichment"] is not None else ""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import NUM_RESAMPLES, expanded_interval, number_or_none, resample_totals
+from recallkit.measure.intervals import NUM_RESAMPLES, estimates, number_or_none
 from recallkit.measure.labelled import open_scores
-from recallkit.measure.sums import RowSums, add_up
+from recallkit.measure.sums import RowSums, add_up, resampled
 from recallkit.storage.schemas import frame_of
 
 if TYPE_CHECKING:
@@ -71,10 +71,9 @@ def make_tables(models: Sequence[Tracked], *, num_resamples: int = NUM_RESAMPLES
     if not models:
         return TrackTables(frame_of("track/track", []))
     sizes = models[0].sums
-    by_group = np.hstack([sizes.tokens, *(model.sums.nlls[0] for model in models)])  # (g, (1 + m) 4)
-    [drawn] = resample_totals([by_group], num_resamples, seed)
+    every = replace(sizes, nlls=np.concatenate([model.sums.nlls for model in models]))
     reference = next((place for place, model in enumerate(models) if model.step is None), None)
-    points, samples = (_figures(totals.reshape(len(totals), -1, 4), reference) for totals in (by_group.sum(axis=0)[None], drawn))
+    values, samples = (_figures(totals, reference) for totals in (every.totals, resampled([every], num_resamples, seed)[0]))
     facts = {
         "reference": None if reference is None else models[reference].name,
         "tokens": int(sizes.tokens[:, ALL].sum()),
@@ -83,29 +82,20 @@ def make_tables(models: Sequence[Tracked], *, num_resamples: int = NUM_RESAMPLES
         "effective_documents": float(sizes.effective[HITS]),
     }
     rows: list[dict[str, Any]] = [{"model": model.name, "step": model.step, **facts} for model in models]
-    for name, values in points.items():
+    for name, value in values.items():
         documents = ALL if name in ("nll", "other_nll") else HITS
-        low, high = expanded_interval(samples[name], sizes.effective[documents], sizes.freedom[documents])
-        for end, of_models in {"": values[0], "_ci_low": low, "_ci_high": high}.items():
+        for column, of_models in estimates(name, value, samples[name].T, sizes.effective[documents], sizes.freedom[documents]).items():
             for row, number in zip(rows, of_models, strict=True):
-                row[f"{name}{end}"] = number_or_none(number)
+                row[column] = number_or_none(number)
     return TrackTables(frame_of("track/track", rows))
 
 
 def _figures(totals: np.ndarray, reference: int | None) -> dict[str, np.ndarray]:
-    """The columns with intervals, each (r, m), of totals (r, 1 + m, 4): tokens, then the NLLs of m models, in nats."""
+    """The columns with intervals, each (m, ...), of totals (1 + m, ..., 4): tokens, then the NLLs of m models, in nats."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = totals[:, 1:] / totals[:, :1]
-    hits, first = means[..., HITS], means[..., FIRST]
-    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[:, [reference]]
-    return {
-        "nll": means[..., ALL],
-        "ar_nll": hits,
-        "first_nll": first,
-        "other_nll": means[..., OTHER],
-        "recall": first - hits,
-        "ar_gap": gap,
-    }
+        nll, hits, other, first = np.moveaxis(totals[1:] / totals[0], -1, 0)
+    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[reference]
+    return {"nll": nll, "ar_nll": hits, "first_nll": first, "other_nll": other, "recall": first - hits, "ar_gap": gap}
 
 
 def recall_appears(rows: Sequence[Mapping[str, Any]]) -> int | None:

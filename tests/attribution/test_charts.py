@@ -16,7 +16,7 @@ from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import GapTables
 from recallkit.display.cells import abbreviate
 from recallkit.display.charts import labels, specification, styles_of, svg
-from recallkit.measure.shares import NOT_TOLD_FROM_ZERO, is_void
+from recallkit.measure.shares import GAP_MAY_BE_ZERO, is_void
 from recallkit.slicing.definitions import parse_slices
 from tests.display.drawings import data, marks, texts
 
@@ -254,7 +254,7 @@ def test_what_has_nothing_to_show_is_left_out(comparison):
 
 
 def test_shares_of_a_gap_that_is_none_are_not_drawn(comparison):
-    noted = lambda frame, _: frame.with_columns(note=pl.lit(NOT_TOLD_FROM_ZERO)) if "note" in frame.columns else frame  # noqa: E731
+    noted = lambda frame, _: frame.with_columns(note=pl.lit(GAP_MAY_BE_ZERO), void=True) if "note" in frame.columns else frame  # noqa: E731
     found = drawn(changed(comparison, noted))
     assert list(found) == ["perplexities", "gap_parts", "by_count", "by_distance", "by_match", "by_position"]
     ends = [row for row in data(found["gap_parts"]) if "shown" in row]

@@ -9,7 +9,7 @@ import pytest
 from recallkit import cli
 from recallkit.attribution.gates import NOT_BEHIND, Gate, failure_line, judge_gates, parse_gate, resolve_gates
 from recallkit.errors import UsageError, UserError
-from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
 from recallkit.slicing.definitions import parse_slices
 
 
@@ -110,8 +110,8 @@ def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
 
 
 def test_a_share_that_means_nothing_is_not_judged_however_large():
-    row = {"source": "ALL", "model": "m", "void": True, "note": NOT_TOLD_FROM_ZERO, "gap_share": 9.0, "delta_nll": 0.5}
+    row = {"source": "ALL", "model": "m", "void": True, "note": GAP_MAY_BE_ZERO, "gap_share": 9.0, "delta_nll": 0.5}
     tables = type("Tables", (), {"gap": pl.DataFrame([{**row, "slice": "all"}, {**row, "slice": "ar_hit"}])})
     share, nats = judge_gates([parse_gate("10%"), parse_gate("0.4")], tables)
-    assert (share.value, share.is_over, share.note) == (None, False, NOT_TOLD_FROM_ZERO)
+    assert (share.value, share.is_over, share.note) == (None, False, GAP_MAY_BE_ZERO)
     assert (nats.value, nats.is_over) == (0.5, True)

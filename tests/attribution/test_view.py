@@ -13,7 +13,7 @@ from recallkit.attribution.tables import GapTables
 from recallkit.attribution.view import by_source_table, comparators_table, curves_table, gap_table, gap_tables, print_gap
 from recallkit.display import console
 from recallkit.display.cells import Struck
-from recallkit.measure.shares import NOT_TOLD_FROM_ZERO
+from recallkit.measure.shares import GAP_MAY_BE_ZERO
 from recallkit.slicing.definitions import PARTITION
 from recallkit.storage import artifacts
 
@@ -31,7 +31,7 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
             "ppl_model": math.exp(2 + place + (kind == "ar_hit")), "bpb_reference": 1.0, "bpb_model": 1.5, "delta_nll": float(place),
             "cluster": "document", "clusters": 20, "effective_clusters": 18.24,
             "gap_share": 0.3 + place, "ci_low": 0.2, "ci_high": 0.4, "enrichment": 4 * (0.3 + place), "control_share": 0.015,
-            "control_ci_low": -0.002, "control_ci_high": 0.031, "note": "a note" if place else "",
+            "control_ci_low": -0.002, "control_ci_high": 0.031, "note": "a note" if place else "", "void": False,
         }
         for place, model in enumerate(models) for source in sources for kind in _SLICE_NAMES
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
         for place, model in enumerate(models) for low, high in [(0, 0), (1, 1), (2, 2), (4, 7), (8, 15)]
     ]  # fmt: skip
     by_partition = [
-        {"model": model, "slice": class_.name, "share_of_tokens": 1 / 6, "gap_share": 1 / 6, "note": ""}
+        {"model": model, "slice": class_.name, "share_of_tokens": 1 / 6, "gap_share": 1 / 6, "note": "", "void": False}
         for model in models
         for class_ in PARTITION
     ]
@@ -101,8 +101,8 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     """Every share, enrichment and control of the model `void`, and none of the other."""
     made = made_tables(models=("void", "sound"))
     frames = {name: getattr(made, name) for name in ("gap", "by_partition")}
-    note = pl.when(model="void").then(pl.lit(f"a note; {NOT_TOLD_FROM_ZERO}")).otherwise(pl.lit("another note"))
-    tables = replace(made, **{name: frame.with_columns(note=note) for name, frame in frames.items()})
+    note = pl.when(model="void").then(pl.lit(f"a note; {GAP_MAY_BE_ZERO}")).otherwise(pl.lit("another note"))
+    tables = replace(made, **{name: frame.with_columns(note=note, void=pl.col("model") == "void") for name, frame in frames.items()})
     shown = gap_tables(tables, SLICES)
     struck = {name: [[is_struck(cell) for cell in row] for row in table.rows] for name, table in shown.items()}
     assert struck["gap"] == [[False] * 6, [*[False] * 4, True, False], [False] * 6]
@@ -117,7 +117,7 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     print_gap(tables, SLICES, tmp_path)
     console.stdout.cache_clear()
     out = capsys.readouterr().out
-    assert f"void: the share means nothing: a note; {NOT_TOLD_FROM_ZERO}" in " ".join(out.split())
+    assert f"void: the share means nothing: a note; {GAP_MAY_BE_ZERO}" in " ".join(out.split())
     assert "sound: another note" in out.splitlines()
     assert out.count("~~") == 2 * (1 + 3 + 2 + 6)
 

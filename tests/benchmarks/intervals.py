@@ -94,7 +94,7 @@ def rows_of_gap(sums: Any) -> Rows:
     tokens, gaps = of_text.tokens, of_text.nlls[1] - of_text.nlls[0]
     rows = {"all tokens": (tokens[:, 0], gaps[:, 0]), "AR hits": (tokens[:, 1], gaps[:, 1])}
     for table in sums.rows:
-        if table in ("slices", "first"):
+        if table in ("slices", "first", "by_source"):
             continue
         of_table = sums.tables[table]
         held = np.flatnonzero(of_table.clusters > len(tokens) / 10).tolist()
@@ -106,7 +106,7 @@ def rows_of_gap(sums: Any) -> Rows:
 
 def rows_of_largest_source(sums: Any) -> Rows:
     """The same of the largest source alone: all tokens and AR hits."""
-    of_sources = sums.resampled_sums
+    of_sources = sums.tables["by_source"]
     each = len(sums.rows["slices"]) + len(sums.rows["first"])
     largest = each * (1 + int(of_sources.tokens[:, each::each].sum(axis=0).argmax()))  # the first rows are of all sources
     names = ("largest source: all tokens", "largest source: AR hits")

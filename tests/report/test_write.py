@@ -21,7 +21,7 @@ from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, GapTables, attribute_gap
 from recallkit.display.charts import styles_of
 from recallkit.errors import UserError
-from recallkit.measure.shares import NO_GAP, NOT_TOLD_FROM_ZERO
+from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
 from recallkit.report import sections
 from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
@@ -164,7 +164,7 @@ def doubtful(words, comparison, tmp_path_factory) -> Page:
 def test_a_share_without_meaning_is_said_so(doubtful):
     notes = dict(line.split(": ", 1) for line in doubtful.texts("li"))
     assert notes["same"] == f"the share means nothing: {NO_GAP}"
-    assert notes["noise"] == f"the share means nothing: {NOT_TOLD_FROM_ZERO}"
+    assert notes["noise"] == f"the share means nothing: {GAP_MAY_BE_ZERO}"
     assert notes["better"] == "model is better than the reference overall: shares are of its lead"
     ppl = doubtful.tables()[TABLE][1][1]
     assert f"same (perplexity {ppl} against {ppl}): a share of this gap means nothing" in doubtful.texts("p")[0]
@@ -207,7 +207,15 @@ def of_models(comparison: Comparison, rows: dict[str, dict[str, object]]) -> Com
     ],
 )
 def test_a_share_below_0_or_above_100_percent_is_put_in_words(comparison, delta, share, bounds, answer):
-    row = {"delta_nll": delta, "gap_share": share, "enrichment": 10 * share, "ci_low": bounds[0], "ci_high": bounds[1], "note": ""}
+    row = {
+        "delta_nll": delta,
+        "gap_share": share,
+        "enrichment": 10 * share,
+        "ci_low": bounds[0],
+        "ci_high": bounds[1],
+        "note": "",
+        "void": False,
+    }
     assert answer in re.sub("<[^>]*>", "", in_words.answer(of_models(comparison, {"m": row})))
 
 
@@ -221,7 +229,8 @@ def test_a_share_below_0_or_above_100_percent_is_put_in_words(comparison, delta,
 )
 def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison, shares, headline):
     rows = {
-        name: {"delta_nll": 0.3, "gap_share": share, "share_of_tokens": 0.1, "note": ""} for name, share in zip("abc", shares, strict=True)
+        name: {"delta_nll": 0.3, "gap_share": share, "share_of_tokens": 0.1, "note": "", "void": False}
+        for name, share in zip("abc", shares, strict=True)
     }
     found = re.sub("<[^>]*>", "", in_words.headline(replace(of_models(comparison, rows), reference="ref")))
     assert found.startswith(headline) if headline else found == ""
@@ -231,7 +240,7 @@ def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison
 
 def test_of_many_models_the_first_figures_show_four(comparison):
     names = [f"m{number}" for number in range(6)]
-    rows = {name: {"delta_nll": 0.1 * (1 + number), "note": NO_GAP if name == "m0" else "note"} for number, name in enumerate(names)}
+    rows = {name: {"delta_nll": 0.1 * (1 + number), "note": "note", "void": name == "m0"} for number, name in enumerate(names)}
     many = of_models(comparison, rows)
     drawn = draw(many)
     first, rest = sections.first_figures(many, drawn, styles_of(drawn))
