@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES, RunFiles, SavedRun, kind_of
-from recallkit.parallel.ahead import ahead
 from recallkit.storage import artifacts
 from recallkit.text.records import Boundary, Position, join_documents
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.counting.bigram_kernels import BigramRun
@@ -41,8 +40,8 @@ CHUNK_TOKENS = 1 << 26
 SECONDS_PER_CHUNK = 120.0
 """A slow stream commits after this time, so that a kill costs at most two minutes of work."""
 
-_ROWS_AT_ONCE = 1 << 18
-"""Rows of a run whose sums are taken at a time, so that they stay in a core's cache."""
+_IDS_AT_ONCE = 1 << 22
+"""Ids whose occurrences NumPy counts at a time, for which it copies them as 64-bit numbers."""
 
 SHARD_RANGE_BYTES = 1 << 26
 """Neighbouring shards are counted together up to this size on disk, some seconds of work."""
@@ -140,23 +139,23 @@ class CountedShardRange:
 
     @classmethod
     def load(cls, path: Path) -> CountedShardRange | None:
-        """The result of a range that is done; None if it or one of its runs is missing or damaged."""
+        """The result of a range that is done; None if it or one of its runs is missing or truncated."""
         if not path.is_file():
             return None
         saved = artifacts.read_json(path)
         runs = {kind: SavedRun(**run) for kind, run in saved["runs"].items()}
-        if not all(RunFiles(path.parent, kind).is_sound(run) for kind, run in runs.items()):
+        if not all(RunFiles(path.parent, kind).is_whole(run) for kind, run in runs.items()):
             return None
         lists = {name: tuple(saved[name]) for name in ("head", "tail", "first_skipped")}
         return cls(**{**saved, **lists, "runs": runs})
 
 
 def counting_state(journal: Journal) -> CountingState | None:
-    """The position of the journal's last commit; None if there is none, or if one of its runs is damaged."""
+    """The position of the journal's last commit; None if there is none, or if one of its runs is missing or truncated."""
     saved = journal.state.get("stream")
     runs = journal.state.get("runs", {})
-    is_sound = all(RunFiles(journal.folder, kind).is_sound(SavedRun(**run)) for kind in runs for run in runs[kind])
-    return CountingState.from_json(saved) if saved and is_sound else None
+    are_whole = all(RunFiles(journal.folder, kind).is_whole(SavedRun(**run)) for kind in runs for run in runs[kind])
+    return CountingState.from_json(saved) if saved and are_whole else None
 
 
 def count_shard_range(
@@ -176,62 +175,48 @@ def count_shard_range(
 
 
 class Counters:
-    """Counts one shard range after another, and keeps its memory in between, because memory that is new takes longer than counting.
-
-    A chunk has `chunk_tokens` tokens, of 2 bytes or 4, and its bigrams take 4 bytes each; `num_threads` threads share it.
-    """
+    """Counts one shard range after another, `chunk_tokens` tokens at a time, which `num_threads` threads share."""
 
     def __init__(self, counting: Counting, *, chunk_tokens: int = CHUNK_TOKENS, num_threads: int = 2) -> None:
+        from recallkit.counting.hash_kernels import HashSampler
+
         self.counting, self.chunk_tokens, self.num_threads = counting, chunk_tokens, num_threads
-        self.by_kind = {kind: _counter(kind, counting, num_threads) for kind in counting.kinds()}
-        self._ids = np.empty(0, np.uint16)
+        self._samplers = {kind: HashSampler(counting.length(kind), counting.num_hashes) for kind in counting.kinds() if kind in HASHES}
 
     def restart(self) -> None:
         """Forgets what was learnt from the range before."""
-        for kind in HASHES.keys() & self.by_kind.keys():
-            self.by_kind[kind].restart()
+        for sampler in self._samplers.values():
+            sampler.restart()
 
-    def room(self, dtype: np.dtype[Any], num_ids: int) -> np.ndarray:
-        """Memory for the ids of a chunk; what it held is lost."""
-        if self._ids.dtype != dtype or len(self._ids) < num_ids:
-            self._ids = np.empty(num_ids, dtype)
-        return self._ids
+    def count(self, kind: str, ids: np.ndarray, segment_starts: np.ndarray) -> Run:
+        """The run of a kind that a chunk makes."""
+        from recallkit.counting.bigram_kernels import count_bigrams
+
+        if kind in HASHES:
+            return self._samplers[kind].count(ids, segment_starts)
+        return keep_only(count_bigrams(ids, segment_starts, num_threads=self.num_threads), self.counting.only)
 
 
 class _Chunk:
-    """Ids waiting to be counted, and where segments (documents, or the whole packed text) begin among them."""
+    """Ids waiting to be counted, and where segments (documents, or the whole packed text) begin among them.
 
-    def __init__(self, room: np.ndarray, context: Sequence[int]) -> None:
-        self.ids = room
-        self.restart(context)
+    In packed text `context`, the last ids before them, is in front, for the n-grams that it forms with them.
+    """
 
-    def restart(self, context: Sequence[int]) -> None:
-        """Empties the chunk; in packed text `context` stays in front, for the n-grams that it forms with the next ids."""
+    def __init__(self, context: Sequence[int], dtype: np.dtype[Any]) -> None:
         self.num_context = self.length = len(context)
-        self.ids[: self.length] = context
-        self.segments: list[np.ndarray] = [np.zeros(1, np.int64)]
-
-    def has_room(self, count: int) -> bool:
-        """Whether `count` more ids fit."""
-        return self.length + count <= len(self.ids)
+        self._ids = [np.array(context, dtype)]
+        self._starts = [np.zeros(1, np.int64)]
 
     def append(self, ids: np.ndarray, segment_starts: np.ndarray) -> None:
         """Adds ids; `segment_starts` are positions in `ids` that no n-gram extends across."""
-        self.segments.append(segment_starts + self.length)
-        self.ids[self.length : self.length + len(ids)] = ids
+        self._starts.append(segment_starts + self.length)
+        self._ids.append(ids)
         self.length += len(ids)
 
-    def view(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ids whose n-grams of a length are to be counted, without those already counted, and where segments begin in them."""
-        first = max(0, self.num_context - (length - 1))
-        starts = np.unique(np.concatenate(self.segments))
-        return self.ids[first : self.length], np.unique(np.maximum(starts - first, 0))
-
-    def first_ids(self) -> np.ndarray:
-        """The ids that are not the second of a bigram: the first of every segment, unless it is context counted before."""
-        starts = np.unique(np.concatenate(self.segments))
-        first: np.ndarray = self.ids[starts[(starts < self.length) & (starts >= self.num_context)]]
-        return first
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """All ids, and where segments begin in them."""
+        return np.concatenate(self._ids), np.unique(np.concatenate(self._starts))
 
 
 class _Runs:
@@ -292,12 +277,11 @@ class _ShardRangeCounter:
         if self.limit is not None:
             ids = ids[: self.limit - self.state.num_tokens]
             starts = starts[starts < len(ids)]
-        if self.chunk is None:
-            self.chunk = self._new_chunk(ids.dtype, max(self.counters.chunk_tokens, len(ids)))
-        if not self.chunk.has_room(len(ids)) or time.monotonic() - self.committed_at > SECONDS_PER_CHUNK:
+        is_full = self.chunk is not None and self.chunk.length - self.chunk.num_context + len(ids) > self.counters.chunk_tokens
+        if is_full or time.monotonic() - self.committed_at > SECONDS_PER_CHUNK:
             self._commit()
-        if not self.chunk.has_room(len(ids)):
-            self.chunk = self._new_chunk(ids.dtype, len(ids))
+        if self.chunk is None:
+            self.chunk = _Chunk(self.state.tail, ids.dtype)
         self.chunk.append(ids, starts if self.counting.boundary == "document" else starts[:0])
         last, overlap = encoded.positions[-1], self.counting.overlap
         self.state = CountingState(
@@ -308,48 +292,32 @@ class _ShardRangeCounter:
             tail=last_ids((*self.state.tail, *ids[max(0, len(ids) - overlap) :].tolist()), overlap),
         )
 
-    def _new_chunk(self, dtype: np.dtype[Any], num_ids: int) -> _Chunk:
-        return _Chunk(self.counters.room(dtype, num_ids + len(self.state.tail)), self.state.tail)
-
-    def _count_unigrams(self, chunk: _Chunk, counted: BigramRun) -> None:
-        """Every id is the second of a bigram or begins a segment: summing over distinct bigrams is faster than over all ids."""
-        begun = chunk.first_ids()
-        length = max(len(self.unigrams), int(chunk.ids[: chunk.length].max()) + 1)
-        sums = np.bincount(begun, minlength=length).astype(np.uint64)
-        sums[: len(self.unigrams)] += self.unigrams
-        for first in range(0, len(counted.keys), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
-            seconds = (counted.keys[rows] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-            sums += np.bincount(seconds, counted.counts[rows], length).astype(np.uint64)
-        self.unigrams = sums
-
-    def _counted(self, chunk: _Chunk) -> Iterator[tuple[_Runs, Run]]:
-        """The run of each kind; while one is written, the next is counted."""
-        for kind, runs in self.runs.items():
-            counted = self.counters.by_kind[kind].count(*chunk.view(self.counting.length(kind)))
-            if kind == "bigrams":
-                self._count_unigrams(chunk, counted)
-                counted = keep_only(counted, self.counting.only)
-            yield runs, counted
+    def _count_unigrams(self, ids: np.ndarray) -> None:
+        self.unigrams.resize(max(len(self.unigrams), int(ids.max()) + 1), refcheck=False)
+        for first in range(0, len(ids), _IDS_AT_ONCE):
+            self.unigrams += np.bincount(ids[first : first + _IDS_AT_ONCE], minlength=len(self.unigrams)).astype(np.uint64)
 
     def _commit(self) -> None:
         """Turns the chunk into runs and commits the position in the text."""
-        if self.chunk is not None and self.chunk.length > self.chunk.num_context:
-            for runs, counted in ahead(self._counted(self.chunk)):
-                runs.add(counted)
-            replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
-            saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
-            self.journal.commit({"stream": asdict(self.state), "runs": saved, "unigrams": " ".join(map(str, self.unigrams.tolist()))})
-            for kind, old in replaced.items():
-                for run in old:
-                    self.runs[kind].files.remove(run)
-            self.chunk.restart(self.state.tail)
-        self.committed_at = time.monotonic()
+        self.committed_at, chunk, self.chunk = time.monotonic(), self.chunk, None
+        if chunk is None or chunk.length == chunk.num_context:
+            return
+        ids, starts = chunk.joined()
+        self._count_unigrams(ids[chunk.num_context :])
+        for kind, runs in self.runs.items():
+            # Of the context as many ids as an n-gram of this kind begins in: the others were counted with the chunk before.
+            first = max(0, chunk.num_context - (self.counting.length(kind) - 1))
+            runs.add(self.counters.count(kind, ids[first:], np.unique(np.maximum(starts - first, 0))))
+        replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
+        saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
+        self.journal.commit({"stream": asdict(self.state), "runs": saved, "unigrams": " ".join(map(str, self.unigrams.tolist()))})
+        for kind, old in replaced.items():
+            for run in old:
+                self.runs[kind].files.remove(run)
 
     def _finish(self) -> CountedShardRange:
         """Merges the runs into one per kind, and writes the unigram counts as one more."""
         folder = self.journal.target.parent
-        self.chunk = None
         runs = {kind: runs.finish(RunFiles(folder, kind), self.counters.num_threads) for kind, runs in self.runs.items()}
         seen = np.flatnonzero(self.unigrams).astype(np.uint64)
         tokens = RunFiles(folder, "tokens")
@@ -361,15 +329,6 @@ class _ShardRangeCounter:
 def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
     """The last `number` of `ids`, or all if they are fewer."""
     return ids[len(ids) - number :] if len(ids) > number else ids
-
-
-def _counter(kind: str, counting: Counting, num_threads: int) -> Any:
-    from recallkit.counting.bigram_kernels import BigramCounter
-    from recallkit.counting.hash_kernels import HashSampler
-
-    if kind in HASHES:
-        return HashSampler(counting.length(kind), counting.num_hashes, num_threads=num_threads)
-    return BigramCounter(num_threads=num_threads)
 
 
 def keep_only(counted: Any, needed: np.ndarray | None) -> Any:

@@ -12,8 +12,6 @@ n-grams collide only if their polynomials do.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,8 +29,6 @@ _BASE = 0xD1342543DE82EF95
 """Odd, so that every id affects all higher bits; 5 modulo 8, so that no power up to the 2^62nd is 1."""
 
 _ADDED, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_BUFFER = 1 << 16
-"""Hashes that a thread collects before they are put into the sample."""
 
 
 class HashRun(NamedTuple):
@@ -82,15 +78,11 @@ def mixed(polynomial):  # type: ignore[no-untyped-def]
 
 
 class HashSampler:
-    """Samples the n-grams of a text that comes in chunks; `num_threads` threads share every chunk, and do not affect the result.
+    """Samples the n-grams of a text that comes in chunks."""
 
-    Takes 24 bytes per hash kept, and half a megabyte per thread. Not for use by several callers at once.
-    """
-
-    def __init__(self, size: int, most: int, *, num_threads: int = 2) -> None:
+    def __init__(self, size: int, most: int) -> None:
         """n-grams of `size` ids, of whose hashes the `most` smallest are kept."""
-        self.size, self.most, self.num_threads = size, most, num_threads
-        self._room = np.empty(0, np.uint64)
+        self.size, self.most = size, most
         self.restart()
 
     def restart(self) -> None:
@@ -103,76 +95,21 @@ class HashSampler:
 
         `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the first 0: no n-gram extends across one.
         """
-        ids = frozen(ids)
-        # As if all n-grams were distinct; if half of them repeat others, once more with what was learnt from it.
-        largest = _expected(self.most, len(ids), self._largest)
-        hashes = self._up_to(largest, ids, segment_starts)
-        while len(hashes) < self.most and largest < self._largest:
-            largest = max(2 * largest, _expected(self.most, len(hashes), self._largest, among=largest))
-            largest = min(largest, self._largest)
-            hashes = self._up_to(largest, ids, segment_starts)
-        if len(hashes) == self.most:
-            self._largest = int(hashes[-1])
-        return HashRun(hashes)
+        ids, power, at, num = frozen(ids), leading_power(self.size), 0, 0
+        room = np.empty(min(2 * self.most, len(ids) + 1), np.uint64)
+        while at < len(ids):
+            at, found = _collect(ids, segment_starts, at, len(ids), self.size, power, np.uint64(self._largest), room[num:])
+            kept = self._smallest(room[: num + found])
+            num = len(kept)
+            room[:num] = kept
+        return HashRun(room[:num].copy())
 
-    def _up_to(self, largest: int, ids: np.ndarray, segment_starts: np.ndarray) -> np.ndarray:
-        """The smallest hashes of those up to `largest`."""
-        bounds = [len(ids) * share // self.num_threads for share in range(self.num_threads + 1)]
-        most, lock = max(1, min(self.most, len(ids))), Lock()
-        if len(self._room) < 3 * most:
-            self._room = np.empty(3 * most, np.uint64)
-        sample = _Sample(most, largest, self._room[: 3 * most])
-
-        def collect(share: int) -> None:
-            at, stop, power = bounds[share], bounds[share + 1], leading_power(self.size)
-            buffer = np.empty(min(_BUFFER, max(1, stop - at)), np.uint64)
-            while at < stop:
-                at, found = _collect(ids, segment_starts, at, stop, self.size, power, np.uint64(sample.largest), buffer)
-                with lock:
-                    sample.add(buffer[:found])
-
-        with ThreadPoolExecutor(self.num_threads) as pool:
-            for _ in pool.map(collect, range(self.num_threads)):
-                pass
-        return sample.hashes()
-
-
-def _expected(most: int, num_distinct: int, limit: int, *, among: int = ALL) -> int:
-    """A hash up to which there are twice `most` hashes, if `num_distinct` are up to `among`; `limit` at most."""
-    return min(limit, 2 * most * among // max(1, num_distinct))
-
-
-class _Sample:
-    """The `most` smallest of the distinct hashes added; hashes beyond `largest` may be left out before they are added.
-
-    When they fill `room`, of more than `most`, they are sorted there, and all but the smallest are dropped.
-    """
-
-    def __init__(self, most: int, largest: int, room: np.ndarray) -> None:
-        self.most, self.largest = most, largest
-        self._added, self._num_added = room, 0
-
-    def add(self, found: np.ndarray) -> None:
-        """Adds hashes, in any order."""
-        while len(found):
-            taken = found[: len(self._added) - self._num_added]
-            self._added[self._num_added : self._num_added + len(taken)] = taken
-            self._num_added += len(taken)
-            if self._num_added == len(self._added):
-                self._drop_all_but_the_smallest()
-            found = found[len(taken) :]
-
-    def _drop_all_but_the_smallest(self) -> None:
-        kept = self.hashes()
-        self._added[: len(kept)], self._num_added = kept, len(kept)
+    def _smallest(self, hashes: np.ndarray) -> np.ndarray:
+        """The smallest of some hashes, which bound those that are still of interest."""
+        kept = np.unique(hashes)[: self.most]
         if len(kept) == self.most:
-            self.largest = int(kept[-1])
-
-    def hashes(self) -> np.ndarray:
-        """The smallest hashes so far, uint64, strictly increasing."""
-        added = self._added[: self._num_added]
-        added.sort()
-        return _distinct(added)[: self.most]
+            self._largest = int(kept[-1])
+        return kept
 
 
 @njit(cache=True, nogil=True)
@@ -207,23 +144,9 @@ def _collect(  # type: ignore[no-untyped-def]
     return at, found
 
 
-def merge_two_hashes(a: HashRun, b: HashRun, out: np.ndarray) -> int:
-    """Merges two runs into `out`, equal hashes once; returns the number written. `out` is uint64 of at least the rows of both."""
-    merged = _merged(a.hashes, b.hashes)
-    out[: len(merged)] = merged
-    return len(merged)
-
-
-def _merged(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    merged = np.sort(np.concatenate([a, b]), kind="stable")  # which takes linear time for two sorted halves
-    return _distinct(merged)
-
-
-def _distinct(hashes: np.ndarray) -> np.ndarray:
-    """Sorted hashes, equal ones once."""
-    is_first = np.ones(len(hashes), bool)
-    np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
-    return hashes[is_first]
+def merge_hashes(runs: Iterable[HashRun]) -> HashRun:
+    """The distinct hashes of all runs, which may be memory-mapped."""
+    return HashRun(np.unique(np.concatenate([hashes for (hashes,) in runs])))
 
 
 def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
@@ -231,7 +154,7 @@ def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
     kept = np.empty(0, np.uint64)
     for (hashes,) in runs:
         end = np.searchsorted(hashes, kept[-1]) if len(kept) == most else len(hashes)
-        kept = _merged(kept, hashes[:end])[:most]
+        kept = np.union1d(kept, hashes[:end])[:most]
     return HashRun(kept)
 
 

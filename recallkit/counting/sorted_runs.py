@@ -42,12 +42,12 @@ _SAMPLES_PER_RANGE = 64
 
 
 class Kind(NamedTuple):
-    """What is counted: its name in file names, its columns, and how two runs of it merge."""
+    """What is counted: its name in file names, its columns, and how runs of it merge in memory."""
 
     name: str
     make: Callable[..., Run]
     columns: tuple[str, ...]
-    merge_two: Callable[..., int]
+    merge: Callable[[Any], Run]
 
 
 def kind_of(name: str) -> Kind:
@@ -55,17 +55,16 @@ def kind_of(name: str) -> Kind:
     from recallkit.counting import bigram_kernels, hash_kernels
 
     if name in HASHES:
-        return Kind(name, hash_kernels.HashRun, hash_kernels.HashRun._fields, hash_kernels.merge_two_hashes)
-    return Kind(name, bigram_kernels.BigramRun, bigram_kernels.BigramRun._fields, bigram_kernels.merge_two)
+        return Kind(name, hash_kernels.HashRun, hash_kernels.HashRun._fields, hash_kernels.merge_hashes)
+    return Kind(name, bigram_kernels.BigramRun, bigram_kernels.BigramRun._fields, bigram_kernels.merge_runs)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run on disk: one file `stem.COLUMN` per column, each of `num_rows` values, and their checksums."""
+    """A run on disk: one file `stem.COLUMN` per column, each of `num_rows` values."""
 
     stem: str
     num_rows: int
-    checksums: Sequence[str]
 
 
 class RunFiles:
@@ -82,13 +81,6 @@ class RunFiles:
     def is_whole(self, run: SavedRun) -> bool:
         """Whether all of a run's files are there, in full length."""
         return all(path.is_file() and path.stat().st_size == 8 * run.num_rows for path in self.paths(run.stem))
-
-    def is_sound(self, run: SavedRun) -> bool:
-        """Whether all of a run's files are as they were written."""
-        return self.is_whole(run) and self._checksums(run.stem) == list(run.checksums)
-
-    def _checksums(self, stem: str) -> list[str]:
-        return [artifacts.describe(path)["sha256"] for path in self.paths(stem)]
 
     def load(self, run: SavedRun) -> Run:
         """A run's arrays, memory-mapped. Raises UserError if a file is missing or truncated."""
@@ -126,7 +118,7 @@ class RunFiles:
                 num_rows += len(each[0])
                 for file, column in zip(files, each, strict=True):
                     file.write(np.ascontiguousarray(column, "<u8").data)
-        return SavedRun(stem, num_rows, self._checksums(stem))
+        return SavedRun(stem, num_rows)
 
     def merged_ranges(self, runs: Sequence[Run], *, num_threads: int = 2) -> Iterator[Run]:
         """The merged runs in key order, one range of keys at a time; the next ranges are merged while one is used."""
@@ -137,20 +129,7 @@ class RunFiles:
                 [self.kind.make(*(column[start:stop] for column in run)) for run, (start, stop) in zip(runs, bounds, strict=True)]
                 for bounds in cuts
             )
-            yield from _in_order(pool, self._merge_in_memory, ranges, ahead=num_threads + 1)
-
-    def _merge_in_memory(self, runs: Sequence[Run]) -> Run:
-        """Merges runs of about equal size, neighbours first."""
-        waiting = list(runs)
-        while len(waiting) > 1:
-            pairs = [waiting[place : place + 2] for place in range(0, len(waiting), 2)]
-            waiting = [self._merge_pair(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-        return waiting[0]
-
-    def _merge_pair(self, a: Run, b: Run) -> Run:
-        outputs = [np.empty(len(a[0]) + len(b[0]), np.uint64) for _ in self.kind.columns]
-        num_rows = self.kind.merge_two(a, b, *outputs)
-        return self.kind.make(*(column[:num_rows] for column in outputs))
+            yield from _in_order(pool, self.kind.merge, ranges, ahead=num_threads + 1)
 
     def remove(self, run: SavedRun) -> None:
         """Deletes a run's files."""

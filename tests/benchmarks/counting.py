@@ -36,16 +36,15 @@ WARM_UP_TOKENS = 1_000_000
 
 
 def ours(ids: np.ndarray) -> Callable[[], Table]:
-    from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
+    from recallkit.counting.bigram_kernels import count_bigrams, merge_runs
 
-    counter = BigramCounter(num_threads=NUM_THREADS)
     starts = np.zeros(1, np.int64)
 
     def count() -> Table:
         run = None
         for begin in range(0, ids.size, CHUNK_TOKENS):
             # A chunk begins with the last id of the one before, so that the bigram across is counted.
-            chunk = counter.count(ids[max(0, begin - 1) : begin + CHUNK_TOKENS], starts)
+            chunk = count_bigrams(ids[max(0, begin - 1) : begin + CHUNK_TOKENS], starts, num_threads=NUM_THREADS)
             run = merge_runs([run, chunk]) if run else chunk
         assert run is not None
         return run

@@ -201,7 +201,7 @@ def measure(task: str, method: str, folder: str) -> dict[str, Any]:
 def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
     """The ids, a table of the counts of 800M ids, and for the command a database of the shards' counts."""
     from recallkit.counting import count
-    from recallkit.counting.bigram_kernels import BigramCounter, merge_runs
+    from recallkit.counting.bigram_kernels import count_bigrams, merge_runs
 
     tiled = folder / "tiled.npy"
     counting.write_ids(tiled, max(TABLE_TOKENS, num_tokens) if "lookup" in tasks else num_tokens)
@@ -209,9 +209,8 @@ def write_inputs(folder: Path, tasks: list[str], num_tokens: int) -> None:
     # uint32, as sequences.parquet holds them.
     np.save(folder / "ids.npy", ids[:num_tokens].astype(np.uint32))
     if "lookup" in tasks:
-        counter = BigramCounter(num_threads=NUM_THREADS)
         chunks = (ids[begin : begin + counting.CHUNK_TOKENS] for begin in range(0, ids.size, counting.CHUNK_TOKENS))
-        run = merge_runs([counter.count(chunk, np.zeros(1, np.int64)) for chunk in chunks])
+        run = merge_runs([count_bigrams(chunk, np.zeros(1, np.int64), num_threads=NUM_THREADS) for chunk in chunks])
         np.save(folder / "keys.npy", run.keys)
         np.save(folder / "counts.npy", run.counts)
     if "slice" in tasks:

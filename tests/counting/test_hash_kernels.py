@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.counting import hash_kernels
-from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_two_hashes, ngram_hash, smallest
+from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_hashes, ngram_hash, smallest
 
 
 def all_hashes(ids: list[int], starts: list[int], size: int) -> set[int]:
@@ -31,15 +30,14 @@ texts = st.one_of(
     chunks=st.sets(st.integers(0, 120), max_size=3),
     size=st.sampled_from([1, 2, 13, 50]),
     most=st.sampled_from([1, 2, 9, 1000]),
-    threads=st.integers(1, 3),
 )
-def test_a_sample_is_the_smallest_of_all_hashes(ids, cuts, chunks, size, most, threads):
+def test_a_sample_is_the_smallest_of_all_hashes(ids, cuts, chunks, size, most):
     starts = sorted({0, *(cut for cut in cuts if cut <= len(ids))})
     wanted = sorted(all_hashes(ids, starts, size))[:most]
-    sampler = HashSampler(size, most, num_threads=threads)
+    sampler = HashSampler(size, most)
     assert sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist() == wanted
     # In chunks, each with the ids before it that its n-grams begin in.
-    sampler, runs = HashSampler(size, most, num_threads=threads), []
+    sampler, runs = HashSampler(size, most), []
     for first, stop in pairwise([0, *sorted(cut for cut in chunks if cut < len(ids)), len(ids)]):
         begin = max(0, first - size + 1)
         within = sorted({0, *(start - begin for start in starts if begin < start <= stop)})
@@ -49,8 +47,7 @@ def test_a_sample_is_the_smallest_of_all_hashes(ids, cuts, chunks, size, most, t
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 @pytest.mark.parametrize("num_distinct", [3, 40, 60_000])
-def test_a_sample_of_much_text_is_exact(dtype, num_distinct, monkeypatch):
-    monkeypatch.setattr(hash_kernels, "_BUFFER", 64)
+def test_a_sample_of_much_text_is_exact(dtype, num_distinct):
     ids = np.random.default_rng(5).integers(0, num_distinct, 30_000).astype(dtype)
     ids[1000:20_000] = np.resize(ids[:700], 19_000)  # most n-grams are repeated: fewer are distinct than a first guess expects
     wanted = sorted(all_hashes(ids.tolist(), [0], 13))
@@ -60,8 +57,7 @@ def test_a_sample_of_much_text_is_exact(dtype, num_distinct, monkeypatch):
 
 def test_runs_merge_without_repeats():
     a, b = HashRun(np.array([1, 4, 9], np.uint64)), HashRun(np.array([0, 4, 2**64 - 2], np.uint64))
-    out = np.empty(6, np.uint64)
-    assert out[: merge_two_hashes(a, b, out)].tolist() == [0, 1, 4, 9, 2**64 - 2]
+    assert merge_hashes([a, b]).hashes.tolist() == [0, 1, 4, 9, 2**64 - 2]
     assert smallest([a, b, HashRun(np.empty(0, np.uint64))], 3).hashes.tolist() == [0, 1, 4]
     assert smallest([], 3).hashes.tolist() == []
 

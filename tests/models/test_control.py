@@ -49,10 +49,10 @@ class Slow:
 
 
 def make_counts(path, training: list[int]):
-    from recallkit.counting.bigram_kernels import BigramCounter
+    from recallkit.counting.bigram_kernels import count_bigrams
 
     ids = np.array(training, np.uint16)
-    run = BigramCounter().count(ids, np.zeros(1, np.int64))
+    run = count_bigrams(ids, np.zeros(1, np.int64))
     tokens, counts = np.unique(ids, return_counts=True)
     counted = CountedStream(run, tokens.astype(np.uint32), counts.astype(np.uint64), len(training), 1)
     write_counts(path, counted, {"tokenizer": {"vocab_size": VOCAB, "digest": "x", "name": "x"}, "boundary": "pack", "only": None})
