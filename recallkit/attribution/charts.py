@@ -54,12 +54,12 @@ _POSITIONS = 16
 
 def figures(comparison: Comparison) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report."""
-    makers = (perplexities, gap_parts, by_partition, by_slice, by_count, by_distance, by_match, by_position, by_source, by_threshold)
-    return [figure for maker in makers if (figure := maker(comparison)) is not None]
+    makers = (_perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _by_source, _by_threshold)
+    return [figure for maker in makers for figure in maker(comparison)]
 
 
-def _figure(comparison: Comparison, name: str, title: str, caption: str, draw: Callable[[Theme], Spec]) -> Figure:
-    return Figure(name, title, caption, draw, [comparison.reference, *comparison.models])
+def _figure(comparison: Comparison, name: str, title: str, caption: str, draw: Callable[[Theme], Spec]) -> list[Figure]:
+    return [Figure(name, title, caption, draw, [comparison.reference, *comparison.models])]
 
 
 def _names(comparison: Comparison) -> dict[str, str]:
@@ -70,26 +70,24 @@ def _names(comparison: Comparison) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------- a row per model
 
 
-def perplexities(comparison: Comparison) -> Figure | None:
-    """Perplexity on AR hits and on other tokens, one row per model. None if there is nothing to draw."""
+def _perplexities(comparison: Comparison) -> list[Figure]:
+    """Perplexity on AR hits and on other tokens, one row per model."""
     names, rows = _names(comparison), []
-    for model in (comparison.reference, *comparison.models):
+    for model, name in names.items():
+        is_reference = model == comparison.reference
         for kind, named in _KINDS.items():
-            row = comparison.totals[comparison.models[0] if model == comparison.reference else model, kind]
-            nll = row["nll_reference" if model == comparison.reference else "nll_model"]
+            row = comparison.totals[comparison.models[0] if is_reference else model, kind]
+            nll = row["nll_reference" if is_reference else "nll_model"]
             if not row["tokens"]:
                 continue
             if not math.isfinite(nll):
-                return None
-            ppl = math.exp(min(nll, _LARGEST_NLL))
-            tip = f"{shorten(model, 60)}, {named}: perplexity {_perplexity(nll)} ({nll:.2f} nats), {counted(row['tokens'], 'token')}"
-            is_reference = model == comparison.reference
-            rows.append(
-                {"model": names[model], "kind": named, "ppl": ppl, "shown": _perplexity(nll), "reference": is_reference, "tip": tip}
-            )
+                return []
+            shown, ppl = _perplexity(nll), math.exp(min(nll, _LARGEST_NLL))
+            tip = f"{shorten(model, 60)}, {named}: perplexity {shown} ({nll:.2f} nats), {counted(row['tokens'], 'token')}"
+            rows.append({"model": name, "kind": named, "ppl": ppl, "shown": shown, "reference": is_reference, "tip": tip})
     caption = "Perplexity on AR hits and on other tokens, on a logarithmic scale. The dashed lines are the reference's."
     draw = partial(_draw_perplexities, rows, list(names.values()))
-    return _figure(comparison, "perplexities", "Where the models differ", caption, draw) if rows else None
+    return _figure(comparison, "perplexities", "Where the models differ", caption, draw) if rows else []
 
 
 def _draw_perplexities(rows: Sequence[Row], names: Sequence[str], theme: Theme) -> Spec:
@@ -128,14 +126,14 @@ def _perplexity(nll: float) -> str:
     return f"{math.exp(nll):,.{2 if nll < math.log(100) else 1 if nll < math.log(1000) else 0}f}"
 
 
-def gap_parts(comparison: Comparison) -> Figure | None:
+def _gap_parts(comparison: Comparison) -> list[Figure]:
     """The gap in nats per token, split over AR hits and other tokens, with the interval of the AR hits' part."""
     names, rows, ends = labels(comparison.models), [], []
     for model in comparison.models:
         whole, hits = comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]
         gap = whole["delta_nll"]
         if not math.isfinite(gap):
-            return None
+            return []
         for kind, named in _KINDS.items():
             row = comparison.totals[model, kind]
             nats = (row["delta_nll"] or 0.0) * row["share_of_tokens"]
@@ -167,40 +165,27 @@ def _draw_parts(rows: Sequence[Row], ends: Sequence[Row], theme: Theme) -> Spec:
 # ------------------------------------------------------------------------------------------------------ a line per model
 
 
-def by_count(comparison: Comparison) -> Figure | None:
-    """Mean NLL by training frequency of the bigram, repeated tokens above and the others below (Zoology, figure 1)."""
-    threshold = comparison.manifest["slices"]["max_count"]
+def _by_bucket(comparison: Comparison) -> list[Figure]:
+    """Mean NLLs by training frequency of the bigram, by distance, by length of match and by position."""
+    tables, threshold = comparison.tables, comparison.manifest["slices"]["max_count"]
     panels = {True: "bigram repeated (shaded: AR hits)", False: "bigram not repeated"}
-    rows = [{**row, "panel": panels[row["repeated"]]} for row in comparison.tables.by_count.to_dicts()]
+    by_count = [{**row, "panel": panels[row["repeated"]]} for row in tables.by_count.to_dicts()]
+    by_distance, by_match = (frame.filter("ar_hit").to_dicts() for frame in (tables.by_distance, tables.by_match))
+    positions = {named: _joined(tables.by_position.filter(slice=kind).to_dicts()) for kind, named in _KINDS.items()}
+    by_position = [{**row, "panel": named, "middle": (row["low"] + row["high"]) / 2} for named, rows in positions.items() for row in rows]
     caption = (
         "Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology): above, tokens that repeat a bigram "
         f"of their context, AR hits up to the threshold of {threshold:,} (shaded); below, those that do not. {_HOLLOW}"
     )
-    told = ("by_count", "By training frequency", caption)
-    return _lines(comparison, told, rows, "training count", "training count of the bigram, up to", shaded=(panels[True], threshold))
-
-
-def by_distance(comparison: Comparison) -> Figure | None:
-    """Mean NLL of AR hits by the distance to the latest earlier occurrence of their bigram. None if there is nothing to draw."""
-    rows = [row for row in comparison.tables.by_distance.to_dicts() if row["ar_hit"]]
+    shaded, axis = (panels[True], threshold), "training count of the bigram, up to"
+    count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
     caption = f"NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context. {_HOLLOW}"
-    return _lines(comparison, ("by_distance", "By distance", caption), rows, "distance", "tokens back to the bigram, up to")
-
-
-def by_match(comparison: Comparison) -> Figure | None:
-    """Mean NLL of AR hits by the length of the longest earlier match. None if there is nothing to draw."""
-    rows = [row for row in comparison.tables.by_match.to_dicts() if row["ar_hit"]]
+    distance = _lines(comparison, ("by_distance", "By distance", caption), by_distance, "distance", "tokens back to the bigram, up to")
     caption = f"NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence. {_HOLLOW}"
-    return _lines(comparison, ("by_match", "By length of match", caption), rows, "match length", "tokens matched, from", x="low")
-
-
-def by_position(comparison: Comparison) -> Figure | None:
-    """Mean NLL of AR hits and of other tokens by position in the sequence. None if there is nothing to draw."""
-    every = comparison.tables.by_position.to_dicts()
-    rows = [{**row, "panel": named} for kind, named in _KINDS.items() for row in _joined([r for r in every if r["slice"] == kind])]
-    rows = [{**row, "middle": (row["low"] + row["high"]) / 2} for row in rows]
+    match = _lines(comparison, ("by_match", "By length of match", caption), by_match, "match length", "tokens matched, from", x="low")
     told = ("by_position", "By position", f"NLL by position in the sequence. {_HOLLOW}")
-    return _lines(comparison, told, rows, "position", "position in the sequence", x="middle", is_log=False)
+    position = _lines(comparison, told, by_position, "position", "position in the sequence", x="middle", is_log=False)
+    return [*count, *distance, *match, *position]
 
 
 def _joined(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -231,7 +216,7 @@ def _lines(
     x: str = "high",
     is_log: bool = True,
     shaded: tuple[str, int] | None = None,
-) -> Figure | None:
+) -> list[Figure]:
     """A figure of NLLs by the column `x`; `told` are its name, title and caption. Any model's rows have the reference's NLLs, too."""
     points = []
     for model in (comparison.reference, *comparison.models):
@@ -244,7 +229,7 @@ def _lines(
                 points.append({"model": model, "x": row[x], "y": nll, "few": few, "panel": panel, "tip": tip})
     panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
     draw = partial(_draw_lines, comparison, points, panels, title, is_log, shaded)
-    return _figure(comparison, *told, draw) if points else None
+    return _figure(comparison, *told, draw) if points else []
 
 
 def _draw_lines(
@@ -273,12 +258,12 @@ def _draw_lines(
 # ---------------------------------------------------------------------------------------------------- shares of the gap
 
 
-def by_source(comparison: Comparison) -> Figure | None:
-    """The AR hits' share of each source's gap, for the largest sources only. None if there is nothing to draw."""
+def _by_source(comparison: Comparison) -> list[Figure]:
+    """The AR hits' share of each source's gap, for the largest sources only."""
     every = {model: comparison.source_rows(model) for model in comparison.models}
     tokens = {row["source"]: row["tokens"] for row in every[comparison.models[0]] if row["slice"] == "all"}
     if len(tokens) < 2:
-        return None
+        return []
     sources = sorted(tokens, key=lambda source: (-tokens[source], source))
     sources, smaller = sources[:MOST_SOURCES], sources[MOST_SOURCES:]
     rows = [row for of in every.values() for row in of if row["slice"] == "ar_hit" and row["source"] in sources]
@@ -290,8 +275,8 @@ def by_source(comparison: Comparison) -> Figure | None:
     return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
 
 
-def by_partition(comparison: Comparison) -> Figure | None:
-    """The share of the gap in each class of PARTITION. None if there is nothing to draw."""
+def _by_partition(comparison: Comparison) -> list[Figure]:
+    """The share of the gap in each class of PARTITION."""
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
         "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits. "
@@ -303,8 +288,8 @@ def by_partition(comparison: Comparison) -> Figure | None:
     return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
 
 
-def by_slice(comparison: Comparison) -> Figure | None:
-    """The share of the gap in each requested slice. None if there is nothing to draw."""
+def _by_slice(comparison: Comparison) -> list[Figure]:
+    """The share of the gap in each requested slice."""
     caption = (
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
         + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
@@ -328,7 +313,7 @@ def _shares(
     by: str,
     order: Sequence[str],
     whole: Mapping[str, Row] | None = None,
-) -> Figure | None:
+) -> list[Figure]:
     """A plot per model, a row for each of the column `by`; `whole` is each model's share of all rows, else shares of tokens are drawn."""
     names, shown, points = _names(comparison), labels(order, 26), []
     for row in rows:
@@ -340,7 +325,7 @@ def _shares(
     draw = partial(
         _draw_shares, names, points, list(shown.values()), "share of the gap" if whole is None else _OF_AR_HITS, whole is not None
     )
-    return _figure(comparison, *told, draw) if points else None
+    return _figure(comparison, *told, draw) if points else []
 
 
 _OF_AR_HITS = "AR hits' share of the gap"
@@ -394,8 +379,8 @@ def _share_scale(points: Sequence[Row]) -> Spec:
     return {"domain": [low - 0.02 * (high - low), high + 0.04 * (high - low)], "nice": False, "clamp": True}
 
 
-def by_threshold(comparison: Comparison) -> Figure | None:
-    """The AR hits' share of the gap at every threshold on the training count. None if there is nothing to draw."""
+def _by_threshold(comparison: Comparison) -> list[Figure]:
+    """The AR hits' share of the gap at every threshold on the training count."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in comparison.tables.by_threshold.to_dicts():
         model = row["model"]
@@ -404,7 +389,7 @@ def by_threshold(comparison: Comparison) -> Figure | None:
             found.setdefault(model, []).append({**point, "model": model, "x": row["threshold"], "y": row["gap_share"], "panel": None})
     points = [point for of in found.values() if len(of) > 1 for point in of]
     if not points:
-        return None
+        return []
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
     bends = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_view import far_table, gains_table
@@ -20,10 +20,8 @@ from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-
-    import polars as pl
 
     from recallkit.attribution.published import PublishedGap, PublishedGroup
     from recallkit.attribution.tables import GapTables
@@ -105,19 +103,26 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     """The reference and each model: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest."""
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
-    rows = [[first["reference"], *(ppl(found[models[0], "ALL", kind]["ppl_reference"]) for kind in _KINDS), "", "reference"]]
-    for model in models:
-        row = found[model, "ALL", "ar_hit"]
-        rows.append([model, *(ppl(found[model, "ALL", kind]["ppl_model"]) for kind in _KINDS), gap_share(row), interval(row)])
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}."])
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
-        rows,
+        gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models),
         caption="\n".join(line for line in (told, warn_of_common(tables, slices)) if line),
         groups=[("", 1), ("perplexity", len(_KINDS)), ("gap in AR hits", 2)],
     )
+
+
+def gap_rows(totals: Mapping[tuple[str, str], Row], models: Sequence[str]) -> list[list[str]]:
+    """The reference and each model: perplexities of all tokens, AR hits and others, the AR hits' share of the gap, its interval."""
+    of = {model: [totals[model, kind] for kind in _KINDS] for model in models}
+    first = [of[models[0]][0]["reference"], *(ppl(row["ppl_reference"]) for row in of[models[0]]), "", "reference"]
+    hits = {model: totals[model, "ar_hit"] for model in models}
+    return [
+        first,
+        *([model, *(ppl(row["ppl_model"]) for row in of[model]), gap_share(hits[model]), interval(hits[model])] for model in models),
+    ]
 
 
 def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
@@ -248,66 +253,46 @@ def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns:
     return {"context_gain": gains, "by_context": far_table(tables.by_context, most_columns)}
 
 
+_CURVES = {"by_distance": ("distance", "ar_hit"), "by_match": ("match length", "ar_hit"), "by_count": ("training count", "repeated")}
+"""Tables of a curve: what they are by, and the column of the tokens that it is of."""
+
+
 def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
     """NLLs as curves, one block per bucket, on one scale for all models; None if there are too few buckets for a curve.
 
     By distance and by match length: AR hits. By training count: every repeated token, so that the threshold can be seen
     (Zoology figure 1).
     """
-    import polars as pl
-
-    by_distance = _curves(tables.by_distance.filter(pl.col("ar_hit")), "distance", powers_of_two)
-    by_match = _curves(tables.by_match.filter(pl.col("ar_hit")), "match length", _match_ends)
-    by_count = _curves(tables.by_count.filter(pl.col("repeated")), "training count", powers_of_two)
-    curves = [curve for curve in (by_distance, by_match, by_count) if curve is not None]
-    if not curves:
+    headers, lines, scales, told = ["model"], [[tables.gap["reference"][0]], *([model] for model in _models(tables))], [], [""]
+    for name, (what, kind) in _CURVES.items():
+        frame = getattr(tables, name).filter(kind)
+        highs = frame["high"].to_list()
+        buckets = _match_ends(highs) if name == "by_match" else powers_of_two(highs)
+        if len(buckets) < 2:
+            continue
+        sides: dict[str | None, dict[int, float]] = {}  # None: the reference
+        for row in frame.iter_rows(named=True):
+            sides.setdefault(None, {})[row["high"]] = row["nll_reference"]
+            sides.setdefault(row["model"], {})[row["high"]] = row["nll_model"]
+        known = [nll for side in sides.values() for nll in side.values() if math.isfinite(nll)]
+        low, high = min(known, default=0.0), max(known, default=0.0)
+        headers.append(f"{what}\n{frame['low'].min():,} to {frame['high'].max():,}")
+        scales.append(f"by {what} {low:.2f} (▁) to {high:.2f} (█)")
+        for line, side in zip(lines, sides.values(), strict=True):
+            line.append(sparkline([side.get(bucket) for bucket in buckets], low, high))
+        if name == "by_count":
+            told = [f" Bigrams seen at most {slices['max_count']:,} times are AR hits.", describe_knees(tables.by_count) or ""]
+    if not scales:
         return None
-    names = [tables.gap["reference"][0], *_models(tables)]
-    scales = "; ".join(f"by {curve.what} {curve.low:.2f} (▁) to {curve.high:.2f} (█)" for curve in curves)
-    knees = describe_knees(tables.by_count) if by_count is not None else None
-    threshold = f" Bigrams seen at most {slices['max_count']:,} times are AR hits." if by_count is not None else ""
-    return Table(
-        "NLL of AR hits by distance and length of match, and of all repeated tokens by training count",
-        ["model", *(f"{curve.what}\n{curve.first:,} to {curve.last:,}" for curve in curves)],
-        [[name, *(curve.lines[place] for curve in curves)] for place, name in enumerate(names)],
-        caption="\n".join(line for line in (f"Nats per token {scales}, in steps of powers of two.{threshold}", knees) if line),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Curves:
-    """A sparkline for the reference and each model, from the buckets that begin with `first` to the one that ends with `last`."""
-
-    what: str
-    lines: list[str]
-    first: int
-    last: int
-    low: float
-    high: float
+    told[0] = f"Nats per token {'; '.join(scales)}, in steps of powers of two.{told[0]}"
+    title = "NLL of AR hits by distance and length of match, and of all repeated tokens by training count"
+    return Table(title, headers, lines, caption="\n".join(filter(None, told)))
 
 
 def _match_ends(highs: Sequence[int]) -> list[int]:
     """The longest match of each bucket between the first and the last of `highs`: 0, 1, 2, 3, 7, 15 ..."""
     every = [0, 1, 2, *((2 << power) - 1 for power in range(1, max(highs, default=0).bit_length()))]
     return [end for end in every if min(highs, default=1) <= end <= max(highs, default=0)]
-
-
-def _curves(frame: pl.DataFrame, what: str, between: Callable[[Sequence[int]], list[int]]) -> _Curves | None:
-    """NLL by bucket, from rows with each model's and the reference's; None if there is at most one bucket.
-
-    `between` gives the upper ends of all buckets from the first to the last that occur.
-    """
-    buckets = between(frame["high"].to_list())
-    if len(buckets) < 2:
-        return None
-    sides: dict[str | None, dict[int, float]] = {}
-    for row in frame.iter_rows(named=True):
-        sides.setdefault(None, {})[row["high"]] = row["nll_reference"]
-        sides.setdefault(row["model"], {})[row["high"]] = row["nll_model"]
-    known = [nll for side in sides.values() for nll in side.values() if math.isfinite(nll)]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    lines = [sparkline([side.get(bucket) for bucket in buckets], low, high) for side in sides.values()]
-    return _Curves(what, lines, frame["low"].min(), frame["high"].max(), low, high)  # type: ignore[arg-type]
 
 
 def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:

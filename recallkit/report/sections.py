@@ -6,20 +6,18 @@ import re
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.charts import by_count, by_partition
+from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
     context_tables,
-    gap_share,
+    enriched,
+    gap_rows,
     given_table,
-    interval,
     overlap_table,
     partition_table,
-    ppl,
     share_notes,
     struck_if_void,
-    times,
 )
 from recallkit.display import charts
 from recallkit.display.cells import percent
@@ -30,7 +28,6 @@ from recallkit.recall.samples import MOST_OF_EACH, read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words
 from recallkit.report.markup import Section, notes, tag, text
-from recallkit.slicing.definitions import SPLIT
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
 
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
     from recallkit.display.exports import Look
     from recallkit.recall.tables import RecallTables
     from recallkit.report.excerpts import TokenView
-
-_KINDS = tuple(slice_.name for slice_ in SPLIT)
 
 
 def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
@@ -87,8 +82,8 @@ def first_figures(comparison: Comparison, figures: Sequence[Figure], styles: Map
         return _fold(first, styles), [figure for figure in figures if figure not in first]
     some = replace(comparison, models=models)
     of_some = f" {len(models)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
-    drawn = [figure for draw in (by_count, by_partition) if (figure := draw(some)) is not None]
-    return _fold([replace(figure, caption=figure.caption + of_some) for figure in drawn], styles, class_="some"), list(figures)
+    drawn = {figure.name: replace(figure, caption=figure.caption + of_some) for figure in draw(some)}
+    return _fold([drawn[name] for name in _FIRST if name in drawn], styles, class_="some"), list(figures)
 
 
 def _fold(figures: Sequence[Figure], styles: Mapping[str, Style], **attributes: str) -> str:
@@ -113,23 +108,17 @@ def results_table(comparison: Comparison) -> Table:
 
     Beside the share of the gap are the share of tokens and their ratio; the clipped share only where it is another.
     """
-    totals, first = comparison.totals, comparison.models[0]
-    shares = [_shares(totals[model, "ar_hit"]) for model in comparison.models]
-    is_clipped = any(clipped for *_, clipped in shares)
-    rows = [[comparison.reference, *(ppl(totals[first, kind]["ppl_reference"]) for kind in _KINDS), "", "reference", "", "", ""]]
-    for model, figures in zip(comparison.models, shares, strict=True):
-        rows.append([model, *(ppl(totals[model, kind]["ppl_model"]) for kind in _KINDS), *figures])
+    reference, *rows = gap_rows(comparison.totals, comparison.models)
+    more = []
+    for model, (*_, share, _) in zip(comparison.models, rows, strict=True):
+        hits = comparison.totals[model, "ar_hit"]
+        clipped = struck_if_void(hits, percent(hits["gap_share_clipped"]))
+        more.append([percent(hits["share_of_tokens"], 2), enriched(hits), "" if clipped == share else clipped])
     headers = ["model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval"]
     headers += ["share of the tokens", "enrichment", "share, clipped"]
-    shown = len(headers) if is_clipped else -1
-    return Table("Perplexities and shares of the gap", headers[:shown], [row[:shown] for row in rows])
-
-
-def _shares(row: Mapping[str, Any]) -> list[str]:
-    """The figures of AR hits in one model's row; the clipped share is "" where it is no other figure than the share."""
-    clipped, enriched = struck_if_void(row, percent(row["gap_share_clipped"])), struck_if_void(row, times(row["enrichment"]))
-    share = gap_share(row)
-    return [share, interval(row), percent(row["share_of_tokens"], 2), enriched, "" if clipped == share else clipped]
+    shown = len(headers) if any(clipped for *_, clipped in more) else -1
+    lines = [[*row, *cells][:shown] for row, cells in zip([reference, *rows], [["", "", ""], *more], strict=True)]
+    return Table("Perplexities and shares of the gap", headers[:shown], lines)
 
 
 def gap_section(comparison: Comparison, figures: Sequence[Figure], styles: Mapping[str, Style]) -> Section:
