@@ -94,10 +94,10 @@ class ShownSequence:
 
     def states(self) -> list[Which | None]:
         """Which model was right on each token; None if that is unknown, or if there are not two models."""
-        kinds = {right: which for which, right in _RIGHT.items()}
+        kinds: Mapping[tuple[bool | None, ...], Which] = {right: which for which, right in _RIGHT.items()}
         return [kinds.get(right) for right in self.rights()] if self.reference is not None else [None] * len(self.rows)
 
-    def looks(self) -> dict[tuple[bool | None, ...], tuple[str, str, str]]:
+    def looks(self) -> Mapping[tuple[bool | None, ...], tuple[str, str, str]]:
         """The style (in colours), the sign (without) and the meaning of tokens by who is right; of others, _UNKNOWN."""
         if self.reference is None:
             return {(True,): ("", "¹", "right"), (False,): ("bright_black", "⁰", "wrong")} if self.model is not None else {(): ("", "", "")}
