@@ -105,10 +105,10 @@ class Excerpts:
         block = ((pl.col("position") - 1) // (longest or self.labelled.seq_len)).alias("block")
         read = batches(self.labelled, list(self.scores.values()), ["sequence"])
         return pl.concat(
-            pl.DataFrame(batch.rows)
+            pl.DataFrame(rows)
             .group_by("sequence", block, maintain_order=True)
             .agg(pl.len().alias("tokens"), hit.sum().alias("hits"), *nlls)
-            for batch in read
+            for rows in read
         )
 
     def most_telling(self) -> int:
