@@ -110,7 +110,7 @@ class Timing:
 
 
 def time_call(call: Callable[[int], Any], device: torch.device, *, repeats: int) -> Timing:
-    """The time of a call, whose argument counts those of a sample, in `repeats` samples; on a GPU between two events.
+    """The time of a call, whose argument counts those of a sample, in `repeats` samples.
 
     The first two calls, which may compile, are in no sample. What fails or takes too much memory has a `problem`.
     """
@@ -134,20 +134,14 @@ def problem_of(error: Exception) -> str:
 
 def _seconds(call: Callable[[int], Any], number: int, device: torch.device) -> float:
     """Of so many calls together."""
-    if device.type == "cpu":
-        begun = time.perf_counter()
-        for i in range(number):
-            call(i)
-        return time.perf_counter() - begun
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize(device)
-    start.record()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begun = time.perf_counter()
     for i in range(number):
         call(i)
-    end.record()
-    torch.cuda.synchronize(device)
-    milliseconds: float = start.elapsed_time(end)
-    return milliseconds / 1e3
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
 
 
 # -------------------------------------------------------------------------------------------------------------- results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -38,7 +39,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Inspection:
     """A function that checks something, and what it means if it raises, crashes or takes too long."""
 
     group: str
@@ -49,7 +50,7 @@ class Look:
     otherwise: Status = "warn"
     remedy: str = "try again when the machine is idle; if it persists, please report a bug"
 
-    def take(self, seconds: float) -> list[Check]:
+    def inspect(self, seconds: float) -> list[Check]:
         """The checks, within `seconds` where the function runs apart."""
         try:
             return self._ask_process(seconds) if self.is_apart else self.function()
@@ -64,8 +65,9 @@ class Look:
             checks = self.function()
         except Exception as error:  # noqa: BLE001 - the process that asked reports it
             checks = [self._failed(described(error))]
-        fields = [[each.group, each.name, each.status, each.found, each.remedy, each.facts] for each in checks]
-        sys.stdout.write("\n" + json.dumps(fields) + "\n")  # on a line of its own, whatever a library has printed
+        sys.stdout.write(
+            "\n" + json.dumps([dataclasses.astuple(each) for each in checks]) + "\n"
+        )  # on a line of its own, whatever a library has printed
 
     def _failed(self, reason: str) -> Check:
         return Check(self.group, self.name, self.otherwise, printable(reason)[:200], self.remedy)

@@ -101,11 +101,8 @@ class PlacedMixer:
         assert self.module is not None, "a mixer of a loaded model"
         if self.block is None:
             return self.module.register_forward_hook(lambda module, inputs, output: _changed(output, change)).remove
-        from recallkit.models.mixers.changed import ChangedMixer
-
-        before = self.block.mixer
-        self.block.mixer = ChangedMixer(before, change)
-        return lambda: setattr(self.block, "mixer", before)
+        before, self.block.change = self.block.change, change
+        return lambda: setattr(self.block, "change", before)
 
 
 def _changed(output: Any, change: Change) -> Any:

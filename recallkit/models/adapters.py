@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
-MERGED_EXACTLY = {
-    *("LORA", "ADALORA", "LOHA", "LOKR", "VERA", "RANDLORA", "DELORA", "IA3", "OFT", "HRA", "FOURIERFT", "WAVEFT", "C3A", "MISS"),
-    *("SHIRA", "LN_TUNING", "TRAINABLE_TOKENS"),
-}
-"""Values of `peft_type` whose merged weights are tested to give the adapted model's scores."""
-
 _NOT_MERGED = ("megatron_config", "alora_invocation_tokens", "arrow_config")
 """Entries of a LoRA's configuration: code that is imported by its name, and adapters that depend on the text."""
 
@@ -49,27 +43,22 @@ class Adapter:
 def read_adapter(folder: Path) -> Adapter:
     """The adapter in a folder with an adapter_config.json.
 
-    Raises UserError where its configuration names no base model, or one that is not here, or a kind of adapter that is not merged,
-    and where there are no weights.
+    Raises UserError where its configuration names no base model, or one that is not here, or entries that are not merged, and where
+    there are no weights.
     """
     where = folder / CONFIG
     check_files_in(folder)
     indexed_files(folder)
     config = artifacts.json_object(where)
-    base, kind = config.get("base_model_name_or_path"), config.get("peft_type")
+    base = config.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise UserError("no base model is named", where=where, remedy="write its directory or hub id at base_model_name_or_path")
-    used = [name for name in _NOT_MERGED if config.get(name)]
-    if kind not in MERGED_EXACTLY or used:
-        problem = f"adapters of kind {kind}{' with ' + used[0] if used else ''} are not merged"
-        raise UserError(problem, where=where, remedy=f"give a merged model, or one of {', '.join(sorted(MERGED_EXACTLY))}")
+    if used := [name for name in _NOT_MERGED if config.get(name)]:
+        raise UserError(f"adapters with {used[0]} are not merged", where=where, remedy="give a merged model")
     if not any((folder / name).is_file() for name in WEIGHTS):
         raise UserError(f"an adapter without weights: no {' or '.join(WEIGHTS)}", where=folder, remedy="check that the folder is complete")
     found, revision = _found(base, folder), config.get("revision")
-    if revision not in (None, "main") and not Path(found).exists():
-        remedy = "download that revision, and write its folder at base_model_name_or_path"
-        raise UserError(f"its base model {base} is wanted at revision {revision}", where=where, remedy=remedy)
-    return Adapter(folder, found)
+    return Adapter(folder, found if revision in (None, "main") or Path(found).exists() else f"{found}@{revision}")
 
 
 def _found(base: str, folder: Path) -> str:

@@ -23,9 +23,19 @@ MAX_MODULES = 1 << 14
 MAX_WIDTH = 1 << 24
 """The same for their widths and vocabularies."""
 
-_LAYERS = re.compile(r"(num|n)_.*(layers?|blocks?|stages?)|(n|num)_?layers?")
-_MODULES = re.compile(r"(num|n)_.*(experts?|heads?|groups?|head_kv)")
-_WIDTHS = re.compile(r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner|d_state|state_size|conv_kernel)")
+_FOREIGN = (
+    (re.compile(r"(num|n)_.*(layers?|blocks?|stages?)|(n|num)_?layers?"), MAX_LAYERS),
+    (re.compile(r"(num|n)_.*(experts?|heads?|groups?|head_kv)|the length of .*"), MAX_MODULES),
+    (re.compile(r".*(vocab_size|hidden_size|intermediate_size|_dim|d_model|n_embd|n_inner|d_state|state_size|conv_kernel)"), MAX_WIDTH),
+)
+"""Entries of configs that transformers reads, and the most that one may be."""
+
+_CHOICES = {
+    "mlp": ("swiglu", "gelu", "rwkv", "none"),
+    "norm": ("rms", "layer"),
+    "embedding_norm": (True, False),
+    "tied_head": (True, False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +77,9 @@ class ArchitectureConfig:
                 raise ValueError(f"{name} is {value!r}, not a whole number from {least} on")
         if not isinstance(self.norm_eps, float) or not 0 <= self.norm_eps < 1:
             raise ValueError(f"norm_eps is {self.norm_eps!r}, not a small number")
-        for name in ("embedding_norm", "tied_head"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} is {getattr(self, name)!r}: choose true or false")  # noqa: TRY004
-        if self.mlp not in ("swiglu", "gelu", "rwkv", "none"):
-            raise ValueError(f"mlp is {self.mlp!r}: choose swiglu, gelu, rwkv or none")
-        if self.norm not in ("rms", "layer"):
-            raise ValueError(f"norm is {self.norm!r}: choose rms or layer")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: choose {' or '.join(map(str, choices))}")
         if not 0 < len(self.layers) <= MAX_LAYERS:
             raise ValueError(f"there are {len(self.layers):,} layers, not 1 to {MAX_LAYERS:,}")
         largest = max(self.vocab_size, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
@@ -110,18 +116,10 @@ def check_foreign(config: Mapping[str, Any]) -> None:
     for name, value in config.items():
         if isinstance(value, dict):
             check_foreign(value)
-        elif isinstance(value, list):
-            _check_number(f"the length of {name}", len(value), MAX_MODULES)
-        elif isinstance(value, int | float):
-            for kind, most in ((_LAYERS, MAX_LAYERS), (_MODULES, MAX_MODULES), (_WIDTHS, MAX_WIDTH)):
-                if kind.fullmatch(name):
-                    _check_number(name, value, most)
-                    break
-
-
-def _check_number(name: str, value: float, most: int) -> None:
-    if not value <= most:
-        raise ValueError(f"{name} is {value:,}: more than the {most:,} of any model")
+        given = (f"the length of {name}", len(value)) if isinstance(value, list) else (str(name), value)
+        most = next((most for kind, most in _FOREIGN if kind.fullmatch(given[0])), None)
+        if most is not None and isinstance(given[1], int | float) and not given[1] <= most:
+            raise ValueError(f"{given[0]} is {given[1]:,}: more than the {most:,} of any model")
 
 
 def _is_whole(value: Any) -> bool:

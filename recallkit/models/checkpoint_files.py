@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import pickle
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
+from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.storage.given_files import MAX_JSON_BYTES, check_file, check_files_in, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from torch import Tensor
 
 _DECIDING_FILES = ("config.json", "*.index.json", "*.safetensors", "*.bin")
 _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bin", "scaler.bin"})
@@ -132,9 +136,46 @@ def _count_in(path: Path) -> int:
     return size
 
 
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The weights in a .safetensors file or in a pickled mapping, on the CPU. Raises UserError where they cannot be read."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError("it contains more than weights, and could run code", where=path, remedy="get the released file") from error
+    except (*FAILURES_TO_READ, SafetensorError) as error:
+        raise UserError(f"it cannot be read ({first_line(error)})", where=path, remedy="check that the file is whole") from error
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):
+        raise UserError("it is not a mapping of names to weights", where=path)
+    return loaded
+
+
 def safetensors_header(path: Path) -> dict[str, Any]:
     """The entry of each tensor in the header of a safetensors file. Raises OSError, ValueError or AttributeError if it cannot be read."""
     with check_file(path).open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, MAX_JSON_BYTES)))
     return {name: entry for name, entry in header.items() if name != "__metadata__"}
+
+
+def gguf_sizes(path: Path) -> dict[str, int]:
+    """The numbers in each tensor of a GGUF file, checked as ggml does: transformers would read them from wherever offsets lead.
+
+    Raises ValueError, LookupError or ImportError if the header cannot be read, and ValueError unless the tensors are one behind the other
+    within the file, each at a multiple of the alignment: of 10 and 20 bytes, aligned to 32, the second is at byte 32 of the weights.
+    """
+    from gguf import GGUFReader
+
+    reader = GGUFReader(path)
+    room, place = path.stat().st_size - reader.data_offset, 0
+    for tensor in reader.tensors:
+        offset = int(tensor.field.parts[-1][0])  # `tensor.data_offset` is a sum of 64 bits, which may have overflowed
+        if offset != place or place + tensor.n_bytes > room:
+            raise ValueError(f"the file is damaged, or ends too early: tensor {tensor.name} is at byte {offset:,} of the weights")
+        place = math.ceil((place + int(tensor.n_bytes)) / reader.alignment) * int(reader.alignment)
+    return {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}

@@ -11,8 +11,7 @@ Interpolated Witten-Bell smoothing (Chen & Goodman 1999, section 2.4), which sum
 
 from __future__ import annotations
 
-import itertools
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,12 +19,10 @@ import numpy as np
 from recallkit import registry
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
-from recallkit.models.generation import by_scoring
-from recallkit.models.protocol import Continuation, TokenScores
+from recallkit.models.protocol import TokenScores
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from recallkit.counting.table import CountsTable
@@ -95,31 +92,6 @@ class ControlModel:
 
         nll, argmax, rank = score_ngrams(np.ascontiguousarray(ids, np.uint32), offsets.astype(np.int64), self.cache_weight, *self._arrays)
         return TokenScores(nll, argmax, rank)
-
-    def generate(
-        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
-    ) -> list[Continuation]:
-        """See `GeneratingModel.generate`.
-
-        p3 depends on a context only through its last id u and r(u): the context u r(u) u, of these alone, has the same argmax.
-        Generated ids need not be recorded: where r(u) becomes the id picked after u, the same id is picked again.
-        """
-        scored = by_scoring(self, prompts, answers, 0, is_done)
-        return [
-            Continuation(self._continue(prompt, most, partial(is_done, number)), found.answer_nll)
-            for number, (prompt, found) in enumerate(zip(prompts, scored, strict=True))
-        ]
-
-    def _continue(self, prompt: np.ndarray, most: int, is_done: Callable[[list[int]], bool]) -> list[int]:
-        followers = dict(itertools.pairwise(map(int, prompt)))
-        last = int(prompt[-1])
-        ids: list[int] = []
-        while len(ids) < most and not (ids and is_done(ids)):
-            context = np.array([last, followers[last], last, 0] if last in followers else [last, 0])
-            following = int(self.score(context, np.array([0, len(context)])).argmax[-1])
-            ids.append(following)
-            last = following
-        return ids
 
 
 def identify(request: ModelRequest) -> str:

@@ -138,42 +138,22 @@ def _long(d: int, n: int) -> float:
     return 10 * n * math.log2(n) * d
 
 
-def _attention(d: int, n: int, _: LayerConfig) -> float:
-    """Table 7, but 2 N^2 D for scores and weighted values, where it has N^2 D + H N^2 + H^2 D: its TFLOPs follow from the former alone."""
-    return 4 * n * d * d + 2 * n * n * d
-
-
-def _hyena(d: int, n: int, _: LayerConfig) -> float:
+def _hyena(d: int, n: int) -> float:
     """Table 9."""
     return 3 * n * d * d + 9 * n * d + _long(d, n) + 3 * n * d + FILTER_ORDER * d + n * d * d
 
 
-def _h3(d: int, n: int, layer: LayerConfig) -> float:
-    """Table 9 "adapted for H3", which the paper does not print: with four long convolutions all three sizes have the printed TFLOPs."""
-    return _hyena(d, n, layer) + 3 * _long(d, n)
-
-
-def _long_conv(d: int, n: int, _: LayerConfig) -> float:
-    """Table 14."""
-    return _long(d, n) + n * d * d
-
-
-def _base_conv(d: int, n: int, layer: LayerConfig) -> float:
-    """Table 16, whose halves are the layers with long filters and those with short ones."""
-    return n * d * d + (n * d if layer.options["filter"] == "short" else _long(d, n) + FILTER_ORDER * d)
-
-
-def _rwkv(d: int, n: int, _: LayerConfig) -> float:
-    """The parameters of the linear layers, as in RWKV's appendix (C.2)."""
-    return 4 * n * d * d
-
-
 _PRODUCTS: dict[str, Callable[[int, int, LayerConfig], float]] = {
-    "attention": _attention,
-    "hyena": _hyena,
-    "h3": _h3,
-    "long_conv": _long_conv,
-    "base_conv": _base_conv,
-    "rwkv4": _rwkv,
+    # Table 7, but 2 N^2 D for scores and weighted values, where it has N^2 D + H N^2 + H^2 D: its TFLOPs follow from the former alone.
+    "attention": lambda d, n, _: 4 * n * d * d + 2 * n * n * d,
+    "hyena": lambda d, n, _: _hyena(d, n),
+    # Table 9 "adapted for H3", which the paper does not print: with four long convolutions all three sizes have the printed TFLOPs.
+    "h3": lambda d, n, _: _hyena(d, n) + 3 * _long(d, n),
+    # Table 14.
+    "long_conv": lambda d, n, _: _long(d, n) + n * d * d,
+    # Table 16, whose halves are the layers with long filters and those with short ones.
+    "base_conv": lambda d, n, layer: n * d * d + (n * d if layer.options["filter"] == "short" else _long(d, n) + FILTER_ORDER * d),
+    # The parameters of the linear layers, as in RWKV's appendix (C.2).
+    "rwkv4": lambda d, n, _: 4 * n * d * d,
 }
-"""Of one layer's mixer, for one sequence."""
+"""Of one layer's mixer of width d, for one sequence of n tokens."""

@@ -128,13 +128,11 @@ class EvaluatedModel:
         context = {} if options.context is None else {"context": options.context}
         if self._is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
-        request = ModelRequest(self.spec, 0, dtype=self._dtype, trust_remote_code=options.trust_remote_code, module=self._module)
-        request = replace(request, ablation=self._ablation)
         tokenizer = identify_tokenizer(self.spec, options.model_tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
         known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
         kept = {name: value for name, value in known.items() if value is not None}
-        return {"model_digest": identify_model(request), "dtype": self._dtype, **kept, **context}
+        return {"model_digest": identify_model(self._bare_request), "dtype": self._dtype, **kept, **context}
 
     @cached_property
     def _dtype(self) -> str:
@@ -182,17 +180,21 @@ class EvaluatedModel:
     @property
     def _request(self) -> ModelRequest:
         """The request with the tokenizer in use and, for control models, the counts: the default ones unless others are given."""
-        options, counts = self.options, path(self.options.counts)
+        counts = path(self.options.counts)
         if counts is None and self._is_control:
             counts = self._default_counts()
+        tokenizer = self.tokenizer
+        return replace(self._bare_request, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.describe(), counts=counts)
+
+    @property
+    def _bare_request(self) -> ModelRequest:
+        """The request without tokenizer and counts."""
         return ModelRequest(
             self.spec,
-            self.tokenizer.vocab_size,
-            self.tokenizer.describe(),
-            counts=counts,
-            device=options.device,
+            0,
+            device=self.options.device,
             dtype="float32" if self._is_control else self._dtype,
-            trust_remote_code=options.trust_remote_code,
+            trust_remote_code=self.options.trust_remote_code,
             shown=self.shown,
             module=self._module,
             ablation=self._ablation,

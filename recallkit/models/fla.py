@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import config as settings
 from recallkit.errors import UserError
 from recallkit.models.architecture import MAX_LAYERS, ArchitectureConfig, LayerConfig
-from recallkit.models.checkpoint_files import deciding_files
+from recallkit.models.checkpoint_files import deciding_files, load_weights
 from recallkit.models.published import CONFIG, Weights, renamed
 from recallkit.storage import artifacts
 
@@ -130,15 +130,9 @@ def _join(weights: Weights, block: str, name: str, parts: list[str]) -> None:
 
 
 def _load(folder: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     found: dict[str, Tensor] = {}
-    for path in (file for file in deciding_files(folder) if file.suffix == ".safetensors"):
-        try:
-            found |= load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"it cannot be read ({error})", where=path, remedy="check that the file is whole") from error
+    for path in deciding_files(folder):
+        found |= load_weights(path) if path.suffix == ".safetensors" else {}
     if not found:
         raise UserError("no .safetensors file with its weights", where=folder, remedy="save it with safetensors, or complete the folder")
     return found

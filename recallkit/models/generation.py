@@ -17,7 +17,7 @@ from recallkit.models.protocol import Continuation
 from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -86,7 +86,7 @@ class _Row:
 
 
 def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: IsDone) -> list[Continuation]:
-    """See `generate`: each prompt is read once, then rows are continued together as far as `model.joining` allows."""
+    """See `generate`: each prompt, of two ids at least, is read once, then all rows continue together, see `TorchModel.can_join`."""
     import torch
 
     def advance(rows: list[_Row], outputs: Tensor) -> list[int]:
@@ -107,54 +107,35 @@ def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.
     generated = [_Row(i, ids) for i, ids in enumerate(inputs) if most]
     answered = {i: _Row(i, ids, np.asarray(answers[i]).tolist()) for i, ids in enumerate(inputs) if len(answers[i])}
     with torch.inference_mode(), memory_errors():
-        rows = _begin_with_two(model, [*generated, *answered.values()], advance)
-        for together, outputs, state in _batches(model, rows):
-            while going := advance(together, outputs):
-                if len(going) < len(together):  # finished rows leave the batch
-                    together, state = [together[place] for place in going], model.take(state, going)
-                ids = model.to_device(np.array([[row.ids[-1]] for row in together]))
-                outputs, state = model.forward(ids, state, carry=True)
-                outputs = outputs[:, -1]
+        rows, outputs, state = _read_all(model, [*generated, *answered.values()])
+        while going := advance(rows, outputs):
+            if len(going) < len(rows):  # finished rows leave the batch
+                rows, state = [rows[place] for place in going], model.take(state, going)
+            ids = model.to_device(np.array([[row.ids[-1]] for row in rows]))
+            outputs, state = model.forward(ids, state, carry=True)
+            outputs = outputs[:, -1]
     ids_of = {row.number: row.ids for row in generated}
     return [Continuation(ids_of.get(i, []), np.array(answered[i].nll if i in answered else [], np.float32)) for i in range(len(prompts))]
 
 
-def _begin_with_two(model: Any, rows: list[_Row], advance: Callable[[list[_Row], Tensor], list[int]]) -> list[_Row]:
-    """The unfinished rows, each with at least two ids to read first: some models take a single id for a step from an earlier state."""
-    single = [row for row in rows if len(row.inputs) == 1]
-    if single:
-        outputs = model.forward(model.to_device(np.stack([row.inputs for row in single])))[0]
-        for place in advance(single, outputs[:, -1]):
-            single[place].inputs = np.append(single[place].inputs, single[place].ids)
-    return [row for row in rows if len(row.inputs) > 1]
-
-
-def _batches(model: Any, rows: list[_Row]) -> Iterator[tuple[list[_Row], Tensor, Any]]:
-    """Groups of rows that step together, with outputs (rows, ...) after their inputs, and their state."""
+def _read_all(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
+    """The rows, the longest first, with outputs (rows, ...) after their inputs and their joint state; equal lengths are read at once."""
     import torch
 
     rows = sorted(rows, key=lambda row: (-len(row.inputs), row.inputs.tobytes()))
-    alike = itertools.groupby(rows, lambda row: row.inputs.tobytes() if model.sharing == "none" else len(row.inputs))
-    read = (_read(model, list(group)) for _, group in alike)
-    if model.joining == "any" and rows:
-        groups, of_groups, states = zip(*read, strict=True)
-        yield list(itertools.chain(*groups)), torch.cat(of_groups), states[0] if len(states) == 1 else model.join(states)
-    elif model.joining == "none":
-        for together, outputs, state in read:
-            yield from (([row], outputs[i : i + 1], model.take(state, [i])) for i, row in enumerate(together))
-    else:
-        yield from read
+    read = [_read(model, list(alike)) for _, alike in itertools.groupby(rows, lambda row: len(row.inputs))]
+    outputs, states = zip(*read, strict=True)
+    return rows, torch.cat(outputs), states[0] if len(states) == 1 else model.join(states)
 
 
-def _read(model: Any, rows: list[_Row]) -> tuple[list[_Row], Tensor, Any]:
-    """Rows of equal length as one of `_batches`; a text that two rows share is read once."""
+def _read(model: Any, rows: list[_Row]) -> tuple[Tensor, Any]:
+    """Outputs (rows, ...) after inputs of equal length, and their state; a text that two rows share is read once."""
     texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
     inputs, state = np.stack(texts), None
     ends = np.cumsum(model.pieces(inputs.shape[1], model.prompt_chunk))
     for piece in np.split(inputs, ends[:-1], axis=1):
         outputs, state = model.forward(model.to_device(piece), state, carry=True)
     if len(texts) == len(rows):
-        return rows, outputs[:, -1], state
-    # Rows A A B of texts A B are of the places 0 0 1.
-    places = np.cumsum([0] + [not np.array_equal(a.inputs, b.inputs) for a, b in itertools.pairwise(rows)]).tolist()
-    return rows, outputs[places, -1], model.take(state, places)
+        return outputs[:, -1], state
+    places = [next(place for place, text in enumerate(texts) if np.array_equal(text, row.inputs)) for row in rows]
+    return outputs[places, -1], model.take(state, places)

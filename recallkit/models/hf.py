@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.errors import UserError
-from recallkit.models import adapters, checkpoint_files, fla, gguf_file, native_model, published
+from recallkit.models import adapters, checkpoint_files, fla, native_model, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
 from recallkit.models.devices import choose_device, choose_dtype
@@ -54,10 +54,8 @@ def load(request: ModelRequest) -> TransformersModel | NativeModel:
         model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request)))
     else:
         config = read_config(request.spec)
-        if published.is_layout(config) and not Path(request.spec).exists():
-            return native_model.load_published(request)
-        if fla.is_readable(config):
-            return native_model.load_fla(request)
+        if fla.is_readable(config) or (published.is_layout(config) and not Path(request.spec).exists()):
+            return native_model.load(request)
         model = _from_pretrained(request)
     if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
         raise UserError("not a language model with input and output embeddings", where=request.spec)
@@ -237,12 +235,12 @@ def _from_pretrained(request: ModelRequest) -> Any:
     """The model that transformers makes of a checkpoint, if it is that of the files. Raises UserError as `load` does."""
     from transformers import AutoModelForCausalLM
 
-    spec, trusted, config, shapes = request.spec, request.trust_remote_code, read_config(request.spec), None
+    spec, trusted, config, sizes = request.spec, request.trust_remote_code, read_config(request.spec), None
     source, options = _place(spec)
     with quiet_transformers(), _load_errors(request, config):
         if "gguf_file" in options:
-            shapes = gguf_file.read_shapes(Path(spec))
-            options["config"] = _skeleton(spec, gguf_file.count_weights(shapes)).config  # reading it again would take seconds
+            sizes = checkpoint_files.gguf_sizes(Path(spec))
+            options["config"] = _skeleton(spec, sum(sizes.values())).config  # reading it again would take seconds
         else:
             fla.register(str(config.get("model_type")), spec, choose_device(request.device))
             if not trusted:
@@ -257,8 +255,8 @@ def _from_pretrained(request: ModelRequest) -> Any:
             **options,
         )
     _check_all_used(info, model.config.get_text_config(), spec)
-    if shapes is not None:
-        _check_number_used(model, shapes, spec)
+    if sizes is not None:
+        _check_number_used(model, sizes, spec)
     return model
 
 
@@ -328,11 +326,11 @@ def _predicts_further(name: str, config: Any) -> bool:
 _NOT_WEIGHTS = re.compile(r"rope_freqs|rope_factors|rot_embd|nextn")
 
 
-def _check_number_used(model: Any, shapes: Mapping[str, tuple[int, ...]], spec: str) -> None:
+def _check_number_used(model: Any, sizes: Mapping[str, int], spec: str) -> None:
     """Raises UserError where a GGUF file has more weights than the model: transformers leaves out tensors that it does not know."""
     is_tied = bool(model.config.get_text_config().tie_word_embeddings)
-    skipped = [name for name in shapes if _NOT_WEIGHTS.search(name) or (is_tied and name.startswith("output."))]
-    there = gguf_file.count_weights({name: shape for name, shape in shapes.items() if name not in skipped})
+    skipped = {name for name in sizes if _NOT_WEIGHTS.search(name) or (is_tied and name.startswith("output."))}
+    there = sum(size for name, size in sizes.items() if name not in skipped)
     used = sum(weight.numel() for weight in model.parameters())
     if there > used:
         problem = f"its tensors have {there - used:,} weights more than its architecture, which transformers would leave out"

@@ -7,8 +7,10 @@ import threading
 from pathlib import Path
 
 from recallkit.errors import UserError
+from recallkit.models import published
 from recallkit.models.checkpoint_files import names_in_index
 from recallkit.registry import may_be_hub_id, split_revision
+from recallkit.storage import artifacts
 
 OLD_NAMES = dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), "openai-community") | {"distilgpt2": "distilbert"}
 """The hub's old names of one word, which adapters and articles still use, and who owns them now."""
@@ -34,35 +36,33 @@ def hub_file(spec: str, name: str) -> Path:
         hub_id, revision = split_revision(spec)
         return Path(hf_hub_download(hub_id, name, revision=revision, local_files_only=_unreachable.is_set()))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        if not (_is_answer(error) or constants.HF_HUB_OFFLINE):
+        is_answer = isinstance(error, HfHubHTTPError | HFValidationError)  # of the hub, or of its client before it asked
+        if not (is_answer or constants.HF_HUB_OFFLINE):
             _unreachable.set()
-        problem, remedy = _reason(error, name)
+        problem, remedy = _reason(error, name) if is_answer else _absence(constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE)
         raise UserError(problem, where=spec, remedy=remedy) from error
 
 
-def _is_answer(error: Exception) -> bool:
-    """Whether the hub gave it, or the name was refused before it was asked."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+_LOCAL = "give a model directory or a .gguf file"
 
-    return isinstance(error, HfHubHTTPError | HFValidationError)
+
+def _absence(cache: str, is_offline: bool) -> tuple[str, str]:
+    reached = "HF_HUB_OFFLINE is set" if is_offline else "the hub cannot be reached"
+    problem = f"no such file or directory; as a model of the hub it is not in the cache ({cache}), and {reached}"
+    return problem, f"download it where there is a network, or {_LOCAL}"
 
 
 def _reason(error: Exception, name: str) -> tuple[str, str]:
     """What is wrong with a hub id, and what to do."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import errors
 
-    local = "give a model directory or a .gguf file"
     if isinstance(error, errors.GatedRepoError):
         return "a gated model of the hub", "accept its terms on its page, then log in with `hf auth login`"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return "no such file or directory, and no such model on the hub", f"check the spelling, log in if it is private, or {local}"
+        return "no such file or directory, and no such model on the hub", f"check the spelling, log in if it is private, or {_LOCAL}"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        return f"this model of the hub has no {name}", f"check that it is a language model of transformers, or {local}"
-    if not _is_answer(error):
-        reached = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
-        problem = f"no such file or directory; as a model of the hub it is not in the cache ({constants.HF_HUB_CACHE}), and {reached}"
-        return problem, f"download it where there is a network, or {local}"
-    return f"neither a model directory nor a model that the hub provides ({type(error).__name__})", f"check the spelling, or {local}"
+        return f"this model of the hub has no {name}", f"check that it is a language model of transformers, or {_LOCAL}"
+    return f"neither a model directory nor a model that the hub provides ({type(error).__name__})", f"check the spelling, or {_LOCAL}"
 
 
 def hub_file_if_any(spec: str, name: str) -> Path | None:
@@ -74,10 +74,12 @@ def hub_file_if_any(spec: str, name: str) -> Path | None:
 
 
 def hub_folder(spec: str) -> Path:
-    """The folder of a hub id's config.json and safetensors, in the hub's cache. Raises UserError as `hub_file` does."""
+    """The folder of a hub id's config.json and weights, in the hub's cache. Raises UserError as `hub_file` does."""
     folder = hub_file(spec, "config.json").parent
     index = hub_file_if_any(spec, "model.safetensors.index.json")
     names = ["model.safetensors"] if index is None else names_in_index(index)
+    if published.is_layout(artifacts.json_object(folder / "config.json")):
+        names = [published.WEIGHTS]
     for name in names:
         hub_file(spec, name)
     return folder

@@ -17,7 +17,7 @@ from recallkit.models.mixers.api import applied, linear_flops
 from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -110,14 +110,16 @@ class Block(nn.Module):
         self.mixer: Mixer = make_mixer(layer.mixer, config.d_model, **layer.options)
         self.mlp_norm = None if config.mlp == "none" else _norm(config)
         self.mlp = _mlp(config)
+        self.change: Callable[[Tensor], Tensor] | None = None
+        """What the mixer's outputs (..., d) go through, see `recallkit.models.ablation`."""
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         """x: (b, t, d), ids: (b, t) -> (b, t, d)."""
-        return self._after_mixer(x + self.mixer(self.mixer_norm(x), ids))
+        return self._after_mixer(x + self._changed(self.mixer(self.mixer_norm(x), ids)))
 
     def reference(self, x: Tensor, ids: Tensor) -> Tensor:
         """The same, by the mixer's `reference`."""
-        return self._after_mixer(x + self.mixer.reference(self.mixer_norm(x), ids))
+        return self._after_mixer(x + self._changed(self.mixer.reference(self.mixer_norm(x), ids)))
 
     def initial_state(self, batch: int) -> dict[str, State]:
         """The states of mixer and MLP before the first token."""
@@ -127,7 +129,7 @@ class Block(nn.Module):
     def read(self, x: Tensor, state: dict[str, State], ids: Tensor) -> tuple[Tensor, dict[str, State]]:
         """The next t tokens (b, t, d) -> their outputs and a new state."""
         mixed, mixer_state = self._mixed(self.mixer_norm(x), state["mixer"], ids)
-        x = x + mixed
+        x = x + self._changed(mixed)
         if self.mlp is None or self.mlp_norm is None:
             return x, {"mixer": mixer_state, "mlp": {}}
         changed, mlp_state = self.mlp.read(self.mlp_norm(x), state["mlp"])
@@ -143,6 +145,9 @@ class Block(nn.Module):
             return self.mixer.read(u, state, ids)
         y, after = self.mixer.step(u[:, 0], state, ids[:, 0])
         return y.unsqueeze(1), after
+
+    def _changed(self, mixed: Tensor) -> Tensor:
+        return mixed if self.change is None else self.change(mixed)
 
     def _after_mixer(self, x: Tensor) -> Tensor:
         return x if self.mlp is None or self.mlp_norm is None else x + self.mlp(self.mlp_norm(x))

@@ -5,6 +5,7 @@ Each is read into an `ArchitectureConfig` and weights by a module of its own; `N
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +13,26 @@ from recallkit.errors import UserError
 from recallkit.models import fla, published, rwkv_file, zoo
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import choose_device, choose_dtype, memory_errors
-from recallkit.models.hub import hub_file, hub_folder
+from recallkit.models.hub import hub_folder
 from recallkit.models.protocol import ModelFacts
 from recallkit.models.torch_model import TorchModel
 from recallkit.quiet_transformers import first_line
+from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from torch import Tensor
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.architecture import ArchitectureConfig
     from recallkit.models.language_model import LanguageModel
-    from recallkit.models.protocol import ModelRequest, Sharing
+    from recallkit.models.protocol import ModelRequest
 
 
 def identify(request: ModelRequest) -> str:
     """Digest of an RWKV file, or of config and weights of `zoo:NAME` or a directory. Raises UserError where one of them is missing."""
-    source = _source(request)
+    source = _source(request.spec)
     if source.is_file():
         return artifacts.digest_weights(source)
     names = (zoo.CONFIG, zoo.WEIGHTS) if zoo.is_ours(source) else (published.CONFIG, published.WEIGHTS)
@@ -41,7 +41,7 @@ def identify(request: ModelRequest) -> str:
 
 def facts(request: ModelRequest) -> ModelFacts | None:
     """Of a checkpoint of ours, or an RWKV file: from its config or header. None for layouts whose shapes are in the weights."""
-    source = _source(request)
+    source = _source(request.spec)
     if source.is_file():
         return ModelFacts(vocab_size=rwkv_file.read_vocab_size(source))
     if not zoo.is_ours(source):
@@ -51,26 +51,25 @@ def facts(request: ModelRequest) -> ModelFacts | None:
 
 
 def load(request: ModelRequest) -> NativeModel:
-    """Loads `zoo:NAME`, an RWKV file or a directory. Raises UserError where it cannot be read, or its weights do not fit its config."""
-    source = _source(request)
-    read = rwkv_file.read_rwkv_file if source.is_file() else zoo.read_ours if zoo.is_ours(source) else published.read_published
-    return _loaded(request, read, source)
+    """Loads `zoo:NAME`, an RWKV file, a directory, or a hub id whose layout is one of `published` or of `fla`.
 
-
-def load_published(request: ModelRequest) -> NativeModel:
-    """Loads a hub id with files in a layout of `published`. Raises UserError as `load` does."""
-    hub_file(request.spec, published.WEIGHTS)
-    return _loaded(request, published.read_published, hub_file(request.spec, published.CONFIG).parent)
-
-
-def load_fla(request: ModelRequest) -> NativeModel:
-    """Loads a directory or hub id with a checkpoint of fla that our mixers compute. Raises UserError as `load` does."""
-    return _loaded(request, fla.read_fla, Path(request.spec) if Path(request.spec).exists() else hub_folder(request.spec))
-
-
-def _loaded(request: ModelRequest, read: Callable[[Path], tuple[ArchitectureConfig, dict[str, Tensor]]], source: Path) -> NativeModel:
+    Raises UserError where it cannot be read, or its weights do not fit its config.
+    """
+    source = _source(request.spec)
+    if source.is_file():
+        read = rwkv_file.read_rwkv_file
+    elif zoo.is_ours(source):
+        read = zoo.read_ours
+    else:
+        read = published.read_published if published.is_published(source) else fla.read_fla
     with memory_errors():
         return run_native(request, build_model(*read(source), source))
+
+
+def _source(spec: str) -> Path:
+    if spec.startswith(zoo.PREFIX):
+        return zoo.find_shipped(spec)
+    return Path(spec) if Path(spec).exists() or not may_be_hub_id(spec) else hub_folder(spec)
 
 
 def run_native(request: ModelRequest, model: LanguageModel) -> NativeModel:
@@ -82,10 +81,6 @@ def run_native(request: ModelRequest, model: LanguageModel) -> NativeModel:
 def own_tokenizer(spec: str) -> str | None:
     """The directory, if a tokenizer's files are in it."""
     return spec if any((Path(spec) / name).is_file() for name in TOKENIZER_FILES) else None
-
-
-def _source(request: ModelRequest) -> Path:
-    return zoo.find_shipped(request.spec) if request.spec.startswith(zoo.PREFIX) else Path(request.spec)
 
 
 def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: Path) -> LanguageModel:
@@ -102,36 +97,16 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
             skeleton = LanguageModel(config)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise UserError(f"its config is not that of a model ({first_line(error)})", where=source, remedy="check config.json") from error
-    _check_fit(skeleton, weights, source)
-    # The skeleton on the meta device has no storage; the weights are assigned to it, so none are initialised at random.
-    skeleton.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
+    if odd := next((name for name, value in weights.items() if not value.is_floating_point()), None):
+        problem = f"weight {odd} is of type {weights[odd].dtype}, and only floating-point weights are read"
+        raise UserError(problem, where=source, remedy="give the model before it was quantised")
+    try:
+        # The skeleton on the meta device has no storage; the weights are assigned to it, so none are initialised at random.
+        skeleton.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
+    except RuntimeError as error:  # torch's message lists the missing, the superfluous and those of another shape, a line for each
+        problem = f"its weights do not fit its config: {textwrap.shorten(str(error).splitlines()[1], 200)}"
+        raise UserError(problem, where=source, remedy="check that config and weights belong together") from error
     return skeleton
-
-
-def _check_fit(skeleton: LanguageModel, weights: dict[str, Tensor], source: Path) -> None:
-    """Raises UserError for weights that are missing or superfluous, or of another shape or type than the config implies."""
-    wanted = {name: tuple(value.shape) for name, value in skeleton.state_dict().items()}
-    problems = [f"weight {name} is missing" for name in wanted if name not in weights]
-    problems += [f"weight {name} does not belong to this architecture" for name in weights if name not in wanted]
-    problems += [
-        f"weight {name} has shape {tuple(weights[name].shape)}, the config implies {shape}"
-        for name, shape in wanted.items()
-        if name in weights and tuple(weights[name].shape) != shape
-    ]
-    problems += [f"weight {name} is not a plain floating-point tensor" for name, value in weights.items() if not _is_plain(value)]
-    if problems:
-        more = f" ({len(problems)} such in all)" if len(problems) > 1 else ""
-        raise UserError(problems[0] + more, where=source, remedy="check that config and weights belong together")
-
-
-def _is_plain(value: Tensor) -> bool:
-    """Whether a weight is dense, of float16 to float64, and all of it stored: a broadcast view could be of any size."""
-    import torch
-
-    types = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    if value.dtype not in types or value.layout is not torch.strided or value.is_meta:
-        return False
-    return value.untyped_storage().nbytes() >= value.numel() * value.element_size()
 
 
 class NativeModel(TorchModel):
@@ -142,9 +117,9 @@ class NativeModel(TorchModel):
         self.model = model
 
     @property
-    def joining(self) -> Sharing | None:
-        """See `TorchModel.joining`: every mixer keeps its rows apart, whatever they have read."""
-        return "any"
+    def can_join(self) -> bool:
+        """See `TorchModel.can_join`: every mixer keeps its rows apart, whatever they have read."""
+        return True
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states."""

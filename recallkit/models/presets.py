@@ -1,4 +1,4 @@
-"""The architectures that the papers trained on text, by name, with their training recipes: Zoology's tables 6 to 15, Based's 7 to 13.
+"""The architectures that the papers trained on text, by name: Zoology's tables 6 to 15, Based's 7 to 13.
 
 Zoology is arXiv 2312.04927, Based arXiv 2402.18668. What a table prints is taken as it is. What it leaves open is the same for all:
 GPT-2's vocabulary of 50,257 (both name its tokenizer), Llama's norms in Based and GPT-2's in Zoology, no biases in MLPs with a gate, and
@@ -12,41 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import registry
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from recallkit.models.language_model import LanguageModel
 
 CONTEXT = 2048
 """Tokens of a training sequence (the caption of Zoology's table 1)."""
 VOCAB_SIZE = 50_257
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a model was trained, as its table prints it; None for what it does not print. Adam throughout, in bfloat16."""
-
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float | None = 1e-8
-    schedule: Literal["cosine", "linear"] = "cosine"
-    learning_rate: tuple[float, float] = (8e-5, 8e-4)
-    """The least, at the end, and the highest, after the warm-up."""
-    batch: int = 256
-    """Sequences per step."""
-    iterations: int | None = None
-    warmup: float = 0.01
-    """The share of the steps in which the learning rate rises, linearly."""
-    weight_decay: float = 0.1
-    optimizer: str = "adam"
-    precision: str = "bfloat16"
-    others: Mapping[str, float] = field(default_factory=dict)
-    """Further rows of the table, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +35,6 @@ class Preset:
     printed: int
     """Parameters, as printed: in the head of the table, or for Based in its table 1 where that has the model."""
     config: ArchitectureConfig
-    recipe: Recipe
     ffn: float | None = None
     """The MLP's matrices in the paper's count of operations, in units of d^2; None where the paper does not count them."""
     note: str = ""
@@ -111,54 +87,47 @@ def _rwkv_layers(mixer: str, num_layers: int) -> tuple[LayerConfig, ...]:
 
 # Zoology: one function per architecture, one line per size.
 
-_UNMODULATED = "without the table's exponential modulation of the filters; their dropout is in the recipe only"
-
-_STEPS = Recipe(iterations=20_000)
+_UNMODULATED = "without the table's exponential modulation of the filters and their dropout"
 
 
 def _zoology_attention(printed: int, num_layers: int, d_model: int, num_heads: int, note: str = "") -> Preset:
     layers = (LayerConfig("attention", {"num_heads": num_heads}),) * num_layers
     config = _config(d_model, layers, "swiglu", _gated_width(d_model), norm="layer")
-    return Preset("zoology:6", printed, config, _STEPS, 8, note)
+    return Preset("zoology:6", printed, config, 8, note)
 
 
 def _zoology_hyena(printed: int, num_layers: int, d_model: int, note: str = "") -> Preset:
     config = _config(d_model, (LayerConfig("hyena", {**_FILTER, "short_kernel": 3}),) * num_layers, "gelu", 2 * d_model, norm="layer")
-    others = {"filter_weight_decay": 0.0}
-    recipe = Recipe((0.9, 0.98), None, learning_rate=(1e-5, 8e-4), iterations=20_000, others=others)
-    return Preset("zoology:8", printed, config, recipe, 4, note)
+    return Preset("zoology:8", printed, config, 4, note)
 
 
 def _zoology_h3(printed: int, num_layers: int, d_model: int, note: str) -> Preset:
     config = _config(d_model, (LayerConfig("h3", {"state": 64}),) * num_layers, "gelu", 2 * d_model, norm="layer")
-    return Preset("zoology:10", printed, config, Recipe(eps=None, iterations=20_000), 4, note)
+    return Preset("zoology:10", printed, config, 4, note)
 
 
 def _zoology_rwkv(printed: int, num_layers: int, d_model: int, note: str = "") -> Preset:
     options: dict[str, Any] = {"norm": "layer", "embedding_norm": True, "tied_head": False}
     config = _config(d_model, _rwkv_layers("rwkv4", num_layers), "rwkv", 4 * d_model, **options)
-    return Preset("zoology:11", printed, config, Recipe((0.9, 0.999), learning_rate=(1e-5, 8e-4), iterations=20_000), 9, note)
+    return Preset("zoology:11", printed, config, 9, note)
 
 
 def _zoology_long_conv(printed: int, num_layers: int, d_model: int, note: str = _UNMODULATED) -> Preset:
     options = {"max_length": CONTEXT, "squash": 0.001}
     config = _config(d_model, (LayerConfig("long_conv", options),) * num_layers, "swiglu", _gated_width(d_model), norm="layer")
-    others = {"kernel_dropout": 0.1, "kernel_learning_rate": 5e-5}
-    return Preset("zoology:13", printed, config, Recipe(eps=None, schedule="linear", iterations=20_000, others=others), 8, note)
+    return Preset("zoology:13", printed, config, 8, note)
 
 
 def _zoology_base_conv(printed: int, num_layers: int, d_model: int, note: str) -> Preset:
     """Long and short filters in turn (appendix B), as table 16 counts half of each."""
     config = _config(d_model, (_LONG_FILTER, _SHORT_FILTER) * (num_layers // 2), "gelu", 2 * d_model, norm="layer")
-    recipe = Recipe(eps=None, iterations=20_000, others={"filter_weight_decay": 0.0})
-    return Preset("zoology:15", printed, config, recipe, 4, note)
+    return Preset("zoology:15", printed, config, 4, note)
 
 
 _RETNET = Preset(
     "zoology:12",
     152_000_000,
     _config(768, (LayerConfig("retnet", {"value_factor": 1280 / 768}),) * 12, "swiglu", 3 * 768, norm="layer"),
-    Recipe((0.9, 0.98), schedule="linear", learning_rate=(1e-5, 8e-4), iterations=20_000, weight_decay=0.05),
     note="the table prints no MLP: 3 times the width, with a gate, gives the printed size; its window of 128 is not built, nor its "
     "initialisation",
 )
@@ -166,9 +135,6 @@ _RETNET = Preset(
 _UNEXPLAINED = "the table's entries give fewer parameters than printed; appendix C does not say what else there is"
 
 # Based: the same.
-
-_BASED_RECIPE = Recipe()
-_BASED_ADAM = Recipe((0.9, 0.99))
 
 
 def _based(printed: int, d_model: int, num_layers: int, num_each: int, window: int) -> Preset:
@@ -180,44 +146,40 @@ def _based(printed: int, d_model: int, num_layers: int, num_each: int, window: i
     for i in range(1, 5 * num_each, 5):
         layers[i] = LayerConfig("linear_attention", {"num_heads": 16, "feature_dim": 16, "feature_map": "taylor"})
         layers[i + 1] = LayerConfig("sliding_window", {"num_heads": 16, "window": window})
-    return Preset("based:7", printed, _config(d_model, tuple(layers), "swiglu", 2 * d_model), _BASED_RECIPE)
+    return Preset("based:7", printed, _config(d_model, tuple(layers), "swiglu", 2 * d_model))
 
 
 def _based_attention(printed: int, num_layers: int, d_model: int, num_heads: int, fraction: float, note: str = "") -> Preset:
     layers = (LayerConfig("attention", {"num_heads": num_heads, "rope_fraction": fraction}),) * num_layers
-    return Preset("based:8", printed, _config(d_model, layers, "swiglu", _gated_width(d_model)), _BASED_RECIPE, note=note)
+    return Preset("based:8", printed, _config(d_model, layers, "swiglu", _gated_width(d_model)), note=note)
 
 
 def _based_mamba(printed: int, d_model: int) -> Preset:
     layers = (LayerConfig("mamba", {"state": 16, "expand": 2, "conv_kernel": 4}),) * 46
-    return Preset("based:9", printed, _config(d_model, layers, "none", 0), _BASED_RECIPE)
+    return Preset("based:9", printed, _config(d_model, layers, "none", 0))
 
 
 _BASED_HYENA = Preset(
     "based:10",
     355_000_000,
     _config(1024, (LayerConfig("hyena", {**_FILTER, "short_kernel": 3}),) * 29, "swiglu", 2 * 1024),
-    _BASED_RECIPE,
 )
 _BASED_H3 = Preset(
     "based:11",
     362_000_000,
     _config(1024, (LayerConfig("h3", {"state": 64, "head_dim": 1024 // 16}),) * 24, "swiglu", _gated_width(1024)),
-    _BASED_ADAM,
     note="the table's caption says Hyena; its place, heads and appendix E.1 say H3",
 )
 _BASED_RWKV = Preset(
     "based:12",
     362_000_000,
     _config(1024, _rwkv_layers("rwkv5", 19), "rwkv", 7 * 1024 // 2, norm="layer", embedding_norm=True, tied_head=False),
-    _BASED_ADAM,
     note="the table's caption says Hyena; its place, its MLP and appendix E.1 say RWKV-5",
 )
 _BASED_GLA = Preset(
     "based:13",
     362_000_000,
     _config(1024, (LayerConfig("gla", {"num_heads": 4}),) * 24, "swiglu", 2 * 1024, tied_head=False),
-    _BASED_RECIPE,
     note="355M, as in the table's head, with a head of its own, which the table does not print; table 1 says 362M",
 )
 

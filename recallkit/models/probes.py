@@ -38,10 +38,9 @@ _LEAK = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How logits follow from hidden states: z = `after` * (W (`before` * hidden) + bias), then `cap` * tanh(z / `cap`)."""
+    """How logits follow from hidden states: z = `factor` * (W hidden + bias), then `cap` * tanh(z / `cap`)."""
 
-    before: float
-    after: float
+    factor: float
     cap: float | None = None
 
 
@@ -84,10 +83,21 @@ def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
         logits = getattr(run(model, ids), "logits", None)
     finally:
         hook.remove()
-    if len(seen) != 1 or not isinstance(logits, torch.Tensor) or logits.shape != seen[0][1].shape:
+    if len(seen) != 1 or not isinstance(logits, torch.Tensor) or logits.shape != seen[0][1].shape or seen[0][0].shape != states.shape:
         return None
-    before, curve = _factor(states, seen[0][0]), _curve(seen[0][1], logits)
-    return None if before is None or curve is None else Head(before, *curve)
+    given, taken = states.double(), seen[0][0].double()
+    before = float((given * taken).sum() / (given * given).sum())
+    before = 1.0 if abs(before - 1) <= 1e-6 else before
+    if not is_close(before * given, taken, 1e-5) or (before != 1 and linear.bias is not None):
+        return None
+    # The smallest of the known values show the factor, the largest the cap.
+    x, y = seen[0][1].double().flatten(), logits.double().flatten()
+    smallest, cap = x.abs().argmin(), float(y.abs().max())
+    factor = float(y[smallest] / x[smallest])
+    if _agree(factor * x, y):
+        return Head(before * factor)
+    factor = float(cap * torch.atanh(y[smallest] / cap) / x[smallest])
+    return Head(before * factor, cap) if _agree(cap * torch.tanh(factor * x / cap), y) else None
 
 
 def _marks(like: Tensor) -> Tensor:
@@ -96,33 +106,11 @@ def _marks(like: Tensor) -> Tensor:
     return torch.where(places % 2 == 0, 1.0, -1.0).to(like) * torch.exp2((places % 25 - 12).to(like))
 
 
-def _curve(marks: Tensor, made: Tensor) -> tuple[float, float | None] | None:
-    """The factor and the soft cap that were applied to the known values: the smallest show the factor, the largest the cap."""
-    x, y = marks.double().flatten(), made.double().flatten()
-    smallest, cap = x.abs().argmin(), float(y.abs().max())
-    factor = float(y[smallest] / x[smallest])
-    if _agree(factor * x, y):
-        return factor, None
-    factor = float(cap * torch.atanh(y[smallest] / cap) / x[smallest])
-    return (factor, cap) if _agree(cap * torch.tanh(factor * x / cap), y) else None
-
-
 def _agree(one: Tensor, other: Tensor) -> bool:
     return bool((((one - other).abs() <= 1e-5 * other.abs()) & other.isfinite()).all())
 
 
-def _factor(given: Tensor, made: Tensor) -> float | None:
-    """The factor by which `given` was multiplied to give `made`; None where it was not multiplied by one factor."""
-    if made.shape != given.shape:
-        return None
-    x, y = given.double(), made.double()
-    factor = float((x * y).sum() / (x * x).sum())
-    if abs(factor - 1) <= 1e-6:
-        factor = 1.0
-    return factor if is_close(factor * x, y, 1e-5) else None
-
-
-def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str) -> Sharing:
+def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str, tolerance: float = EXACT) -> Sharing:
     """Which sequences may share a batch, tried with `logits` (b, t, vocab) on ids like the two rows of `ids` (2, t).
 
     Raises UserError where a model is not causal: what follows a token changes its score.
@@ -130,12 +118,12 @@ def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str) -> 
     seen = ids.shape[1] * 2 // 3
     other_end = torch.cat([ids[:1, :seen], ids[1:, seen:]], dim=1)
     together = logits(torch.cat([ids[:1], other_end]))[:, :seen]
-    if not is_close(together[1], together[0], _LEAK):
+    if not is_close(together[1], together[0], max(_LEAK, tolerance)):
         problem = "it is not causal: the ids that follow a token change what is predicted before them"
-        raise UserError(problem, where=name, remedy="its scores would mean nothing; give a causal language model")
-    if is_close(together[:1], logits(ids[:1, :seen])):
+        raise UserError(problem, where=name, remedy="its scores would mean nothing; give a causal language model, with dropout off")
+    if is_close(together[:1], logits(ids[:1, :seen]), tolerance):
         return "any"
-    return "equal" if is_close(together[:1], logits(ids[:1])[:, :seen]) else "none"
+    return "equal" if is_close(together[:1], logits(ids[:1])[:, :seen], tolerance) else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,62 +154,35 @@ def find_carrying(whole: Tensor, read: Callable[[list[int], bool], Tensor]) -> C
     return None
 
 
-_STARTS: dict[Sharing, list[tuple[slice, int]]] = {"any": [(slice(1, 2), 5), (slice(0, 1), 3)], "equal": [(slice(0, 2), 3)]}
-"""Sequences that are read together, and how many ids of each."""
+_STARTS = [(slice(1, 2), 5), (slice(0, 1), 3)]
+"""Sequences, and how many ids of each are read before their states are joined."""
 
 _TAKEN = ([0, 1], [0, 1], [1, 0, 1], [1, 2], [1])
 """For each step, which of the previous rows take it."""
 
 
-def find_joining(
+def can_join(
     ids: Tensor,
     whole: Tensor,
     read: Callable[[Tensor, Any], tuple[Tensor, Any]],
     join: Callable[[Sequence[Any]], Any],
     take: Callable[[Any, Sequence[int]], Any],
     tolerance: float = EXACT,
-) -> Sharing | None:
-    """Which rows may be continued together: those of `any` lengths, of `equal` ones, `none`; None: not even a single row.
+) -> bool:
+    """Whether rows that have read different numbers of ids can be continued together, one id at a time.
 
     ids (2, t), of which each sequence alone has the logits `whole` (2, t, vocab). `read(ids, state)` returns logits and the
     state, or raises UserError; `join` and `take` are those of `TorchModel`. Joining is correct where it reproduces `whole`.
     """
-
-    def close(stepped: list[tuple[int, int, Tensor]]) -> bool:
-        numbers, places, logits = zip(*stepped, strict=True)
-        return is_close(torch.stack(logits), whole[list(numbers), list(places)], tolerance)
-
-    def step(rows: list[tuple[int, int]], state: Any) -> tuple[list[tuple[int, int, Tensor]], Any]:
-        """One step of rows, each given as a sequence and the position of the id that it reads."""
-        numbers, places = (list(values) for values in zip(*rows, strict=True))
-        logits, state = read(ids[numbers, places][:, None], state)
-        return list(zip(numbers, places, logits[:, 0], strict=True)), state
-
-    def together(starts: list[tuple[slice, int]]) -> bool:
-        states = [read(ids[some, :length], None)[1] for some, length in starts]
-        rows = [(number, length) for some, length in starts for number in range(2)[some]]
-        state, stepped = states[0] if len(states) == 1 else join(states), []
+    rows = [(number, length) for some, length in _STARTS for number in range(2)[some]]  # a sequence, and the id that it reads next
+    try:
+        state = join([read(ids[some, :length], None)[1] for some, length in _STARTS])
         for order in _TAKEN:
-            rows = [rows[place] for place in order]
-            found, state = step(rows, take(state, order) if order != [0, 1] else state)
-            stepped += found
-            rows = [(number, place + 1) for number, place in rows]
-        return close(stepped)
-
-    def alone() -> bool:
-        both, stepped = read(ids[:, :3], None)[1], []
-        states = [take(both, [0]), take(both, [1])]
-        for place in range(3, 6):
-            for number in range(2):
-                found, states[number] = step([(number, place)], states[number])
-                stepped += found
-        return close(stepped)
-
-    failures = (UserError, ValueError, RuntimeError)
-    for joining, starts in _STARTS.items():
-        with contextlib.suppress(*failures):
-            if together(starts):
-                return joining
-    with contextlib.suppress(*failures):
-        return "none" if alone() else None
-    return None
+            numbers, places = (list(values) for values in zip(*(rows[place] for place in order), strict=True))
+            logits, state = read(ids[numbers, places][:, None], take(state, order) if order != [0, 1] else state)
+            if not is_close(logits[:, 0], whole[numbers, places], tolerance):
+                return False
+            rows = [(number, place + 1) for number, place in zip(numbers, places, strict=True)]
+    except (UserError, ValueError, RuntimeError):
+        return False
+    return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     import numpy as np
@@ -65,16 +65,6 @@ class Continuation:
     """Generated greedily, including the id that completed the text."""
     answer_nll: np.ndarray
     """float32 (len(answer),), nats of each id of the answer after the prompt."""
-
-
-class GeneratingModel(ScoringModel, Protocol):
-    """A model that generates faster than by scoring the whole sequence again for each id."""
-
-    def generate(
-        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
-    ) -> list[Continuation]:
-        """See `recallkit.models.generation.generate`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ Widths are taken from the weights, and config.json must agree; entries of it tha
 from __future__ import annotations
 
 import math
-import pickle
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import MAX_LAYERS, MAX_WIDTH, ArchitectureConfig, LayerConfig
-from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
+from recallkit.models.checkpoint_files import load_weights
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def read_published(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]
     understood.
     """
     where, config = folder / CONFIG, artifacts.json_object(folder / CONFIG)
-    found = {name.removeprefix("model."): value for name, value in _load(folder / WEIGHTS).items() if "metrics" not in name}
+    found = {name.removeprefix("model."): value for name, value in load_weights(folder / WEIGHTS).items() if "metrics" not in name}
     is_mamba = any(name.startswith("backbone.") for name in found)
     weights = Weights(renamed(found, _MAMBA_NAMES if is_mamba else _GPT_NAMES), where)
     try:
@@ -273,17 +272,3 @@ def _embedding_size(config: Mapping[str, Any], weights: Weights, width_entry: st
     if vocab_size < weights.whole(config, "vocab_size"):
         raise UserError(f"the embedding has {vocab_size} rows, fewer than the vocabulary of {config['vocab_size']}", where=weights.where)
     return vocab_size, d_model
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    import torch
-
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError("it contains more than weights, and could run code", where=path, remedy="get the released file") from error
-    except FAILURES_TO_READ as error:
-        raise UserError(f"it cannot be read ({first_line(error)})", where=path) from error
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):
-        raise UserError("it is not a mapping of names to weights", where=path)
-    return loaded

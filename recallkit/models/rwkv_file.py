@@ -7,31 +7,38 @@ python/convert_pytorch_to_ggml.py). No more memory is taken than the file's valu
 
 from __future__ import annotations
 
+import contextlib
 import math
-import mmap
 import struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import MAX_LAYERS, ArchitectureConfig, LayerConfig
 from recallkit.models.published import renamed
+from recallkit.quiet_transformers import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    import numpy as np
     from torch import Tensor
 
 MAGIC = 0x67676D66
 VERSIONS = (100, 101)
-HEADER, RECORD = struct.Struct("<IIiiiI"), struct.Struct("<iii")
+HEADER, RECORD = struct.Struct("<IIiiiI"), struct.Struct("<III")
 TYPES: dict[int, str] = {0: "<f4", 1: "<f2"}
 """The types that are read, by the file's numbers for them, as numpy names float32 and float16; the others are quantised."""
-MAX_NAME = 256
 NORM_EPS = 1e-5
 """Of all norms, including those of RWKV-5's heads: the file does not contain it, and rwkv.cpp uses this value for both versions."""
 FASTEST_DECAY = 1e-30
 """The least factor by which a state decays at each token, since its logarithm is needed."""
+
+_OTHER_VERSIONS = {
+    "an RWKV-6": lambda names: "blocks.0.att.time_maa_x" in names,
+    "an RWKV-5.1": lambda names: "blocks.0.att.ln_x.weight" in names and "blocks.0.att.gate.weight" not in names,
+}
+"""Versions of RWKV that are not read, by the names of their tensors."""
 
 _NAMES = {
     "emb.": "embedding.",
@@ -58,9 +65,19 @@ def is_rwkv_file(path: Path) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """What is raised for a damaged file as a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, ArithmeticError, struct.error) as error:
+        remedy = "check that the file is whole and was written by rwkv.cpp's converter"
+        raise UserError(f"cannot be read ({first_line(error)})", where=path, remedy=remedy) from error
+
+
 def read_vocab_size(path: Path) -> int:
     """The entries of the vocabulary, from the header. Raises UserError as `read_rwkv_file` does."""
-    with path.open("rb") as file:
+    with _errors(path), path.open("rb") as file:
         return _read_header(file.read(HEADER.size), path)[0]
 
 
@@ -69,66 +86,42 @@ def read_rwkv_file(path: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
 
     Raises UserError where the file cannot be read or is cut short, and for other versions of RWKV and quantised weights.
     """
-    try:
-        with path.open("rb") as file:
-            if not file.read(1):
-                _refuse(path, "is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                sizes = _read_header(content[: HEADER.size], path)
-                found = _read_tensors(content, path)
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror})", where=path) from error
-    config = _configure(found, *sizes, path)
-    weights = renamed(found, _NAMES)
-    for name in weights:
-        if name.endswith(".time_decay"):
-            weights[name] = _log_decay(weights[name], name, config, path)
-        elif name.endswith(".time_first") and config.layers[0].mixer == "rwkv5":
-            weights[name] = weights[name].squeeze(-1)
-    return config, weights
+    import numpy as np
+
+    with _errors(path):
+        content = np.memmap(path, np.uint8, "r")
+        sizes = _read_header(content[: HEADER.size].tobytes(), path)
+        found = _read_tensors(content, path)
+        config = _configure(found, *sizes, path)
+        return config, {ours: _in_our_terms(ours, value, config) for ours, value in renamed(found, _NAMES).items()}
 
 
 def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
-    """Vocabulary, width and layers."""
-    if len(content) < HEADER.size:
-        _refuse(path, "is too short for a header")
+    """Vocabulary, width and layers. Raises struct.error where it is too short."""
     magic, version, vocab_size, d_model, num_layers, kind = HEADER.unpack(content)
-    if magic != MAGIC:
-        raise UserError("is no model of rwkv.cpp", where=path, remedy="convert one with its convert_pytorch_to_ggml.py")
-    if version not in VERSIONS:
-        _refuse(path, f"is of the format's version {version}, not one of {', '.join(map(str, VERSIONS))}")
+    if magic != MAGIC or version not in VERSIONS:
+        remedy = "convert one with its convert_pytorch_to_ggml.py"
+        raise UserError(f"is no model of rwkv.cpp in version {' or '.join(map(str, VERSIONS))} of its format", where=path, remedy=remedy)
     _check_type(kind, "the model", path)
-    if min(vocab_size, d_model, num_layers) < 1:
-        _refuse(path, f"has a vocabulary of {vocab_size}, a width of {d_model} and {num_layers} layers")
     return vocab_size, d_model, num_layers
 
 
-def _read_tensors(content: mmap.mmap, path: Path) -> dict[str, Tensor]:
+def _read_tensors(content: np.ndarray, path: Path) -> dict[str, Tensor]:
+    """The tensors behind the header. Raises struct.error or ValueError where one reaches beyond the end."""
     import numpy as np
     import torch
 
     found: dict[str, Tensor] = {}
     start = HEADER.size
     while start < len(content):
-        try:
-            num_axes, name_length, kind = RECORD.unpack_from(content, start)
-            if not 1 <= num_axes <= 3 or not 1 <= name_length <= MAX_NAME:
-                _refuse(path, f"has no tensor at byte {start}: {num_axes} dimensions, a name of {name_length} bytes")
-            *axes, encoded = struct.unpack_from(f"<{num_axes}i{name_length}s", content, start + RECORD.size)
-        except struct.error:
-            _refuse(path, f"is cut short in the tensor at byte {start}")
+        num_axes, name_length, kind = RECORD.unpack_from(content, start)
+        *axes, encoded = struct.unpack_from(f"<{num_axes}I{name_length}s", content, start + RECORD.size)
         name, shape = encoded.decode(errors="replace"), axes[::-1]
         dtype = np.dtype(_check_type(kind, name, path))
         begin = start + RECORD.size + 4 * num_axes + name_length
-        start = begin + math.prod(shape) * dtype.itemsize
-        if min(shape) < 1:
-            _refuse(path, f"{name} is of shape {shape}")
-        if name in found:
-            _refuse(path, f"{name} is in it twice")
-        if start > len(content):
-            _refuse(path, f"is cut short in {name}, of shape {shape}")
-        values = np.frombuffer(content[begin:start], dtype).astype(np.float32)
-        found[name] = torch.from_numpy(values.reshape(shape))
+        values = np.frombuffer(content, dtype, math.prod(shape), begin)
+        found[name] = torch.from_numpy(values.astype(np.float32).reshape(shape))
+        start = begin + values.nbytes
     return found
 
 
@@ -139,37 +132,28 @@ def _check_type(kind: int, what: str, path: Path) -> str:
 
 
 def _configure(found: Mapping[str, Tensor], vocab_size: int, d_model: int, num_layers: int, path: Path) -> ArchitectureConfig:
-    """The architecture that the tensors' names and shapes imply."""
-    if "blocks.0.att.time_maa_x" in found:
-        _refuse(path, "contains an RWKV-6, and only RWKV-4 and RWKV-5.2 are read")
-    if "blocks.0.att.ln_x.weight" in found and "blocks.0.att.gate.weight" not in found:
-        _refuse(path, "contains an RWKV-5.1, and only RWKV-4 and RWKV-5.2 are read")
-    for name in ("blocks.0.att.time_decay", "blocks.0.ffn.key.weight"):
-        if name not in found:
-            _refuse(path, f"{name} is missing")
+    """The architecture that the tensors' names and shapes imply. Raises LookupError or ValueError where they imply none."""
+    if other := next((version for version, is_it in _OTHER_VERSIONS.items() if is_it(found)), None):
+        raise UserError(f"contains {other}", where=path, remedy="only RWKV-4 and RWKV-5.2 are read")
+    if "blocks.0.ffn.key.weight" not in found:
+        raise ValueError("blocks.0.ffn.key.weight is missing")
     layer = LayerConfig("rwkv4")
     if "blocks.0.att.gate.weight" in found:
-        shape = found["blocks.0.att.time_decay"].shape
-        if len(shape) != 3 or shape[0] * shape[1] != d_model:
-            _refuse(path, f"blocks.0.att.time_decay is of shape {list(shape)}, where (heads, {d_model} / heads, 1) is asked for")
-        layer = LayerConfig("rwkv5", {"head_size": shape[1], "eps": NORM_EPS})
+        layer = LayerConfig("rwkv5", {"head_size": found["blocks.0.att.time_decay"].shape[1], "eps": NORM_EPS})
     options = {"mlp": "rwkv", "norm": "layer", "norm_eps": NORM_EPS, "embedding_norm": True, "tied_head": False}
     mlp_width, layers = found["blocks.0.ffn.key.weight"].shape[0], (layer,) * min(num_layers, MAX_LAYERS + 1)
-    try:
-        return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, **options)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise UserError(str(error), where=path) from error
+    return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, **options)  # type: ignore[arg-type]
 
 
-def _log_decay(values: Tensor, name: str, config: ArchitectureConfig, path: Path) -> Tensor:
-    """The parameter x of decays w = exp(-exp(x)), of which the file contains w (RWKV-5.2) or log w (RWKV-4)."""
+def _in_our_terms(name: str, value: Tensor, config: ArchitectureConfig) -> Tensor:
+    """A weight as the model has it: decays w = exp(-exp(x)) by their x, where the file contains w (RWKV-5.2) or log w (RWKV-4)."""
     is_log = config.layers[0].mixer == "rwkv4"
-    decay = values.double().exp() if is_log else values.double()
+    if name.endswith(".time_first") and not is_log:
+        return value.squeeze(-1)
+    if not name.endswith(".time_decay"):
+        return value
+    decay = value.double().exp() if is_log else value.double()
     if not ((decay >= 0) & (decay <= 1)).all():
-        _refuse(path, f"{name} has decays that are not between 0 and 1")
-    rates = -values.double() if is_log else -decay.clamp(min=FASTEST_DECAY).log().squeeze(-1)
+        raise ValueError(f"{name} has decays that are not between 0 and 1")
+    rates = -value.double() if is_log else -decay.clamp(min=FASTEST_DECAY).log().squeeze(-1)
     return rates.log().float()
-
-
-def _refuse(path: Path, problem: str) -> NoReturn:
-    raise UserError(problem, where=path, remedy="check that the file is whole and was written by rwkv.cpp's converter")

@@ -10,6 +10,7 @@ import http.client
 import itertools
 import json
 import os
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -38,8 +39,8 @@ TOP = 5
 _REMEDY = f"check the URL, the name of the model and {KEY}; finished parts are kept"
 _SEQUENCES = 8
 _SECONDS = 600.0
-_TRIES = 6
-_LONGEST_WAIT = 120.0
+_TRIES = 8
+"""Of which the last is two minutes after the first."""
 _sleep = time.sleep
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
@@ -146,23 +147,19 @@ class ServerModel:
             headers["Authorization"] = f"Bearer {key}"
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"{self._url}/{path}", body, headers)  # noqa: S310 - `parse` allows http and https alone
-        for tried in range(1, _TRIES + 1):
-            wait = 2.0 ** (tried - 1)
+        for tried in range(_TRIES):
+            if tried:
+                _sleep(2.0 ** (tried - 1))
             try:
                 with self._opener.open(request, timeout=_SECONDS) as answer:
-                    read = json.loads(answer.read())
-                if isinstance(read, dict):
-                    return read
-                raise self._refusal("its answer is no JSON object")
+                    return dict(json.loads(answer.read()))
             except urllib.error.HTTPError as error:
-                problem = f"it answers {error.code} ({_message(error)})"
+                said = "a redirection, which is not followed" if error.code < 400 else error.read(2000).decode(errors="replace")
+                problem = f"it answers {error.code} ({textwrap.shorten(said or error.reason, 300)})"
                 if error.code not in _TRANSIENT:
                     raise self._refusal(problem) from error
-                wait = _retry_after(error, wait)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
                 problem = f"it cannot be reached or read ({getattr(error, 'reason', error) or type(error).__name__})"
-            if tried < _TRIES:
-                _sleep(min(wait, _LONGEST_WAIT))
         raise UserError(f"{problem}, after {_TRIES} tries", where=self.name, remedy=_REMEDY)
 
     def _refusal(self, problem: str) -> _RefusedError:
@@ -190,24 +187,3 @@ def _id(name: str) -> int:
     """The id in `token_id:5`; -1 where a server writes the text of a token."""
     number = name.removeprefix("token_id:")
     return int(number) if number != name and number.isdecimal() else -1
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    """What the server says of an error, in a few words."""
-    if 300 <= error.code < 400:
-        return f"a redirection to {error.headers.get('Location')}, which is not followed"
-    try:
-        content = error.read(2000).decode(errors="replace")
-        found = json.loads(content)
-        found = found.get("error", found)
-        return str(found.get("message", content) if isinstance(found, dict) else found)[:300]
-    except (OSError, ValueError, AttributeError):
-        return str(error.reason)
-
-
-def _retry_after(error: urllib.error.HTTPError, otherwise: float) -> float:
-    """Seconds to wait that the server asks for."""
-    try:
-        return max(0.0, float(error.headers.get("Retry-After", "")))
-    except ValueError:
-        return otherwise

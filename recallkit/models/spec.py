@@ -138,16 +138,15 @@ def one_model(given: Any) -> ModelSpec:
 def parse_model(text: str) -> ModelSpec:
     """The model that a string in the syntax above means.
 
-    A path that exists is taken as it is, with commas and `=` in it. What is before the first `=` is a name unless it contains a
+    A path that exists is taken as it is, with `=` in it. What is before the first `=` is a name unless it contains a
     slash, colon or comma, so that `./a=b` is a path. Raises UsageError for anything else.
     """
-    pieces = _BEFORE_OPTION.split(text)
-    taken = next((count for count in range(len(pieces), 1, -1) if _exists(_named(",".join(pieces[:count]))[1])), 1)
-    name, path = _named(",".join(pieces[:taken]))
+    path, *pieces = _BEFORE_OPTION.split(text)
+    name, path = _named(path)
     if not path.strip():
         raise UsageError("an empty name of a model", where=text or None, remedy=f"see `recallkit models`; write {SYNTAX}")
     options: dict[str, Any] = {}
-    for piece in pieces[taken:]:
+    for piece in pieces:
         option, _, value = piece.partition("=")
         if option in options or not value:
             raise UsageError(f"{option} is given twice" if value else f"{option} is empty", where=text, remedy=f"write {SYNTAX}")

@@ -86,19 +86,19 @@ class TorchModel:
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
-        """See `GeneratingModel.generate`. Answers alone are scored in one pass; without exact single steps each id takes a pass."""
+        """See `generation.generate`. Answers alone are scored in one pass; where rows cannot be joined, each id takes a pass.
+
+        So it does after prompts of one id, which some models take for a step from an earlier state.
+        """
         from recallkit.models.generation import by_scoring, by_stepping
 
-        run = by_stepping if most and self.joining is not None else by_scoring
+        run = by_stepping if most and self.sharing != "none" and min(map(len, prompts), default=0) > 1 and self.can_join else by_scoring
         return run(self, prompts, answers, most, is_done)
 
     @functools.cached_property
-    def joining(self) -> Sharing | None:
-        """Which rows may continue from joined states: those of `any` lengths, of `equal` ones or `none`; found at first use.
-
-        None where not even a single row can be continued exactly, one id at a time.
-        """
-        return None
+    def can_join(self) -> bool:
+        """Whether rows that have read any numbers of ids can be continued together, exactly, one id at a time; found at first use."""
+        return False
 
     def join(self, states: Sequence[Any]) -> Any:
         """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not match."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from recallkit.models.protocol import Continuation, Sharing, TokenScores
+    from recallkit.models.protocol import Continuation, TokenScores
 
 _STATES = ("past_key_values", "cache_params", "state")
 """Names of the state among a model's arguments and outputs."""
@@ -88,11 +88,6 @@ class TransformersModel(TorchModel):
         return frozenset(ends if isinstance(ends, list | tuple) else [] if ends is None else [ends])
 
     @property
-    def head_is_linear(self) -> bool:
-        """Whether logits are the head's linear layer on the backbone's states, up to a factor."""
-        return self.head is not None and self.head.cap is None
-
-    @property
     def carrying(self) -> Literal["chunks", "steps"] | None:
         """Whether the state is carried into further `chunks`, only in `steps` of one id, or not at all; found at first use."""
         return None if self._way_of_carrying is None else self._way_of_carrying.pieces
@@ -123,14 +118,11 @@ class TransformersModel(TorchModel):
             if self.head is None:
                 return logits_nll(outputs, targets)
             hidden, weight, bias = self._operands(outputs, self.head)
-            if self.head_is_linear and not self._is_reference:
+            if self.head.cap is None and not self._is_reference:
                 return token_nll(hidden, weight, targets, bias=bias)
             step = max(1, _LOGITS // self.vocab_size)
             rows = zip(torch.split(hidden, step), torch.split(targets, step), strict=True)
-            if self.head.cap is None:
-                parts = [token_nll(some, weight, of, bias=bias, impl="reference") for some, of in rows]
-            else:
-                parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
+            parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def generate(
@@ -195,9 +187,9 @@ class TransformersModel(TorchModel):
     def _operands(self, outputs: Tensor, head: probes.Head) -> tuple[Tensor, Tensor, Tensor | None]:
         """Hidden states, weight and bias of which the logits are made, up to a soft cap."""
         linear = self.model.get_output_embeddings()
-        factor = head.before * head.after
-        hidden = outputs if factor == 1 else _wide(outputs) * factor
-        bias = linear.bias if linear.bias is None or head.after == 1 else _wide(linear.bias) * head.after
+        hidden, bias = outputs, linear.bias
+        if head.factor != 1:
+            hidden, bias = _wide(outputs) * head.factor, None if bias is None else _wide(bias) * head.factor
         if head.cap is None:
             return hidden, linear.weight, bias
         return _wide(hidden), _wide(linear.weight), None if bias is None else _wide(bias)
@@ -214,10 +206,10 @@ class TransformersModel(TorchModel):
         return widened(torch.float32) if self._is_half else contextlib.nullcontext()
 
     @functools.cached_property
-    def joining(self) -> Sharing | None:
-        """See `TorchModel.joining`."""
+    def can_join(self) -> bool:
+        """See `TorchModel.can_join`."""
         if self._way_of_carrying is None:
-            return None
+            return False
         ids = self._probed_ids()
 
         def read(inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -226,7 +218,7 @@ class TransformersModel(TorchModel):
 
         with torch.inference_mode(), self._as_precise_as_a_probe():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
-            return probes.find_joining(ids, whole, read, self.join, self.take)
+            return probes.can_join(ids, whole, read, self.join, self.take)
 
     def join(self, states: Sequence[_Carried]) -> _Carried:
         """See `TorchModel.join`."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from recallkit.errors import UserError
+from recallkit.models import probes
 from recallkit.models.devices import choose_dtype
 from recallkit.models.generation import by_scoring
 from recallkit.models.protocol import Continuation, TokenScores
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.reference import TokenNll
-    from recallkit.models.protocol import ModelRequest, Sharing
+    from recallkit.models.protocol import ModelRequest
 
 _PROBED_IDS = 64
 """Ids of the sequence that a module is checked on; a multiple of the chunk lengths of common kernels."""
 
 
 class UserScoringModel:
-    """A user's object that implements `ScoringModel`; `CarryingModel` with `score_carrying`, `GeneratingModel` with `generate`."""
+    """A user's object that implements `ScoringModel`; `CarryingModel` with `score_carrying`, and may have `generate`."""
 
     def __init__(self, inner: Any, code: Any, name: str) -> None:
         self.inner = inner
@@ -56,28 +57,25 @@ class UserScoringModel:
     def generate(
         self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
     ) -> list[Continuation]:
-        """See `GeneratingModel.generate`; by scoring where the user's object has none. Raises UserError for anything else."""
+        """See `generation.generate`; by scoring where the user's object has none. Raises UserError for anything else."""
         if not hasattr(self.inner, "generate"):
             return by_scoring(self, prompts, answers, most, is_done)
         with self.code.running(self.name):
             made = self.inner.generate(prompts, answers, most, is_done)
-        try:
-            pairs = [([int(i) for i in each.ids], np.asarray(each.answer_nll).astype(np.float32)) for each in made]
-        except (AttributeError, TypeError, ValueError):
-            pairs = []
-        if [nll.shape for _, nll in pairs] != [(len(answer),) for answer in answers]:
+            found = [Continuation([int(i) for i in each.ids], np.asarray(each.answer_nll, np.float32)) for each in made]
+        if [each.answer_nll.shape for each in found] != [(len(answer),) for answer in answers]:
             problem = f"generate() returned no ids and answer_nll for each of {len(prompts)} prompts, one number per id of the answer"
             raise UserError(problem, where=self.name, remedy="return a list of recallkit.models.protocol.Continuation")
-        return [Continuation(ids, nll) for ids, nll in pairs]
+        return found
 
     def _scored(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
         with self.code.running(self.name):
             scores = getattr(self.inner, method)(ids, offsets, *chunk)
-        num_predictions, values = len(ids) - len(offsets) + 1, {}
-        for name, dtype in (("nll", np.float32), ("argmax", np.int32), ("rank", np.int32)):
-            with contextlib.suppress(TypeError, ValueError):
-                values[name] = np.asarray(getattr(scores, name, None)).astype(dtype)
-            if name not in values or values[name].shape != (num_predictions,):
+            types = {"nll": np.float32, "argmax": np.int32, "rank": np.int32}
+            values = {name: np.asarray(getattr(scores, name)).astype(dtype) for name, dtype in types.items()}
+        num_predictions = len(ids) - len(offsets) + 1
+        for name, found in values.items():
+            if found.shape != (num_predictions,):
                 problem = f"score() returned no array {name} of {num_predictions} numbers, one per prediction"
                 raise UserError(problem, where=self.name, remedy="return recallkit.models.protocol.TokenScores")
         return TokenScores(**values)
@@ -133,16 +131,14 @@ class UserModule(TorchModel):
         return token_nll(outputs, self.head.weight, targets, bias=self.head.bias)
 
     @functools.cached_property
-    def joining(self) -> Sharing | None:
-        """See `TorchModel.joining`."""
-        from recallkit.models import probes
-
+    def can_join(self) -> bool:
+        """See `TorchModel.can_join`."""
         if not self.can_read or 0 < (self.max_length or 0) < probes.PROBED_IDS:
-            return None
+            return False
         ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
         with torch.inference_mode():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
-            return probes.find_joining(ids, whole, self._read_on, self.join, self.take, self.tolerance)
+            return probes.can_join(ids, whole, self._read_on, self.join, self.take, self.tolerance)
 
     def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""
@@ -192,53 +188,29 @@ class UserModule(TorchModel):
     def _probe(self) -> None:
         """Checks the module on random ids.
 
-        Raises UserError where it is not causal, for then padding changes scores and every prediction may see its answer;
-        where a sequence's values depend on its batch; or where head(hidden(ids)), or `read` in chunks, differs from the
-        module's own output.
+        Raises UserError where it is not causal, or gives other values from call to call; where head(hidden(ids)), or `read` in chunks,
+        differs from the module's own output.
         """
-        length = min(_PROBED_IDS, self.max_length or _PROBED_IDS)
-        same = length - length // 2
-        ids = torch.from_numpy(np.random.default_rng(0).integers(0, self.num_ids, (1, length))).to(self.device)
-        other_end = torch.cat([ids[:, :same], (ids[:, same:] + 1) % self.num_ids], dim=1)
-        # The sequence is also the second row: it would see the first row if b and t were mixed up.
-        alone, both = self.forward(ids)[0], self.forward(torch.cat([other_end, ids]))[0]
-        remedy = "switch dropout off; rows of a batch (b, t) must not see each other"
-        self._check_equal(alone[0], both[1], "the same ids have other values in another batch", remedy)
-        problem = "it is not causal: changing later ids changes earlier predictions"
-        self._check_equal(both[1, :same], both[0, :same], problem, "mask what follows each id")
-        if self.head is not None:
-            problem, remedy = "head(hidden(ids)) is not what the module returns", "rename one of them, or make forward return the same"
-            self._check_equal(self._call(self.head, alone), self._logits(ids), problem, remedy)
+        ids = probes.random_ids(self.num_ids, (2, min(_PROBED_IDS, self.max_length or _PROBED_IDS)), self.device)
+        self.sharing = probes.find_sharing(lambda some: self.forward(some)[0], ids, self.name, self.tolerance)
+        whole = self._logits(ids)
+        if self.head is not None and not probes.is_close(self._call(self.head, self.forward(ids)[0]), whole, self.tolerance):
+            remedy = "rename one of them, or make forward return the same"
+            raise UserError("head(hidden(ids)) is not what the module returns", where=self.name, remedy=remedy)
         if self.can_read:
-            pair, state, logits = torch.cat([other_end, ids]), None, []
-            for piece in pair.tensor_split((2, 3, 4, length // 2), dim=1):
+            state, logits = None, []
+            for piece in ids.tensor_split((2, 3, 4, ids.shape[1] // 2), dim=1):
                 if piece.shape[1]:
                     some, state = self._read_on(piece, state)
                     logits.append(some)
-            problem = "read(ids, state) in chunks is not what the module returns at once"
-            remedy = "continue from the whole state that read returned for the ids before"
-            self._check_equal(torch.cat(logits, dim=1), self._logits(pair), problem, remedy)
-
-    def _check_equal(self, one: Tensor, other: Tensor, problem: str, remedy: str) -> None:
-        if (difference := _difference(one, other)) > self.tolerance:
-            raise UserError(f"{problem} (by {difference:.2g} of the largest value)", where=self.name, remedy=remedy)
+            if not probes.is_close(torch.cat(logits, dim=1), whole, self.tolerance):
+                remedy = "continue from the whole state that read returned for the ids before"
+                raise UserError("read(ids, state) in chunks is not what the module returns at once", where=self.name, remedy=remedy)
 
 
 def kind_of_object(made: Any) -> str:
     """What a function returned, in words."""
     return "None" if made is None else f"an object of {type(made).__name__}"
-
-
-def _difference(one: Tensor, other: Tensor) -> float:
-    """The largest difference relative to the largest value, over finite values; 0 where there are none."""
-    if one.shape != other.shape:
-        return float("inf")
-    if not one.numel():
-        return 0.0
-    one, other = one.double(), other.double()
-    finite = torch.isfinite(one) & torch.isfinite(other)
-    largest = torch.where(finite, one.abs(), 0.0).max()
-    return float(torch.where(finite, (one - other).abs(), 0.0).max() / largest.clamp(min=1e-30))
 
 
 def _move(module: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from recallkit import config, registry
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.checkpoint_files import load_weights
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_file, read_file
 
@@ -143,14 +144,7 @@ def find_shipped(spec: str) -> Path:
 
 def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """Config and weights of a checkpoint of ours. Raises UserError where they cannot be read."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        weights = load_file(existing(folder / WEIGHTS))
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"not a safetensors file ({error})", where=folder / WEIGHTS, remedy="export the model again") from error
-    return read_config(folder), weights
+    return read_config(folder), load_weights(folder / WEIGHTS)
 
 
 def existing(path: Path) -> Path:

@@ -12,8 +12,8 @@ import time
 import pytest
 
 from recallkit.doctor import installation, machine, surroundings
-from recallkit.doctor.checks import Check, Look
-from recallkit.doctor.examine import LOOKS, RAY, doctor_json, failure_line, print_doctor
+from recallkit.doctor.checks import Check, Inspection
+from recallkit.doctor.examine import INSPECTIONS, RAY, doctor_json, failure_line, print_doctor
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -69,7 +69,7 @@ def test_secrets_are_never_told(examined):
 def test_people_read_a_line_each_and_what_every_command_needs_makes_it_fail(monkeypatch, capsys):
     monkeypatch.setenv("RECALLKIT_KERNELS", "fastest")
     monkeypatch.setenv("RECALLKIT_NO_SUCH_THING", "\x1b[31m\udcff")
-    checks = [check for name in ("python", "memory", "variables") for check in look(name).take(60)]
+    checks = [check for name in ("python", "memory", "variables") for check in look(name).inspect(60)]
     print_doctor(checks)
     lines = capsys.readouterr().out.splitlines()
     for word in ("python", "memory", "variables"):
@@ -82,8 +82,8 @@ def test_people_read_a_line_each_and_what_every_command_needs_makes_it_fail(monk
     assert failure_line(checks) == "failed: variables; the remedy is given with each of these checks"
 
 
-def look(name: str) -> Look:
-    return next(each for each in LOOKS if each.name == name)
+def look(name: str) -> Inspection:
+    return next(each for each in INSPECTIONS if each.name == name)
 
 
 def test_a_check_that_hangs_or_raises_is_a_line_and_the_worst_decides(tmp_path, monkeypatch):
@@ -93,13 +93,13 @@ def test_a_check_that_hangs_or_raises_is_a_line_and_the_worst_decides(tmp_path, 
         ("import os; os._exit(9)", 60, ("fail", "exit status 9")),
     ):
         (tmp_path / "duckdb.py").write_text(content)
-        [check] = look("tables at work").take(seconds)
+        [check] = look("tables at work").inspect(seconds)
         assert (check.status, check.found) == found
 
     def broken() -> list[Check]:
         raise RuntimeError("first\x1b[2J\nsecond")
 
-    [check] = Look("g", "n", broken).take(1)
+    [check] = Inspection("g", "n", broken).inspect(1)
     assert (check.group, check.name, check.status) == ("g", "n", "warn")
     assert check.found.startswith("RuntimeError: first")
     assert check.found.isprintable()
@@ -229,7 +229,7 @@ def test_a_hub_that_answers_or_does_not(hub, monkeypatch):
     assert (check.status, check.facts["answers"]) == ("warn", False)
     for endpoint in ("http://127.0.0.1:9", "file:///etc/passwd", "http://[", "http://a b"):
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
-        [check] = Look("surroundings", "hub", surroundings.check_hub).take(1)
+        [check] = Inspection("surroundings", "hub", surroundings.check_hub).inspect(1)
         assert check.status == "warn"
 
 
@@ -246,6 +246,6 @@ def test_an_encoding_that_is_not_utf8_and_a_cache_that_cannot_be_written_are_tol
 @pytest.mark.slow
 def test_ray_is_started_when_all_is_asked_for():
     pytest.importorskip("ray")
-    [check] = RAY.take(120)
+    [check] = RAY.inspect(120)
     assert check.status == "ok", check
     assert "starts" in check.found

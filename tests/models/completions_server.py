@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "redirect":
             self.answer(307, {}, Location=f"http://127.0.0.1:{self.server.server_port}/elsewhere")
         elif fault:
-            self.answer(fault, {"error": {"message": "in the middle"}}, **({"Retry_After": "0.3"} if fault == 429 else {}))
+            self.answer(fault, {"error": {"message": "in the middle"}})
         elif asked["model"] != "tiny":
             self.answer(404, {"error": {"message": f"no model {asked['model']}"}})
         elif self.server.settings.get("refuses_no_tokens") and asked["max_tokens"] < 1:

@@ -14,7 +14,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
-from recallkit.models.adapters import MERGED_EXACTLY
 from recallkit.models.loading import identify_model, load_model, own_tokenizer
 from recallkit.models.protocol import ModelRequest
 from tests.models.test_hf import change_config, copied, direct, ragged
@@ -87,10 +86,6 @@ def merged_by_peft(adapter: Path, to: Path, rows: int | None = None) -> Path:
     return to
 
 
-def test_each_kind_that_is_merged_is_tested():
-    assert {name.split()[0] for name in ADAPTERS} == MERGED_EXACTLY
-
-
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in ADAPTERS])
 def test_an_adapter_scores_as_the_model_that_peft_merges(make_adapter, tiny_model, tmp_path, kind):
     adapter = make_adapter(ADAPTERS[kind]())
@@ -100,14 +95,6 @@ def test_an_adapter_scores_as_the_model_that_peft_merges(make_adapter, tiny_mode
     np.testing.assert_allclose(scores.nll, nll, rtol=0, atol=1e-5)
     assert (scores.argmax == argmax).mean() > 0.98
     assert np.abs(scores.nll - direct(tiny_model("llama"), ids, offsets)[0]).max() > 1e-2, "the adapter changes nothing"
-
-
-@pytest.mark.parametrize(("family", "layers"), [("mamba", ["in_proj", "x_proj"])])
-def test_adapters_of_other_families(make_adapter, tmp_path, family, layers):
-    adapter = make_adapter(peft.LoraConfig(r=4, target_modules=layers), family=family)
-    ids, offsets = ragged([33, 17], 4096)
-    wanted = direct(merged_by_peft(adapter, tmp_path / "merged"), ids, offsets)[0]
-    np.testing.assert_allclose(load_model(request(adapter)).score(ids, offsets).nll, wanted, rtol=0, atol=1e-5)
 
 
 def test_an_adapter_with_more_tokens_than_its_base(make_adapter, tmp_path):
@@ -192,9 +179,8 @@ def changed(adapter: Path, **entries: object) -> None:
         ({"base_model_name_or_path": None}, "no base model is named"),
         ({"base_model_name_or_path": "/nowhere/base"}, "its base model /nowhere/base is not here"),
         ({"base_model_name_or_path": "../adapter"}, r"its base model .* is an adapter, too"),
-        ({"base_model_name_or_path": "owner/name", "revision": "v2"}, "its base model owner/name is wanted at revision v2"),
-        ({"peft_type": "PROMPT_TUNING"}, "adapters of kind PROMPT_TUNING are not merged"),
-        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "LORA with megatron_config are not merged"),
+        ({"peft_type": "PROMPT_TUNING"}, "peft cannot apply it"),
+        ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "adapters with megatron_config are not merged"),
         ({"r": 3}, "peft cannot apply it"),
         ({"target_modules": ["q_proj"]}, "weights are of no layer of the base model, .*down_proj"),
         ({"target_modules": ["q_proj", "down_proj", "o_proj"]}, "weights are missing, .*o_proj"),

@@ -38,7 +38,7 @@ IN_STEPS = {"mamba", "falcon_mamba", "jamba", "zamba", "recurrent_gemma", "minim
 """Where more ids than one follow a state, transformers ignores a part of it: the state of the selective scan (mamba,
 falcon_mamba, jamba, zamba), the last inputs of the convolution (recurrent_gemma), what the attention layers hold (minimax)."""
 
-JOINING = dict.fromkeys(FAMILIES, "any") | {"rwkv": "none", "minimax": "equal", "qwen4_exp_text": "equal"}
+NOT_JOINED = {"rwkv", "minimax", "qwen4_exp_text"}
 """In transformers single steps of rwkv mix up the rows of a batch, and minimax masks nothing after its first layer's cache; what the
 indexed attention of qwen4_exp selects depends on padding."""
 
@@ -120,11 +120,11 @@ def test_no_token_sees_what_follows_and_every_later_one_may(family):
 
 def test_what_a_family_is_found_to_be(family):
     model, name = family.model, family.name
-    assert model.head_is_linear is (name not in CAPPED)
+    assert (model.head.cap is not None) is (name in CAPPED)
     assert model.sharing == "any"
     assert model.max_length == (None if name in STATE_ONLY | SLIDING else 1024)
     assert model.carrying == ("steps" if name in IN_STEPS else "chunks")
-    assert model.joining == JOINING[name]
+    assert model.can_join is (name not in NOT_JOINED)
 
 
 def test_a_carried_state_gives_the_same_scores(family):
@@ -207,7 +207,7 @@ def test_positions_that_stretch_with_the_length_are_scored_in_batches_of_equal_l
     path = copied(loaded("llama").path, tmp_path / "llama", rope_parameters=rope)
     model, bare = load(path), AutoModelForCausalLM.from_pretrained(path).eval()
     ids, offsets = sequences([12, 33, 12])
-    assert (model.sharing, model.carrying, model.joining) == ("equal", None, None)
+    assert (model.sharing, model.carrying, model.can_join) == ("equal", None, False)
     np.testing.assert_allclose(model.score(ids, offsets).nll, each_alone(bare, ids, offsets)[0], rtol=0, atol=1e-5)
     with pytest.raises(UserError, match=r"cannot be carried from one chunk to the next.*--stride"):
         model.score_carrying(ids, offsets, chunk=8)
@@ -237,7 +237,7 @@ def test_transformers_advice_reaches_no_user(loaded):
         "    model = load_model(ModelRequest(path, 512, device='cpu'))\n"
         "    model.score_carrying(np.arange(40), np.array([0, 40]), 8)\n"
     )
-    paths = [str(loaded(name).path) for name in ("mamba", "rwkv", "qwen3_next", "nemotron_h")]
+    paths = [str(loaded(name).path) for name in ("mamba", "qwen3_next")]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True, check=False, env=one_thread)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

@@ -209,11 +209,11 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
     assert isinstance(load_model(request(write_weights(tmp_path, SHAPES))), NativeModel)
     for name in ("model.embeddings.weight", "model.layers.0.attn.k_proj.weight", "model.layers.0.attn.A_log", "lm_head.weight"):
         shape = SHAPES[name]
-        with pytest.raises(UserError, match="is missing"):
+        with pytest.raises(UserError, match=r"missing|Missing key"):
             load_model(request(write_weights(tmp_path, {other: of for other, of in SHAPES.items() if other != name})))
-        with pytest.raises(UserError, match=r"has shape|is not that of a model"):
+        with pytest.raises(UserError, match=r"size mismatch|is not that of a model"):
             load_model(request(write_weights(tmp_path, SHAPES | {name: (shape[0] + 1, *shape[1:])})))
-    with pytest.raises(UserError, match="extra does not belong"):
+    with pytest.raises(UserError, match=r"Unexpected key.*extra"):
         load_model(request(write_weights(tmp_path, SHAPES | {"model.extra": (1,)})))
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(UserError, match="cannot be read"):

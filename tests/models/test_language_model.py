@@ -122,16 +122,6 @@ def test_costs_are_those_of_the_parts():
     assert model.flops(20) == 20 * (2 * projections + 2 * mlp + head) + 4 * 32 * pairs
 
 
-def test_an_mlp_with_gelu_is_two_matrices_with_biases():
-    model = made(ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),), mlp="gelu", mlp_width=64))
-    mlp = model.blocks[0].mlp
-    x = torch.randn(3, 32)
-    inner = x @ mlp.up.weight.T + mlp.up.bias
-    wanted = (inner * (1 + torch.erf(inner / 2**0.5)) / 2) @ mlp.down.weight.T + mlp.down.bias
-    torch.testing.assert_close(mlp(x), wanted)
-    assert mlp.flops(5) == 5 * (2 * 2 * 32 * 64 + 64 + 32 + 8 * 64)
-
-
 def test_the_limit_is_that_of_the_shortest_filter():
     long, short = LayerConfig("hyena", {"max_length": 64}), LayerConfig("base_conv", {"max_length": 16})
     assert made(ArchitectureConfig(VOCAB, 32, (long, short))).max_length == 16

@@ -17,7 +17,6 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.kinds import kind_of
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import identify_model, load_model
-from recallkit.models.native_model import build_model
 from recallkit.models.protocol import ModelRequest
 
 VOCAB = 61
@@ -76,18 +75,6 @@ def test_scores_are_those_of_the_model_itself_in_any_batch_and_in_pieces(tmp_pat
         loaded.score_carrying(*random_sequences(100), 10)
 
 
-def test_float64_and_half_precision_are_loaded_as_asked(tmp_path):
-    model = write_checkpoint(tmp_path / "m", dtype=torch.float16)
-    ids, offsets = random_sequences(20)
-    wide = load_model(request(tmp_path / "m", dtype="float64")).score(ids, offsets).nll
-    single = load_model(request(tmp_path / "m")).score(ids, offsets).nll
-    half = load_model(request(tmp_path / "m", dtype="bfloat16")).score(ids, offsets).nll
-    assert single == pytest.approx(wide, abs=1e-5)
-    assert half == pytest.approx(wide, abs=0.2)
-    assert not np.array_equal(half, single)
-    assert single == pytest.approx(wanted_nll(model, ids, offsets), abs=0.02)
-
-
 def test_generation_joins_prompts_of_any_length(tmp_path):
     model = write_checkpoint(tmp_path / "m")
     loaded = load_model(request(tmp_path / "m"))
@@ -124,16 +111,16 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: (folder / zoo.WEIGHTS).unlink(), "no such file"),
-        (lambda folder: (folder / zoo.WEIGHTS).write_bytes(b"nothing of the kind"), "not a safetensors file"),
+        (lambda folder: (folder / zoo.WEIGHTS).unlink(), "No such file"),
+        (lambda folder: (folder / zoo.WEIGHTS).write_bytes(b"nothing of the kind"), "cannot be read"),
         (lambda folder: change_config(folder, layers=[{"mixer": "atention"}]), "did you mean attention"),
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"num_heads": 5}}]), "5 heads"),
-        (lambda folder: change_config(folder, mlp_width=64), "has shape"),
-        (lambda folder: change_weights(folder, "norm.weight", None), "norm.weight is missing"),
-        (lambda folder: change_weights(folder, "extra", torch.zeros(2)), "extra does not belong"),
+        (lambda folder: change_config(folder, mlp_width=64), "size mismatch for blocks.0.mlp"),
+        (lambda folder: change_weights(folder, "norm.weight", None), "Missing key.*norm.weight"),
+        (lambda folder: change_weights(folder, "extra", torch.zeros(2)), "Unexpected key.*extra"),
         (
             lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int64)),
-            "norm.weight is not a plain floating-point tensor",
+            "norm.weight is of type torch.int64",
         ),
         (lambda folder: change_config(folder, max_length=-5), "max_length"),
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"rope_base": "x"}}]), "rope_base"),
@@ -148,13 +135,6 @@ def test_a_broken_checkpoint_is_told_in_one_line(tmp_path, damage, words):
     with pytest.raises(UserError, match=words) as failure:
         load_model(request(tmp_path / "m"))
     assert "\n" not in str(failure.value)
-
-
-def test_weights_that_are_views_of_less_are_refused(tmp_path):
-    model = write_checkpoint(tmp_path / "m", HYBRID[:1])
-    weights = model.state_dict() | {"norm.weight": torch.ones(1).expand(32)}
-    with pytest.raises(UserError, match=r"norm\.weight is not a plain floating-point tensor"):
-        build_model(model.config, weights, tmp_path)
 
 
 def change_config(folder, **changes):
@@ -186,14 +166,6 @@ def test_names_tell_what_is_ours(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------- the zoo
-
-
-def test_architectures_have_the_same_number_of_parameters():
-    for name in zoo.ARCHITECTURES:
-        with torch.device("meta"):
-            model = LanguageModel(zoo.architecture(name))
-        assert model.num_parameters(embeddings=False) == pytest.approx(zoo.MATCHED_PARAMETERS, rel=0.01), name
-        assert model.config.vocab_size == zoo.VOCAB_SIZE
 
 
 def test_what_is_shipped_is_what_its_card_and_its_architecture_say():

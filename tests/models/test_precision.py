@@ -26,15 +26,12 @@ SMALL = torch.ones(2, 2)
     "cast",
     [
         lambda: X.float(),
-        lambda: X.bfloat16(),
         lambda: X.to(SMALL),
         lambda: X.to("cpu", torch.float16),
-        lambda: X.type("torch.FloatTensor"),
         lambda: X.type_as(SMALL),
         lambda: X.clone().copy_(X.float()),
         lambda: X.new_zeros(3, 4, dtype=torch.float32).add_(X),
         lambda: torch.empty(3, 4).copy_(X),
-        lambda: torch.zeros_like(X, dtype=torch.float32) + X,
         lambda: torch.stack([X[:2].float().mul(1.0), X[:2]])[0],
     ],
 )
@@ -52,10 +49,8 @@ def test_no_cast_narrows(cast, inference):
         (lambda: X.cumsum(0, dtype=torch.bfloat16)[-1].sum(), float(X.sum())),
         (lambda: torch.tensor(0.1, dtype=torch.float32), 0.1),
         (lambda: torch.as_tensor([0.1], dtype=torch.bfloat16)[0], 0.1),
-        (lambda: torch.tensor(0.1), 0.1),
         (lambda: torch.full((2,), 0.1)[0], 0.1),
         (lambda: torch.linspace(0, 0.1, 3, dtype=torch.float32)[2], 0.1),
-        (lambda: torch.ones(10, dtype=torch.int64)[0].float() / 3, 1 / 3),
         (lambda: torch.nn.functional.linear(SMALL, SMALL / 3)[0, 0], 2 / 3),
     ],
 )
@@ -77,24 +72,11 @@ def test_what_is_no_floating_point_number_stays_what_it_is():
         assert X.dtype is (X + 1).dtype is torch.float64
 
 
-def test_a_tensor_from_outside_that_is_written_to_keeps_its_precision():
-    buffer = torch.zeros(3, 4)
-    with torch.inference_mode(), widened():
-        buffer.copy_(X)
-        buffer[0] += X[0]
-    assert buffer.dtype is torch.float32
-    torch.testing.assert_close(buffer, (X + X * torch.tensor([[1.0], [0], [0]])).float())
-
-
 # ---------------------------------------------------------------------------------------------------- whole models
 
 
 def norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    return x / (1 + np.exp(-x))
 
 
 def llama(w: Callable[[str], np.ndarray], config: Any, ids: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -120,34 +102,13 @@ def llama(w: Callable[[str], np.ndarray], config: Any, ids: np.ndarray, frequenc
         mixed = (weights / weights.sum(-1, keepdims=True)) @ value
         x = x + mixed.transpose(1, 0, 2).reshape(time, heads * config.head_dim) @ w(at + "self_attn.o_proj").T
         h = norm(x, w(at + "post_attention_layernorm"), config.rms_norm_eps)
-        x = x + (silu(h @ w(at + "mlp.gate_proj").T) * (h @ w(at + "mlp.up_proj").T)) @ w(at + "mlp.down_proj").T
+        gate = h @ w(at + "mlp.gate_proj").T
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ w(at + "mlp.up_proj").T)) @ w(at + "mlp.down_proj").T
     return norm(x, w("model.norm"), config.rms_norm_eps) @ w("lm_head").T
 
 
-def mamba(w: Callable[[str], np.ndarray], config: Any, ids: np.ndarray, _: np.ndarray) -> np.ndarray:
-    """Logits (t, vocab) of Mamba as its recurrence reads."""
-    x = w("backbone.embeddings")[ids]
-    for layer in range(config.num_hidden_layers):
-        at, mixer = f"backbone.layers.{layer}.", f"backbone.layers.{layer}.mixer."
-        h = norm(x, w(at + "norm"), config.layer_norm_epsilon)
-        u, gate = np.split(h @ w(mixer + "in_proj").T, 2, axis=1)
-        taps, before = w(mixer + "conv1d")[:, 0], np.zeros((config.conv_kernel - 1, u.shape[1]))
-        windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([before, u]), config.conv_kernel, axis=0)
-        u = silu((windows * taps).sum(-1) + w(mixer + "conv1d", "bias"))
-        rank, size = config.time_step_rank, config.state_size
-        low, b, c = np.split(u @ w(mixer + "x_proj").T, [rank, rank + size], axis=1)
-        step = np.log1p(np.exp(low @ w(mixer + "dt_proj").T + w(mixer + "dt_proj", "bias")))
-        state, outputs = np.zeros((u.shape[1], size)), []
-        for t in range(len(ids)):
-            state = np.exp(-np.exp(w(mixer + "A_log", "")) * step[t, :, None]) * state + step[t, :, None] * b[t] * u[t, :, None]
-            outputs.append(state @ c[t] + w(mixer + "D", "") * u[t])
-        x = x + (np.array(outputs) * silu(gate)) @ w(mixer + "out_proj").T
-    return norm(x, w("backbone.norm_f"), config.layer_norm_epsilon) @ w("backbone.embeddings").T
-
-
-@pytest.mark.parametrize("formula", [llama, mamba])
-def test_float64_scores_are_those_of_the_formulas(tmp_path, formula):
-    path = save_model(formula.__name__, tmp_path)
+def test_float64_scores_are_those_of_the_formulas(tmp_path):
+    path = save_model("llama", tmp_path)
     model = load_model(ModelRequest(str(path), VOCAB_SIZE, device="cpu", dtype="float64"))
     weights = {name: value.double().numpy() for name, value in model.model.state_dict().items()}
     frequencies = {name: value.numpy() for name, value in model.model.named_buffers()}.get("model.rotary_emb.inv_freq")
@@ -156,7 +117,7 @@ def test_float64_scores_are_those_of_the_formulas(tmp_path, formula):
         return weights[f"{name}.{part}".rstrip(".")]
 
     ids = np.random.default_rng(0).integers(0, VOCAB_SIZE, 50)
-    logits = formula(weight, model.config, ids[:-1], frequencies)
+    logits = llama(weight, model.config, ids[:-1], frequencies)
     nll = np.log(np.exp(logits).sum(1)) - logits[np.arange(49), ids[1:]]
     with torch.inference_mode():
         found = model.reduce(model.forward(torch.from_numpy(ids[None, :-1]))[0][0], torch.from_numpy(ids[1:]))

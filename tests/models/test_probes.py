@@ -55,14 +55,15 @@ def ruled_out(logits: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "factors"),
+    ("before", "after", "wanted"),
     [
-        (lambda x: x, lambda z: z, (1.0, 1.0, None)),
-        (lambda x: x, lambda z: z.float(), (1.0, 1.0, None)),
-        (lambda x: x, lambda z: z / 3, (1.0, 1 / 3, None)),
-        (lambda x: x / 7, lambda z: z * 0.25, (1 / 7, 0.25, None)),
-        (lambda x: x, lambda z: 30 * torch.tanh(z / 30), (1.0, 1.0, 30.0)),
-        (lambda x: x * 2, lambda z: 7.5 * torch.tanh(z / 3 / 7.5), (2.0, 1 / 3, 7.5)),
+        (lambda x: x / 7, lambda z: z * 0.25, (1 / 28, None)),
+        (lambda x: x * 2, lambda z: 7.5 * torch.tanh(z / 3 / 7.5), (2 / 3, 7.5)),
+        (lambda x: x, lambda z: z, (1.0, None)),
+        (lambda x: x, lambda z: z.float(), (1.0, None)),
+        (lambda x: x, lambda z: z / 3, (1 / 3, None)),
+        (lambda x: x, lambda z: 30 * torch.tanh(z / 30), (1.0, 30.0)),
+        (lambda x: x, lambda z: 7.5 * torch.tanh(z / 3 / 7.5), (1 / 3, 7.5)),
         (lambda x: x, lambda z: z.clamp(-30, 30), None),
         (lambda x: x, lambda z: z + 1e-3, None),
         (lambda x: x, lambda z: z - z.mean(-1, keepdim=True), None),
@@ -70,17 +71,21 @@ def ruled_out(logits: torch.Tensor) -> torch.Tensor:
         (lambda x: x, ruled_out, None),
     ],
 )
-def test_what_a_model_does_to_its_logits_is_found_however_small_they_are(before, after, factors):
+def test_what_a_model_does_to_its_logits_is_found_however_small_they_are(before, after, wanted):
     torch.manual_seed(3)
-    model = Model(before, after, bias=True)
+    model = Model(before, after)
     with torch.no_grad():
         model.head.weight.mul_(1e-4)
     head = found(model)
-    assert (head is None) is (factors is None)
-    if factors is not None:
-        assert (head.before, head.after) == pytest.approx(factors[:2], rel=1e-6)
-        assert (head.cap is None) is (factors[2] is None)
-        assert head.cap is None or head.cap == pytest.approx(factors[2], rel=1e-6)
+    assert (head is None) is (wanted is None)
+    if head is not None:
+        assert head.factor == pytest.approx(wanted[0], rel=1e-6)
+        assert head.cap is None is wanted[1] or head.cap == pytest.approx(wanted[1], rel=1e-6)
+
+
+def test_a_bias_has_the_factor_after_it_alone():
+    assert found(Model(lambda x: x, lambda z: z / 3, bias=True)).factor == pytest.approx(1 / 3, rel=1e-6)
+    assert found(Model(lambda x: x / 7, bias=True)) is None, "it would be divided, too"
 
 
 def test_a_head_that_is_not_used_as_a_layer_is_not_taken_for_one():
@@ -122,4 +127,4 @@ def test_rounding_of_half_precision_hides_nothing(tmp_path, dtype):
     """Carried in chunks, mamba is wrong by 4 %: little more than bfloat16 rounds away."""
     build_model("mamba").save_pretrained(tmp_path)
     model = load_model(ModelRequest(str(tmp_path), VOCAB_SIZE, device="cpu", dtype=dtype))
-    assert (model.carrying, model.sharing, model.head_is_linear) == ("steps", "any", True)
+    assert (model.carrying, model.sharing, model.head.cap) == ("steps", "any", None)

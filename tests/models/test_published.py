@@ -256,14 +256,14 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
     weights = make()
     last = max(key for key in weights if key.endswith("out_proj.weight"))
     changed = {
-        "mixer.out_proj.weight is missing": {key: value for key, value in weights.items() if key != last},
-        "mixer.out_proj.scale does not belong": weights | {last.replace("weight", "scale"): torch.ones(2)},
-        "mixer.out_proj.weight has shape": weights | {last: torch.ones(WIDTH + 1, weights[last].shape[1])},
+        "(Missing key.*)?mixer.out_proj.weight( is missing)?": {key: value for key, value in weights.items() if key != last},
+        "Unexpected key.*mixer.out_proj.scale": weights | {last.replace("weight", "scale"): torch.ones(2)},
+        "size mismatch for .*mixer.out_proj.weight": weights | {last: torch.ones(WIDTH + 1, weights[last].shape[1])},
     }
     for said, wrong in changed.items():
         with pytest.raises(UserError, match=said):
             load_model(ModelRequest(str(write(config, wrong)), VOCAB, device="cpu"))
-    with pytest.raises(UserError, match="does not belong to this architecture"):
+    with pytest.raises(UserError, match="Unexpected key"):
         load_model(ModelRequest(str(write(config | {"n_layer": config["n_layer"] - 1}, weights)), VOCAB, device="cpu"))
 
 

@@ -152,16 +152,16 @@ def broken(kind: str) -> tuple[dict[str, np.ndarray], dict[str, object]]:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("missing", "blocks.1.mlp_norm.bias is missing"),
-        ("left over", "blocks.2.mixer_norm.weight does not belong"),
-        ("shape", r"blocks.1.mixer.key.weight has shape \(4, 8\), the config implies \(8, 8\)"),
+        ("missing", "Missing key.*blocks.1.mlp_norm.bias"),
+        ("left over", "Unexpected key.*blocks.2.mixer_norm.weight"),
+        ("shape", r"size mismatch for blocks.1.mixer.key.weight"),
         ("decay", "not between 0 and 1"),
         ("5.1", "RWKV-5.1"),
         ("6", "RWKV-6"),
         ("magic", "no model of rwkv.cpp"),
         ("quantised", "type 7"),
         ("layers", "1,001 layers"),
-        ("width", "blocks.0.att.time_decay is of shape"),
+        ("width", "more than fits anywhere"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
@@ -171,15 +171,6 @@ def test_a_file_that_is_wrong_is_one_line(tmp_path, kind, said):
         load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_tensor_that_is_in_it_twice_is_refused(tmp_path):
-    made = tensors()
-    path = write(tmp_path / "model.bin", made)
-    again = write(tmp_path / "again.bin", {"ln_out.weight": made["ln_out.weight"]}).read_bytes()[24:]
-    path.write_bytes(path.read_bytes() + again)
-    with pytest.raises(UserError, match=r"ln_out\.weight is in it twice"):
-        read_rwkv_file(path)
 
 
 def test_a_file_cut_anywhere_is_one_line(tmp_path):
@@ -194,14 +185,10 @@ def test_a_file_cut_anywhere_is_one_line(tmp_path):
 def test_sizes_are_checked_before_memory_is_taken(tmp_path):
     header = struct.pack("<IIiiiI", 0x67676D66, 101, VOCAB, D, 2, 0)
     path = tmp_path / "huge.bin"
-    for dimensions in [(1 << 30, 1 << 30, 1 << 30), (-1, 8), (0, 8)]:
-        record = struct.pack(f"<iii{len(dimensions)}i", len(dimensions), 10, 0, *dimensions)
-        path.write_bytes(header + record + b"emb.weight")
-        with pytest.raises(UserError, match=r"emb\.weight"):
+    for dimensions, length in [((1 << 30, 1 << 30, 1 << 30), 10), ((-1, 8), 10), ((8,), 1 << 30)]:
+        path.write_bytes(header + struct.pack(f"<iii{len(dimensions)}i", len(dimensions), length, 0, *dimensions) + b"emb.weight")
+        with pytest.raises(UserError, match="cannot be read"):
             read_rwkv_file(path)
-    path.write_bytes(header + struct.pack("<iii", 1, 1 << 30, 0) + bytes(100))
-    with pytest.raises(UserError, match="a name of 1073741824 bytes"):
-        read_rwkv_file(path)
 
 
 def test_a_file_is_recognised_by_its_beginning(tmp_path):

@@ -66,28 +66,28 @@ def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypa
     for seed in (0, 1):
         ids, offsets = ragged([33, 17], 4096, seed)
         np.testing.assert_allclose(model.score(ids, offsets).nll, direct(tiny_model("llama"), ids, offsets)[0], rtol=0, atol=1e-5)
-    assert waited == [0.3, 2.0, 4.0, 8.0, 1.0], "the server's own wish, then ever longer, and anew for each request"
+    assert waited == [1, 2, 4, 8, 1], "ever longer, and anew for each request"
     assert [content["fault"] for content in server_of_llama.asked] == [None, 429, 500, "drop", 503, None, 500, None]
 
 
 def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     waited = []
     monkeypatch.setattr(server, "_sleep", waited.append)
-    model = load_model(request(serve(faults=[None, *[500] * 6, 400])))
+    model = load_model(request(serve(faults=[None, *[500] * 8, 400])))
     ids, offsets = ragged([9], 4096)
-    with pytest.raises(UserError, match=r"it answers 500 \(in the middle\), after 6 tries; check the URL") as caught:
+    with pytest.raises(UserError, match=r"it answers 500 \(.*in the middle.*\), after 8 tries; check the URL") as caught:
         model.score(ids, offsets)
     assert "\n" not in caught.value.line()
-    assert waited == [1, 2, 4, 8, 16]
-    with pytest.raises(UserError, match=r"it answers 400 \(in the middle\); check the URL"):
+    assert waited == [1, 2, 4, 8, 16, 32, 64]
+    with pytest.raises(UserError, match=r"it answers 400 \(.*in the middle.*\); check the URL"):
         model.score(ids, offsets)
-    assert len(waited) == 5, "it was tried again in vain"
-    with pytest.raises(UserError, match=r"it cannot be reached or read \(.*refused.*\), after 6 tries"):
+    assert len(waited) == 7, "it was tried again in vain"
+    with pytest.raises(UserError, match=r"it cannot be reached or read \(.*refused.*\), after 8 tries"):
         load_model(request("openai:http://127.0.0.1:9/v1#tiny"))
 
 
 def test_no_other_host_is_asked(serve, server_of_llama):
-    with pytest.raises(UserError, match=r"it answers 307 \(a redirection to http://127\.0\.0\.1:\d+/elsewhere, which is not followed\)"):
+    with pytest.raises(UserError, match=r"it answers 307 \(a redirection, which is not followed\)"):
         load_model(request(serve(faults=["redirect"] * 2)))
     assert {content["path"] for content in server_of_llama.asked} == {"/v1/completions"}
 
@@ -96,14 +96,14 @@ def test_servers_that_cannot_score_are_one_line(serve):
     with pytest.raises(UserError, match=r"it gives no log probabilities of the prompt \(echo and logprobs\)"):
         load_model(request(serve(no_echo=True)))
     spec = serve()
-    with pytest.raises(UserError, match=r"it answers 404 \(no model other\)"):
+    with pytest.raises(UserError, match=r"it answers 404 \(.*no model other.*\)"):
         load_model(request(spec.replace("#tiny", "#other")))
 
 
 def test_the_key_is_sent_where_it_is_set(serve, monkeypatch):
     spec = serve(key="secret")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with pytest.raises(UserError, match=r"it answers 401 \(no such key\); check .*RECALLKIT_API_KEY") as caught:
+    with pytest.raises(UserError, match=r"it answers 401 \(.*no such key.*\); check .*RECALLKIT_API_KEY") as caught:
         load_model(request(spec))
     assert "secret" not in str(caught.value)
     monkeypatch.setenv("RECALLKIT_API_KEY", "secret")
@@ -114,22 +114,6 @@ def test_the_context_is_what_the_server_tells(serve):
     assert load_model(request(serve(max_model_len=128))).max_length == 127
     assert load_model(request(serve(max_model_len=128, refuses_no_tokens=True))).max_length == 126
     assert load_model(request(serve())).max_length is None
-
-
-@pytest.mark.parametrize(
-    ("own", "text", "top", "wanted"),
-    [
-        (-1.0, "token_id:7", {"token_id:7": -1.0, "token_id:3": -2.0}, (7, 0)),
-        (-1.0, "token_id:7", {"token_id:7": -1.0, "token_id:3": -1.0}, (3, 0)),
-        (-3.0, "token_id:7", {"token_id:3": -1.0, "token_id:4": -2.0}, (3, -1)),
-        (-3.0, "token_id:7", {"token_id:3": -1.0, "token_id:4": -4.0}, (3, 1)),
-        (-3.0, " a", {" b": -1.0, " c": -4.0}, (-1, 1)),
-        (-1.0, " a", {" b": -2.0}, (7, 0)),
-        (-1.0, " a", {}, (-1, -1)),
-    ],
-)
-def test_what_the_most_likely_tokens_show(own, text, top, wanted):
-    assert server._first_and_rank(7, own, text, top) == wanted
 
 
 def test_identity_is_the_url_and_the_name():

@@ -211,11 +211,17 @@ def test_an_object_that_scores_is_taken_as_it_is(tmp_path):
     np.testing.assert_array_equal(model.score_carrying(ids, offsets, 8).nll, scores.nll)
 
 
-@pytest.mark.parametrize("gives", ["TokenScores(np.zeros(3), np.zeros(3), np.zeros(3))", "TokenScores(['a'] * n, [0] * n, [0] * n)"])
-def test_scores_of_the_wrong_kind_are_one_line(tmp_path, gives):
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        ("TokenScores(np.zeros(3), np.zeros(3), np.zeros(3))", r"score\(\) returned no array nll of 113 numbers"),
+        ("TokenScores(['a'] * n, [0] * n, [0] * n)", "raised ValueError: could not convert"),
+    ],
+)
+def test_scores_of_the_wrong_kind_are_one_line(tmp_path, gives, said):
     code = SCORES_ITSELF.replace("TokenScores(np.full(n, np.log(4096), np.float32), np.zeros(n, int), np.zeros(n, int))", gives)
     model = load_model(request(write(tmp_path, code)))
-    with pytest.raises(UserError, match="score\\(\\) returned no array nll of 113 numbers"):
+    with pytest.raises(UserError, match=said):
         model.score(*ragged())
 
 
@@ -255,7 +261,7 @@ def test_a_model_that_sees_what_follows_is_refused(tmp_path, leak):
 
 @pytest.mark.parametrize("change", [("batch_first=True", "batch_first=False"), ("self.dropout(", "torch.nn.functional.dropout(")])
 def test_values_that_depend_on_the_batch_or_on_chance_are_refused(tmp_path, change):
-    assert "the same ids have other values in another batch" in refusal(write(tmp_path, RECURRENT.replace(*change)))
+    assert "it is not causal" in refusal(write(tmp_path, RECURRENT.replace(*change)))
 
 
 # ------------------------------------------------------------------------------------------------------------ identity
@@ -343,15 +349,6 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path, mistake):
     line = refusal(write(tmp_path, code))
     assert re.search(message, line), line
     assert "mine.py" in line
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [("['w']", "w: no such file, but FILES of mine.py names it"), ("'w'", "FILES is not a list"), ("[3]", "FILES is not a list")],
-)
-def test_files_that_are_missing_are_one_line(tmp_path, files, message):
-    with pytest.raises(UserError, match=message):
-        identify_model(request(write(tmp_path, f"FILES = {files}\nload = print")))
 
 
 def test_a_file_or_function_that_is_not_named_is_one_line(tmp_path):

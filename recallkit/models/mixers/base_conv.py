@@ -69,8 +69,8 @@ class BaseConv(Mixer):
         return self._gated(u, self.conv.reference(u), self._first_positions(u))
 
     def initial_state(self, batch: int) -> State:
-        """The inputs so far: all, or those within reach of a short filter; and how many, `seen`, with `position_bias`."""
-        state = {"inputs": self.conv.initial_state(batch)}
+        """That of the convolution, or the inputs within reach of a short one; and how many there were, `seen`, with `position_bias`."""
+        state = {"inputs": self.conv.initial_state(batch)} if isinstance(self.conv, ShortConv) else self.conv.initial_state(batch)
         if self.gate_bias is not None:
             state["seen"] = torch.zeros(batch, dtype=torch.int64, device=self.gate_bias.device)
         return state
@@ -80,11 +80,15 @@ class BaseConv(Mixer):
         if isinstance(self.conv, ShortConv) and self.gate_bias is None:
             gated, inputs = self.conv.read(u, state["inputs"], activation=self.activation, gate=self._gate(u))
             return self._with_input(u, gated), {"inputs": inputs}
-        mixed, inputs = self.conv.read(u, state["inputs"])
+        if isinstance(self.conv, ShortConv):
+            mixed, inputs = self.conv.read(u, state["inputs"])
+            after = {"inputs": inputs}
+        else:
+            mixed, after = self.conv.read(u, state)
         if self.gate_bias is None:
-            return self._gated(u, mixed), {"inputs": inputs}
+            return self._gated(u, mixed), after
         positions = state["seen"][:, None] + torch.arange(u.shape[1], device=u.device)
-        return self._gated(u, mixed, positions), {"inputs": inputs, "seen": state["seen"] + u.shape[1]}
+        return self._gated(u, mixed, positions), after | {"seen": state["seen"] + u.shape[1]}
 
     def state_size(self, t: int) -> int:
         """d kernel for a short filter and d t for a long one, as Zoology's code counts them."""

@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.kernels.window_attention.torch_impl import attend_in_blocks
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sliding_window import read_grown
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from recallkit.models.mixers.api import State
 
 
 class BlockedWindow(Attention):
@@ -48,6 +45,3 @@ class BlockedWindow(Attention):
         if q.shape[2] <= self.num_kept():
             return super().attend(q, k, v)
         return attend_in_blocks(q, k, v, self.window, self.sees, previous=self.previous)
-
-    def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        return read_grown(super().read, u, state, ids, self.window)

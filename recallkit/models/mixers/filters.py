@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,9 +13,9 @@ from recallkit.kernels.long_conv.api import long_conv
 from recallkit.models.mixers.api import conv_flops, widened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
+
+    from recallkit.models.mixers.api import State
 
 
 class Filter(nn.Module):
@@ -65,30 +64,15 @@ class ExplicitFilter(Filter):
 
 MOST_LAYERS = 64
 
-KEPT_AT_ONCE = 1024
-"""Cached taps are computed in blocks of this many, so that the rounding of a tap does not depend on how many are requested."""
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """Cached taps (k, channels), and the parameters that they were computed from."""
-
-    taps: Tensor
-    versions: Sequence[tuple[object, ...]]
-    parameters: list[nn.Parameter]  # referenced, so that no other tensor gets the address by which they are recognised
-
 
 class PositionFilter(Filter):
     """The base of filters that are a network of the tap's position (arXiv 2302.10866, section 3.3, and its code).
 
     position(s) = [s / (L - 1), cos(2 pi f s / L), -sin(2 pi f s / L)], L = max_length, frequencies f evenly from 1e-4 to K - 1
         for K bands: `features` = 2 K + 1 numbers.
-
-    In evaluation, without gradients, taps are cached until a parameter changes: a step of generation needs those of the step
-    before. Changes that autograd does not see (through `.data`) take effect after the next `train()`.
     """
 
-    _kept: _Kept | None = None
+    last: nn.Linear
 
     def __init__(self, channels: int, max_length: int, features: int) -> None:
         super().__init__(channels, max_length)
@@ -99,40 +83,13 @@ class PositionFilter(Filter):
     def forward(self, k: int) -> Tensor:
         """The first k taps (channels, k). Raises ValueError where there are fewer."""
         self.check_length(k)
-        return (self._kept_taps(k) if self._may_keep() else self._make(0, k)).T
+        # Under autocast the positions would be rounded to 8 bits, and neighbours among thousands would coincide.
+        with torch.autocast(self.last.weight.device.type, enabled=False):
+            return self._made(torch.arange(k, device=self.last.weight.device, dtype=widened(self.last.weight).dtype)).T
 
-    def train(self, mode: bool = True) -> PositionFilter:
-        """See `nn.Module.train`; discards cached taps."""
-        self._kept = None
-        return super().train(mode)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state for pickling and copying: everything except cached taps."""
-        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
-
-    def _make(self, start: int, end: int) -> Tensor:
-        """Taps from `start` to `end` (end - start, channels)."""
+    def _made(self, place: Tensor) -> Tensor:
+        """The taps (k, channels) at these positions (k,)."""
         raise NotImplementedError
-
-    def _may_keep(self) -> bool:
-        """Whether cached taps can be matched to the present parameters, and no gradient is needed."""
-        if self.training or torch.compiler.is_compiling() or any(p.is_inference() for p in self.parameters()):
-            return False
-        return not (torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()))
-
-    def _kept_taps(self, k: int) -> Tensor:
-        """The first k taps (k, channels), of which only those not in the cache are computed."""
-        versions = [(id(p), p._version, p.data_ptr(), p.dtype, p.device) for p in self.parameters()]
-        kept = self._kept if self._kept is not None and self._kept.versions == versions else None
-        num_kept = 0 if kept is None else len(kept.taps)
-        if kept is None or num_kept < k:
-            # A tensor of inference mode could not be saved for a backward pass through other tensors.
-            with torch.inference_mode(False), torch.no_grad():
-                starts = range(num_kept, max(k, 1), KEPT_AT_ONCE)
-                made = [self._make(start, min(start + KEPT_AT_ONCE, self.max_length)) for start in starts]
-                taps = torch.cat(made if kept is None else [kept.taps, *made])
-            self._kept = kept = _Kept(taps, versions, list(self.parameters()))
-        return kept.taps[:k]
 
     def _positions(self, place: Tensor) -> Tensor:
         """place: (k,) -> (k, features)."""
@@ -187,16 +144,11 @@ class ImplicitFilter(PositionFilter):
         network = 2 * (self.features * width + (len(self.hidden) - 1) * width**2 + width * self.channels)
         return k * (network + 3 * width * len(self.hidden) + 3 * self.channels)
 
-    def _make(self, start: int, end: int) -> Tensor:
-        """Taps from `start` to `end` (end - start, channels)."""
-        # Under autocast the positions would be rounded to 8 bits, and neighbours among thousands would coincide.
-        with torch.autocast(self.last.weight.device.type, enabled=False):
-            frequency = widened(self.frequency)
-            place = torch.arange(start, end, device=frequency.device, dtype=frequency.dtype)
-            x = self._positions(place)
-            for layer in self.hidden:
-                x = torch.sin(frequency * _linear(x, layer))
-            return _linear(x, self.last) * self._windows(place)
+    def _made(self, place: Tensor) -> Tensor:
+        x = self._positions(place)
+        for layer in self.hidden:
+            x = torch.sin(widened(self.frequency) * _linear(x, layer))
+        return _linear(x, self.last) * self._windows(place)
 
     def _windows(self, place: Tensor) -> Tensor:
         """place: (k,) -> (k, channels)."""
@@ -221,11 +173,8 @@ class ReluFilter(PositionFilter):
         width = self.last.in_features
         return k * (2 * self.features * width + 2 * width + (2 * width + 1) * self.channels)
 
-    def _make(self, start: int, end: int) -> Tensor:
-        with torch.autocast(self.last.weight.device.type, enabled=False):
-            weight = widened(self.last.weight)
-            place = torch.arange(start, end, device=weight.device, dtype=weight.dtype)
-            return _linear(torch.relu(_linear(self._positions(place), self.hidden)), self.last)
+    def _made(self, place: Tensor) -> Tensor:
+        return _linear(torch.relu(_linear(self._positions(place), self.hidden)), self.last)
 
 
 def _linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -247,7 +196,8 @@ FILTERS: dict[str, type[Filter]] = {"implicit": ImplicitFilter, "relu": ReluFilt
 class FilterConv(nn.Module):
     """A building block of mixers: y[i] = sum_{s <= i} h[s] u[i - s] (+ skip u[i]) (+ bias), for each of the channels.
 
-    History: the inputs so far (b, T, channels), the latest last; shorter rows have zeros at the left, which do not change the result.
+    State: the inputs so far (b, T, channels), the latest last; shorter rows have zeros at the left, which do not change the result;
+    and all taps of the filters, which are computed once.
     """
 
     def __init__(self, filters: Filter, *, skip: bool = False, bias: bool = False) -> None:
@@ -264,17 +214,20 @@ class FilterConv(nn.Module):
         """The same, written like the sum."""
         return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, out_dtype=u.dtype, impl="reference")
 
-    def initial_state(self, batch: int) -> Tensor:
-        """The history before the first input: empty."""
-        return widened(next(self.filters.parameters()).new_zeros(batch, 0, self.filters.channels))
+    def initial_state(self, batch: int) -> State:
+        """The state before the first input."""
+        taps = self.filters(self.filters.max_length)
+        return {"inputs": taps.new_zeros(batch, 0, self.filters.channels), "taps": taps}
 
-    def read(self, u: Tensor, history: Tensor) -> tuple[Tensor, Tensor]:
-        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new history; `history` is unchanged."""
-        inputs = torch.cat([history, u.to(history.dtype)], dim=1)
-        if history.shape[1] == 0:
-            return self.forward(u), inputs
-        filters = self.filters(inputs.shape[1])
-        return long_conv(inputs, filters, skip=self.skip, bias=self.bias, last=u.shape[1], out_dtype=u.dtype), inputs
+    def read(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""
+        inputs = torch.cat([state["inputs"], u.to(state["inputs"].dtype)], dim=1)
+        self.filters.check_length(inputs.shape[1])
+        taps = state["taps"][:, : inputs.shape[1]]
+        # The first inputs stay in their narrow type, so that a kernel can be used.
+        whole = inputs if state["inputs"].shape[1] else u
+        y = long_conv(whole, taps, skip=self.skip, bias=self.bias, last=u.shape[1], out_dtype=u.dtype)
+        return y, {"inputs": inputs, "taps": state["taps"]}
 
     def flops(self, t: int) -> int:
         """Operations on one sequence of t inputs, including the computation of the filter (once for the batch)."""

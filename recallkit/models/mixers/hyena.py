@@ -62,7 +62,7 @@ class Hyena(Mixer):
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
         *gates, z = self._parts(self.short_conv(self.in_proj(u)))
-        filters, last = self._filters(u.shape[1]), self.order - 2
+        filters, last = self._by_order(self.filters(u.shape[1])), self.order - 2
         for n, gate in enumerate(reversed(gates[1:])):
             out_gate = gates[0] if n == last else None
             z = long_conv(z, filters[n], skip=self.skip[n], in_gate=gate, out_gate=out_gate, out_dtype=z.dtype)
@@ -70,27 +70,30 @@ class Hyena(Mixer):
 
     def reference(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         *gates, z = self._parts(self.short_conv.reference(self.in_proj(u)))
-        for gate, taps, skip in zip(reversed(gates[1:]), self._filters(u.shape[1]), self.skip, strict=True):
+        for gate, taps, skip in zip(reversed(gates[1:]), self._by_order(self.filters(u.shape[1])), self.skip, strict=True):
             z = gate * z
             z = long_conv(z, taps, out_dtype=z.dtype, impl="reference") + skip * z
         return applied(self.out_proj, gates[0] * z)
 
     def initial_state(self, batch: int) -> State:
-        """The last inputs, within reach of the short convolution, and all inputs of each long one (b, order - 1, T, d)."""
-        weight = widened(self.out_proj.weight)
-        return {"short": self.short_conv.initial_state(batch), "inputs": weight.new_zeros(batch, self.order - 1, 0, self.d_model)}
+        """The last inputs, within reach of the short convolution, all inputs of each long one (b, order - 1, T, d), and all its taps."""
+        taps = self.filters(self.max_length)
+        inputs = taps.new_zeros(batch, self.order - 1, 0, self.d_model)
+        return {"short": self.short_conv.initial_state(batch), "inputs": inputs, "taps": taps}
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
         parts, short = self.short_conv.read(self.in_proj(u), state["short"])
         *gates, z = self._parts(parts)
         history, inputs = state["inputs"], []
-        filters = self._filters(history.shape[2] + u.shape[1])
+        length = history.shape[2] + u.shape[1]
+        self.filters.check_length(length)
+        filters = self._by_order(state["taps"][:, :length])
         for n, gate in enumerate(reversed(gates[1:])):
             inputs.append(torch.cat([history[:, n], (widened(gate) * widened(z)).to(history.dtype)], dim=1))
             # The first inputs stay in their narrow type, so that a kernel can be used.
             whole = inputs[-1] if history.shape[2] else inputs[-1].to(z.dtype)
             z = long_conv(whole, filters[n], skip=self.skip[n], last=u.shape[1], out_dtype=z.dtype)
-        return self.out_proj(gates[0] * z), {"short": short, "inputs": torch.stack(inputs, dim=1)}
+        return self.out_proj(gates[0] * z), {"short": short, "inputs": torch.stack(inputs, dim=1), "taps": state["taps"]}
 
     def state_size(self, t: int) -> int:
         """(order - 1) d t, as Zoology's code counts its order of two; neither counts the history of the short convolution."""
@@ -102,10 +105,9 @@ class Hyena(Mixer):
         gates = self.order * t * self.d_model
         return linear_flops(t, self.in_proj, self.out_proj) + self.short_conv.flops(t) + self.filters.flops(t) + convolutions + gates
 
-    def _filters(self, t: int) -> Tensor:
-        """One network computes the filters of all orders, interleaved by channel: -> (order - 1, d, t)."""
-        taps: Tensor = self.filters(t)
-        return taps.view(self.d_model, self.order - 1, t).transpose(0, 1)
+    def _by_order(self, taps: Tensor) -> Tensor:
+        """One network computes the filters of all orders, interleaved by channel: ((order - 1) d, t) -> (order - 1, d, t)."""
+        return taps.unflatten(0, (self.d_model, self.order - 1)).transpose(0, 1)
 
     def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """(b, t, (order + 1) d) -> the gates x_N, ..., x_1 and v, each (b, t, d)."""

@@ -46,12 +46,12 @@ class LongConv(Mixer):
         return self._projected(self.conv.reference(u))
 
     def initial_state(self, batch: int) -> State:
-        """The inputs so far."""
-        return {"inputs": self.conv.initial_state(batch)}
+        """That of the convolution, see `FilterConv`."""
+        return self.conv.initial_state(batch)
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        mixed, inputs = self.conv.read(u, state["inputs"])
-        return self._projected(mixed), {"inputs": inputs}
+        mixed, after = self.conv.read(u, state)
+        return self._projected(mixed), after
 
     def state_size(self, t: int) -> int:
         """The inputs, d t, as Zoology's code counts a long convolution."""

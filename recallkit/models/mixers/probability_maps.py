@@ -1,8 +1,7 @@
-"""Maps from scores to probabilities: softmax, sparsemax and all alpha-entmax, and how sharp a score must be for each to choose one key."""
+"""Maps from scores to probabilities: softmax, sparsemax and all alpha-entmax."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,21 +27,6 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
         return torch.softmax(scores, dim=-1)
     made: Tensor = _Entmax.apply(scores, alpha)  # type: ignore[no-untyped-call]
     return made
-
-
-def hardmax_scale(alpha: float, num_keys: int, margin: float, rest: float) -> float:
-    """t such that entmax(t v) gives the largest of the scores at least 1 - rest, if it exceeds the others by a margin (Assumption 2).
-
-    Of Yun et al. 2020, appendices B.1 and B.3: softmax needs ln((n - 1)(1 - rest) / rest) / margin, which grows with the number n
-    of keys; alpha > 1 needs 1 / (margin (alpha - 1)), whatever n and rest. Raises ValueError for a margin of at most 0 or rest
-    outside (0, 1].
-    """
-    if margin <= 0 or not 0 < rest <= 1 or alpha < 1 or num_keys < 1:
-        raise ValueError(f"alpha {alpha}, {num_keys} keys, margin {margin}, rest {rest}: at least 1, 1, more than 0, in (0, 1]")
-    if alpha > 1:
-        return 1 / (margin * (alpha - 1))
-    odds = (num_keys - 1) * (1 - rest) / rest
-    return max(math.log(odds), 0.0) / margin if odds > 0 else 0.0
 
 
 class _Entmax(torch.autograd.Function):

@@ -13,16 +13,9 @@ from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.short_conv import read_convolved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from recallkit.models.mixers.api import State
-
-    Read = Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]]
-
-WIDEST_RING = 512
-"""Largest ring of keys, which is copied entirely at each step: wider windows keep a state that grows with the text."""
 
 
 class SlidingWindow(Attention):
@@ -32,8 +25,8 @@ class SlidingWindow(Attention):
     (arXiv 2402.18668) of window size w see [i - w//2, i], which is `window=w // 2 + 1`, and Zoology's SlidingAttn of block
     size w sees [i - w, i], which is `window=w + 1`. Other options are those of `Attention`.
 
-    The state of a window up to `WIDEST_RING` has a fixed size: the latest rotated keys and values in rings (b, h,
-    window, k), the token at position p in slot p % window, and `seen` (b,). That of a wider one is `Attention`'s.
+    The state has a fixed size: the latest rotated keys and values in rings (b, h, window, k), the token at position p in slot
+    p % window, and `seen` (b,).
     """
 
     def __init__(self, d_model: int, *, window: int = 64, **options: Any) -> None:
@@ -59,19 +52,10 @@ class SlidingWindow(Attention):
         return window_attention(q, k, v, self.window)
 
     def initial_state(self, batch: int) -> State:
-        if not self.has_rings:
-            return super().initial_state(batch)
         state: State = empty_window(batch, self.num_heads, self.window, self.head_width, like=self.qkv.weight)._asdict()
         return state if self.short_conv is None else state | {"recent": self.short_conv.initial_state(batch)}
 
-    @property
-    def has_rings(self) -> bool:
-        """Whether the state is rings."""
-        return self.window <= WIDEST_RING
-
     def step(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        if not self.has_rings:
-            return super().step(u, state, ids)
         z, recent = read_convolved(self.short_conv, self.qkv(u.unsqueeze(1)), state)
         rings = _rings(state)
         q, k, v = (x.squeeze(2).to(rings.keys.dtype) for x in self.split_heads(z))
@@ -79,15 +63,11 @@ class SlidingWindow(Attention):
         return self.out_proj(context.flatten(1)), rings._asdict() | recent
 
     def read(self, u: Tensor, state: State, ids: Tensor | None = None) -> tuple[Tensor, State]:
-        if not self.has_rings:
-            return read_grown(super().read, u, state, ids, self.window)
         t = u.shape[1]
         if t == 1:
             y, state = self.step(u[:, 0], state)
             return y.unsqueeze(1), state
         fresh = _is_fresh(state["seen"])
-        if not fresh and self.window < t <= 2 * self.window:
-            return read_in_pieces(self.read, u, state, ids, self.window)
         z, recent = read_convolved(self.short_conv, self.qkv(u), state)
         rings, seen = _rings(state), state["seen"]
         q, k, v = (x.to(rings.keys.dtype) for x in self.rotated(z, seen[:, None] + torch.arange(t, device=u.device)))
@@ -116,19 +96,3 @@ def _rings(state: State) -> WindowState:
 def _is_fresh(seen: Tensor) -> bool:
     """Whether every row is known to be empty; on a GPU checking would synchronise with it."""
     return seen.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(seen.any())
-
-
-def read_grown(read: Read, u: Tensor, state: State, ids: Tensor | None, size: int) -> tuple[Tensor, State]:
-    """With a growing state: a first text is read at once, a long later one in chunks of `size`."""
-    if u.shape[1] <= size or state["keys"].shape[2] == 0:
-        return read(u, state, ids)
-    return read_in_pieces(read, u, state, ids, size)
-
-
-def read_in_pieces(read: Read, u: Tensor, state: State, ids: Tensor | None, size: int) -> tuple[Tensor, State]:
-    """A text read in chunks of `size` tokens, so that the masks of all pairs stay small."""
-    t, outputs = u.shape[1], []
-    for start in range(0, t, size):
-        y, state = read(u[:, start : start + size], state, None if ids is None else ids[:, start : start + size])
-        outputs.append(y)
-    return torch.cat(outputs, dim=1), state

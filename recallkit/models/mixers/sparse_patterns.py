@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from recallkit.models.mixers.selection import hash_share, hash_share_reference
 
@@ -114,46 +112,6 @@ def keys_in_pattern(
         if pattern == "bigbird":
             found |= {1 + int(hash_share_reference(seed, query, draw) * n) for draw in range(num_random)}
     return sorted(j - 1 for j in found if 1 <= j <= (k if causal else n))
-
-
-def num_causal_keys(
-    pattern: str,
-    t: int,
-    *,
-    part: int | None = None,
-    stride: int = 16,
-    length: int = 0,
-    num_global: int = 1,
-    num_random: int = 3,
-    seed: int = 0,
-    **_: Any,
-) -> Tensor:
-    """How many keys each of t queries sees in the causal direction, (t,) int64, without a mask; not for random, whose pairs are drawn."""
-    places = torch.arange(t)
-    block, offset = places // stride, places % stride
-    if pattern == "strided":
-        near, far = places.clamp(max=(stride + 1) // 2) + 1, block + 1
-        # Only a stride of 1 has a neighbour that is also a stride away.
-        both = 1 + (places >= 1).long() * (stride == 1)
-        return near + far - both if part is None else (near, far)[part]
-    if pattern == "fixed":
-        is_last = offset == stride - 1
-        own, summaries = offset + 1, (places + 1) // stride + (~is_last).long()
-        return own + block if part is None else (own, summaries)[part]
-    if pattern == "star":
-        # The first positions are neighbours of the last on the ring: of position n - 2 the first w, of the one before w - 1 ...
-        around = (places + stride - length + 2).clamp(min=0)
-        seen = places.clamp(max=stride) + 1 + around
-        return torch.where(places == length - 1, places + 1, torch.minimum(seen, places + 1))
-    first_near = (places - stride // 2).clamp(min=0)
-    seen = torch.where(places < num_global, places + 1, torch.minimum(places - first_near + 1 + num_global, places + 1))
-    if pattern == "bigbird" and num_random:
-        drawn = torch.stack([drawn_key(seed, places, draw, length) for draw in range(num_random)], dim=1).sort(dim=1).values
-        is_new = torch.ones_like(drawn, dtype=torch.bool)
-        is_new[:, 1:] = drawn[:, 1:] != drawn[:, :-1]
-        is_new &= (drawn >= num_global) & (drawn < first_near[:, None]) & (places >= num_global)[:, None]
-        seen = seen + is_new.sum(1)
-    return seen
 
 
 def drawn_key(seed: int, queries: Tensor, draw: int, length: int | Tensor) -> Tensor:

@@ -8,15 +8,12 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers import sliding_window
 from recallkit.models.mixers.api import Mixer
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.blocked_window import BlockedWindow
-from recallkit.models.mixers.linear_attention import LinearAttention
-from recallkit.models.mixers.retnet import RetNet
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
 from recallkit.models.mixers.sliding_window import SlidingWindow
-from tests.models.mixers.battery import check_mixer, difference, inputs
+from tests.models.mixers.battery import difference, inputs
 
 D = 16
 
@@ -29,29 +26,6 @@ def same_parameters(mixer, other):
 def make(kind, **options):
     torch.manual_seed(0)
     return kind(D, **options).double().eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (Attention, {}),
-        (Attention, {"num_heads": 2, "rope_fraction": 0.5, "rope_base": 500.0}),
-        (Attention, {"num_heads": 1, "rope_fraction": 0.0}),
-        (Attention, {"qk_norm": True, "short_conv": 3}),
-        (SlidingWindow, {"window": 5, "qk_norm": True, "short_conv": 4}),
-        (BlockedWindow, {"window": 5, "short_conv": 1}),
-        (SlidingWindow, {"window": 1}),
-        (SlidingWindow, {"window": 5}),
-        (SlidingWindow, {"window": 20, "rope_fraction": 0.5}),
-        (SlidingWindow, {"window": 64}),
-        (BlockedWindow, {"window": 5}),
-        (BlockedWindow, {"window": 5, "previous": True}),
-        (BlockedWindow, {"window": 12, "previous": True, "rope_fraction": 0.0}),
-        (BlockedWindow, {"window": 64}),
-    ],
-)
-def test_battery(kind, options):
-    check_mixer(lambda: kind(D, **options))
 
 
 def test_a_step_is_reading_one_token():
@@ -121,13 +95,6 @@ def test_a_short_convolution_leaves_attention_without_a_matrix(monkeypatch):
     assert seen == [[1, 1, 1]] * 2
 
 
-@pytest.mark.parametrize("kind", [Attention, SlidingWindow, LinearAttention, RetNet])
-def test_what_a_short_convolution_keeps_is_not_counted(kind):
-    with_convolution, without = kind(D, short_conv=4), kind(D)
-    assert [with_convolution.state_size(t) for t in (1, 3, 100)] == [without.state_size(t) for t in (1, 3, 100)]
-    assert "recent" in with_convolution.initial_state(1)
-
-
 @pytest.mark.parametrize("width", [0, 2, 6, 8])
 def test_rotation_depends_on_distances_alone_and_keeps_lengths(width):
     x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -139,13 +106,6 @@ def test_rotation_depends_on_distances_alone_and_keeps_lengths(width):
         assert torch.allclose(turned @ turned.transpose(-1, -2), moved @ moved.transpose(-1, -2))
         for place, position in enumerate(positions.tolist()):
             assert torch.allclose(turned[:, :, place], rotate_reference(x[:, :, place], position, width=width))
-
-
-def test_rows_may_have_positions_of_their_own():
-    x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    positions = torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
-    both = rotate(x, positions, width=8)
-    assert torch.equal(both, torch.cat([rotate(x[i : i + 1], positions[i], width=8) for i in range(2)]))
 
 
 def test_a_rotation_far_on_is_exact_in_single_precision():
@@ -228,33 +188,6 @@ def test_a_block_with_the_previous_one_is_the_end_of_both(window, t):
     for start in range(0, t, window):
         both = whole(u[:, max(0, start - window) : start + window])
         assert difference(made[:, start : start + window], both[:, -made[:, start : start + window].shape[1] :]) < 1e-9
-
-
-@pytest.mark.parametrize(("mixer", "most"), [(BlockedWindow(D, window=6), 6), (BlockedWindow(D, window=6, previous=True), 12)])
-def test_the_state_of_blocks_stops_growing(mixer, most):
-    mixer.double()
-    u, _ = inputs(mixer, 30)
-    state, sizes = mixer.initial_state(2), []
-    for piece in u.split([1, 4, 2, 13, 10], dim=1):
-        _, state = mixer.read(piece, state)
-        sizes.append(sum(state[name][0].numel() for name in ("keys", "values")))
-    assert sizes == [2 * D * min(t, most) for t in (1, 5, 7, 20, 30)] == [mixer.state_size(t) for t in (1, 5, 7, 20, 30)]
-    assert state["seen"].tolist() == [30, 30]
-
-
-@pytest.mark.parametrize("options", [{"window": 6}, {"window": 20, "short_conv": 3}, {"window": 64, "qk_norm": True}])
-def test_a_window_too_wide_for_rings_keeps_every_promise(options, monkeypatch):
-    monkeypatch.setattr(sliding_window, "WIDEST_RING", 5)
-    check_mixer(lambda: SlidingWindow(D, **options))
-
-
-def test_after_a_few_tokens_a_wide_window_keeps_just_these():
-    mixer = make(SlidingWindow, window=sliding_window.WIDEST_RING + 1)
-    state = mixer.initial_state(2)
-    assert state["keys"].shape[2] == 0
-    for i in range(3):
-        _, state = mixer.step(torch.zeros(2, D, dtype=torch.float64), state)
-        assert state["keys"].shape[2] == state["values"].shape[2] == i + 1
 
 
 @pytest.mark.parametrize("short_conv", [0, 3])

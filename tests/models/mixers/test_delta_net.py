@@ -9,14 +9,7 @@ import torch
 from torch.nn import functional
 
 from recallkit.models.mixers.delta_net import DeltaNet
-from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
-
-
-@pytest.mark.parametrize("chunk", [64, 8, 5])
-def test_battery(chunk, monkeypatch):
-    """The longest sequence of the battery has 33 tokens: one chunk, five and seven, the last one not full."""
-    monkeypatch.setattr(DeltaNet, "chunk", chunk)
-    check_mixer(lambda: DeltaNet(16, num_heads=2))
+from tests.models.mixers.battery import difference, inputs, randomised
 
 
 def separated(strength):
@@ -44,9 +37,3 @@ def test_a_value_written_again_takes_the_place_of_the_one_before(strength):
         found = [torch.einsum("bhk,bhkv->bhv", k[:, 0], state) for state in (before, after)]
     assert difference(found[1], strength * v[:, 2] + (1 - strength) * found[0]) < 1e-4, "k is divided by sqrt(|k|^2 + 1e-6)"
     assert difference(found[0], v[:, 0]) > 0.1, "the second key disturbs the first, or it shows nothing"
-
-
-@pytest.mark.parametrize("options", [{"num_heads": 5}, {"key_factor": 0.0}, {"value_factor": 0.1}, {"short_conv": 0}])
-def test_options_that_do_not_fit(options):
-    with pytest.raises(ValueError, match=r"num_heads|short_conv"):
-        DeltaNet(16, **options)

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional
 
 from recallkit.models.mixers.gated_delta import GatedDelta
-from recallkit.models.mixers.mamba import DT_RANGE
-from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
-
-
-@pytest.mark.parametrize("chunk", [64, 8, 5])
-def test_battery(chunk, monkeypatch):
-    """The longest sequence of the battery has 33 tokens: one chunk, five and seven, the last one not full."""
-    monkeypatch.setattr(GatedDelta, "chunk", chunk)
-    check_mixer(lambda: GatedDelta(16, num_heads=2))
-
-
-@pytest.mark.parametrize("options", [{"key_factor": 0.5, "value_factor": 1.0}, {"num_heads": 1, "short_conv": 1, "value_factor": 0.25}])
-def test_widths(options):
-    check_mixer(lambda: GatedDelta(16, **options))
+from tests.models.mixers.battery import difference, inputs, randomised
 
 
 def test_strong_decays_in_float32():
@@ -34,23 +20,6 @@ def test_strong_decays_in_float32():
     u = inputs(wide, 300)[0]
     with torch.no_grad():
         assert difference(narrow(u.float()), wide.reference(u)) < 2e-5
-
-
-def test_states_stay_wide_where_weights_are_narrow():
-    mixer = GatedDelta(16).bfloat16()
-    u = inputs(mixer, 20)[0].bfloat16()
-    with torch.no_grad():
-        y, state = mixer.read(u, mixer.initial_state(2))
-    assert y.dtype == torch.bfloat16
-    assert {value.dtype for value in state.values()} == {torch.float32}
-    assert GatedDelta(64, num_heads=4).state_size(5) == 4 * 12 * 24
-
-
-def test_steps_start_in_the_range_of_the_paper():
-    torch.manual_seed(0)
-    dt = functional.softplus(GatedDelta(1024, num_heads=256).dt_bias)
-    assert DT_RANGE[0] * 0.99 < dt.min() < DT_RANGE[0] * 2
-    assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
 
 
 @pytest.mark.filterwarnings("ignore")

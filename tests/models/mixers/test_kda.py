@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional
 
 from recallkit.models.mixers.gated_delta import GatedDelta
 from recallkit.models.mixers.kda import KDA
-from recallkit.models.mixers.mamba import DT_RANGE
-from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
-
-
-@pytest.mark.parametrize("chunk", [32, 8, 5])
-def test_battery(chunk, monkeypatch):
-    """The longest sequence of the battery has 33 tokens: two chunks, five and seven, the last one not full."""
-    monkeypatch.setattr(KDA, "chunk", chunk)
-    check_mixer(lambda: KDA(16, num_heads=2))
-
-
-@pytest.mark.parametrize(
-    "options", [{"num_heads": 2, "key_factor": 0.5, "value_factor": 2.0}, {"num_heads": 1, "short_conv": 1, "value_factor": 0.25}]
-)
-def test_widths(options):
-    check_mixer(lambda: KDA(16, **options))
+from tests.models.mixers.battery import difference, inputs, randomised
 
 
 def test_strong_decays_in_float32():
@@ -50,26 +34,6 @@ def test_alike_decays_of_channels_are_those_of_heads():
     u = inputs(kda, 70)[0]
     with torch.no_grad():
         assert difference(kda(u), gated(u)) < 1e-9
-
-
-def test_states_stay_wide_where_weights_are_narrow():
-    mixer = KDA(16).bfloat16()
-    u = inputs(mixer, 20)[0].bfloat16()
-    with torch.no_grad():
-        y, state = mixer.read(u, mixer.initial_state(2))
-    assert y.dtype == torch.bfloat16
-    assert {value.dtype for value in state.values()} == {torch.float32}
-    assert KDA(64, num_heads=4).state_size(5) == 4 * 16 * 16
-
-
-def test_steps_start_in_the_range_of_the_authors_code():
-    torch.manual_seed(0)
-    mixer = KDA(1024, num_heads=4)
-    dt, rates = functional.softplus(mixer.dt_bias), KDA(256, num_heads=256).A_log.exp()
-    assert DT_RANGE[0] * 0.99 < dt.min() < DT_RANGE[0] * 2
-    assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
-    assert 1 <= rates.min() < 2
-    assert 15 < rates.max() <= 16.001
 
 
 @pytest.mark.filterwarnings("ignore")

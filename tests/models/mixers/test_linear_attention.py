@@ -7,45 +7,10 @@ import math
 import pytest
 import torch
 
-from recallkit.kernels.taylor_attention import torch_impl
 from recallkit.models.mixers.feature_maps import FEATURE_MAPS, Performer, make_feature_map
 from recallkit.models.mixers.linear_attention import LinearAttention
 from recallkit.models.mixers.retnet import RetNet
-from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
-
-
-class InChunks(LinearAttention):
-    """Chunks so short that the battery's sequences have several, the last one not full."""
-
-    chunk = 5
-
-
-class RetNetInChunks(RetNet):
-    """The same for RetNet."""
-
-    chunk = 5
-
-
-MAP_OPTIONS = {"cosformer": {"max_length": 40}, "performer": {"num_features": 20}}
-
-
-@pytest.mark.parametrize("kind", [LinearAttention, InChunks])
-@pytest.mark.parametrize("name", FEATURE_MAPS)
-def test_battery(kind, name, monkeypatch):
-    monkeypatch.setattr(torch_impl, "CHUNK", kind.chunk)
-    check_mixer(lambda: kind(16, num_heads=2, feature_dim=6, feature_map=name, **MAP_OPTIONS.get(name, {})))
-
-
-@pytest.mark.parametrize("kind", [LinearAttention, InChunks])
-@pytest.mark.parametrize("decay_normaliser", [False, True])
-def test_decay_battery(kind, decay_normaliser):
-    check_mixer(lambda: kind(16, num_heads=2, feature_dim=6, decay=True, decay_normaliser=decay_normaliser))
-
-
-@pytest.mark.parametrize("kind", [RetNet, RetNetInChunks])
-@pytest.mark.parametrize("value_factor", [1, 2, 1.25])
-def test_retnet_battery(kind, value_factor):
-    check_mixer(lambda: kind(16, num_heads=2, value_factor=value_factor))
+from tests.models.mixers.battery import difference, randomised
 
 
 def normal(*shape, seed=3):
@@ -76,10 +41,6 @@ def test_features_multiply_to_the_kernel(name):
     for made in (features, features.reference):
         torch.testing.assert_close(made(q, positions) @ made(k, positions).T, wanted)
     assert features(q, positions).shape == (9, features.num_features)
-
-
-def test_taylor_features_are_packed():
-    assert make_feature_map("taylor", 16).num_features == 153
 
 
 def test_state_size_is_the_paper_s_equation_9():
@@ -142,22 +103,6 @@ def test_normalised_weights_sum_to_one():
         assert seen.float().mean() > 0.5
 
 
-def test_more_tokens_than_cosformer_is_made_for_are_refused():
-    """Beyond max_length the cosine of a distance, and with it a weight, would be negative."""
-    mixer = LinearAttention(8, feature_map="cosformer", feature_dim=4, max_length=5)
-    u = normal(2, 6, 8).float()
-    mixer(u[:, :5])
-    with pytest.raises(ValueError, match=r"6 tokens .* max_length 5"):
-        mixer(u)
-    _, state = mixer.read(u[:, :4], mixer.initial_state(2))
-    with pytest.raises(ValueError, match=r"6 tokens .* max_length 5"):
-        mixer.read(u[:, 4:], state)
-    _, state = mixer.step(u[:, 4], state)
-    with pytest.raises(ValueError, match=r"6 tokens .* max_length 5"):
-        mixer.step(u[:, 5], state)
-    assert LinearAttention(8, max_length=5)(u).shape == u.shape
-
-
 def test_decays_of_heads():
     """One token marked by its value, seen t later: g^t of its first weight, g = 1 - 2^-3 in the first head, 1 - 2^-4 in the second."""
     mixer = LinearAttention(4, num_heads=2, feature_dim=2, feature_map="identity", decay=True).double()
@@ -211,16 +156,6 @@ def test_retnet_in_plain_numbers():
         assert made[i] == pytest.approx(applied(mixer.out_proj.weight, gated), rel=1e-9, abs=1e-12)
 
 
-def test_retnet_sees_positions_as_differences_alone():
-    """Its rotation makes q_i.k_j depend on i - j: what stands in front of a sequence, and is not seen any more, moves nothing."""
-    mixer = randomised(RetNet(16, num_heads=2)).double()
-    with torch.no_grad():
-        u = normal(1, 20, 16)
-        state = mixer.initial_state(1) | {"seen": torch.tensor([1234])}
-        moved, _ = mixer.read(u, state)
-    assert difference(moved, mixer(u).detach()) < 1e-9
-
-
 def test_retnet_alone_with_one_token_is_a_gated_norm_of_its_value():
     mixer = RetNet(8, num_heads=2, value_factor=1).double()
     u = normal(1, 1, 8)
@@ -231,56 +166,3 @@ def test_retnet_alone_with_one_token_is_a_gated_norm_of_its_value():
         wanted = mixer.out_proj(normed.flatten(2) * torch.nn.functional.silu(mixer.g_proj(u)))
         mixer.eps = 0
         torch.testing.assert_close(mixer(u), wanted)
-
-
-@pytest.mark.parametrize("kind", [LinearAttention, RetNet])
-def test_float32_of_a_thousand_tokens(kind):
-    """Sums of a thousand tokens, several chunks of full length: float32 stays within rounding of float64 (and inputs are 3 wide)."""
-    narrow = randomised(kind(16, num_heads=2)).eval()
-    wide = kind(16, num_heads=2).double().eval()
-    wide.load_state_dict(narrow.state_dict())
-    u = 3 * inputs(wide, 1000)[0]
-    with torch.no_grad():
-        made, wanted = narrow(u.float()), wide(u)
-        state = wide.initial_state(2)
-        first, state = wide.read(u[:, :301], state)
-        second, _ = wide.read(u[:, 301:], state)
-    assert difference(made, wanted) < 2e-5
-    assert difference(torch.cat([first, second], dim=1), wanted) < 1e-9
-
-
-def test_states_stay_wide_where_weights_are_narrow():
-    """The constant feature counts tokens: in bfloat16 it would stop at 256."""
-    for mixer in (LinearAttention(16, feature_dim=4).bfloat16(), RetNet(16).bfloat16()):
-        state = mixer.initial_state(1)
-        with torch.no_grad():
-            _, state = mixer.read(normal(1, 300, 16).bfloat16(), state)
-            y, state = mixer.step(normal(1, 16).bfloat16(), state)
-        assert y.dtype == torch.bfloat16
-        assert state["kv"].dtype == torch.float32
-        if "k" in state:
-            assert state["k"][..., 0].tolist() == [[301.0] * 4]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"num_heads": 3}, "num_heads"),
-        ({"feature_map": "tailor"}, "not one of taylor"),
-        ({"feature_map": "cosformer"}, "max_length"),
-        ({"feature_map": "identity", "normalise": True}, "cannot be normalised"),
-        ({"feature_dim": 0}, "feature_dim"),
-        ({"num_features": 9}, "Performer"),
-        ({"decay": True, "decay_exponent": 0}, "decay_exponent"),
-    ],
-)
-def test_options_that_do_not_fit(options, said):
-    with pytest.raises(ValueError, match=said):
-        LinearAttention(16, **options)
-
-
-def test_retnet_options_that_do_not_fit():
-    with pytest.raises(ValueError, match="num_heads"):
-        RetNet(12, num_heads=4)
-    with pytest.raises(ValueError, match=r"16 \(keys\) and 0"):
-        RetNet(16, value_factor=0)

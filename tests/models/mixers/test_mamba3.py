@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch.nn import functional
 
-from recallkit.models.mixers.mamba import DT_RANGE
 from recallkit.models.mixers.mamba3 import Mamba3, turn_pairs
-from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
-
-
-@pytest.mark.parametrize("chunk", [64, 8, 5])
-def test_battery(chunk, monkeypatch):
-    """The longest sequence of the battery has 33 tokens: one chunk, five and seven, the last one not full."""
-    monkeypatch.setattr(Mamba3, "chunk", chunk)
-    check_mixer(lambda: Mamba3(16, state=6, head_dim=8))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"state": 4, "head_dim": 8, "groups": 2, "rope_fraction": 1.0}, {"state": 7, "head_dim": 16, "expand": 1, "rope_fraction": 0.3}],
-)
-def test_sizes(options):
-    check_mixer(lambda: Mamba3(16, **options))
+from tests.models.mixers.battery import difference, inputs, randomised
 
 
 def made(share, turn=0.0, rate=0.0):
@@ -113,47 +96,3 @@ def test_turned_pairs_keep_their_length_and_add_their_angles():
     assert torch.equal(turn_pairs(x, one)[:, 4:], x[:, 4:])
     quarter = turn_pairs(torch.tensor([1.0, 0.0]), torch.tensor([math.pi / 2]))
     assert difference(quarter, torch.tensor([0.0, 1.0])) < 1e-6
-
-
-def test_float32_of_a_thousand_tokens():
-    """Angles add up to hundreds of turns; their sum is kept in float64, and its remainder in the state."""
-    narrow = randomised(Mamba3(16, state=8, head_dim=8)).eval()
-    with torch.no_grad():
-        narrow.dt_bias.fill_(1.0)
-    wide = Mamba3(16, state=8, head_dim=8).double().eval()
-    wide.load_state_dict(narrow.state_dict())
-    u = inputs(wide, 1000)[0]
-    with torch.no_grad():
-        assert difference(narrow(u.float()), wide(u)) < 2e-5
-
-
-def test_states_stay_wide_where_weights_are_narrow():
-    mixer = Mamba3(16, state=8, head_dim=8).bfloat16()
-    u = inputs(mixer, 20)[0].bfloat16()
-    with torch.no_grad():
-        y, state = mixer.read(u, mixer.initial_state(2))
-    assert y.dtype == torch.bfloat16
-    assert {value.dtype for value in state.values()} == {torch.float32}
-    assert Mamba3(64, state=16, head_dim=32).state_size(5) == 4 * (16 * 32 + 4 + 16 + 32)
-
-
-def test_steps_start_in_the_range_of_the_authors_code():
-    torch.manual_seed(0)
-    dt = functional.softplus(Mamba3(256, state=4, head_dim=2).dt_bias)
-    assert DT_RANGE[0] * 0.99 < dt.min() < DT_RANGE[0] * 2
-    assert DT_RANGE[1] / 2 < dt.max() < DT_RANGE[1] * 1.01
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"state": 0}, "state is 0"),
-        ({"head_dim": 5}, "32 channels are not 1 groups of heads of 5"),
-        ({"head_dim": 8, "groups": 3}, "not 3 groups"),
-        ({"head_dim": 8, "rope_fraction": 1.5}, "rope_fraction 1.5"),
-        ({"head_dim": 8, "state": 3}, "rope_fraction 0.5 of a state of 3"),
-    ],
-)
-def test_options_that_do_not_fit(options, said):
-    with pytest.raises(ValueError, match=said):
-        Mamba3(16, **options)

@@ -9,24 +9,7 @@ from recallkit.models.mixers.rwkv4 import RWKV4
 from recallkit.models.mixers.rwkv5 import RWKV5
 from recallkit.models.mixers.rwkv7 import RWKV7
 from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
-from tests.models.mixers.battery import check_mixer, difference, inputs, randomised
-
-
-@pytest.mark.parametrize(("layer", "num_layers"), [(0, 1), (1, 3)])
-def test_rwkv4_keeps_what_every_mixer_keeps(layer, num_layers):
-    check_mixer(lambda: RWKV4(16, layer=layer, num_layers=num_layers))
-
-
-@pytest.mark.parametrize("options", [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "eps": 1e-5}])
-def test_rwkv5_keeps_what_every_mixer_keeps(options):
-    check_mixer(lambda: RWKV5(16, **options))
-
-
-@pytest.mark.parametrize("options", [{"head_size": 8}, {"head_size": 4, "layer": 1, "num_layers": 2, "rate_rank": 3, "gate_rank": 5}])
-@pytest.mark.parametrize("chunk", [32, 5])
-def test_rwkv7_keeps_what_every_mixer_keeps(options, chunk, monkeypatch):
-    monkeypatch.setattr(RWKV7, "chunk", chunk)
-    check_mixer(lambda: RWKV7(16, **options))
+from tests.models.mixers.battery import difference, inputs, randomised
 
 
 @pytest.mark.parametrize("make", [lambda: RWKV4(16), lambda: RWKV5(16, head_size=8)])
@@ -133,27 +116,6 @@ def test_deeper_layers_forget_more_slowly_at_first():
         assert first[-1] == last[-1]
     first, last = (RWKV7(32, head_size=8, layer=layer, num_layers=4).decay_out.bias for layer in (0, 3))
     assert (first[1:-1] > last[1:-1]).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: RWKV4(8, layer=2, num_layers=2), "layer is 2, not one of 2"),
-        (lambda: RWKV5(8, head_size=8, layer=-1), "layer is -1"),
-        (lambda: RWKV5(8, head_size=3), "d_model 8 is not a multiple of head_size 3"),
-        (lambda: RWKV7(8, head_size=3), "d_model 8 is not a multiple of head_size 3"),
-        (lambda: RWKV7(8, head_size=8, layer=1), "layer is 1, not one of 1"),
-        (lambda: RWKV7(8, head_size=8, gate_rank=0), "gate_rank 0 must be positive"),
-    ],
-)
-def test_options_that_do_not_fit(make, said):
-    with pytest.raises(ValueError, match=said):
-        make()
-
-
-def test_state_sizes_by_hand():
-    assert RWKV4(8).state_size(1000) == 4 * 8
-    assert RWKV5(8, head_size=4).state_size(1000) == RWKV7(8, head_size=4).state_size(1000) == 8 + 2 * 4 * 4
 
 
 def test_a_rate_of_one_replaces_what_rwkv7_finds_under_its_key():

@@ -9,14 +9,9 @@ import pytest
 import torch
 from numpy.polynomial import laguerre, legendre
 
-from recallkit.models.mixers.s4 import S4, LowRankSSM, hippo_matrices, normal_plus_low_rank, powers_times
+from recallkit.models.mixers.s4 import LowRankSSM, hippo_matrices, normal_plus_low_rank
 from recallkit.models.mixers.s4d import DiagonalSSM
-from tests.models.mixers.battery import check_mixer, difference
-
-
-@pytest.mark.parametrize("options", [{"state": 8}, {"state": 4, "glu": False}])
-def test_s4(options):
-    check_mixer(lambda: S4(6, **options))
+from tests.models.mixers.battery import difference
 
 
 def test_hippos_matrices_by_hand():
@@ -126,20 +121,3 @@ def test_reading_more_than_a_chunk(monkeypatch):
         assert difference(torch.cat([first, second], dim=1), ssm.reference(u)) < 1e-9
         last, _ = ssm.step(u[:, 0], state)
         assert difference(last, ssm.reference(torch.cat([u, u[:, :1]], dim=1))[:, -1]) < 1e-9
-
-
-def test_powers():
-    a, x = (torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) for shape in ((2, 3, 3), (5, 2, 3)))
-    found = powers_times(a, x, 7)
-    for s in range(7):
-        assert difference(found[..., s], (torch.linalg.matrix_power(a, s) @ x.unsqueeze(-1)).squeeze(-1)) < 1e-12
-
-
-@pytest.mark.parametrize("state", [0, 1, 7])
-def test_a_state_of_no_pairs_is_refused(state):
-    with pytest.raises(ValueError, match="an even number"):
-        S4(4, state=state)
-
-
-def test_costs():
-    assert S4(16, state=8).state_size(100) == 16 * 8

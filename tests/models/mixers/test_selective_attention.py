@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
 from recallkit.models.mixers.selective_attention import SelectiveAttention
-from tests.models.mixers.battery import check_mixer, difference, inputs
+from tests.models.mixers.battery import difference, inputs
 
 D = 16
 
@@ -26,24 +26,6 @@ def as_attention(mixer):
     whole = Attention(D).double().eval().requires_grad_(False)
     whole.load_state_dict({name: value for name, value in mixer.state_dict().items() if "selector" not in name})
     return whole
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"keys": "matches"},
-        {"selection": "full"},
-        {"selection": "random", "share": 0.6, "seed": 1},
-        {"selection": "learned", "rope_fraction": 0.0},
-        {"selection": "learned", "k": 12},
-        {"num_heads": 2, "rope_fraction": 0.5},
-        {"keys": "matches", "qk_norm": True, "short_conv": 3},
-    ],
-)
-def test_battery(options):
-    # Nothing need be selected in one or two tokens, and then zeros are right.
-    check_mixer(lambda: SelectiveAttention(D, **options), lengths=(7, 33))
 
 
 def test_repeated_tokens_by_hand():
@@ -62,12 +44,6 @@ def test_lists_without_a_matrix_are_the_rows_of_the_matrix(rows):
     assert offsets.tolist() == [0, *matrix.sum(-1).flatten().cumsum(0).tolist()]
     assert keys.tolist() == matrix.nonzero()[:, 2].tolist()
     assert torch.equal(repeated(ids), matrix.any(-1))
-
-
-def test_lists_of_no_text():
-    for shape in ((0, 5), (2, 0)):
-        offsets, keys = follower_lists(torch.zeros(shape, dtype=torch.int64))
-        assert (offsets.tolist(), keys.tolist()) == ([0], [])
 
 
 def test_matches_of_a_whole_text_are_read_without_a_matrix(monkeypatch):
@@ -218,25 +194,6 @@ def test_in_training_the_highest_of_the_noisy_scores_are_chosen():
     assert (often[~highest] > 0).any(), "noise lets others in"
 
 
-@pytest.mark.parametrize("limit", [{"share": 0.25}, {"share": 0.6}, {"k": 10}])
-def test_the_auxiliary_loss_is_of_the_soft_scores_beyond_the_cap(limit):
-    """max(0, sum s - k) / t: in rows of 40 positions, k is 10, 24 and 10."""
-    mixer = make(selection="learned", penalty=0.3, **limit).train().requires_grad_(True)
-    u, _ = inputs(mixer, 40)
-    with torch.no_grad():
-        mixer.selector.score.bias += 5.0
-        soft = (u @ mixer.selector.score.weight[0] + mixer.selector.score.bias).sigmoid().sum(1)
-    mixer(u)
-    loss = mixer.auxiliary_loss()
-    assert loss.item() == pytest.approx(0.3 * float((soft - (24 if limit == {"share": 0.6} else 10)).mean()) / 40)
-    loss.backward()
-    assert mixer.selector.score.bias.grad > 0
-    with torch.no_grad():
-        mixer.selector.score.bias -= 20.0
-    mixer(u)
-    assert mixer.auxiliary_loss().item() == 0
-
-
 def test_the_gradient_reaches_what_is_not_selected():
     """Straight through: each position's gradient is that of a weight of sigmoid(score), selected or not."""
     selector = Selector(D, 0.25).double()
@@ -268,21 +225,6 @@ def test_training_holds_a_learned_selection_to_its_share_and_to_what_helps():
     assert ((mixer.selector.score(u)[..., 0] >= 0) == marked).float().mean() > 0.95
     selected = mixer.eval()(u).abs().amax(-1) > 0
     assert (selected == marked).float().mean() > 0.9
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"selection": "some"}, "no selection"),
-        ({"keys": "matches", "selection": "learned"}, "matches"),
-        ({"keys": "few"}, "keys few"),
-        ({"share": 0.0}, "share"),
-        ({"k": 4}, "where a selection is learned"),
-    ],
-)
-def test_options_that_do_not_fit(options, message):
-    with pytest.raises(ValueError, match=message):
-        SelectiveAttention(D, **options)
 
 
 def test_ids_are_asked_for_where_they_are_needed():

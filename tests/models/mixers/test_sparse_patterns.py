@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.models.mixers.sparse_patterns import PATTERNS, TWO_PARTS, keys_in_pattern, num_causal_keys, sees_in_pattern
+from recallkit.models.mixers.sparse_patterns import PATTERNS, TWO_PARTS, keys_in_pattern, sees_in_pattern
 
 
 def drawn(pattern, t, **options):
@@ -63,7 +63,7 @@ def test_bigbird_is_longformer_and_a_few_random_keys():
     st.integers(0, 9),
     st.integers(0, 3),
 )
-def test_masks_sets_and_counts_agree(pattern, n, stride, num_global, part, seed, num_random):
+def test_masks_and_sets_agree(pattern, n, stride, num_global, part, seed, num_random):
     part = part if pattern in TWO_PARTS else None
     options = {
         "part": part,
@@ -81,6 +81,3 @@ def test_masks_sets_and_counts_agree(pattern, n, stride, num_global, part, seed,
     both = sees_in_pattern(pattern, places[:, None], places, causal=False, **options)
     causal = sees_in_pattern(pattern, places[:, None], places, **options)
     assert torch.equal(causal, both.tril())
-    if pattern != "random":
-        for t in {1, n // 2 + 1, n}:
-            assert num_causal_keys(pattern, t, **options).tolist() == causal[:t].sum(1).tolist()

@@ -10,26 +10,11 @@ import torch
 from recallkit.models.mixers.gss import GSS
 from recallkit.models.mixers.h3 import H3
 from recallkit.models.mixers.s4d import S4D, DiagonalSSM, initial_frequencies
-from tests.models.mixers.battery import check_mixer, difference
+from tests.models.mixers.battery import difference
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("options", [{"variant": v, "glu": v != "dss"} for v in ("s4d-lin", "s4d-inv", "s4d-legs", "dss")])
-def test_s4d(options):
-    check_mixer(lambda: S4D(6, state=8, **options))
-
-
-@pytest.mark.parametrize("options", [{"state": 12}, {"state": 4, "head_dim": 2}, {"state": 6, "head_dim": 8}])
-def test_h3(options):
-    check_mixer(lambda: H3(8, **options))
-
-
-@pytest.mark.parametrize("options", [{"state": 16}, {"state": 5, "width": 3, "expand": 1}])
-def test_gss(options):
-    check_mixer(lambda: GSS(12, **options))
 
 
 @pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
@@ -135,22 +120,6 @@ def test_the_shift_of_h3_reaches_as_far_as_its_state():
         mixer.ssm.c.zero_()
         changed = (mixer(other) != mixer(u)).any(-1).flatten().nonzero().flatten().tolist()
     assert changed == [3, 4, 5, 6]
-
-
-def test_options_that_do_not_fit_are_refused():
-    for make in (
-        lambda: S4D(4, variant="s4"),
-        lambda: S4D(4, state=3),
-        lambda: H3(4, head_dim=3),
-        lambda: H3(4, state=5),
-        lambda: GSS(4, expand=0),
-        lambda: GSS(4, width=0),
-        lambda: DiagonalSSM(2, 0),
-        lambda: DiagonalSSM(2, 2, discretization="euler"),
-        lambda: DiagonalSSM(2, 2, start="zero"),
-    ):
-        with pytest.raises(ValueError):
-            make()
 
 
 def test_states_hold_what_is_counted():
