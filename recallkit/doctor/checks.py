@@ -39,7 +39,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Inspection:
+class Probe:
     """A function that checks something, and what it means if it raises, crashes or takes too long."""
 
     group: str
@@ -65,9 +65,8 @@ class Inspection:
             checks = self.function()
         except Exception as error:  # noqa: BLE001 - the process that asked reports it
             checks = [self._failed(described(error))]
-        sys.stdout.write(
-            "\n" + json.dumps([dataclasses.astuple(each) for each in checks]) + "\n"
-        )  # on a line of its own, whatever a library has printed
+        # On a line of its own, whatever a library has printed.
+        sys.stdout.write("\n" + json.dumps([dataclasses.astuple(each) for each in checks]) + "\n")
 
     def _failed(self, reason: str) -> Check:
         return Check(self.group, self.name, self.otherwise, printable(reason)[:200], self.remedy)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.doctor import installation, machine, surroundings
-from recallkit.doctor.checks import Check, Inspection
+from recallkit.doctor.checks import Check, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,39 +22,33 @@ _SECONDS, _SECONDS_FULL = 20.0, 120.0
 _AT_ONCE = 2
 
 
-INSPECTIONS = (
-    Inspection("packages", "python", installation.check_python),
-    Inspection("packages", "versions", installation.check_versions),
-    Inspection(
-        "packages", "tables at work", installation.check_tables, True, "fail", "pip install --force-reinstall polars pyarrow duckdb"
-    ),
-    Inspection(
-        "packages", "transformers at work", installation.check_transformers, True, "warn", "pip install --force-reinstall transformers"
-    ),
-    Inspection("machine", "processor", machine.check_processor),
-    Inspection("machine", "memory", machine.check_memory),
-    Inspection("machine", "devices", machine.check_devices, True, "fail", "reinstall torch as pytorch.org says for this machine"),
-    *(Inspection("folders", name, partial(machine.check_folder, name), True) for name in machine.FOLDERS),
-    Inspection(
-        "surroundings", "compiled loops", surroundings.check_numba, True, "fail", f"{surroundings.NUMBA_REMEDY}, or reinstall numba"
-    ),
-    Inspection("surroundings", "tokenizer", surroundings.check_tokenizer, True, "fail", "reinstall recallkit and tokenizers"),
-    Inspection("surroundings", "kernels", surroundings.check_triton, True, "warn", "RECALLKIT_KERNELS=torch works without them"),
-    Inspection("surroundings", "ray", surroundings.check_ray),
-    Inspection("surroundings", "hub", surroundings.check_hub, True),
-    Inspection("surroundings", "built-in text", surroundings.check_builtin),
-    Inspection("surroundings", "encoding", surroundings.check_encoding),
-    Inspection("surroundings", "variables", surroundings.check_settings),
+PROBES = (
+    Probe("packages", "python", installation.check_python),
+    Probe("packages", "versions", installation.check_versions),
+    Probe("packages", "tables at work", installation.check_tables, True, "fail", "pip install --force-reinstall polars pyarrow duckdb"),
+    Probe("packages", "transformers at work", installation.check_transformers, True, "warn", "pip install --force-reinstall transformers"),
+    Probe("machine", "processor", machine.check_processor),
+    Probe("machine", "memory", machine.check_memory),
+    Probe("machine", "devices", machine.check_devices, True, "fail", "reinstall torch as pytorch.org says for this machine"),
+    *(Probe("folders", name, partial(machine.check_folder, name), True) for name in machine.FOLDERS),
+    Probe("surroundings", "compiled loops", surroundings.check_numba, True, "fail", f"{surroundings.NUMBA_REMEDY}, or reinstall numba"),
+    Probe("surroundings", "tokenizer", surroundings.check_tokenizer, True, "fail", "reinstall recallkit and tokenizers"),
+    Probe("surroundings", "kernels", surroundings.check_triton, True, "warn", "RECALLKIT_KERNELS=torch works without them"),
+    Probe("surroundings", "ray", surroundings.check_ray),
+    Probe("surroundings", "hub", surroundings.check_hub, True),
+    Probe("surroundings", "built-in text", surroundings.check_builtin),
+    Probe("surroundings", "encoding", surroundings.check_encoding),
+    Probe("surroundings", "variables", surroundings.check_settings),
 )
 """In the order in which they are printed."""
-RAY = Inspection("surroundings", "ray at work", surroundings.start_ray, True, "warn", "use --engine local")
+RAY = Probe("surroundings", "ray at work", surroundings.start_ray, True, "warn", "use --engine local")
 
 
 def examine(*, full: bool = False) -> list[Check]:
     """Runs all checks; `full` gives slow ones more time, and starts Ray. Never raises."""
-    inspections = [*INSPECTIONS, RAY] if full and installation.installed("ray") else INSPECTIONS
+    probes = [*PROBES, RAY] if full and installation.installed("ray") else PROBES
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = [pool.submit(inspection.inspect, _SECONDS_FULL if full else _SECONDS) for inspection in inspections]
+        waiting = [pool.submit(probe.inspect, _SECONDS_FULL if full else _SECONDS) for probe in probes]
         return [check for future in waiting for check in future.result()]
 
 
@@ -93,4 +87,4 @@ def _names(checks: Sequence[Check], status: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    next(each for each in (*INSPECTIONS, RAY) if each.name == sys.argv[1]).answer()
+    next(each for each in (*PROBES, RAY) if each.name == sys.argv[1]).answer()

@@ -56,14 +56,16 @@ def load(request: ModelRequest) -> NativeModel:
     Raises UserError where it cannot be read, or its weights do not fit its config.
     """
     source = _source(request.spec)
-    if source.is_file():
-        read = rwkv_file.read_rwkv_file
-    elif zoo.is_ours(source):
-        read = zoo.read_ours
-    else:
-        read = published.read_published if published.is_published(source) else fla.read_fla
     with memory_errors():
-        return run_native(request, build_model(*read(source), source))
+        return run_native(request, build_model(*_read(source), source))
+
+
+def _read(source: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
+    if source.is_file():
+        return rwkv_file.read_rwkv_file(source)
+    if zoo.is_ours(source):
+        return zoo.read_ours(source)
+    return published.read_published(source) if published.is_published(source) else fla.read_fla(source)
 
 
 def _source(spec: str) -> Path:

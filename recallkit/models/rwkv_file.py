@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    import numpy as np
     from torch import Tensor
 
 MAGIC = 0x67676D66
@@ -33,12 +32,6 @@ NORM_EPS = 1e-5
 """Of all norms, including those of RWKV-5's heads: the file does not contain it, and rwkv.cpp uses this value for both versions."""
 FASTEST_DECAY = 1e-30
 """The least factor by which a state decays at each token, since its logarithm is needed."""
-
-_OTHER_VERSIONS = {
-    "an RWKV-6": lambda names: "blocks.0.att.time_maa_x" in names,
-    "an RWKV-5.1": lambda names: "blocks.0.att.ln_x.weight" in names and "blocks.0.att.gate.weight" not in names,
-}
-"""Versions of RWKV that are not read, by the names of their tensors."""
 
 _NAMES = {
     "emb.": "embedding.",
@@ -89,8 +82,8 @@ def read_rwkv_file(path: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     import numpy as np
 
     with _errors(path):
-        content = np.memmap(path, np.uint8, "r")
-        sizes = _read_header(content[: HEADER.size].tobytes(), path)
+        content = memoryview(np.memmap(path, np.uint8, "r"))
+        sizes = _read_header(bytes(content[: HEADER.size]), path)
         found = _read_tensors(content, path)
         config = _configure(found, *sizes, path)
         return config, {ours: _in_our_terms(ours, value, config) for ours, value in renamed(found, _NAMES).items()}
@@ -106,7 +99,7 @@ def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
     return vocab_size, d_model, num_layers
 
 
-def _read_tensors(content: np.ndarray, path: Path) -> dict[str, Tensor]:
+def _read_tensors(content: memoryview, path: Path) -> dict[str, Tensor]:
     """The tensors behind the header. Raises struct.error or ValueError where one reaches beyond the end."""
     import numpy as np
     import torch
@@ -133,7 +126,8 @@ def _check_type(kind: int, what: str, path: Path) -> str:
 
 def _configure(found: Mapping[str, Tensor], vocab_size: int, d_model: int, num_layers: int, path: Path) -> ArchitectureConfig:
     """The architecture that the tensors' names and shapes imply. Raises LookupError or ValueError where they imply none."""
-    if other := next((version for version, is_it in _OTHER_VERSIONS.items() if is_it(found)), None):
+    if "blocks.0.att.time_maa_x" in found or ("blocks.0.att.ln_x.weight" in found and "blocks.0.att.gate.weight" not in found):
+        other = "an RWKV-6" if "blocks.0.att.time_maa_x" in found else "an RWKV-5.1"
         raise UserError(f"contains {other}", where=path, remedy="only RWKV-4 and RWKV-5.2 are read")
     if "blocks.0.ffn.key.weight" not in found:
         raise ValueError("blocks.0.ffn.key.weight is missing")

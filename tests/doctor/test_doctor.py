@@ -12,8 +12,8 @@ import time
 import pytest
 
 from recallkit.doctor import installation, machine, surroundings
-from recallkit.doctor.checks import Check, Inspection
-from recallkit.doctor.examine import INSPECTIONS, RAY, doctor_json, failure_line, print_doctor
+from recallkit.doctor.checks import Check, Probe
+from recallkit.doctor.examine import PROBES, RAY, doctor_json, failure_line, print_doctor
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -82,8 +82,8 @@ def test_people_read_a_line_each_and_what_every_command_needs_makes_it_fail(monk
     assert failure_line(checks) == "failed: variables; the remedy is given with each of these checks"
 
 
-def look(name: str) -> Inspection:
-    return next(each for each in INSPECTIONS if each.name == name)
+def look(name: str) -> Probe:
+    return next(each for each in PROBES if each.name == name)
 
 
 def test_a_check_that_hangs_or_raises_is_a_line_and_the_worst_decides(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_check_that_hangs_or_raises_is_a_line_and_the_worst_decides(tmp_path, 
     def broken() -> list[Check]:
         raise RuntimeError("first\x1b[2J\nsecond")
 
-    [check] = Inspection("g", "n", broken).inspect(1)
+    [check] = Probe("g", "n", broken).inspect(1)
     assert (check.group, check.name, check.status) == ("g", "n", "warn")
     assert check.found.startswith("RuntimeError: first")
     assert check.found.isprintable()
@@ -229,7 +229,7 @@ def test_a_hub_that_answers_or_does_not(hub, monkeypatch):
     assert (check.status, check.facts["answers"]) == ("warn", False)
     for endpoint in ("http://127.0.0.1:9", "file:///etc/passwd", "http://[", "http://a b"):
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
-        [check] = Inspection("surroundings", "hub", surroundings.check_hub).inspect(1)
+        [check] = Probe("surroundings", "hub", surroundings.check_hub).inspect(1)
         assert check.status == "warn"
 
 

@@ -333,7 +333,7 @@ MISTAKES = {
     ),
     "fewer than it says": (
         RECURRENT.replace("    def states", "    vocab_size = 5000\n    def states"),
-        r"\(1, 64, 4096\).*\(1, 64, 5000\)",
+        r"\(2, 64, 4096\).*\(2, 64, 5000\)",
     ),
     "no number": (RECURRENT.replace("    def states", "    vocab_size = 'x'\n    def states"), "vocab_size is 'x', not a positive"),
     "too small": (RECURRENT.replace("vocab=4096", "vocab=100"), "its vocabulary has 100 entries, the tokenizer in use 4,096"),

@@ -107,7 +107,7 @@ class Hyena(Mixer):
 
     def _by_order(self, taps: Tensor) -> Tensor:
         """One network computes the filters of all orders, interleaved by channel: ((order - 1) d, t) -> (order - 1, d, t)."""
-        return taps.unflatten(0, (self.d_model, self.order - 1)).transpose(0, 1)
+        return torch.unflatten(taps, 0, (self.d_model, self.order - 1)).transpose(0, 1)
 
     def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """(b, t, (order + 1) d) -> the gates x_N, ..., x_1 and v, each (b, t, d)."""

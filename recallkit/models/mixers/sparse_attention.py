@@ -96,7 +96,7 @@ class SparseAttention(Attention):
         if self.pattern == "random":
             return self.num_heads * (t + round((1 - self.sparsity) * (t * (t - 1) // 2)))
         places = torch.arange(t)
-        masks = [self.sees(some[:, None], places).expand(self.num_heads, -1, -1).sum() for some in places.split(1024)]
+        masks = [self.sees(some[:, None], places).expand(self.num_heads, -1, -1).sum() for some in torch.split(places, 1024)]
         return int(torch.stack(masks).sum())
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
