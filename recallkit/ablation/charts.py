@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot
@@ -11,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from recallkit.ablation.tables import AblationTables
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
 
     Row = Mapping[str, Any]
 
@@ -35,7 +34,7 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
         f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more, by the square root. "
         f"{SLICES}"
     )
-    return [Figure("ablation", "What each mixer is worth, by slice", caption, partial(_draw, rows))]
+    return [Figure("ablation", "What each mixer is worth, by slice", caption, _drawn(rows))]
 
 
 def labelled(row: Row) -> str:
@@ -43,7 +42,7 @@ def labelled(row: Row) -> str:
     return str(row["mixers"]) if row["layer"] is None else f"{row['layer']} {row['kind']}"
 
 
-def _draw(rows: Sequence[Row], theme: Theme) -> Spec:
+def _drawn(rows: Sequence[Row]) -> Spec:
     names, drawn = labels(list(dict.fromkeys(map(labelled, rows)))), []
     for row in (row for row in rows if row["loss"] is not None):
         loss, low, high = row["loss"], row["loss_ci_low"], row["loss_ci_high"]
@@ -56,10 +55,9 @@ def _draw(rows: Sequence[Row], theme: Theme) -> Spec:
     most = max((cell["loss"] for cell in drawn), default=0.0)
     scale = {"type": "sqrt", "domain": [0, max(most, 1e-9)], "range": [0, _DARKEST], "clamp": True}
     opacity = column("loss", "quantitative", scale=scale, legend=None)
-    colours = {"color": theme.colours["m0"], "stroke": theme.colours["page"]}
     return plot(
         drawn,
-        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, **colours),
+        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, color="m0", stroke="page"),
         layer("text", channels={"x": x, "y": y, "text": column("shown")}),
         width=WIDTH - 6.5 * max(map(len, names.values())),
         height=18 * len(names),

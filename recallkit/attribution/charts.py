@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees, knees
@@ -13,13 +12,16 @@ from recallkit.display.charts import (
     MOST_SOURCES,
     TIP,
     WIDTH,
+    Colour,
     Figure,
+    StyleOf,
     across,
     column,
     labels,
     layer,
     line_chart,
     log_number,
+    model_channels,
     not_drawn,
     number,
     plot,
@@ -31,14 +33,15 @@ from recallkit.slicing.definitions import PARTITION
 from recallkit.slicing.threshold import papers_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from recallkit.attribution.comparison import Comparison
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
 
     Row = Mapping[str, Any]
 
 _KINDS = {"ar_hit": "AR hits", "other": "other tokens"}
+_KIND_COLOUR = column("kind", scale={"domain": list(_KINDS.values()), "range": [Colour("hits"), Colour("rest")]})
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
 _LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
 _NATS = "NLL, nats per token"
@@ -58,8 +61,8 @@ def figures(comparison: Comparison) -> list[Figure]:
     return [figure for maker in makers for figure in maker(comparison)]
 
 
-def _figure(comparison: Comparison, name: str, title: str, caption: str, draw: Callable[[Theme], Spec]) -> list[Figure]:
-    return [Figure(name, title, caption, draw, [comparison.reference, *comparison.models])]
+def _figure(comparison: Comparison, name: str, title: str, caption: str, spec: Spec) -> list[Figure]:
+    return [Figure(name, title, caption, spec, [comparison.reference, *comparison.models])]
 
 
 def _names(comparison: Comparison) -> dict[str, str]:
@@ -72,7 +75,7 @@ def _names(comparison: Comparison) -> dict[str, str]:
 
 def _perplexities(comparison: Comparison) -> list[Figure]:
     """Perplexity on AR hits and on other tokens, one row per model."""
-    names, rows = _names(comparison), []
+    names, rows = _names(comparison), list[dict[str, Any]]()
     for model, name in names.items():
         is_reference = model == comparison.reference
         for kind, named in _KINDS.items():
@@ -86,38 +89,31 @@ def _perplexities(comparison: Comparison) -> list[Figure]:
             tip = f"{shorten(model, 60)}, {named}: perplexity {shown} ({nll:.2f} nats), {counted(row['tokens'], 'token')}"
             rows.append({"model": name, "kind": named, "ppl": ppl, "shown": shown, "reference": is_reference, "tip": tip})
     caption = "Perplexity on AR hits and on other tokens, on a logarithmic scale. The dashed lines are the reference's."
-    draw = partial(_draw_perplexities, rows, list(names.values()))
-    return _figure(comparison, "perplexities", "Where the models differ", caption, draw) if rows else []
-
-
-def _draw_perplexities(rows: Sequence[Row], names: Sequence[str], theme: Theme) -> Spec:
+    if not rows:
+        return []
     x = log_number("ppl", "perplexity", [row["ppl"] for row in rows])
-    y, colour = _model_rows(names), _kind_colour(theme)
+    y = _model_rows(list(names.values()))
     ends = {"x": {**x, "aggregate": "min"}, "x2": {"field": "ppl", "aggregate": "max"}, "y": y}
     dots = {
         "x": x,
         "y": y,
-        "color": colour,
+        "color": _KIND_COLOUR,
         "shape": column("kind", scale={"domain": list(_KINDS.values()), "range": ["circle", "diamond"]}),
     }
-    return plot(
+    spec = plot(
         rows,
-        layer("rule", "datum.reference", channels={"x": x, "color": colour}, strokeDash=[4, 3]),
-        layer("rule", channels=ends, color=theme.colours["rule"], strokeWidth=2),
+        layer("rule", "datum.reference", channels={"x": x, "color": _KIND_COLOUR}, strokeDash=[4, 3]),
+        layer("rule", channels=ends, color="rule", strokeWidth=2),
         layer("point", channels={**dots, **TIP}, filled=True, size=80, opacity=1),
-        layer("text", channels={"x": x, "y": y, "text": column("shown")}, dy=-10, fontSize=10, color=theme.colours["soft"]),
+        layer("text", channels={"x": x, "y": y, "text": column("shown")}, dy=-10, fontSize=10, color="soft"),
         width=WIDTH - 100,
         height=_ROW * len(names),
     )
+    return _figure(comparison, "perplexities", "Where the models differ", caption, spec)
 
 
 def _model_rows(names: Sequence[str]) -> Spec:
     return column("model", sort=list(names), axis={"title": None, "labelLimit": 0})
-
-
-def _kind_colour(theme: Theme) -> Spec:
-    """AR hits and other tokens in their colours."""
-    return column("kind", scale={"domain": list(_KINDS.values()), "range": [theme.colours["hits"], theme.colours["rest"]]})
 
 
 def _perplexity(nll: float) -> str:
@@ -147,19 +143,15 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
         "How far each model is behind the reference (a lead to the left), split over AR hits and other tokens, "
         "with the 95 % interval of the AR hits' part."
     )
-    return _figure(comparison, "gap_parts", "What the gap is made of", caption, partial(_draw_parts, rows, ends))
-
-
-def _draw_parts(rows: Sequence[Row], ends: Sequence[Row], theme: Theme) -> Spec:
     x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
-    y, ink = _model_rows([row["model"] for row in ends]), theme.colours["ink"]
-    kinds = _kind_colour(theme)
+    y = _model_rows([row["model"] for row in ends])
     whiskers = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
     texts = layer("text", channels={"y": y, "x": {"value": WIDTH - 100}, "text": column("shown")}, align="right", dy=-13, fontSize=10)
-    bars = layer("bar", channels={"x": x, "y": y, "color": kinds, "order": {"field": "kind"}, **TIP}, height=13)
-    drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color=ink, strokeWidth=1.4), texts]
+    bars = layer("bar", channels={"x": x, "y": y, "color": _KIND_COLOUR, "order": {"field": "kind"}, **TIP}, height=13)
+    drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color="ink", strokeWidth=1.4), texts]
     over = [{"data": {"values": list(ends)}, **each} for each in drawn]
-    return plot(rows, bars, across(theme, "ink", x=0), *over, width=WIDTH - 100, height=_ROW * len(ends))
+    spec = plot(rows, bars, across("ink", x=0), *over, width=WIDTH - 100, height=_ROW * len(ends))
+    return _figure(comparison, "gap_parts", "What the gap is made of", caption, spec)
 
 
 # ------------------------------------------------------------------------------------------------------ a line per model
@@ -182,9 +174,9 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     caption = f"NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context. {_HOLLOW}"
     distance = _lines(comparison, ("by_distance", "By distance", caption), by_distance, "distance", "tokens back to the bigram, up to")
     caption = f"NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence. {_HOLLOW}"
-    match = _lines(comparison, ("by_match", "By length of match", caption), by_match, "match length", "tokens matched, from", x="low")
+    match = _lines(comparison, ("by_match", "By length of match", caption), by_match, "match length", "tokens matched, from", at="low")
     told = ("by_position", "By position", f"NLL by position in the sequence. {_HOLLOW}")
-    position = _lines(comparison, told, by_position, "position", "position in the sequence", x="middle", is_log=False)
+    position = _lines(comparison, told, by_position, "position", "position in the sequence", at="middle")
     return [*count, *distance, *match, *position]
 
 
@@ -213,11 +205,10 @@ def _lines(
     what: str,
     title: str,
     *,
-    x: str = "high",
-    is_log: bool = True,
+    at: str = "high",
     shaded: tuple[str, int] | None = None,
 ) -> list[Figure]:
-    """A figure of NLLs by the column `x`; `told` are its name, title and caption. Any model's rows have the reference's NLLs, too."""
+    """A figure of NLLs by the column `at`; `told` are its name, title and caption. Any model's rows have the reference's NLLs, too."""
     points = []
     for model in (comparison.reference, *comparison.models):
         is_reference = model == comparison.reference
@@ -226,33 +217,23 @@ def _lines(
             if row["model"] == (comparison.models[0] if is_reference else model) and math.isfinite(nll):
                 tip = f"{shorten(model, 60)}, {what} {span(row['low'], row['high'])}: {nll:.2f} nats, {counted(row['tokens'], 'token')}"
                 few, panel = row["tokens"] < FEW, row.get("panel")
-                points.append({"model": model, "x": row[x], "y": nll, "few": few, "panel": panel, "tip": tip})
+                points.append({"model": model, "x": row[at], "y": nll, "few": few, "panel": panel, "tip": tip})
     panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
-    draw = partial(_draw_lines, comparison, points, panels, title, is_log, shaded)
-    return _figure(comparison, *told, draw) if points else []
-
-
-def _draw_lines(
-    comparison: Comparison,
-    points: Sequence[Row],
-    panels: Sequence[str],
-    title: str,
-    is_log: bool,
-    shaded: tuple[str, int] | None,
-    theme: Theme,
-) -> Spec:
+    if not points:
+        return []
     places = [point["x"] for point in points]
-    x = log_number("x", title, places, base=2) if is_log else number("x", title, axis={"grid": False, "format": ",d"}, zero=True)
+    linear = number("x", title, axis={"grid": False, "format": ",d"}, zero=True)
+    x = linear if what == "position" else log_number("x", title, places, base=2)
     y = number("y", _NATS)
     before = []
     if shaded is not None and shaded[0] in panels:
         low, high = x["scale"]["domain"]
         edges = {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": min(shaded[1], high)}}
         one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
-        before = [{**layer("rect", channels=edges, color=theme.colours["hits"], opacity=0.13), "transform": one_row}]
+        before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
     names = [comparison.reference, *comparison.models]
     more: Spec = {"panels": panels, "resolve": {"scale": {"y": "independent"}}, "height": 150} if panels else {}
-    return line_chart(theme, points, names, x, y, *before, reference=comparison.reference, **more)
+    return _figure(comparison, *told, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
 
 
 # ---------------------------------------------------------------------------------------------------- shares of the gap
@@ -322,10 +303,8 @@ def _shares(
         of = whole[row["model"]] if whole else None
         beside = row["share_of_tokens"] if of is None else None if is_void(of) else of["gap_share"]
         points.append(_share_point(row, names[row["model"]], "token" if whole is None else "AR hit", row[by], shown[row[by]], beside))
-    draw = partial(
-        _draw_shares, names, points, list(shown.values()), "share of the gap" if whole is None else _OF_AR_HITS, whole is not None
-    )
-    return _figure(comparison, *told, draw) if points else []
+    title = "share of the gap" if whole is None else _OF_AR_HITS
+    return _figure(comparison, *told, _drawn_shares(names, points, list(shown.values()), title, whole is not None)) if points else []
 
 
 _OF_AR_HITS = "AR hits' share of the gap"
@@ -340,31 +319,28 @@ def _share_point(row: Row, label: str, noun: str, what: str, name: str | None = 
     return {"panel": label, "model": label, "name": name, "share": row["gap_share"], "low": low, "high": high, "beside": beside, "tip": tip}
 
 
-def _draw_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool, theme: Theme) -> Spec:
+def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool) -> Spec:
     x = {**share("share", title, **_share_scale(points)), "axis": {"title": title, "format": "~%", "tickCount": 4, "labelOverlap": True}}
-    y, soft = column("name", sort=list(order), axis={"title": None, "grid": True}), theme.colours["soft"]
-    channels = theme.channels(names, legend=False)
+    y, look = column("name", sort=list(order), axis={"title": None, "grid": True}), model_channels(names, legend=False)
     panels = [label for label in names.values() if any(point["panel"] == label for point in points)]
     beside = {**x, "field": "beside"}
     mark = (
-        layer("rule", "isValid(datum.beside)", channels={"x": beside}, color=soft, strokeDash=[4, 3])
+        layer("rule", "isValid(datum.beside)", channels={"x": beside}, color="soft", strokeDash=[4, 3])
         if has_whole
-        else layer("point", channels={"x": beside, "y": y}, shape="square", size=40, color=soft, opacity=1)
+        else layer("point", channels={"x": beside, "y": y}, shape="square", size=40, color="soft", opacity=1)
     )
     columns = 1 if len(panels) == 1 else 2
     room = 10 + 6.5 * max(map(len, order))
     return plot(
         points,
-        across(theme, "rule", x=0),
+        across("rule", x=0),
         mark,
         layer(
             "rule",
             "isValid(datum.low)",
-            channels={"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "stroke": channels["stroke"]},
+            channels={"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "stroke": look["stroke"]},
         ),
-        layer(
-            "point", channels={"x": x, "y": y, "fill": channels["fill"], "shape": channels["shape"], **TIP}, stroke=None, size=44, opacity=1
-        ),
+        layer("point", channels={"x": x, "y": y, "fill": look["fill"], "shape": look["shape"], **TIP}, stroke=None, size=44, opacity=1),
         panels=panels,
         columns=columns,
         width=max(90, (WIDTH + 40 - room - 18 * (columns - 1)) / columns),
@@ -399,17 +375,12 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     )
     if told := describe_knees(comparison.tables.by_count):
         caption += f" Solid upright lines are the knees of the models, in their colours. {told}"
-    draw = partial(_draw_thresholds, comparison, points, list(marks), bends)
-    return _figure(comparison, "by_threshold", "By threshold", caption, draw)
-
-
-def _draw_thresholds(comparison: Comparison, points: Sequence[Row], marks: Sequence[int], bends: Mapping[str, int], theme: Theme) -> Spec:
     x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
     y = share("y", _OF_AR_HITS, **_share_scale(points))
     last = x["scale"]["domain"][1]
 
     known = {name: place for name, place in bends.items() if place <= last and name in (comparison.reference, *comparison.models)}
-    before = [across(theme, "soft", x=mark, strokeDash=[4, 3]) for mark in marks if 0 < mark <= last]
-    before += [across(theme, theme.styles[name].colour, x=place) for name, place in known.items()]
+    before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks if 0 < mark <= last]
+    before += [across(StyleOf(name, "stroke"), x=place) for name, place in known.items()]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
-    return line_chart(theme, points, models, x, y, *before, height=220)
+    return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))

@@ -16,7 +16,7 @@ from recallkit.errors import UserError, printable
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 Spec = dict[str, Any]
@@ -124,29 +124,35 @@ def not_drawn(names: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------------------------------- specifications
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """What a figure is drawn with: colours by name, and the styles of all models of a page."""
+class Colour(str):
+    """In a specification the name of one of PAPER's colours, for which `specification` puts that of a page or a file."""
 
-    colours: Mapping[str, str]
-    styles: Mapping[str, Style]
+    __slots__ = ()
 
-    def channels(self, names: Mapping[str, str], *, styles: Mapping[str, Style] | None = None, legend: bool = True) -> Spec:
-        """Colours (of a bar, `fill`; of a line, `stroke`), shape and dash of the column `model`, which has labels: `names` -> label."""
-        chosen = [(styles or self.styles)[name] for name in names]
-        columns = max(1, min(4, int(WIDTH // (34 + _CHARACTER * max(map(len, names.values()))))))
-        key = {"columns": columns} if legend and len(names) > 1 else None
-        colours = [self.colours[style.colour] for style in chosen]
-        ranges = {
-            "fill": colours,
-            "stroke": colours,
-            "shape": [style.shape for style in chosen],
-            "strokeDash": [list(style.dash) for style in chosen],
+
+class StyleOf(NamedTuple):
+    """In a specification what a channel shows of a style, or of a model's: that of all figures of a page."""
+
+    of: str | Style
+    channel: str
+
+
+def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | None = None, legend: bool = True) -> Spec:
+    """Colours (of a bar, `fill`; of a line, `stroke`), shape and dash of the column `model`, which has labels: `names` -> label.
+
+    `styles`, if these are no models.
+    """
+    columns = max(1, min(4, int(WIDTH // (34 + _CHARACTER * max(map(len, names.values()))))))
+    key = {"columns": columns} if legend and len(names) > 1 else None
+    domain, chosen = list(names.values()), [styles[name] if styles else name for name in names]
+    return {
+        channel: {
+            **column("model"),
+            "scale": {"domain": domain, "range": [StyleOf(each, channel) for each in chosen]},
+            "legend": key,
         }
-        domain = list(names.values())
-        return {
-            channel: {**column("model"), "scale": {"domain": domain, "range": shown}, "legend": key} for channel, shown in ranges.items()
-        }
+        for channel in ("fill", "stroke", "shape", "strokeDash")
+    }
 
 
 def column(name: str, kind: str = "nominal", **more: Any) -> Spec:
@@ -169,7 +175,7 @@ def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10
 
     With `base` 2, as for buckets, powers of two are labelled by their round names: 1k for 1,024.
     """
-    known = sorted(set(values))
+    known = sorted(set(values)) or [1.0]
     scale = {"type": "symlog", "constant": 1} if known[0] <= 0 else {"type": "log", "base": base}
     room = max(1.05, (known[-1] / (known[0] if known[0] > 0 else 1)) ** 0.03)  # a factor: 3 % of the axis at either end
     if base == 2:
@@ -190,10 +196,14 @@ _BINARY = (
 
 
 def layer(mark: str, where: str = "", /, channels: Spec | None = None, **properties: Any) -> Spec:
-    """One mark; `where` is a condition on the rows it is drawn for. Marks without a column `description` are not announced."""
+    """One mark; `where` is a condition on the rows it is drawn for. Marks without a column `description` are not announced.
+
+    `color` and `stroke` of the mark are names of PAPER's colours.
+    """
     chosen = dict(channels or {})
-    is_silent = "description" not in chosen
-    made: Spec = {"mark": {"type": mark, **({"aria": False} if is_silent else {}), **properties}, "encoding": chosen}
+    silent = {} if "description" in chosen else {"aria": False}
+    paint = {key: Colour(properties[key]) for key in ("color", "stroke") if isinstance(properties.get(key), str)}
+    made: Spec = {"mark": {"type": mark, **silent, **properties, **paint}, "encoding": chosen}
     return {"transform": [{"filter": where}], **made} if where else made
 
 
@@ -221,7 +231,6 @@ def plot(
 
 
 def line_chart(
-    theme: Theme,
     rows: Sequence[Mapping[str, Any]],
     names: Sequence[str],
     x: Spec,
@@ -238,26 +247,26 @@ def line_chart(
     """
     shown = shown or labels(names, reference=reference)
     found = [{**row, "model": shown[row["model"]]} for row in rows]
-    channels = theme.channels(shown, styles=styles)
-    stroke, few = channels["stroke"], {"test": "datum.few", "value": theme.colours["page"]}
-    band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "fill": channels["fill"]}
-    dots = {"y": y, "stroke": stroke, "fill": {**channels["fill"], "condition": few}, "shape": channels["shape"], **TIP}
+    look = model_channels(shown, styles=styles)
+    few = {"test": "datum.few", "value": Colour("page")}
+    band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "fill": look["fill"]}
+    dots = {"y": y, "stroke": look["stroke"], "fill": {**look["fill"], "condition": few}, "shape": look["shape"], **TIP}
     layers = [
         *before,
         *([layer("area", "isValid(datum.low)", channels=band, opacity=0.13)] if any(row.get("low") is not None for row in rows) else []),
-        layer("line", channels={"y": y, "stroke": stroke, "strokeDash": channels["strokeDash"]}, strokeWidth=1.6),
+        layer("line", channels={"y": y, "stroke": look["stroke"], "strokeDash": look["strokeDash"]}, strokeWidth=1.6),
         layer("point", channels=dots, size=26, strokeWidth=1.2, opacity=1),
     ]
     return plot(found, *layers, x=x, **more)
 
 
-def across(theme: Theme, colour: str, *, x: float | None = None, y: float | None = None, tip: str | None = None, **look: Any) -> Spec:
+def across(colour: str | StyleOf, *, x: float | None = None, y: float | None = None, tip: str | None = None, **look: Any) -> Spec:
     """A line across a plot at one place, drawn once however many rows there are; announced by its `tip` if it has one."""
     place = {"datum": y if x is None else x, "type": "quantitative"}
     one_row = [{"x": x}]  # Vega-Lite leaves out rows that lack the field of the plot's own x, though this line's x is a datum
-    channels = {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
+    ends = {"x": place} if x is not None else {"x": {"value": 0}, "x2": {"value": "width"}, "y": place}
     told: Spec = {} if tip is None else {"description": {"value": tip}}
-    return {"data": {"values": one_row}, **layer("rule", channels={**channels, **told}, color=theme.colours[colour], **look)}
+    return {"data": {"values": one_row}, **layer("rule", channels={**ends, **told}, color=colour, **look)}
 
 
 # ------------------------------------------------------------------------------------------------------------- drawings
@@ -265,7 +274,7 @@ def across(theme: Theme, colour: str, *, x: float | None = None, y: float | None
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart with its text: `name` is the file's, `title` and `caption` are plain text, `draw` makes the specification.
+    """A chart with its text: `name` is the file's, `title` and `caption` are plain text; colours and styles of `spec` are names as yet.
 
     `models` are those whose styles it shares with the other figures of a page.
     """
@@ -273,7 +282,7 @@ class Figure:
     name: str
     title: str
     caption: str
-    draw: Callable[[Theme], Spec]
+    spec: Spec
     models: Sequence[str] = field(default=())
 
 
@@ -300,9 +309,8 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         "facet": {"spacing": 18},
         "concat": {"spacing": 18},
     }
-    drawn = figure.draw(Theme(colours, styles or styles_of([figure])))
-    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", **drawn, "config": config}
-    found: Spec = _without_controls(whole)
+    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", **figure.spec, "config": config}
+    found: Spec = _resolved(whole, colours, styles or styles_of([figure]))
     return found
 
 
@@ -310,11 +318,17 @@ _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that names may contain but XML may not: vl-convert aborts the process if it meets one."""
 
 
-def _without_controls(value: Any) -> Any:
+def _resolved(value: Any, colours: Mapping[str, str], styles: Mapping[str, Style]) -> Any:
+    """A part of a specification with colours and styles in place of their names, and with text that XML may contain."""
+    if isinstance(value, StyleOf):
+        style = value.of if isinstance(value.of, Style) else styles[value.of]
+        return {"shape": style.shape, "strokeDash": list(style.dash)}.get(value.channel, colours[style.colour])
+    if isinstance(value, Colour):
+        return colours[value]
     if isinstance(value, dict):
-        return {key: _without_controls(item) for key, item in value.items()}
+        return {key: _resolved(item, colours, styles) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_controls(item) for item in value]
+        return [_resolved(item, colours, styles) for item in value]
     return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else value
 
 

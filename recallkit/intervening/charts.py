@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import counted, span
@@ -12,7 +11,7 @@ from recallkit.intervening.sampling import FIRST_RARE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
     from recallkit.intervening.tables import InterveneTables
 
     Row = Mapping[str, Any]
@@ -33,7 +32,7 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
         "Nats that a model loses where the earlier occurrences of a token's bigram are replaced, less what as many replacements elsewhere "
         f"cost: above by distance to the latest occurrence, below by how often training had the bigram. Hollow: fewer than {FEW} samples."
     )
-    return [Figure("recall", "Is it recall?", caption, partial(_draw, panels, models), models)] if panels else []
+    return [Figure("recall", "Is it recall?", caption, _drawn(panels, models), models)] if panels else []
 
 
 def _points(tables: InterveneTables, name: str) -> list[dict[str, Any]]:
@@ -48,12 +47,10 @@ def _points(tables: InterveneTables, name: str) -> list[dict[str, Any]]:
     return points
 
 
-def _draw(panels: Mapping[str, Sequence[Row]], models: Sequence[str], theme: Theme) -> Spec:
+def _drawn(panels: Mapping[str, Sequence[Row]], models: Sequence[str]) -> Spec:
     parts = []
     for name, points in panels.items():
         title, axis = _PANELS[name]
         x, y = log_number("x", axis, [point["x"] for point in points], base=2), number("y", "nats recalled", zero=True)
-        parts.append(
-            {**line_chart(theme, points, models, x, y, reference=models[0]), "title": {"text": title, "anchor": "start", "fontSize": 11}}
-        )
+        parts.append({**line_chart(points, models, x, y, reference=models[0]), "title": {"text": title, "anchor": "start", "fontSize": 11}})
     return {"vconcat": parts}

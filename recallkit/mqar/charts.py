@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import counted, percent, span
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
 
     Row = Mapping[str, Any]
 
@@ -33,14 +32,14 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
             "mqar_perplexity",
             "Perplexity in multi-query associative recall",
             f"Perplexity of the values asked for, and of the filler behind the pairs, by number of pairs. {what}",
-            partial(_draw_perplexity, models, rows),
+            _perplexity(models, rows),
             models,
         ),
         Figure(
             "mqar_accuracy",
             "Values recalled by number of pairs",
             f"Share of the values asked for that the model ranks first in its whole vocabulary. {what}",
-            partial(_draw_accuracy, models, rows),
+            _accuracy(models, rows),
             models,
         ),
         Figure(
@@ -48,13 +47,13 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
             "Values recalled by distance",
             "Share of the values asked for that the model ranks first, by the ids from the pair's key to the query's, in powers of two; "
             f"a plot for each number of pairs. Hollow: fewer than {FEW} queries.",
-            partial(_draw_by_distance, models, distances),
+            _by_distance(models, distances),
             models,
         ),
     ]
 
 
-def _draw_perplexity(models: Sequence[str], rows: Sequence[Row], theme: Theme) -> Spec:
+def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
     """Plots of values and of filler below each other; logarithmic, because they range from 1 to more than the vocabulary."""
     points = []
     for kind, panel in (("ar", "Values asked for"), ("filler", "Filler")):
@@ -68,10 +67,10 @@ def _draw_perplexity(models: Sequence[str], rows: Sequence[Row], theme: Theme) -
                 points.append({"model": row["model"], "x": row["pairs"], "y": ppl, **ends, "panel": panel, "tip": tip})
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = log_number("y", "perplexity", [point[name] for point in points for name in ("low", "y", "high") if name in point], grid=True)
-    return line_chart(theme, points, models, _pairs(rows), y, reference=models[0], panels=panels, height=150)
+    return line_chart(points, models, _pairs(rows), y, reference=models[0], panels=panels, height=150)
 
 
-def _draw_accuracy(models: Sequence[str], rows: Sequence[Row], theme: Theme) -> Spec:
+def _accuracy(models: Sequence[str], rows: Sequence[Row]) -> Spec:
     points = [
         {
             "model": row["model"],
@@ -83,14 +82,14 @@ def _draw_accuracy(models: Sequence[str], rows: Sequence[Row], theme: Theme) -> 
         }
         for row in rows
     ]
-    return line_chart(theme, points, models, _pairs(rows), share("y", _ASKED_FOR, zero=True), reference=models[0])
+    return line_chart(points, models, _pairs(rows), share("y", _ASKED_FOR, zero=True), reference=models[0])
 
 
 def _pairs(rows: Sequence[Row]) -> Spec:
     return log_number("x", "number of key-value pairs", [row["pairs"] for row in rows], base=2)
 
 
-def _draw_by_distance(models: Sequence[str], rows: Sequence[Row], theme: Theme) -> Spec:
+def _by_distance(models: Sequence[str], rows: Sequence[Row]) -> Spec:
     """Small plots in two columns, one per number of pairs, all with the same axes."""
     points = []
     for row in rows:
@@ -100,4 +99,4 @@ def _draw_by_distance(models: Sequence[str], rows: Sequence[Row], theme: Theme) 
     x = log_number("x", "ids from key to query, up to", [point["x"] for point in points], base=2, labelOverlap=True)
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = share("y", "values recalled", zero=True)
-    return line_chart(theme, points, models, x, y, reference=models[0], panels=panels, columns=2, width=152, height=96)
+    return line_chart(points, models, x, y, reference=models[0], panels=panels, columns=2, width=152, height=96)

@@ -5,18 +5,19 @@ At most `MOST_SOURCES` are drawn, the largest by tokens; captions name the other
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.charts import (
     HEIGHT,
     MOST_SOURCES,
     WIDTH,
+    Colour,
     Figure,
     column,
     labels,
     layer,
     log_number,
+    model_channels,
     model_styles,
     not_drawn,
     number,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
     from recallkit.profiling.tables import ProfileTables
 
 _ALL = "ALL"
@@ -47,23 +48,23 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
             "Repeated bigrams a sequence",
             f"Tokens in {seq_len:,} that complete a bigram of earlier in the sequence, stop words and punctuation left out, with "
             "95 % intervals; the tick counts a bigram once a sequence.",
-            partial(_draw_bigrams, tables, names),
+            _bigrams(tables, names),
         ),
         "distances": (
             "How far back a repeated bigram last occurred",
             "Share of the distances at each distance, in half octaves; lines: power laws fitted to the tails. Points fall "
             "below them at the end, for few tokens of a sequence have so many before them.",
-            partial(_draw_distances, tables, names),
+            _distances(tables, names),
         ),
         "repeated_by_position": (
             "Repeated tokens by position",
             "Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens.",
-            partial(_draw_positions, tables, names, "repeated_share", "repeated tokens"),
+            _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
             "AR hits by position",
             "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
-            partial(_draw_positions, tables, names, "ar_hit_share", "AR hits"),
+            _positions(tables, names, "ar_hit_share", "AR hits"),
         ),
     }
     absent = [] if tables.distances["content"].sum() > 0 else ["distances"]
@@ -77,13 +78,13 @@ def drawn_sources(tables: ProfileTables) -> list[str]:
     return sources[:MOST_SOURCES] if len(sources) > 1 else []
 
 
-def _draw_bigrams(tables: ProfileTables, sources: Sequence[str], theme: Theme) -> Spec:
+def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     shown = labels(sources)
     kept = ("repeated_bigrams", "distinct_bigrams", "repeated_bigrams_ci_low", "repeated_bigrams_ci_high")
     rows = [
         {
             "source": shown[row["source"]],
-            "colour": theme.colours["rest" if row["source"] == _ALL else "hits"],
+            "colour": Colour("rest" if row["source"] == _ALL else "hits"),
             **{name: row[name] for name in kept},
         }
         for row in tables.profile.to_dicts()
@@ -95,20 +96,20 @@ def _draw_bigrams(tables: ProfileTables, sources: Sequence[str], theme: Theme) -
     return plot(
         rows,
         layer("bar", channels={"x": x, "y": y, "color": column("colour", scale=None)}, height=13),
-        layer("rule", "isValid(datum.repeated_bigrams_ci_low)", channels=ends, color=theme.colours["ink"], strokeWidth=1.5),
-        layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}, "y": y}, color=theme.colours["ink"], thickness=2, height=13),
+        layer("rule", "isValid(datum.repeated_bigrams_ci_low)", channels=ends, color="ink", strokeWidth=1.5),
+        layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}, "y": y}, color="ink", thickness=2, height=13),
         width=WIDTH + 30 - 6.5 * max(map(len, shown.values())),
         height=24 * max(2, len(rows)),
     )
 
 
-def _draw_distances(tables: ProfileTables, sources: Sequence[str], theme: Theme) -> Spec:
+def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     shown = labels(sources)
     points = [{**point, "model": shown[name], "law": False} for name in sources for point in _points(tables.distances, name)]
     laws = [{**point, "model": shown[name], "law": True} for name in sources for point in _line(tables.fits, name)]
     x = log_number("x", "tokens back to the latest occurrence", [point["x"] for point in points], base=2)
     y = log_number("y", "share at each distance", [point["y"] for point in points], format="~%")
-    style = theme.channels(shown, styles=model_styles(sources))
+    style = model_channels(shown, styles=model_styles(sources))
     channels = {"x": x, "y": {**y, "axis": {**y["axis"], "grid": True}}}
     line = layer("line", "datum.law", channels={**channels, "stroke": style["stroke"]}, strokeWidth=1.3)
     dots = layer("circle", "!datum.law", channels={**channels, "fill": style["fill"]}, size=22, opacity=0.85)
@@ -143,10 +144,10 @@ def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     return []
 
 
-def _draw_positions(tables: ProfileTables, sources: Sequence[str], name: str, title: str, theme: Theme) -> Spec:
+def _positions(tables: ProfileTables, sources: Sequence[str], name: str, title: str) -> Spec:
     shown = labels(sources)
     rows = [row for row in tables.positions.to_dicts() if row["source"] in shown]
     points = [{"model": shown[row["source"]], "x": (row["low"] + row["high"]) / 2, "y": row[name]} for row in rows]
     x = number("x", "position in the sequence", zero=True, nice=False, axis={"tickCount": 6, "grid": False})
-    style = theme.channels(shown, styles=model_styles(sources))
+    style = model_channels(shown, styles=model_styles(sources))
     return plot(points, layer("line", channels={"x": x, "y": share("y", title, zero=True), "stroke": style["stroke"]}, strokeWidth=1.6))

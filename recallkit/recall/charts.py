@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import counted, percent, span
-from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, line_chart, log_number, plot, share, shorten
+from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, line_chart, log_number, model_channels, plot, share, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
     from recallkit.recall.tables import RecallTables
 
     Row = Mapping[str, Any]
@@ -32,15 +31,15 @@ def figures(tables: RecallTables) -> list[Figure]:
         return []
     models, reference = list(dict.fromkeys(row["model"] for row in rows)), rows[0]["reference"]
     caption = "Share of prompts whose generation contains the value, with its 95 % interval (documents are the units)."
-    found = [Figure("recall_accuracy", "Accuracy by task", caption, partial(_draw_accuracy, models, reference, rows), models)]
+    found = [Figure("recall_accuracy", "Accuracy by task", caption, _accuracy(models, reference, rows), models)]
     for name, (title, axis, what) in _BUCKETS.items():
         if points := _points(getattr(tables, name).to_dicts(), what.split()[0]):
             caption = f"Accuracy by {what} buckets of powers of two). Hollow: fewer than {_FEW_PROMPTS} prompts."
-            found.append(Figure(f"recall_{name}", title, caption, partial(_draw_buckets, models, reference, points, axis), models))
+            found.append(Figure(f"recall_{name}", title, caption, _buckets(models, reference, points, axis), models))
     return found
 
 
-def _draw_accuracy(models: Sequence[str], reference: str, rows: Sequence[Row], theme: Theme) -> Spec:
+def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spec:
     """A bar for each model with its interval, a plot for each task."""
     names, tasks = labels(models, 20, reference), labels(list(dict.fromkeys(row["task"] for row in rows)), 36)
     drawn = []
@@ -53,14 +52,14 @@ def _draw_accuracy(models: Sequence[str], reference: str, rows: Sequence[Row], t
         place = {"panel": tasks[row["task"]], "model": names[row["model"]]}
         drawn.append({**place, "accuracy": row["accuracy"], "low": low, "high": high, "shown": shown, "tip": tip})
     x, y = share("accuracy", "accuracy", domain=[0, 1]), column("model", sort=list(names.values()), axis={"title": None})
-    fill, ends = theme.channels(names, legend=False)["fill"], {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
+    fill, ends = model_channels(names, legend=False)["fill"], {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     width = WIDTH - 40 - 6.5 * max(map(len, names.values()))
     return plot(
         drawn,
         layer("bar", channels={"x": x, "y": y, "fill": fill, **TIP}, height=12),
-        layer("rule", "isValid(datum.low)", channels=ends, color=theme.colours["page"], strokeWidth=3.4),
-        layer("rule", "isValid(datum.low)", channels=ends, color=theme.colours["ink"], strokeWidth=1.4),
-        layer("text", channels={"x": {"value": width + 40}, "y": y, "text": column("shown")}, align="right", color=theme.colours["soft"]),
+        layer("rule", "isValid(datum.low)", channels=ends, color="page", strokeWidth=3.4),
+        layer("rule", "isValid(datum.low)", channels=ends, color="ink", strokeWidth=1.4),
+        layer("text", channels={"x": {"value": width + 40}, "y": y, "text": column("shown")}, align="right", color="soft"),
         panels=list(tasks.values()),
         width=width,
         height=18 * len(names),
@@ -78,8 +77,8 @@ def _points(rows: Sequence[Row], what: str) -> list[dict[str, Any]]:
     return found
 
 
-def _draw_buckets(models: Sequence[str], reference: str, points: Sequence[Row], axis: str, theme: Theme) -> Spec:
+def _buckets(models: Sequence[str], reference: str, points: Sequence[Row], axis: str) -> Spec:
     x = log_number("x", axis, [point["x"] for point in points], base=2)
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = share("y", "accuracy", domain=[0, 1])
-    return line_chart(theme, points, models, x, y, reference=reference, panels=panels, height=130)
+    return line_chart(points, models, x, y, reference=reference, panels=panels, height=130)

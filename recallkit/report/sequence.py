@@ -81,7 +81,7 @@ class Excerpts:
             predicted = [text if index >= 0 else None for index, text in zip(known, self.text_of(known), strict=True)]
             right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(pl.col("rank") == 0).alias("right")
             found = scores.with_columns(right, pl.Series("predicted", predicted, pl.String))
-            frame = frame.hstack(found.rename(lambda name, place=place: f"{name}_{place}"))
+            frame = frame.hstack(found.rename({name: f"{name}_{place}" for name in found.columns}))
         return frame
 
     def text_of(self, ids: Iterable[int]) -> list[str]:

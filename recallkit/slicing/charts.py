@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit.display.cells import counted, percent
-from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Figure, column, labels, layer, not_drawn, plot, share
+from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Colour, Figure, column, labels, layer, not_drawn, plot, share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import polars as pl
-
-    from recallkit.display.charts import Spec, Theme
-
-    Row = Mapping[str, Any]
 
 _KINDS = {"repeated": "repeated bigrams", "ar_hit": "AR hits"}
 
@@ -27,10 +20,6 @@ def slice_figures(summary: pl.DataFrame) -> list[Figure]:
     hits = "" if whole["ar_hit_share"] is None else ", and of AR hits, which are repeated and rare in training"
     rest = not_drawn([row["source"] for row in sources[len(rows) - 1 :]]) if len(sources) > 1 else ""
     caption = f"Share of predicted tokens that repeat a bigram of their context{hits}, by source.{rest}"
-    return [Figure("slices", "Repeated tokens and AR hits by source", caption, partial(_draw, rows))]
-
-
-def _draw(rows: Sequence[Row], theme: Theme) -> Spec:
     names = labels([row["source"] for row in rows])
     drawn = []
     for kind, named in _KINDS.items():
@@ -39,7 +28,7 @@ def _draw(rows: Sequence[Row], theme: Theme) -> Spec:
                 tip = f"{row['source']}: {percent(found, 2)} {named} of {counted(row['tokens'], 'token')}"
                 drawn.append({"name": names[row["source"]], "kind": named, "share": found, "tip": tip})
     kinds = [named for named in _KINDS.values() if any(row["kind"] == named for row in drawn)]
-    colour = column("kind", scale={"domain": kinds, "range": [theme.colours["rest"], theme.colours["hits"]][: len(kinds)]})
+    colour = column("kind", scale={"domain": kinds, "range": [Colour("rest"), Colour("hits")][: len(kinds)]})
     channels = {
         "x": share("share", "share of tokens", zero=True),
         "y": column("name", sort=list(names.values()), axis={"title": None}),
@@ -49,4 +38,5 @@ def _draw(rows: Sequence[Row], theme: Theme) -> Spec:
         layer("bar", f"datum.kind === '{named}'", channels={**channels, "color": colour}, height=height)
         for named, height in zip(kinds, (15, 9), strict=False)
     ]
-    return plot(drawn, *bars, width=WIDTH + 30 - 6.5 * max(map(len, names.values())), height=24 * len(rows))
+    spec = plot(drawn, *bars, width=WIDTH + 30 - 6.5 * max(map(len, names.values())), height=24 * len(rows))
+    return [Figure("slices", "Repeated tokens and AR hits by source", caption, spec)]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit.display.charts import Figure, Style, across, line_chart, number
 from recallkit.tracking.tables import recall_appears
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from recallkit.display.charts import Spec, Theme
     from recallkit.tracking.tables import TrackTables
-
-    Row = Mapping[str, Any]
 
 _CURVES = {"ar_nll": "AR hits", "first_nll": "their first occurrences", "other_nll": "other tokens"}
 _STYLES = {
@@ -40,10 +34,6 @@ def track_figures(tables: TrackTables) -> list[Figure]:
     caption += "" if reference is None else f" Dashed: {reference['model']}."
     appears = recall_appears(rows)
     caption += "" if appears is None else f" Upright: recall appears at step {appears:,}."
-    return [Figure("track", "NLL by training step", caption, partial(_draw, steps, reference, appears))]
-
-
-def _draw(steps: Sequence[Row], reference: Row | None, appears: int | None, theme: Theme) -> Spec:
     points = [
         {
             "model": name,
@@ -64,8 +54,9 @@ def _draw(steps: Sequence[Row], reference: Row | None, appears: int | None, them
     before = []
     if reference is not None:
         for name, style in _STYLES.items():
-            before.append(across(theme, style.colour, y=reference[name], strokeDash=[3, 3], opacity=0.8))
+            before.append(across(style.colour, y=reference[name], strokeDash=[3, 3], opacity=0.8))
     if appears is not None:
-        before.append(across(theme, "soft", x=appears, tip=f"recall appears at step {appears:,}", strokeDash=[2, 2]))
+        before.append(across("soft", x=appears, tip=f"recall appears at step {appears:,}", strokeDash=[2, 2]))
     y = number("y", "NLL, nats per token", zero=True)
-    return line_chart(theme, points, list(_CURVES), x, y, *before, styles=_STYLES, shown=_CURVES)
+    drawn = line_chart(points, list(_CURVES), x, y, *before, styles=_STYLES, shown=_CURVES)
+    return [Figure("track", "NLL by training step", caption, drawn)]

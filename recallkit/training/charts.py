@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import percent
@@ -11,7 +10,7 @@ from recallkit.display.charts import Figure, layer, line_chart, log_number, shar
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from recallkit.display.charts import Spec, Theme
+    from recallkit.display.charts import Spec
     from recallkit.training.tables import TradeoffTables
 
     Row = Mapping[str, Any]
@@ -24,8 +23,7 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     tasks = tables.tradeoff["task"].unique().to_list()
     where = f" ({tasks[0]})" if len(tasks) == 1 else ""
     caption = f"Accuracy on MQAR{where} by bytes of state in float32, each model {best}; grey: the Pareto front."
-    draw = partial(_draw, rows, "state_bytes", "bytes of state", models)
-    found = [Figure("tradeoff", "Recall by bytes of state", caption, draw, models)]
+    found = [Figure("tradeoff", "Recall by bytes of state", caption, _drawn(rows, "state_bytes", "bytes of state", models), models)]
     for name, shown, title, axis in (
         ("width", rows, "Recall by width", "width"),
         ("learning_rate", _of_best(rates, rows), "Recall by learning rate", "learning rate"),
@@ -33,8 +31,8 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     ):
         if len({row[name] for row in shown}) > 1:
             what = f"each model {best}" if name == "width" else "of the most accurate of each line"
-            draw = partial(_draw, _highest(shown, name), name, axis, models)
-            found.append(Figure(f"tradeoff_by_{name}", title, f"Accuracy on MQAR{where} by {axis}, {what}.", draw, models))
+            drawn = _drawn(_highest(shown, name), name, axis, models)
+            found.append(Figure(f"tradeoff_by_{name}", title, f"Accuracy on MQAR{where} by {axis}, {what}.", drawn, models))
     return found
 
 
@@ -52,7 +50,7 @@ def _highest(rows: Sequence[Row], x: str) -> list[Row]:
     return list({(row["task"], row["model"], row[x]): row for row in sorted(rows, key=lambda row: row["accuracy"])}.values())
 
 
-def _draw(rows: Sequence[Row], x: str, title: str, models: Sequence[str], theme: Theme) -> Spec:
+def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Spec:
     """A plot per task below each other, all with the same axes."""
     points = []
     for row in rows:
@@ -63,9 +61,7 @@ def _draw(rows: Sequence[Row], x: str, title: str, models: Sequence[str], theme:
     tasks = list(dict.fromkeys(point["panel"] for point in points))
     base, axis = (10, {"format": "~g"}) if x == "learning_rate" else (2, {"labelOverlap": True})
     y = share("y", "accuracy", domain=[0, 1])
-    front = layer(
-        "line", "datum.front", channels={"y": y}, interpolate="step-after", strokeWidth=5, opacity=0.25, color=theme.colours["soft"]
-    )
+    front = layer("line", "datum.front", channels={"y": y}, interpolate="step-after", strokeWidth=5, opacity=0.25, color="soft")
     before = [front] if x == "state_bytes" else []
     places = log_number("x", title, [point["x"] for point in points], base=base, **axis)
-    return line_chart(theme, points, models, places, y, *before, panels=tasks if len(tasks) > 1 else ())
+    return line_chart(points, models, places, y, *before, panels=tasks if len(tasks) > 1 else ())

@@ -236,7 +236,7 @@ def _architectures(preset: Preset, choices: SweepOptions, line: str, family: Fam
     """The models of a line: every combination of its widths and options."""
     known = known_options(family.mixer)
     options = dict(family.options) | {
-        option: tuple(values) for named, option in SWEPT.items() if (values := _chosen(choices, named)) and option in known
+        option: tuple(given) for named, option in SWEPT.items() if (given := _chosen(choices, named)) and option in known
     }
     combined: list[tuple[tuple[str, Any], ...]] = [()]
     for name, values in options.items():

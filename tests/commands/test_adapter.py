@@ -33,7 +33,7 @@ class Colour(StrEnum):
 
 
 MANY = 2**60
-FIGURE = Figure("orders", "Orders", "A dot.", lambda theme: {"data": {"values": [{"x": 1}]}, "mark": "point"})
+FIGURE = Figure("orders", "Orders", "A dot.", {"data": {"values": [{"x": 1}]}, "mark": "point"})
 
 
 @dataclass(frozen=True, kw_only=True)
