@@ -49,13 +49,6 @@ def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
     return replace(named, reference=names.get(REFERENCE, REFERENCE), models=[names.get(model, model) for model in comparison.models])
 
 
-def scaled(comparison: Comparison, factor: float, model: str = MODELS[0]) -> Comparison:
-    """The comparison with one model's NLLs, differences and shares times `factor`."""
-    columns = ("nll_model", "delta_nll", "gap_share", "ci_low", "ci_high")
-    by = pl.when(pl.col("model") == model).then(factor).otherwise(1.0)
-    return changed(comparison, lambda frame, _: frame.with_columns(pl.col(c) * by for c in columns if c in frame.columns))
-
-
 def test_every_figure_is_there_the_same_every_time_and_says_what_its_axes_are(comparison):
     titles = {
         "perplexities": {"perplexity"},
@@ -133,24 +126,6 @@ def test_lines_have_every_bucket_of_the_table(comparison, name, what, kind, pane
         for row in data(drawn(comparison)[name])
     }
     assert found == {key: (nll, few, tip.rstrip("s")) for key, (nll, few, tip) in expected.items()}
-
-
-def test_points_are_drawn_where_their_numbers_are(comparison):
-    """On a linear axis of NLLs and one of powers of two."""
-    figure = drawn(comparison)["by_distance"]
-    rows, places = data(figure), marks(svg(figure))
-    at = [places[row["tip"]] for row in rows]
-    for values, shown in (
-        ([row["y"] for row in rows], [mark.y for mark in at]),
-        (np.log2([row["x"] for row in rows]), [mark.x for mark in at]),
-    ):
-        np.testing.assert_allclose(shown, np.polyval(np.polyfit(values, shown, 1), values), atol=0.2)
-
-
-def test_the_counts_of_ar_hits_are_shaded_up_to_the_threshold(comparison):
-    [shade] = [part for part in specification(drawn(comparison)["by_count"])["spec"]["layer"] if part["mark"]["type"] == "rect"]
-    assert shade["encoding"]["x2"]["datum"] == comparison.manifest["slices"]["max_count"] == 20
-    assert "(shaded: AR hits)" in shade["transform"][0]["filter"]
 
 
 def test_positions_are_means_of_neighbouring_buckets(comparison):
@@ -259,21 +234,6 @@ def test_shares_of_a_gap_that_is_none_are_not_drawn(comparison):
     assert list(found) == ["perplexities", "gap_parts", "by_count", "by_distance", "by_match", "by_position"]
     ends = [row for row in data(found["gap_parts"]) if "shown" in row]
     assert all(row["shown"].endswith("share means nothing") and "low" not in row for row in ends)
-
-
-def test_extreme_figures_leave_a_figure_its_ticks_and_its_size(comparison):
-    """NLLs of which no perplexity is a float, and a gap a thousand times another's; shares beyond the axis are drawn at its edge."""
-    found = drawn(scaled(comparison, 3000.0))
-    for name in ("perplexities", "gap_parts", "by_source", "by_threshold"):
-        drawing = svg(found[name])
-        assert float(re.search(r'viewBox="0 0 (\d+)', drawing).group(1)) < 460, name
-        assert len([text for text in texts(drawing) if re.fullmatch(r"[−\d][\d,.]*(e\d+)?[%kMBGTPEZY]?", text)]) >= 2, name
-    wide = [
-        part["encoding"]["x"]["scale"]
-        for part in specification(found["by_source"])["spec"]["layer"]
-        if "scale" in part["encoding"].get("x", {})
-    ]
-    assert all(scale["clamp"] and scale["domain"][1] < 2.2 for scale in wide)
 
 
 def test_six_sources_are_drawn_and_the_others_named(comparison):

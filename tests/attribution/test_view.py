@@ -185,12 +185,8 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
 
 
-def test_the_largest_source_stands_first_and_shares_are_those_of_ar_hits():
+def test_the_largest_source_stands_first():
     made = made_tables(sources=("ALL", "a", "b", "c"))
     tokens = pl.col("source").replace_strict({"ALL": 60, "a": 10, "b": 30, "c": 20})
-    gap = made.gap.with_columns(tokens=tokens, share_of_tokens=pl.when(slice="all").then(1.0).otherwise(0.25))
-    tables = replace(made, gap=gap)
-    assert [row[:3] for row in by_source_table(tables).rows] == [["b", "30", "25.00 %"], ["c", "20", "25.00 %"], ["a", "10", "25.00 %"]]
-    caption = gap_table(tables, SLICES).caption
-    assert caption.startswith("AR hits are 25.00 % of 60 tokens.")
-    assert caption.splitlines()[0].endswith("Intervals: 20 documents resampled (effective number 18.2).")
+    tables = replace(made, gap=made.gap.with_columns(tokens=tokens))
+    assert [row[0] for row in by_source_table(tables).rows] == ["b", "c", "a"]

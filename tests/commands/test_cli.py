@@ -6,8 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,6 @@ from scipy import stats
 
 from recallkit import __version__, builtin, counting
 from recallkit.measure.intervals import MIN_CLUSTERS
-from recallkit.models import zoo
 from recallkit.text import demo_text
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -70,28 +67,16 @@ GOOD = b'{"text": "a b a b"}\n'
     ("make", "words"),
     [
         (lambda d: d / "missing.jsonl", ["missing.jsonl"]),
-        (lambda d: written(d / "empty.jsonl", b""), ["empty.jsonl", "empty"]),
         (lambda d: truncated(d / "cut.jsonl.zst"), ["cut.jsonl.zst"]),
         (lambda d: written(d / "bad.jsonl", GOOD + b"not json\n"), ["bad.jsonl", "2", "--skip-bad"]),
-        (lambda d: written(d / "none.jsonl", b'{"words": "a"}\n'), ["none.jsonl", "--text-field", "words"]),
-        (lambda d: written(d / "bytes.jsonl", GOOD + b'{"text": "\xff\xfe"}\n'), ["bytes.jsonl", "2"]),
-        (lambda d: written(d / "long.jsonl", b'{"text": "' + b"a " * 26_000_000 + b'"}\n'), ["long.jsonl", "50"]),
     ],
-    ids=["missing", "empty", "truncated", "not-json", "no-text-field", "utf8", "50MB"],
+    ids=["missing", "truncated", "not-json"],
 )
 def test_bad_text_is_one_line_and_leaves_nothing_half_written(invoke, tmp_path, make, words):
     text = make(tmp_path)
     for command in ("count", "slice"):
         assert_one_line(invoke(command, text, "-o", tmp_path / "out" / command), *words)
         assert not (tmp_path / "out" / command).exists() or not list((tmp_path / "out" / command).glob("*.parquet"))
-
-
-def test_skip_bad_counts_and_reports(invoke, tmp_path):
-    shard = written(tmp_path / "bad.jsonl", GOOD + b'not json\n{"text": 7}\n' + GOOD)
-    status, out, err = invoke("count", shard, "--skip-bad", "-o", tmp_path / "c.duckdb", "--json")
-    assert status == 0
-    assert "skipped 2 bad records" in err
-    assert json.loads(out)["num_documents"] == 2
 
 
 def test_counts_of_another_tokenizer_are_refused(invoke, tmp_path, small_slices):
@@ -169,14 +154,6 @@ def test_counts_of_only_other_sequences_are_refused(invoke, tmp_path, small_slic
     assert_one_line(invoke("score", "control:bigram", "--slices", slices, "--counts", tmp_path / "only.duckdb", "--force"), "all of them")
 
 
-def test_names_are_taken_literally(invoke, tmp_path, small_slices):
-    """A folder called `run*` is that folder, not every run."""
-    text = small_slices.parent / "valid.jsonl"
-    assert invoke("slice", text, "-o", tmp_path / "run1")[0] == 0
-    status, out, _ = invoke("slice", text, "-o", tmp_path / "run*", "--limit-tokens", 500, "--json")
-    assert (status, json.loads(out)["by_source"][0]["tokens"]) == (0, 500)
-
-
 def test_a_users_files_are_never_replaced(invoke, tmp_path):
     shard = write_jsonl(tmp_path / "precious.jsonl", made_up_texts(5, 50))
     before = shard.read_bytes()
@@ -194,17 +171,6 @@ def test_a_users_files_are_never_replaced(invoke, tmp_path):
     assert counting.read_meta(counts)["num_documents"] == 5
 
 
-def test_force_repairs_what_is_damaged(invoke, tmp_path, small_slices):
-    name = "tokens.parquet"
-    slices = copy_of(small_slices, tmp_path)
-    text = [small_slices.parent / "valid.jsonl", small_slices.parent / "other.jsonl"]
-    command = ["slice", *text, "--counts", small_slices.parent / "counts.duckdb", "--max-count", 20, "--seq-len", 64, "-o", slices]
-    (slices / name).write_bytes((slices / name).read_bytes()[:-100])
-    assert_one_line(invoke(*command), name, "--force")
-    assert invoke(*command, "--force")[0] == 0
-    assert pl.read_parquet(slices / "tokens.parquet").equals(pl.read_parquet(small_slices / "tokens.parquet"))
-
-
 def test_counts_may_move_once_models_are_scored(invoke, tmp_path, small_slices):
     slices = copy_of(small_slices, tmp_path)
     counts = Path(shutil.copy(small_slices.parent / "counts.duckdb", tmp_path / "c.duckdb"))
@@ -217,12 +183,6 @@ def test_counts_may_move_once_models_are_scored(invoke, tmp_path, small_slices):
     assert_one_line(invoke("score", "control:unigram", "--slices", slices, "--force"), "c.duckdb", "--counts")
 
 
-def test_text_without_a_token_is_refused(invoke, tmp_path):
-    shard = written(tmp_path / "bad.jsonl", b"not json\n[1]\n")
-    assert_one_line(invoke("count", shard, "--skip-bad", "-o", tmp_path / "c"), "no text", after_notes=True)
-    assert not (tmp_path / "c").exists()
-
-
 def test_relabelling_needs_no_tokenising(invoke, tmp_path, small_slices):
     slices = copy_of(small_slices, tmp_path)
     counts, text = small_slices.parent / "counts.duckdb", [small_slices.parent / "valid.jsonl", small_slices.parent / "other.jsonl"]
@@ -233,21 +193,6 @@ def test_relabelling_needs_no_tokenising(invoke, tmp_path, small_slices):
     assert (slices / "sequences.parquet").stat().st_mtime_ns == sequences
     tokens = pl.read_parquet(slices / "tokens.parquet")
     assert (tokens["ar_hit"] == (tokens["repeated"] & (tokens["train_count"] <= 3))).all()
-
-
-def test_labels_that_are_there_are_kept_though_their_sequences_are_made_again(invoke, tmp_path, small_slices):
-    slices = copy_of(small_slices, tmp_path)
-    counts, text = small_slices.parent / "counts.duckdb", [small_slices.parent / "valid.jsonl", small_slices.parent / "other.jsonl"]
-    again = ["slice", *text, "--counts", counts, "--seq-len", 64, "-o", slices]
-    sequences, tokens = ((slices / name).read_bytes() for name in ("sequences.parquet", "tokens.parquet"))
-    (slices / "sequences.parquet").unlink()
-    assert_one_line(invoke(*again, "--max-count", 3), "max_count", "--force")
-    assert (slices / "sequences.parquet").read_bytes() == sequences
-    (slices / "sequences.parquet").unlink()
-    status, _, err = invoke(*again, "--max-count", 20)
-    assert status == 0
-    assert "tokens.parquet is complete: reused" in err
-    assert [(slices / name).read_bytes() for name in ("sequences.parquet", "tokens.parquet")] == [sequences, tokens]
 
 
 # -------------------------------------------------------------------------------------------------------------- the gap
@@ -328,9 +273,10 @@ def brief_home(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def briefly(invoke, brief_home, monkeypatch) -> None:
-    """All models of the zoo are compared on a thirtieth of the sample, of eight documents or more."""
+    """Three models of the zoo are compared on a thirtieth of the sample, of eight documents or more."""
     monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
     monkeypatch.setattr(demo_text, "SAMPLE_CHARACTERS", 90_000)
+    monkeypatch.setattr(builtin, "MODELS", ("zoo:attention", "zoo:hyena", "zoo:rwkv"))
     monkeypatch.setattr(builtin, "SAMPLE_TEXT", replace(builtin.SAMPLE_TEXT, limit_tokens=3_200))
 
 
@@ -351,7 +297,7 @@ def test_every_command_answers_without_arguments(invoke, briefly, tmp_path, monk
 def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     result = json.loads(invoke("demo", "--json")[1])
     rows = {(r["model"], r["slice"]): r for r in result["gap"]["gap"] if r["source"] == "ALL"}
-    assert {model for model, _ in rows} == {"zoo:" + name for name in zoo.shipped()} - {"zoo:attention"}
+    assert {model for model, _ in rows} == {"zoo:hyena", "zoo:rwkv"}
     for model in ("zoo:hyena", "zoo:rwkv"):
         hits, others = rows[model, "ar_hit"], rows[model, "other"]
         # What the papers show at scale: these models are far behind on AR hits, and little behind elsewhere.
@@ -365,19 +311,6 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
 
 
 # ------------------------------------------------------------------------------------------------------------- start-up
-
-
-def test_help_starts_without_anything_heavy():
-    program = (
-        "import sys; from recallkit import cli\n"
-        "try: cli.run(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'numba', 'polars', 'duckdb', 'pyarrow', 'transformers', 'tokenizers', 'datasets'} & set(sys.modules)\n"
-        "sys.stderr.write(repr(heavy)); sys.exit(bool(heavy))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "gap" in done.stdout
 
 
 @pytest.fixture

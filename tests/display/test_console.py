@@ -61,20 +61,6 @@ def test_long_names_fold_and_none_of_their_letters_is_lost(printed, name):
     assert shown == "".join(name.split())
 
 
-def test_columns_are_moved_together_before_a_name_is_folded(printed):
-    name, row = "zoo:base-conv-selective", ["24.10", "807.41", "43.46", Struck("-18.2 %"), "40.0 to 68.7 %"]
-    table = Table("t", ["model", "all", "AR hits", "other", "AR share", "95 % interval"], [[name, *row]])
-    wide, narrow = (next(line for line in printed(print_table, table, columns=columns) if name in line) for columns in (90, 80))
-    assert "43.46   ~~-18.2 %~~   40.0" in wide
-    assert "43.46  ~~-18.2 %~~  40.0" in narrow
-
-
-def test_a_narrow_terminal_folds_even_figures(printed):
-    row = ["model of a long name", *["1,234,567.89"] * 5]
-    lines = printed(print_table, Table("title", ["model", *"abcde"], [row]), columns=40)
-    assert max(map(cell_len, lines)) <= 40
-
-
 def test_names_are_never_obeyed_nor_replaced(printed):
     hostile = "\x1b[31m:fire: [bold]x[/bold] \u202e"
     for lines in (

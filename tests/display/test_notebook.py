@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -85,14 +83,6 @@ def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp
     assert "control:bigram" in shown
     assert Cells(read._repr_html_()).cells == shown
     assert [figure.name for figure in read.figures()] == [figure.name for figure in tables.figures()] != []
-
-
-def test_copies_are_the_same_data_and_show_none(profiled):
-    for other in (copy.copy(profiled), pickle.loads(pickle.dumps(profiled))):
-        assert other.profile.equals(profiled.profile)
-        assert other._repr_html_() is None
-        with pytest.raises(recallkit.UserError, match=r"recallkit\.figures"):
-            other.chart()
 
 
 def test_names_are_text_and_nothing_is_made_before_it_is_shown():

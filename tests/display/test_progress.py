@@ -37,20 +37,6 @@ def test_a_log_has_a_line_every_half_minute(clock, capsys):
     ]
 
 
-def test_what_was_there_is_in_no_rate_however_long_it_takes_to_show_anything(monkeypatch, capsys):
-    """Importing what draws, or looking for a terminal, takes a while before the work begins."""
-    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", "0")
-    looked = module.stderr
-    monkeypatch.setattr(module, "stderr", lambda: time.sleep(0.05) or looked())
-    with progress("scoring x", total=100_000) as show:
-        show(50_000)
-        time.sleep(0.1)
-        show(50_001)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("50,000 of 100,000 tokens")
-    assert float(second.split(", ")[-2].removesuffix("/s")) < 11
-
-
 def test_without_a_total_or_anything_done_nothing_is_invented(clock, capsys):
     with progress("counting") as show:
         clock(31)
@@ -109,18 +95,3 @@ def test_an_interrupt_says_how_much_was_done_or_is_kept(capsys):
         "recallkit: scoring x: 25 of 100 tokens done",
         "recallkit: scoring x: 20 of 100 tokens kept",
     ]
-
-
-def test_on_a_terminal_the_remaining_time_stays_however_long_a_batch_takes(clock, monkeypatch):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
-    monkeypatch.setattr(module, "stderr", lambda: screen)
-    with progress("scoring x", total=100_000) as show:
-        clock(10)
-        show(1000)
-        clock(3600)
-        screen.file.seek(screen.file.truncate(0))
-        show(1000)
-        time.sleep(0.3)  # it is drawn ten times a second
-    drawn = screen.file.getvalue()
-    assert "1k/100k tokens  0.277/s" in drawn
-    assert "99 h 16 min left" in drawn

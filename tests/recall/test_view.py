@@ -79,12 +79,6 @@ def test_curves_run_from_nothing_to_all():
     assert curves_table(made_tables(highs=(4,))) is None
 
 
-def test_a_task_with_one_bucket_has_no_curve():
-    tables = made_tables()
-    one = tables.by_distance.filter((pl.col("task") == "swde") | (pl.col("high") == 4))
-    assert curves_table(RecallTables(tables.recall, one, one, one)).headers == ["model", "swde\n2 to 16"]
-
-
 def test_the_answer_and_the_command_of_an_evaluation():
     tables = made_tables()
     swde, fda = answer(tables).split(". On ")

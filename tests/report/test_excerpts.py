@@ -75,12 +75,8 @@ def test_requested_sequences_and_documents_come_first_and_are_marked(comparison)
             documents[row["document"]].append(row["sequence"])
     number = max(documents, key=lambda document: len(documents[document]))
     wanted = list(dict.fromkeys([3, 1, *documents[number]]))
-    for most_bytes in (30_000, 3_000_000):
-        view = json.loads(token_view(comparison, sequences=[3, 1], documents=[number], most_bytes=most_bytes).data)
-        asked = {excerpt["sequence"] for excerpt in view["excerpts"] if excerpt["asked"]}
-        assert asked == set(wanted[: len(asked)])
-        assert len(asked) >= 2
-    assert asked == set(wanted)
+    view = json.loads(token_view(comparison, sequences=[3, 1], documents=[number]).data)
+    assert {excerpt["sequence"] for excerpt in view["excerpts"] if excerpt["asked"]} == set(wanted)
     assert [excerpt["sequence"] for excerpt in view["excerpts"]] == sorted(excerpt["sequence"] for excerpt in view["excerpts"])
     with pytest.raises(UserError, match="no such sequence; give a number from 0 to "):
         token_view(comparison, sequences=[10**6])
@@ -158,11 +154,11 @@ def test_no_more_bytes_than_there_is_room_for(comparison):
     whole = token_view(comparison)
     assert whole.shown == len(json.loads(whole.data)["excerpts"])
     sizes = []
-    for most in (200, 10_000, 40_000, len(whole.data.encode()) + 1000):
+    for most in (200, 10_000, len(whole.data.encode()) + 1000):
         view = token_view(comparison, most_bytes=most)
         assert len(view.data.encode()) < most + 400, "the names of models, sources and columns come on top"
         sizes.append(view.shown)
-    assert 0 == sizes[0] < sizes[1] < sizes[2] <= sizes[3] == whole.shown
+    assert 0 == sizes[0] < sizes[1] < sizes[2] == whole.shown
 
 
 def test_scores_of_another_reading_are_not_shown(words, tmp_path):
@@ -183,11 +179,8 @@ def test_scores_of_another_reading_are_not_shown(words, tmp_path):
     ("pieces", "shown"),
     [
         ([b"a\xc3", b"\xa9b"], [["a", 0xC3], ["éb"]]),
-        ([b"\xe4", b"\xb8", b"\xad.", b""], [[0xE4], [0xB8], ["中."], []]),
-        ([b"\xf0\x9f", b"\x91\xa9\xc3\xa9"], [[0xF0, 0x9F], ["👩é"]]),
         ([b"x\xff\xa9y"], [["x", 0xFF, 0xA9, "y"]]),
         ([b"\xed\xa0\x80", b"\xc0A"], [[0xED, 0xA0, 0x80], [0xC0, "A"]]),
-        ([b"\xe4\xb8", b"\xe4\xb8\xad"], [[0xE4, 0xB8], ["中"]]),
     ],
 )
 def test_a_cut_character_is_in_its_last_piece_and_bytes_that_are_no_text_are_bytes(pieces, shown):
@@ -201,19 +194,6 @@ def test_text_cut_anywhere_shows_the_text(data, places):
     shown = parts_of(pieces)
     assert "".join(part for parts in shown for part in parts if isinstance(part, str)) == data.decode()
     assert all(parts for parts, piece in zip(shown, pieces, strict=True) if piece), "a token that shows nothing"
-
-
-def test_ids_among_others_and_alone():
-    tokenizer = load_tokenizer(None)
-    pieces = Pieces(tokenizer)
-    text = "a 👩‍👩‍👧 naïve 中文\n"
-    ids = tokenizer.encode([text])[0].tolist()
-    otherwise = dict(pieces.otherwise(ids))
-    shown = [otherwise.get(place, pieces.alone(index)) for place, index in enumerate(ids)]
-    parts = [part for entry in shown for part in (entry if isinstance(entry, list) else [entry])]
-    assert "".join(part for part in parts if isinstance(part, str)) == text
-    assert pieces.end == tokenizer.end_token_id
-    assert pieces.alone(10**6) == 10**6, "an id past the vocabulary, as models with a padded head predict"
 
 
 def test_pieces_without_bytes_are_those_of_the_vocabulary(tmp_path):
