@@ -53,56 +53,56 @@ def progress(description: str, *, total: int | None = None, unit: str = "tokens"
     Rate and remaining time are of this run, from its beginning on, so that they are there however long a batch takes. If the work is
     interrupted, a line says how much was done, or is `kept`, which is asked for then.
     """
-    pace = _Pace(description + _which, total, unit)
+    work = _Work(description + _which, total, unit)
+    is_drawn = not events.are_on() and stderr().is_terminal
     try:
-        with _shown(pace) as show:
-            pace.begin()
-            yield show
+        with _bar(work) if is_drawn else contextlib.nullcontext():
+            work.begin()
+            yield work.show if is_drawn else work.tell
     except KeyboardInterrupt:
         if kept is not None:
-            pace.update(kept())
-        events.note(f"{pace.description}: {pace.amount()} {'done' if kept is None else 'kept'}")
+            work.show(kept())
+        events.note(f"{work.description}: {work.amount()} {'done' if kept is None else 'kept'}")
         raise
 
 
-@contextlib.contextmanager
-def _shown(pace: _Pace) -> Iterator[Show]:
-    """A block whose progress is shown."""
-    if events.are_on():
-        yield _Every(SECONDS_BETWEEN_EVENTS, pace, _emit)
-    elif not stderr().is_terminal:
-        yield _Every(SECONDS_BETWEEN_LINES, pace, lambda pace: events.note(pace.line()))
-    else:
-        with _bar(pace) as bar:
-
-            def show(done: int, about: int | None = None, /) -> None:
-                pace.update(done, about)
-                bar.update(bar.task_ids[0], completed=done, total=pace.total)
-
-            yield show
-
-
-class _Pace:
+class _Work:
     """How much is done, and how fast. What is there at the beginning may be an earlier run's work, and is in no rate."""
 
     def __init__(self, description: str, total: int | None, unit: str) -> None:
-        self.description, self.total, self.unit = description, total, unit
-        self.done, self._first, self.is_estimate = 0, 0, total is None
+        self.description, self.total, self.unit, self.is_estimate = description, total, unit, total is None
+        self.done = self._first = 0
+        self._seconds = _seconds_between(SECONDS_BETWEEN_EVENTS if events.are_on() else SECONDS_BETWEEN_LINES)
         self.begin()
 
     def begin(self) -> None:
         """The work begins now."""
-        self._begun = time.monotonic()
+        self._begun = self._told = time.monotonic()
 
-    def update(self, done: int, about: int | None = None) -> None:
-        """`done` of `total`, or of `about` so many."""
+    def show(self, done: int, about: int | None = None, /) -> None:
+        """`done` of `total`, or of `about` so many: what the bar draws next."""
         if self.is_estimate:
             self.total = about
         if not self.done and time.monotonic() - self._begun < _AT_ONCE:
             self._first = done
         self.done = done
 
-    def now(self) -> tuple[float | None, float | None]:
+    def tell(self, done: int, about: int | None = None, /) -> None:
+        """The same, and a line or an event of it if the last one was long ago."""
+        self.show(done, about)
+        if (now := time.monotonic()) - self._told < self._seconds:
+            return
+        self._told = now
+        rate, left = self.rate()
+        if not events.are_on():
+            paces = ([f"{abbreviate(rate)}/s"] if rate else []) + ([f"{duration(left)} left"] if left is not None else [])
+            events.note(", ".join([f"{self.description}: {self.amount()}", *paces]))
+            return
+        is_estimate = self.is_estimate and self.total is not None
+        facts: dict[str, Any] = {"task": self.description, "done": self.done, "total": self.total, "total_is_estimate": is_estimate}
+        events.emit("progress", f"{self.description}: {self.amount()}", **facts, unit=self.unit, rate=rate, eta_seconds=left)
+
+    def rate(self) -> tuple[float | None, float | None]:
         """Units per second, and the seconds until all is done at this rate; None where nothing is done yet, or no total known."""
         seconds = time.monotonic() - self._begun
         if seconds <= 0 or self.done <= self._first:
@@ -116,58 +116,27 @@ class _Pace:
             return f"{self.done:,} {self.unit}"
         return f"{self.done:,} of {f'about {abbreviate(self.total)}' if self.is_estimate else f'{self.total:,}'} {self.unit}"
 
-    def line(self) -> str:
-        """`scoring zoo:mamba: 12,288 of 100,000 tokens, 1.2k/s, 1 min 13 s left`"""
-        rate, left = self.now()
-        parts = [f"{self.description}: {self.amount()}"]
-        parts += [f"{abbreviate(rate)}/s"] if rate else []
-        parts += [f"{duration(left)} left"] if left is not None else []
-        return ", ".join(parts)
 
-
-class _Every:
-    """Tells how far the work is when something was done and the last time was long ago."""
-
-    def __init__(self, seconds: float, pace: _Pace, tell: Callable[[_Pace], None]) -> None:
-        self._seconds, self._pace, self._tell = _seconds_between(seconds), pace, tell
-        self._due = time.monotonic() + self._seconds
-
-    def __call__(self, done: int, about: int | None = None, /) -> None:
-        self._pace.update(done, about)
-        if time.monotonic() >= self._due:
-            self._tell(self._pace)
-            self._due = time.monotonic() + self._seconds
-
-
-def _emit(pace: _Pace) -> None:
-    rate, left = pace.now()
-    facts: dict[str, Any] = {
-        "task": pace.description,
-        "done": pace.done,
-        "total": pace.total,
-        "total_is_estimate": pace.is_estimate and pace.total is not None,
-        "unit": pace.unit,
-        "rate": rate,
-        "eta_seconds": left,
-    }
-    events.emit("progress", f"{pace.description}: {pace.amount()}", **facts)
-
-
-def _bar(pace: _Pace) -> Progress:
-    """A bar that is drawn anew several times a second."""
-    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+def _bar(work: _Work) -> Progress:
+    """A bar that is drawn anew several times a second, of what the work is by then."""
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress_bar import ProgressBar
     from rich.text import Text
+
+    class Bar(ProgressColumn):
+        def render(self, task: Any) -> ProgressBar:
+            return ProgressBar(total=work.total, completed=work.done, width=40, pulse=work.total is None)
 
     class Amount(ProgressColumn):
         def render(self, task: Any) -> Text:
-            of = "" if pace.total is None else f"/{'~' * pace.is_estimate}{abbreviate(pace.total)}"
-            rate, left = pace.now()
-            ends = [f"{abbreviate(rate or 0)}/s"] * (rate is not None) + [f"{duration(round(left or 0))} left"] * (left is not None)
-            return Text("  ".join([f"{abbreviate(pace.done)}{of} {pace.unit}", *ends]))
+            of = "" if work.total is None else f"/{'~' * work.is_estimate}{abbreviate(work.total)}"
+            rate, left = work.rate()
+            paces = [f"{abbreviate(rate or 0)}/s"] * (rate is not None) + [f"{duration(round(left or 0))} left"] * (left is not None)
+            return Text("  ".join([f"{abbreviate(work.done)}{of} {work.unit}", *paces]))
 
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Amount(), TimeElapsedColumn()]
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), Bar(), Amount(), TimeElapsedColumn()]
     bar = Progress(*columns, console=stderr(), transient=True)
-    bar.add_task(pace.description, total=pace.total)
+    bar.add_task(work.description, total=None)
     return bar
 
 
