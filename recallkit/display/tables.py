@@ -116,8 +116,8 @@ class Table:
         to it.
         """
         sides = "l" + "r" * (len(self.headers) - 1)
-        head = [_latex_header(header, side) for header, side in zip(self.headers, sides, strict=True)]
-        cells = [[_latex_cell(cell, side, _WIDEST_CELL) for cell, side in zip(row, sides, strict=True)] for row in self.rows]
+        head = [_latex_cell(header.split("\n"), side, _WIDEST_HEADER) for header, side in zip(self.headers, sides, strict=True)]
+        cells = [[_latex_cell([cell], side, _WIDEST_CELL) for cell, side in zip(row, sides, strict=True)] for row in self.rows]
         lines = [" & ".join(row) + r" \\" for row in (head, *cells)]
         caption = _latex(f"{self.title.rstrip('.')}. {self.caption or ''}")
         body = (
@@ -142,18 +142,9 @@ def _latex(text: str) -> str:
     return rf"\recallkitstruck{{{shown}}}" if isinstance(text, Struck) else shown
 
 
-def _latex_cell(cell: str, side: str, widest: int) -> str:
-    """A cell, aligned at its `side`; one of more than `widest` characters in several lines, none of its characters left out."""
-    lines = [_latex(Struck(line) if isinstance(cell, Struck) else line) for line in _folded(printable(cell), widest)]
-    return _latex_stack(lines, side)
-
-
-def _latex_header(header: str, side: str) -> str:
-    """The same of a header, which may have lines of its own."""
-    return _latex_stack([_latex(line) for part in header.split("\n") for line in _folded(part, _WIDEST_HEADER)], side)
-
-
-def _latex_stack(lines: Sequence[str], side: str) -> str:
+def _latex_cell(parts: Sequence[str], side: str, widest: int) -> str:
+    """A cell of some lines, aligned at its `side`; a line of more than `widest` characters is folded, and none of them left out."""
+    lines = [_latex(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in _folded(printable(part), widest)]
     return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}" if len(lines) > 1 else lines[0]
 
 

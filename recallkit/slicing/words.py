@@ -185,14 +185,11 @@ def _byte_bounds(text: str, start: int) -> Sequence[int]:
 
 
 def _word_of_each(begins: Sequence[int], words: Sequence[Word]) -> list[int | None]:
-    """The number of the first word that each id has a byte of."""
-    found: list[int | None] = []
-    number = 0
-    for start, stop in pairwise(begins):
-        while number < len(words) and words[number].stop <= start:
-            number += 1
-        found.append(number if number < len(words) and words[number].start < stop and stop > start else None)
-    return found
+    """The number of the first word that each id has a byte of; `begins`: where the bytes of ids begin, and where the last one's end."""
+    starts, stops = np.array(begins[:-1]), np.array(begins[1:])
+    first = np.searchsorted([word.stop for word in words], starts, side="right")  # the first word that ends behind an id's first byte
+    beginning = np.append([word.start for word in words], np.iinfo(np.int64).max)[first]
+    return [number if is_in else None for number, is_in in zip(first.tolist(), (beginning < stops) & (stops > starts), strict=True)]
 
 
 @lru_cache
