@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from markdown_it import MarkdownIt
 
 import recallkit
 from tests.conftest import ROOT
-from tests.report.conftest import browser  # noqa: F401
 from tests.test_structure import documents
 
 pytestmark = pytest.mark.ci
@@ -117,16 +115,6 @@ def check_explained(name: str, said: str) -> None:
     assert not re.search(r"Annotated|Option\(|Outcome", said)
 
 
-def test_a_signature_is_that_of_python(site):
-    """Without the declarations of options, and what the command line alone has."""
-    said = section(site, "gap")
-    assert re.search(r"gap\(reference:[^=]*=None,models:[^=]*=None,\*,slices:str\|os\.PathLike\[str\]\|None=None,", said)
-    assert ",workers:int=1,engine:" in said
-    assert "->GapTables" in said
-    assert not {"causal", "fail_above"} & set(re.findall(r"[(,](\w+):", said.partition("->GapTables")[0])), "the command line's alone"
-    assert "boundary:Literal['pack','document']='pack'" in section(site, "slice").replace('"', "'")
-
-
 def test_nothing_is_loaded_from_elsewhere(site):
     wrong = []
     for page in sorted(site.rglob("*.html")):
@@ -136,26 +124,3 @@ def test_nothing_is_loaded_from_elsewhere(site):
         urls = re.findall(r"(?:url\(|@import\s)[\"']?([^)]{0,60})", sheet.read_text(encoding="utf-8"))
         wrong += [(sheet.name, url) for url in urls if not url.startswith("data:")]
     assert not wrong
-
-
-@pytest.mark.timeout(200)
-def test_it_opens_from_disk(site, browser):  # noqa: F811
-    """In a browser, at the width of a phone: no request but for files, no error, nothing wider than the screen, and a search finds."""
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True})
-    for name in ("docs/benchmarks", "docs/api", "docs/slices", "index"):
-        browser.get((site / f"{name}.html").as_uri())
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, name
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False})
-    box = browser.find_element("css selector", ".md-search__input")
-    browser.execute_script("arguments[0].focus()", box)
-    box.send_keys("enrichment")
-    browser.implicitly_wait(20)
-    found = [link.get_attribute("href") for link in browser.find_elements("css selector", ".md-search-result__link")]
-    browser.implicitly_wait(0)
-    assert any("slices.html" in link for link in found), found
-    assert all(link.startswith(site.as_uri()) for link in found)
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
-    assert len(asked) > 10
-    assert not [url for url in asked if not url.startswith(("file:", "data:"))]
-    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

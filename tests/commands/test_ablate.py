@@ -40,19 +40,3 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
     assert str(model.parent) not in text
     tables = recallkit.ablate(model, slices=small_slices, mixers="1,0+1", device="cpu", out=out)
     assert tables.ablation.equals(read_tables(AblationTables, out).ablation)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("control:recall",), "no mixer of it can be replaced"),
-        (("zoo:hybrid", "--mixers", "7"), "it has no mixer 7"),
-        (("zoo:hybrid", "--mixers", ","), "no mixers are named"),
-        (("zoo:hybrid,ablate=1",), "it is ablated already"),
-    ],
-)
-def test_mistakes_are_one_line(small_slices, capsys, arguments, problem):
-    status, shown = call(capsys, "ablate", *arguments, "--slices", small_slices, "--device", "cpu")
-    assert status in (1, 2)
-    assert problem in shown.err
-    assert "Traceback" not in shown.err

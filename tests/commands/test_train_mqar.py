@@ -87,26 +87,3 @@ def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path,
 def test_the_presets_are_those_that_there_are():
     [preset] = [parameter for parameter in DECLARED["train-mqar"].parameters if parameter.name == "preset"]
     assert preset.choices == tuple(PRESETS)
-
-
-@pytest.mark.slow
-def test_several_processes_make_the_same_bytes(tmp_path, capsys):
-    assert call(capsys, *words(TINY), "-o", tmp_path / "one")[0] == 0
-    assert call(capsys, *words(TINY), "-o", tmp_path / "two", "--workers", 2)[0] == 0
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"mixers": "attentoin"}, "attention"),
-        ({"pairs": 5}, "pairs in 16 ids"),
-        ({"windows": 4}, "--windows"),
-        ({"learning_rates": 0}, "--learning-rates"),
-    ],
-)
-def test_mistakes_are_one_line(options, said, tmp_path, capsys):
-    status, shown = call(capsys, *words(TINY | options), "-o", tmp_path)
-    assert status != 0
-    assert said in shown.err
-    assert "Traceback" not in shown.err

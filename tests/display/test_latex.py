@@ -13,11 +13,8 @@ from recallkit.attribution.view import gap_tables, published_tables
 from recallkit.display.cells import Struck
 from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
-from recallkit.profiling import profile_slices
-from recallkit.profiling.view import profile_tables
 from recallkit.slicing.definitions import parse_slices
-from recallkit.slicing.view import manifest_of, read_slices_table
-from recallkit.storage import artifacts
+from recallkit.slicing.view import manifest_of
 from tests.display.test_tables import HOSTILE
 
 pytestmark = [
@@ -44,23 +41,16 @@ CONTROLS = ["control:recall", "control:bigram", "control:unigram"]
 
 @pytest.fixture(scope="module")
 def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
-    """What commands export: of models with long names, a profile, the slices, the papers' tables, and names that are none."""
+    """What `gap` and `published` export, of models with long names, and a table of names that are none."""
     folder = tmp_path_factory.mktemp("results")
     names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
     specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
-    slices = manifest_of(small_slices)
     compared = attribution.gap(specs[0], specs[1:], small_slices, folder / "gap", given=parse_slices(["far=distance > 8", "all"]))
-    profiled = profile_slices(small_slices, folder / "profile")
-    found = {f"gap-{name}": table for name, table in gap_tables(compared, slices, folder / "gap").items()}
-    made = artifacts.read_manifest(folder / "profile" / "profile.parquet")
-    found |= {f"profile-{name}": table for name, table in profile_tables(profiled, made).items()}
-    found["slices"] = read_slices_table(small_slices, slices)
-    for paper in ("zoology:1", "zoology:4", "zoology:5"):
-        found |= {f"{paper.replace(':', '-')}-{name}": table for name, table in published_tables(published(paper)).items()}
+    found = {f"gap-{name}": table for name, table in gap_tables(compared, manifest_of(small_slices), folder / "gap").items()}
+    found |= {f"zoology-4-{name}": table for name, table in published_tables(published("zoology:4")).items()}
     rows = [[name, "1.00", Struck("-252.7 %"), "2.0 to 3.1 %"] for name in (*HOSTILE, *LONG, "x" * 90)]
     groups = [("", 1), ("perplexity", 1), ("gap_{%}", 2)]
-    found["hostile"] = Table("A title & 50 %", ["model", *LONG], rows, caption="\n".join(HOSTILE), groups=groups)
-    return found
+    return found | {"hostile": Table("A title & 50 %", ["model", *LONG], rows, caption="\n".join(HOSTILE), groups=groups)}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

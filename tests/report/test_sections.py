@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -109,18 +108,6 @@ def test_the_command_writes_the_page_and_its_figures_and_opens_it(run, evaluatio
     assert failed.returncode == 1
     assert failed.stderr.count("\n") == 1
     assert "no such directory" in failed.stderr
-
-
-def test_folders_of_results_are_not_on_their_pages(evaluations, tmp_path):
-    """Their names may be those of the folders of models."""
-    private = shutil.copytree(evaluations[0], tmp_path / "PRIVATE")
-    for folder in (private / "evals/compared/fda-v1", private / "mqar", private / "profile"):
-        folder.rename(folder.with_name(f"PRIVATE-runs-{folder.name}"))
-    written = write_report(private, tmp_path / "page.html")
-    assert sorted(written.results) == ["mqar", "profile", "recall"]
-    source = written.page.read_text()
-    assert source.count("Files read") == 3
-    assert "PRIVATE" not in source
 
 
 def test_commands_that_make_results_again_are_commands(written):
