@@ -358,9 +358,10 @@ def _share_scale(points: Sequence[Row]) -> Spec:
 def _by_threshold(comparison: Comparison) -> list[Figure]:
     """The AR hits' share of the gap at every threshold on the training count."""
     found: dict[str, list[dict[str, Any]]] = {}
+    sound = [model for model in comparison.models if not is_void(comparison.totals[model, "ar_hit"]) or _has_share(comparison, model)]
     for row in comparison.tables.by_threshold.to_dicts():
         model = row["model"]
-        if not is_void(row) and (not is_void(comparison.totals[model, "ar_hit"]) or _has_share(comparison, model)):
+        if model in sound and not is_void(row):
             point = _share_point(row, model, "AR hit", f"up to {row['threshold']:,}")
             found.setdefault(model, []).append({**point, "model": model, "x": row["threshold"], "y": row["gap_share"], "panel": None})
     points = [point for of in found.values() if len(of) > 1 for point in of]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from recallkit.ablation.charts import HEADERS, ablation_figures, labelled
+from recallkit.ablation.charts import ablation_figures
 from recallkit.ablation.tables import PARTS, AblationTables
 from recallkit.ablation.view import ablation_tables, answer, which_recall
 from recallkit.display.cells import Struck
@@ -85,12 +85,3 @@ def test_the_map_has_a_figure_for_every_set_and_slice(tables):
         assert f">{label}<" in drawn
     assert drawn.count(">0.12<") == 4 * len(SETS)
     assert "without 1 attention, AR hits: 4.000 nats per token (3.90 to 4.10)" in drawn
-
-
-def test_every_slice_has_a_name():
-    assert set(HEADERS) == {"all", *PARTS}
-
-
-def test_mixers_are_called_by_their_layers():
-    assert labelled({"mixers": "3.mamba", "layer": 3, "kind": "mamba"}) == "3 mamba"
-    assert labelled({"mixers": "0+1", "layer": None, "kind": "mamba+attention"}) == "0+1"

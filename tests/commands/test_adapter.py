@@ -128,14 +128,6 @@ def test_a_command_and_its_function_are_given_the_same(toy, invoke, words, argum
     assert json.loads(out) == toy(**arguments)
 
 
-def test_values_are_of_their_kinds(toy, tmp_path):
-    assert toy(tmp_path, out=tmp_path)["sources"] == [str(tmp_path)]
-    found = toy(size="1.5k", rate=2, rows=pl.Series([3]).to_numpy()[0], colour="red")
-    assert (found["size"], found["rate"], found["rows"], found["colour"]) == (1500, 2.0, [3], Colour.red)
-    assert [type(found[name]) for name in ("size", "rate", "colour")] == [int, float, Colour]
-    assert type(found["rows"][0]) is int
-
-
 @pytest.mark.parametrize(
     ("words", "arguments", "told"),
     [

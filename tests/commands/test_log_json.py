@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from recallkit import cli, events
+from recallkit import events
 from recallkit.display import console
 from recallkit.display.progress import progress
 from tests.conftest import made_up_texts, write_jsonl
@@ -161,19 +161,6 @@ def test_workers_tell_events_too(run, small_slices, tmp_path):
     assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs
     assert any("of the model" in event["message"] for event in told)
     assert {event["command"] for event in told} == {"score"}
-
-
-def test_a_defect_is_one_event_with_its_traceback(monkeypatch, log):
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError(f"not to be mended by a user {HOSTILE}")
-
-    monkeypatch.setattr(cli, "app", broken)
-    with pytest.raises(SystemExit) as stopped:
-        cli.run(["models"])
-    [event] = log()
-    assert (stopped.value.code, event["event"], event["level"]) == (70, "error", "error")
-    assert event["problem"].startswith("internal error (RuntimeError: not to be mended by a user a")
-    assert "in broken" in event["traceback"]
 
 
 PROGRAM = """

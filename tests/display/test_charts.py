@@ -134,7 +134,7 @@ def test_short_names_keep_their_ends_and_differ():
     assert all(1 <= len(label) <= 12 for label in found.values())
 
 
-@pytest.mark.parametrize("values", [[0.0001, 0.001, 0.01], [0, 1, 512, 30_000], [4, 4], [0], [0.5, 3e6]])
+@pytest.mark.parametrize("values", [[0.0001, 0.001, 0.01], [0, 1, 512, 30_000], [4, 4], [0]])
 @pytest.mark.parametrize("base", [2, 10])
 def test_a_logarithmic_axis_has_room_for_all_of_its_values(values, base):
     channel = log_number("x", "counts", values, base=base)

@@ -91,14 +91,6 @@ def test_the_path_of_a_page_is_a_link_on_a_line_of_its_own(printed):
     assert "\x1b]0;x" not in printed(print_page, Path("/\x1b]0;x\x07.html"), force_color=True)[0]
 
 
-def test_one_line_is_free_between_tables(printed):
-    plain, captioned = Table("plain", ["a"], [["x"]]), Table("captioned", ["a"], [["x"]], caption="below")
-    lines = [line.strip() for line in printed(console.print_tables, [captioned, plain, plain])]
-    starts = [number for number, line in enumerate(lines) if line in ("plain", "captioned")]
-    assert len(starts) == 3
-    assert [lines[start - 2 : start] for start in starts[1:]] == [["below", ""], ["x", ""]]
-
-
 def test_a_figure_that_means_nothing_is_struck_out_with_colours_and_without(printed):
     table = Table("t", ["model", "share"], [["a", Struck("-252.7 %")], ["b", "3.1 %"]])
     plain = printed(print_table, table)

@@ -56,11 +56,3 @@ def test_what_is_missing_or_beyond_a_float_is_left_out():
     assert [(row["model"], row["panel"]) for row in data(mqar_figures(rows, frames[1])[0]) if row["model"] == "two"] == [
         ("two", "Filler")
     ] * 2
-
-
-def test_a_single_number_without_intervals_is_drawn():
-    none = dict.fromkeys(f"{name}_{end}" for name in ("accuracy", "ar_nll", "filler_nll") for end in ("low", "high"))
-    for figure in mqar_figures(*comparison(["alone"], [16], accuracy=0.0, **none)):
-        drawing = svg(figure)
-        assert "NaN" not in drawing
-        assert any(text.startswith("alone, ") for text in texts(drawing))

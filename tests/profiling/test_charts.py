@@ -62,12 +62,12 @@ def test_lines_go_through_the_tails(tables):
                 assert np.exp(np.interp(np.log(row["x"]), np.log(x), np.log(y))) == pytest.approx(row["y"], rel=0.35)
 
 
-@pytest.mark.parametrize(("name", "column"), [("repeated_by_position", "repeated_share"), ("ar_hits_by_position", "ar_hit_share")])
-def test_curves_are_shares_by_position(tables, name, column):
+def test_curves_are_shares_by_position(tables):
     table = tables.positions.filter(pl.col("source") == "code")
-    own = [row for row in data(by_name(tables)[name]) if row["model"] == "code"]
-    assert [row["y"] for row in own] == table[column].to_list()
-    assert [row["x"] for row in own] == ((table["low"] + table["high"]) / 2).to_list()
+    for name, column in (("repeated_by_position", "repeated_share"), ("ar_hits_by_position", "ar_hit_share")):
+        own = [row for row in data(by_name(tables)[name]) if row["model"] == "code"]
+        assert [row["y"] for row in own] == table[column].to_list()
+        assert [row["x"] for row in own] == ((table["low"] + table["high"]) / 2).to_list()
 
 
 def test_the_largest_are_drawn_and_the_rest_named_and_names_are_text():
@@ -84,11 +84,3 @@ def test_one_source_is_all_and_hits_need_counts():
     figures = by_name(made_tables(["books"], knows_hits=False))
     assert list(figures) == ["repeated_bigrams", "distances", "repeated_by_position"]
     assert {row.get("source", row.get("model")) for figure in figures.values() for row in data(figure)} == {"ALL"}
-
-
-def test_nothing_repeated_is_drawn_all_the_same():
-    rows = synthetic(np.random.default_rng(1), 20, 20)
-    none = rows.with_columns(distance=pl.lit(None, pl.Int32), occurrences=pl.lit(0), repeated=pl.lit(False), ar_hit=pl.lit(False))
-    figures = by_name(tables_of(none))
-    assert "distances" not in figures
-    assert all("<svg" in svg(figure) for figure in figures.values())

@@ -74,19 +74,6 @@ def test_curves_have_one_scale_and_one_width(table):
     assert with_distances(table, bucketed([("books", 1), ("letters", 1)])) is table, "a single bucket is no curve"
 
 
-def test_rows_that_are_no_source_have_no_curve(small_slices):
-    summary = pl.DataFrame(
-        [("ALL", 50, 25, 0.5, 5, 0.1), *((f"source {n}", 2, 1, 0.5, 0, 0.0) for n in range(24))],
-        schema=["source", "tokens", "repeated", "repeated_share", "ar_hits", "ar_hit_share"],
-        orient="row",
-    )
-    manifest = artifacts.read_manifest(small_slices / "tokens.parquet")
-    shown = with_distances(slices_table(summary, manifest), bucketed([("source 0", 1), ("source 0", 4)]))
-    assert shown.rows[-1] == ["and 4 more", "", "", "", "", ""]
-    assert len(shown.rows) == 22
-    assert [row[-1] for row in shown.rows[:3]] == ["█▁█", "█▁█", ""]
-
-
 def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     console.stdout.cache_clear()

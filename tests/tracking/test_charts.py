@@ -47,7 +47,3 @@ def test_the_reference_is_a_line_across_the_whole_plot():
     across = dashed(made_tables([0, 10, 1000], reference=True))
     assert [(float(line.get("x2", 0)), float(line.get("y2", 0))) for line in across] == [(330.0, 0.0)] * 3
     assert dashed(made_tables([0, 10, 1000], reference=False)) == []
-
-
-def test_one_checkpoint_is_no_curve():
-    assert track_figures(made_tables([10], reference=True)) == []
