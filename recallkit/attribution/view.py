@@ -10,7 +10,7 @@ from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, Struck, more_in_file, or_dash, percent, percent_range, powers_of_two, resampled, sparkline
+from recallkit.display.cells import more_in_file, or_dash, percent, powers_of_two, resampled, sparkline
 from recallkit.display.tables import Table
 from recallkit.measure.shares import is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
@@ -212,7 +212,7 @@ def overlap_table(tables: GapTables) -> Table | None:
     """The gap divided among the requested slices, one row per slice and model; None if there are not two."""
     if tables.by_overlap is None:
         return None
-    found = {(row["slice"], row["model"]): _judged(row) for row in tables.by_overlap.iter_rows(named=True)}
+    found = {(row["slice"], row["model"]): row for row in tables.by_overlap.iter_rows(named=True)}
     names = list(dict.fromkeys(slice_ for slice_, _ in found))
     columns = {
         "share": gap_share,
@@ -298,11 +298,7 @@ def _match_ends(highs: Sequence[int]) -> list[int]:
 def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
     """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so."""
     rows = reversed(tables.gap.to_dicts())  # the totals of each model come first
-    return {(row["model"], row["source"], row["slice"]): _judged(row) for row in rows}
-
-
-def _judged(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "void": is_void(row)}
+    return {(row["model"], row["source"], row["slice"]): row for row in rows}
 
 
 def _models(tables: GapTables) -> list[str]:
@@ -333,29 +329,17 @@ def ppl(value: float | None) -> str:
     return or_dash(value, _PPL)
 
 
-def struck_if_void(row: Row, shown: str) -> str:
-    """A figure that depends on a row's share, as the cell of a table: struck out if the share is void."""
-    return Struck(shown) if is_void(row) and shown != DASH else shown
-
-
-def gap_share(row: Row) -> str:
-    """A row's share of the gap in percent, as the cell of a table; a dash if there is none."""
-    return struck_if_void(row, percent(row["gap_share"]))
-
-
-def interval(row: Row) -> str:
-    """The 95 % interval of a share, in percent; a dash if there is none, or if the share is void."""
-    return DASH if is_void(row) else percent_range(row["ci_low"], row["ci_high"])
+gap_share = cells.valid(cells.share("gap_share"))
+"""A row's share of the gap."""
+interval = cells.share_interval("ci_low", "ci_high")
+"""Its 95 % interval."""
+enriched = cells.valid(cells.number("enrichment", ".1f"))
+"""Its ratio to the share of tokens."""
 
 
 def times(ratio: float | None) -> str:
     """An enrichment: 7.92 -> 7.9; a dash if there is none."""
     return or_dash(ratio, ".1f")
-
-
-def enriched(row: Row) -> str:
-    """A row's enrichment, struck out if its share is void."""
-    return struck_if_void(row, times(row["enrichment"]))
 
 
 _PPL = ",.2f"

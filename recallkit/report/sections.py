@@ -17,9 +17,8 @@ from recallkit.attribution.view import (
     overlap_table,
     partition_table,
     share_notes,
-    struck_if_void,
 )
-from recallkit.display import charts
+from recallkit.display import cells, charts
 from recallkit.display.cells import percent
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
@@ -112,12 +111,12 @@ def results_table(comparison: Comparison) -> Table:
     more = []
     for model, (*_, share, _) in zip(comparison.models, rows, strict=True):
         hits = comparison.totals[model, "ar_hit"]
-        clipped = struck_if_void(hits, percent(hits["gap_share_clipped"]))
+        clipped = cells.valid(cells.share("gap_share_clipped"))(hits)
         more.append([percent(hits["share_of_tokens"], 2), enriched(hits), "" if clipped == share else clipped])
     headers = ["model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval"]
     headers += ["share of the tokens", "enrichment", "share, clipped"]
     shown = len(headers) if any(clipped for *_, clipped in more) else -1
-    lines = [[*row, *cells][:shown] for row, cells in zip([reference, *rows], [["", "", ""], *more], strict=True)]
+    lines = [[*row, *added][:shown] for row, added in zip([reference, *rows], [["", "", ""], *more], strict=True)]
     return Table("Perplexities and shares of the gap", headers[:shown], lines)
 
 
