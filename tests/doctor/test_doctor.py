@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import os
-import sys
 import threading
 import time
 
@@ -231,16 +230,6 @@ def test_a_hub_that_answers_or_does_not(hub, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         [check] = Probe("surroundings", "hub", surroundings.check_hub).inspect(1)
         assert check.status == "warn"
-
-
-def test_an_encoding_that_is_not_utf8_and_a_cache_that_cannot_be_written_are_told(monkeypatch):
-    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
-    [check] = surroundings.check_encoding()
-    assert (check.status, check.facts["files"]) == ("warn", "ascii")
-    monkeypatch.setattr("numba.core.caching.FunctionCache.cache_path", "/proc/1/cache")
-    [check] = surroundings.check_numba()
-    assert check.status == "warn"
-    assert "NUMBA_CACHE_DIR" in str(check.remedy)
 
 
 @pytest.mark.slow

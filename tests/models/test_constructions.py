@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.models.constructions import CONSTRUCTIONS, token_words
+from recallkit.models.constructions import CONSTRUCTIONS
 from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.mqar.run import evaluate_mqar
@@ -53,31 +53,6 @@ def test_keys_that_were_not_shown_are_not_answered(name):
         assert int(model(ids)[0, -1].argmax()) == int(ids[0, 3])
     unknown = torch.log_softmax(model(torch.tensor([[7, 40, 9, 41, 0, 12]]))[0, -1], dim=-1)
     assert unknown[[40, 41]].max() < -1e-3
-
-
-@each_construction
-@torch.no_grad()
-def test_the_forms_of_the_model_agree(name):
-    """What is checked by a construction is checked of every form: all at once, as the equations are written, and step by step."""
-    model = CONSTRUCTIONS[name](50).double()
-    ids = torch.tensor([[3, 30, 5, 31, 0, 0, 5, 31, 0, 3, 30], [6, 30, 5, 40, 0, 5, 40, 6, 30, 0, 0]])
-    expected = model.hidden(ids)
-    torch.testing.assert_close(model.reference(ids), expected, rtol=0, atol=1e-9)
-    state, parts = model.initial_state(2), []
-    for start, end in ((0, 1), (1, 4), (4, 5), (5, 11)):
-        part, state = model.read(ids[:, start:end], state)
-        parts.append(part)
-    torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0, atol=1e-9)
-
-
-@given(vocab_size=st.integers(1, 5000))
-@settings(max_examples=10)
-def test_every_token_has_a_word_of_its_own(vocab_size):
-    words = token_words(vocab_size)
-    assert words.abs().eq(1).all()
-    assert len(words.unique(dim=0)) == vocab_size
-    assert words.shape[1] % 8 == 0
-    assert words.shape[1] - 8 < max(1, (vocab_size - 1).bit_length()) <= words.shape[1]
 
 
 def test_it_is_asked_by_the_command_as_any_model(home, tmp_path):

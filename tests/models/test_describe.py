@@ -12,9 +12,8 @@ from recallkit.attribution.published import read_table
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models import zoo
-from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.costs_view import print_presets
-from recallkit.models.describe import describe_mixers, describe_zoo, paper_flops
+from recallkit.models.describe import describe_mixers, paper_flops
 from recallkit.models.presets import PRESETS, build, preset
 
 
@@ -44,37 +43,6 @@ def test_costs_of_mamba_are_those_reckoned_by_hand():
     assert figures(found) == figures(costs(64, 7)["mamba"])
     assert (found["parameters"], found["state_elements"]) == (linear + others, 128 * 16)
     assert 0 < found["flops_per_token"] - 2 * linear - scan < 0.2 * scan
-
-
-def test_costs_of_a_zoo_model_are_those_reckoned_by_hand(monkeypatch, tmp_path):
-    layers = (LayerConfig("attention"), LayerConfig("sliding_window", {"window": 32}))
-    configs = {
-        "tied": ArchitectureConfig(100, 64, layers, mlp_width=96),
-        "untied": ArchitectureConfig(100, 64, layers, mlp_width=96, tied_head=False),
-    }
-    monkeypatch.setattr(zoo, "ARCHITECTURES", {name: zoo.Architecture(f"the {name} one", layers) for name in configs})
-    monkeypatch.setattr(zoo, "architecture", configs.__getitem__)
-    monkeypatch.setattr(zoo, "shipped", lambda: {"tied": tmp_path})
-    (tmp_path / zoo.CARD).write_text(json.dumps({"tokens": 12345}))
-    tied, untied = describe_zoo()
-    matrices = 2 * (4 * 64 * 64 + 3 * 64 * 96)
-    pairs = 256 * 257 // 2 + 32 * 33 // 2 + 224 * 32
-    wanted = {
-        "model": "zoo:tied",
-        "description": "the tied one",
-        "parameters": matrices + 5 * 64,  # five norms
-        "embeddings": 100 * 64,
-        "state_elements": 2 * 64 * (256 + 32),
-        "flops_per_token": 2 * matrices + 4 * 64 * pairs / 256 + 2 * 64 * 100,
-        "trained_tokens": 12345,
-    }
-    assert tied == wanted
-    assert untied == wanted | {
-        "model": "zoo:untied",
-        "description": "the untied one",
-        "embeddings": 2 * 100 * 64,
-        "trained_tokens": None,
-    }
 
 
 def test_the_command_line_gives_the_same_figures(run):

@@ -168,6 +168,8 @@ def test_steps_start_in_the_range_of_the_papers(kind, bias):
 @pytest.mark.parametrize(
     ("kind", "options", "size"),
     [
+        ("sliding_window", {"window": 6}, 2 * 64 * 6),
+        ("blocked_window", {"window": 6, "previous": True}, 2 * 64 * 12),
         ("gla", {"num_heads": 4}, 4 * 8 * 16),
         ("gated_delta", {"num_heads": 4}, 4 * 12 * 24),
         ("kda", {"num_heads": 4}, 4 * 16 * 16),

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from recallkit.models.mixers.api import Mixer
 from recallkit.models.mixers.attention import Attention
 from recallkit.models.mixers.blocked_window import BlockedWindow
 from recallkit.models.mixers.rotary import rotary_width, rotate, rotate_reference
@@ -26,20 +25,6 @@ def same_parameters(mixer, other):
 def make(kind, **options):
     torch.manual_seed(0)
     return kind(D, **options).double().eval().requires_grad_(False)
-
-
-def test_a_step_is_reading_one_token():
-    """What the base class makes of `read`; a mixer without one cannot do either."""
-    mixer = make(Attention)
-    u, ids = inputs(mixer, 3)[0], torch.arange(6).view(2, 3)
-    _, state = mixer.read(u[:, :2], mixer.initial_state(2))
-    y, after = mixer.step(u[:, 2], state, ids[:, 2])
-    wanted, read = mixer.read(u[:, 2:], state, ids[:, 2:])
-    assert torch.equal(y, wanted[:, 0])
-    assert all(torch.equal(after[name], read[name]) for name in read)
-    for way in (Mixer(4).step, Mixer(4).read):
-        with pytest.raises(NotImplementedError):
-            way(torch.zeros(1, 4) if way.__name__ == "step" else torch.zeros(1, 1, 4), {})
 
 
 def test_without_rotation_it_is_scaled_dot_product_attention():
@@ -85,16 +70,6 @@ def test_a_short_convolution_of_the_latest_input_alone_changes_nothing():
     assert mixer(u)[:, 0].abs().max() == 0  # nothing before the first token
 
 
-def test_a_short_convolution_leaves_attention_without_a_matrix(monkeypatch):
-    """torch makes the scores of all pairs where a head's channels do not lie next to each other, in the values, too."""
-    mixer, seen = make(Attention, short_conv=3), []
-    monkeypatch.setattr(mixer, "attend", lambda q, k, v: seen.append([x.stride(-1) for x in (q, k, v)]) or v)
-    u, _ = inputs(mixer, 20)
-    mixer(u)
-    mixer.read(u, mixer.initial_state(2))
-    assert seen == [[1, 1, 1]] * 2
-
-
 @pytest.mark.parametrize("width", [0, 2, 6, 8])
 def test_rotation_depends_on_distances_alone_and_keeps_lengths(width):
     x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -124,21 +99,6 @@ def test_a_share_of_a_head_that_is_no_pairs_is_refused():
     for kind in (SlidingWindow, BlockedWindow):
         with pytest.raises(ValueError, match="sees nothing"):
             kind(D, window=0)
-
-
-def test_llama_attends_the_same():
-    from transformers.models.llama.modeling_llama import LlamaAttention, LlamaConfig, LlamaRotaryEmbedding
-
-    config = LlamaConfig(hidden_size=D, num_attention_heads=4, num_key_value_heads=4, attn_implementation="eager")
-    theirs = LlamaAttention(config, 0).double().eval().requires_grad_(False)
-    mixer = make(Attention)
-    weights = dict(zip(("q_proj", "k_proj", "v_proj"), mixer.qkv.weight.chunk(3), strict=True), o_proj=mixer.out_proj.weight)
-    theirs.load_state_dict({f"{name}.weight": weight for name, weight in weights.items()})
-    u, _ = inputs(mixer, 23)
-    cos_sin = LlamaRotaryEmbedding(config)(u, torch.arange(23)[None])
-    mask = torch.full((23, 23), -torch.inf, dtype=torch.float64).triu(1)[None, None]
-    # transformers computes the angles in float32, which bounds the agreement.
-    assert difference(theirs(u, position_embeddings=cos_sin, attention_mask=mask)[0], mixer(u)) < 1e-5
 
 
 def test_a_partly_rotated_head_is_that_of_gpt_neox():
@@ -190,29 +150,6 @@ def test_a_block_with_the_previous_one_is_the_end_of_both(window, t):
         assert difference(made[:, start : start + window], both[:, -made[:, start : start + window].shape[1] :]) < 1e-9
 
 
-@pytest.mark.parametrize("short_conv", [0, 3])
-def test_the_state_of_a_sliding_window_is_of_one_size(short_conv):
-    """Each token's key at its position's place in a ring, whatever the pieces in which they are read."""
-    mixer = make(SlidingWindow, window=6, short_conv=short_conv)
-    u, _ = inputs(mixer, 30)
-    start = mixer.initial_state(2)
-    state, stepped = start, start
-    _, keys, _ = mixer.project(u, torch.arange(30))
-    count = 0
-    for piece in u.split([1, 4, 2, 13, 10], dim=1):
-        _, state = mixer.read(piece, state)
-        for i in range(piece.shape[1]):
-            _, stepped = mixer.step(piece[:, i], stepped)
-        count += piece.shape[1]
-        for position in range(max(0, count - 6), count):
-            assert difference(state["keys"][:, :, position % 6], keys[:, :, position]) < 1e-12
-        assert {name: part.shape for name, part in state.items()} == {name: part.shape for name, part in start.items()}
-        assert all(difference(state[name], stepped[name]) < 1e-12 for name in start)
-        assert state["seen"].tolist() == [count, count]
-    assert sum(state[name][0].numel() for name in ("keys", "values")) == mixer.state_size(30) == 2 * D * 6
-    assert [mixer.state_size(t) for t in (1, 5, 6)] == [2 * D, 2 * D * 5, 2 * D * 6]
-
-
 @pytest.mark.parametrize("window", [1, 2, 5])
 def test_reading_a_sliding_window_after_any_number_of_tokens_is_reading_at_once(window):
     """For every offset in the ring, of a text shorter than a window, of one, of two and of more."""
@@ -228,18 +165,6 @@ def test_reading_a_sliding_window_after_any_number_of_tokens_is_reading_at_once(
                 assert difference(y, whole[:, split : split + more]) < 1e-9, (split, more)
                 after = split + more
                 assert difference(mixer.step(u[:, after], state)[0], whole[:, after]) < 1e-9, (split, more)
-
-
-def test_rows_of_a_sliding_window_that_begin_and_go_on_read_side_by_side():
-    """A row without a token yet beside one that is several rounds on, whose rings joined as they are."""
-    mixer = make(SlidingWindow, window=4)
-    u, _ = inputs(mixer, 30)
-    whole = mixer(u)
-    fresh, (_, far) = mixer.initial_state(1), mixer.read(u[1:, :17], mixer.initial_state(1))
-    state = {name: torch.cat([fresh[name], far[name]]) for name in fresh}
-    for t in (1, 3, 4, 7, 9, 13):
-        y, _ = mixer.read(torch.stack([u[0, :t], u[1, 17 : 17 + t]]), state)
-        assert difference(y, torch.stack([whole[0, :t], whole[1, 17 : 17 + t]])) < 1e-9, t
 
 
 @pytest.mark.parametrize(
@@ -260,11 +185,3 @@ def test_pairs_and_masks_and_lists_agree(mixer):
         listed = [mixer.keys_of(i, 0) for i in range(t)]
         assert [row.nonzero().flatten().tolist() for row in mask] == listed
         assert mixer.num_pairs(t) == mixer.num_heads * sum(map(len, listed))
-
-
-def test_the_cost_of_a_window_grows_linearly():
-    mixer = SlidingWindow(D, window=8)
-    assert mixer.flops(4000) - mixer.flops(2000) == mixer.flops(3000) - mixer.flops(1000)
-    attention = Attention(D)
-    # 4 d^2 weights; 4 d for each of t (t + 1) / 2 pairs.
-    assert attention.flops(100) == 2 * 100 * 4 * D * D + 4 * D * 5050

@@ -5,27 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recallkit.models.mixers.base_conv import BaseConv, GatedShortConv
+from recallkit.models.mixers.base_conv import BaseConv
 from recallkit.models.mixers.dynamic_conv import AutocorrelationConv, ProgrammaticConv
 from recallkit.models.mixers.hyena import Hyena
-from recallkit.models.mixers.long_conv import LongConv
-from recallkit.models.mixers.retnet import RetNet
 from tests.models.mixers.battery import difference
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("kind", [LongConv, BaseConv, Hyena, RetNet])
-def test_a_reference_takes_half_precision(kind):
-    torch.manual_seed(0)
-    mixer = kind(8, **({} if kind is RetNet else {"max_length": 20})).bfloat16()
-    u = random(2, 17, 8).bfloat16()
-    with torch.no_grad():
-        made, wanted = mixer.reference(u), mixer.double().reference(u.double())
-    assert made.dtype == torch.bfloat16
-    assert difference(made, wanted) < 0.1
 
 
 @pytest.mark.parametrize("kind", [BaseConv, Hyena])
@@ -83,11 +70,6 @@ def test_hyena_without_convolutions_is_a_product_of_its_projections():
         mixer.skip.copy_(torch.tensor([[2.0], [3.0]]).expand(2, 4))
         a, b, c, v = (mixer.in_proj(u) * mixer.short_conv.conv.weight.flatten() + mixer.short_conv.conv.bias).chunk(4, -1)
         assert difference(mixer(u), mixer.out_proj(6 * a * b * c * v)) < 1e-12
-
-
-def test_a_short_filter_has_no_longest_sequence():
-    assert BaseConv(4, filter="short").max_length is None
-    assert GatedShortConv(4).max_length is None
 
 
 def opened(mixer):

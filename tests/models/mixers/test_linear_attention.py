@@ -81,13 +81,6 @@ def test_taylor_attention_of_small_scores_is_softmax_attention():
         assert difference(mixer(u), wanted) < 1e-4
 
 
-def test_what_is_no_plain_taylor_attention_takes_the_general_way():
-    """The operation knows neither decays nor other maps, and always normalises."""
-    assert LinearAttention(16, feature_dim=4).is_taylor_attention
-    for options in ({"decay": True}, {"normalise": False}, {"feature_map": "elu"}):
-        assert not LinearAttention(16, feature_dim=4, **options).is_taylor_attention
-
-
 def test_normalised_weights_sum_to_one():
     for name in set(FEATURE_MAPS) - {"identity"}:
         mixer = randomised(LinearAttention(8, num_heads=2, feature_map=name, feature_dim=4, max_length=20)).double()
@@ -154,15 +147,3 @@ def test_retnet_in_plain_numbers():
             heads += [entry / root for entry in o]
         gated = [entry / (1 + math.exp(-gate)) * gate for entry, gate in zip(heads, g[i], strict=True)]
         assert made[i] == pytest.approx(applied(mixer.out_proj.weight, gated), rel=1e-9, abs=1e-12)
-
-
-def test_retnet_alone_with_one_token_is_a_gated_norm_of_its_value():
-    mixer = RetNet(8, num_heads=2, value_factor=1).double()
-    u = normal(1, 1, 8)
-    with torch.no_grad():
-        v = mixer.v_proj(u).unflatten(-1, (2, 4))
-        sign = (mixer.q_proj(u) * mixer.k_proj(u)).unflatten(-1, (2, 4)).sum(dim=-1, keepdim=True).sign()
-        normed = sign * v / v.square().mean(dim=-1, keepdim=True).sqrt()
-        wanted = mixer.out_proj(normed.flatten(2) * torch.nn.functional.silu(mixer.g_proj(u)))
-        mixer.eps = 0
-        torch.testing.assert_close(mixer(u), wanted)

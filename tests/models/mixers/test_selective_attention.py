@@ -46,31 +46,6 @@ def test_lists_without_a_matrix_are_the_rows_of_the_matrix(rows):
     assert torch.equal(repeated(ids), matrix.any(-1))
 
 
-def test_matches_of_a_whole_text_are_read_without_a_matrix(monkeypatch):
-    monkeypatch.setattr("recallkit.models.mixers.selective_attention.followers", None)
-    mixer = make(keys="matches")
-    u, ids = inputs(mixer, 30)
-    read, state = mixer.read(u, mixer.initial_state(2), ids)
-    assert difference(read, mixer(u, ids)) < 1e-12
-    assert torch.equal(state["ids"], ids)
-
-
-@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kinds", [3, 2000])
-def test_matches_of_narrow_parameters_come_back_narrow(narrow, kinds):
-    """By mask where tokens are of few kinds, pair by pair where most are new."""
-    wide = make(keys="matches")
-    mixer = make(keys="matches").to(narrow)
-    wide.load_state_dict(mixer.state_dict())
-    ids = torch.randint(kinds, (2, 200), generator=torch.Generator().manual_seed(0))
-    u = inputs(wide, 200)[0].to(narrow)
-    made = mixer(u, ids)
-    assert made.dtype == narrow
-    assert made.any()
-    assert difference(made, wide(u.double(), ids)) < 0.03
-    assert difference(mixer.read(u, mixer.initial_state(2), ids)[0], made) < 0.03
-
-
 def test_full_selection_is_attention():
     mixer = make(selection="full")
     u, _ = inputs(mixer, 30)
@@ -163,19 +138,6 @@ def test_a_learned_selection_is_what_asks_within_the_budget(limit):
     assert mixer.auxiliary_loss() is None
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize(("limit", "most"), [({"share": 0.125}, 25), ({"k": 7}, 7)])
-def test_untrained_no_more_are_chosen_than_the_cap(limit, most, training):
-    for seed in range(5):
-        torch.manual_seed(seed)
-        mixer = SelectiveAttention(D, selection="learned", **limit).requires_grad_(False).train(training)
-        mixer.selector.score.bias += seed  # the last four ask nearly everywhere
-        u = torch.randn(3, 200, D)
-        chosen = (mixer(u).abs().amax(-1) > 0).sum(1)
-        assert chosen.max() <= most
-        assert seed == 0 or chosen.min() == most
-
-
 def test_in_training_the_highest_of_the_noisy_scores_are_chosen():
     mixer = make(selection="learned", k=5, noise=0.0).train()
     u, _ = inputs(mixer, 40)
@@ -205,34 +167,6 @@ def test_the_gradient_reaches_what_is_not_selected():
     wanted = torch.autograd.grad((selector.score(u)[..., 0].sigmoid() * weights).sum(), selector.parameters())
     for one, other in zip(made, wanted, strict=True):
         assert difference(one, other) < 1e-12
-
-
-def test_training_holds_a_learned_selection_to_its_share_and_to_what_helps():
-    """Only tokens marked in their first entry profit from attention: they end up selected, the others do not, in training and after it."""
-    generator = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    mixer = SelectiveAttention(D, selection="learned", share=0.25).train()
-    optimiser = torch.optim.Adam(mixer.parameters(), 1e-2)
-    for _ in range(150):
-        u = torch.randn(4, 32, D, generator=generator)
-        marked = torch.rand(4, 32, generator=generator) < 0.2
-        u[..., 0] = torch.where(marked, 3.0, -3.0)
-        means = u[..., 1:2].cumsum(1) / torch.arange(1, 33)[:, None]
-        loss = (mixer(u)[..., :1] - means * marked[..., None]).square().mean() + mixer.auxiliary_loss()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert ((mixer.selector.score(u)[..., 0] >= 0) == marked).float().mean() > 0.95
-    selected = mixer.eval()(u).abs().amax(-1) > 0
-    assert (selected == marked).float().mean() > 0.9
-
-
-def test_ids_are_asked_for_where_they_are_needed():
-    assert make().needs_ids
-    assert not make(selection="learned").needs_ids
-    u, _ = inputs(make(), 5)
-    with pytest.raises(ValueError, match="needs the ids"):
-        make()(u)
 
 
 def test_costs():

@@ -102,18 +102,6 @@ def test_heads_of_random_draw_their_own_pairs():
     assert either == pytest.approx(1 - 0.9**4, abs=0.01), "independent of each other"
 
 
-@pytest.mark.parametrize("pattern", ["star", "bigbird"])
-def test_a_text_as_long_as_the_pattern_can_be_read_in_pieces(pattern):
-    mixer = make(pattern=pattern, stride=3, length=20)
-    u, _ = inputs(mixer, 20)
-    state, made = mixer.initial_state(2), []
-    for piece in u.split([1, 12, 6, 1], dim=1):
-        out, state = mixer.read(piece, state)
-        made.append(out)
-    assert difference(torch.cat(made, 1), mixer(u)) < 1e-12
-    assert difference(mixer(u), mixer.reference(u)) < 1e-12
-
-
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_both_directions_are_the_reference_of_both_and_have_no_state(pattern):
     class Both(SparseAttention):
