@@ -16,14 +16,8 @@ _NONE = -1
 @njit(inline="always", nogil=True, cache=True)
 def _find(seconds, low, end, token):  # type: ignore[no-untyped-def]
     """Index of `token` in the sorted seconds[low:end], or -1."""
-    stop = end
-    while low < stop:
-        middle = (low + stop) // 2
-        if seconds[middle] < token:
-            low = middle + 1
-        else:
-            stop = middle
-    return low if low < end and seconds[low] == token else _NONE
+    at = low + np.searchsorted(seconds[low:end], token)
+    return at if at < end and seconds[at] == token else _NONE
 
 
 @njit(nogil=True, cache=True)

@@ -57,8 +57,6 @@ def load(request: ModelRequest) -> TransformersModel | NativeModel:
         if fla.is_readable(config) or (published.is_layout(config) and not Path(request.spec).exists()):
             return native_model.load(request)
         model = _from_pretrained(request)
-    if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
-        raise UserError("not a language model with input and output embeddings", where=request.spec)
     if request.dtype == "float64":
         # Some models keep a few weights and buffers in float32 in whatever precision they are loaded.
         model = model.double()

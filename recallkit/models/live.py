@@ -66,8 +66,6 @@ def load(request: ModelRequest) -> ScoringModel:
         return UserModule(module, UserCode(), dataclasses.replace(request, module=None), device)
     from recallkit.models.transformers_model import TransformersModel
 
-    if module.get_input_embeddings() is None or module.get_output_embeddings() is None:
-        raise UserError("not a language model with input and output embeddings", where=request.spec, remedy="give one with a head")
     return TransformersModel(module.to(device, dtype).eval(), request.spec, device)
 
 

@@ -70,13 +70,21 @@ class TorchModel:
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
 
-        Raises UserError for sequences longer than the context.
+        Raises UserError where the state cannot be carried, and for sequences longer than the context.
         """
+        if not self.can_carry:
+            problem = "its state cannot be carried from one chunk to the next"
+            raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         longest = int(np.diff(offsets).max() - 1)
         if self.max_length is not None and longest > self.max_length:
             problem = f"its context is {self.max_length:,} ids, also with a carried state; a sequence has {longest:,}"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
         return self._score(ids, offsets, chunk)
+
+    @property
+    def can_carry(self) -> bool:
+        """Whether `forward` continues from a state."""
+        return True
 
     def pieces(self, num_inputs: int, chunk: int) -> list[int]:
         """The lengths, in order, in which inputs of `num_inputs` ids are read with the state carried: `chunk` at a time."""

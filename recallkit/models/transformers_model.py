@@ -25,12 +25,10 @@ from recallkit.models.torch_model import TorchModel
 from recallkit.quiet_transformers import first_line, without_advice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from torch import Tensor
 
-    from recallkit.models.protocol import Continuation, TokenScores
 
 _STATES = ("past_key_values", "cache_params", "state")
 """Names of the state among a model's arguments and outputs."""
@@ -60,10 +58,12 @@ class _Carried:
 class TransformersModel(TorchModel):
     """A transformers model as a `ScoringModel` and, where its state can be carried, a `CarryingModel`.
 
-    Raises UserError where the model fails on a few ids, or is not causal.
+    Raises UserError where it has no embeddings, fails on a few ids, or is not causal.
     """
 
     def __init__(self, model: Any, name: str, device: torch.device) -> None:
+        if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
+            raise UserError("not a language model with input and output embeddings", where=name, remedy="give one with a head")
         config = model.config.get_text_config()
         vocab_size = int(model.get_output_embeddings().weight.shape[0])
         super().__init__(name, device, vocab_size=vocab_size, max_length=context_length(config, model.base_model))
@@ -91,6 +91,11 @@ class TransformersModel(TorchModel):
     def carrying(self) -> Literal["chunks", "steps"] | None:
         """Whether the state is carried into further `chunks`, only in `steps` of one id, or not at all; found at first use."""
         return None if self._way_of_carrying is None else self._way_of_carrying.pieces
+
+    @property
+    def can_carry(self) -> bool:
+        """See `TorchModel.can_carry`."""
+        return self.carrying is not None
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states, or logits where `Head` cannot express how they follow from hidden states."""
@@ -124,23 +129,6 @@ class TransformersModel(TorchModel):
             rows = zip(torch.split(hidden, step), torch.split(targets, step), strict=True)
             parts = [logits_nll(_head_logits(some, weight, bias, self.head.cap), of) for some, of in rows]
             return TokenNll(*(torch.cat(values) for values in zip(*parts, strict=True)))
-
-    def generate(
-        self, prompts: Sequence[np.ndarray], answers: Sequence[np.ndarray], most: int, is_done: Callable[[int, list[int]], bool]
-    ) -> list[Continuation]:
-        """See `TorchModel.generate`."""
-        with without_advice():  # which would take a tenth of a small model's time in each step
-            return super().generate(prompts, answers, most, is_done)
-
-    def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
-        """See `CarryingModel.score_carrying`.
-
-        Also raises UserError for a model whose state cannot be carried.
-        """
-        if self.carrying is None:
-            problem = "its state cannot be carried from one chunk to the next"
-            raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
-        return super().score_carrying(ids, offsets, chunk)
 
     # ------------------------------------------------------------------------------------------------ running it
 

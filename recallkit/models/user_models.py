@@ -51,7 +51,8 @@ class UserScoringModel:
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. Raises UserError where the user's object has none."""
         if not hasattr(self.inner, "score_carrying"):
-            raise _cannot_carry(self.name)
+            problem = "its state cannot be carried from one chunk to the next"
+            raise UserError(problem, where=self.name, remedy="return an object with score_carrying")
         return self._scored("score_carrying", ids, offsets, chunk)
 
     def generate(
@@ -114,13 +115,18 @@ class UserModule(TorchModel):
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states where the module provides them, else logits; with `carry` always logits.
 
-        With `carry`, raises UserError for a module that has no `read`, or whose `read` returns anything else.
+        With `carry`, raises UserError for a module whose `read` returns anything else.
         """
         if carry:
             return self._read_on(inputs, state)
         if self.head is None:
             return self._logits(inputs), None
         return self._checked(self._call(self.module.hidden, inputs), inputs, "d", self.head.in_features), None
+
+    @property
+    def can_carry(self) -> bool:
+        """See `TorchModel.can_carry`."""
+        return self.can_read
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`."""
@@ -142,8 +148,6 @@ class UserModule(TorchModel):
 
     def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""
-        if not self.can_read:
-            raise _cannot_carry(self.name)
         made = self._call(self.module.read, ids, state)
         if not isinstance(made, tuple) or len(made) != 2:
             raise UserError(f"read(ids, state) returned {kind_of_object(made)}: logits and a state are expected", where=self.name)
@@ -226,7 +230,3 @@ def _whole_number(value: Any, name: str, spec: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise UserError(f"its {name} is {value!r}, not a positive integer", where=spec)
     return int(value)
-
-
-def _cannot_carry(spec: str) -> UserError:
-    return UserError("its state cannot be carried from chunk to chunk", where=spec, remedy="return an object with score_carrying")

@@ -187,12 +187,3 @@ def test_what_needs_another_process_is_refused(module, slices):
             recallkit.score(module, slices=slices, **options)
     with pytest.raises(UserError, match="an object of object is no model"):
         recallkit.score([object()], slices=slices)
-
-
-def test_what_is_wrong_with_a_module_is_one_line(module, slices):
-    module.embedding = nn.Embedding(100, 8)
-    with pytest.raises(UserError, match="raised IndexError: index out of range in self") as caught:
-        recallkit.score({"short": module}, slices=slices)
-    assert "live:short" in str(caught.value)
-    with pytest.raises(UserError, match="no tokenizer that can be read"):
-        recallkit.score({"short": module}, slices=slices, model_tokenizer=object())

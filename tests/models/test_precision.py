@@ -61,17 +61,6 @@ def test_no_number_is_rounded(make, value):
     assert float(made) == pytest.approx(value, rel=1e-15)
 
 
-def test_what_is_no_floating_point_number_stays_what_it_is():
-    with widened():
-        assert torch.zeros(2, dtype=torch.int32).dtype is torch.int32
-        assert (X > 0).dtype is torch.bool
-        assert X.to(torch.complex64).dtype is torch.complex128
-        assert torch.arange(3).dtype is torch.int64
-    with widened(torch.float32):
-        assert SMALL.bfloat16().dtype is torch.float32
-        assert X.dtype is (X + 1).dtype is torch.float64
-
-
 # ---------------------------------------------------------------------------------------------------- whole models
 
 

@@ -16,24 +16,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def hippo_matrices(measure: str, size: int) -> tuple[Tensor, Tensor]:
-    """HiPPO's A (size, size) and B (size,) in float64: coefficients of the inputs so far by orthonormal polynomials (arXiv 2008.07669).
+def hippo_legs(size: int) -> tuple[Tensor, Tensor]:
+    """HiPPO-LegS: A (size, size) and B (size,) in float64 of dx/dt = (A x + B u) / t (arXiv 2008.07669, theorem 2; appendix D).
 
-    legs: Legendre over all of the past, dx/dt = (A x + B u) / t.   legt: Legendre over the last unit of time, dx/dt = A x + B u.
-    lagt: Laguerre, past inputs weighted by exp(-age), dx/dt = A x + B u   (theorems 1 to 3; appendix D).
+    x are coefficients of all inputs so far by orthonormal Legendre polynomials.
     """
     n = torch.arange(size, dtype=torch.float64)
     root = torch.sqrt(2 * n + 1)
-    both = torch.outer(root, root)
-    if measure == "legs":
-        return -both.tril(-1) - torch.diag(n + 1), root
-    if measure == "legt":
-        signs = (-1.0) ** (n[:, None] - n)
-        return -both * torch.where(n[:, None] >= n, 1.0, signs), root
-    if measure == "lagt":
-        ones = torch.ones(size, size, dtype=torch.float64)
-        return -ones.tril(), ones[0]
-    raise ValueError(f"a measure is legs, legt or lagt, not {measure}")
+    return -torch.outer(root, root).tril(-1) - torch.diag(n + 1), root
 
 
 def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,7 +31,7 @@ def normal_plus_low_rank(size: int) -> tuple[Tensor, Tensor, Tensor]:
 
     With p_n = sqrt(n + 1/2), A + p p^T is -1/2 I plus a skew-symmetric matrix (S4, arXiv 2111.00396, theorem 1, appendix C.1).
     """
-    a, b = hippo_matrices("legs", size)
+    a, b = hippo_legs(size)
     p = torch.sqrt(torch.arange(size, dtype=torch.float64) + 0.5)
     frequencies, v = torch.linalg.eigh(-1j * (a + torch.outer(p, p) + 0.5 * torch.eye(size)))
     frequencies, v = frequencies.flip(0), v.flip(1)
