@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text.fields import too_long
 from recallkit.text.readers import FileShard
 
 if TYPE_CHECKING:
@@ -22,6 +20,8 @@ STRETCH = 1 << 20
 _GAP = re.compile(rb"N{1000,}")
 """Bases that an assembly does not know. They are left out: a model predicts them for nothing, and no text is in them to recall."""
 
+_LONGEST_NAME = 1 << 16
+"""What is read of the line of a name at most; lines of bases have any length."""
 _SPACE = b" \t\r\n"
 _LETTERS = bytes(range(ord("A"), ord("Z") + 1)) + b"*-"
 
@@ -55,19 +55,20 @@ class FastaShard(FileShard):
             raise self._empty()
 
     def _stretches(self) -> Iterator[tuple[str, int, bytes]]:
-        """Sequence, number of bases before, and bases of each stretch. Raises UserError where there is no name, or one without an end."""
+        """Sequence, number of bases before, and bases of each stretch. Raises UserError where there is no name."""
         name, start, bases = None, 0, bytearray()
-        for is_name, part in _parts(self._blocks()):
-            if is_name:
-                if len(part) > config.MAX_RECORD_BYTES:
-                    problem, remedy = too_long()
-                    raise UserError(problem, where=self.name, remedy=remedy)
+        begins_line = True
+        for piece in self._pieces(_LONGEST_NAME):
+            if begins_line and piece.startswith(b">"):
                 if name is not None and bases:
                     yield name, start, bytes(bases)
-                words = part.decode("utf-8", "replace").split(maxsplit=1)
+                words = piece[1:].decode("utf-8", "replace").split(maxsplit=1)
                 name, start, bases = words[0] if words else "unnamed", 0, bytearray()
-                continue
-            bases += part.translate(None, _SPACE).upper()
+                is_name = True
+            elif begins_line or not is_name:
+                is_name = False
+                bases += piece.translate(None, _SPACE).upper()
+            begins_line = piece.endswith(b"\n")
             if name is None and bases:
                 raise UserError("does not begin with a line >NAME", where=self.name, remedy="give a FASTA file, or text as .txt")
             while name is not None and len(bases) >= STRETCH:
@@ -88,33 +89,3 @@ def _without_gaps(stretches: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple
             begin = gap.end()
         if begin < len(bases):
             yield name, start + begin, bases[begin:]
-
-
-def _parts(blocks: Iterable[bytes]) -> Iterator[tuple[bool, bytes]]:
-    """What follows `>` in each line of a name (True), and pieces of the lines between (False), in order.
-
-    >a x / ACGT / >b: (True, a x), (False, ACGT and a newline), (True, b). A `>` within a line is a part of it.
-    """
-    header: bytearray | None = None
-    at_start = True
-    for block in blocks:
-        place = 0
-        while place < len(block):
-            if header is None and at_start and block[place : place + 1] == b">":
-                header, place = bytearray(), place + 1
-            if header is not None:
-                end = block.find(b"\n", place)
-                header += block[place:] if end < 0 else block[place:end]
-                place = len(block) if end < 0 else end + 1
-                at_start = end >= 0
-                if at_start or len(header) > config.MAX_RECORD_BYTES:
-                    yield True, bytes(header)
-                    header = None
-                continue
-            end = block.find(b"\n>", place)
-            piece = block[place:] if end < 0 else block[place : end + 1]
-            yield False, piece
-            place += len(piece)
-            at_start = piece.endswith(b"\n")
-    if header is not None:
-        yield True, bytes(header)

@@ -6,6 +6,7 @@ Reading can start at any record of a shard: lines before it are counted but not 
 
 from __future__ import annotations
 
+import io
 import posixpath
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -31,7 +32,7 @@ def compressed(*suffixes: str) -> tuple[str, ...]:
 
 
 BLOCK_BYTES = 1 << 19
-"""Bytes decompressed at a time: larger blocks do not fit into the cache, smaller ones divide more lines."""
+"""Bytes decompressed at a time: larger blocks do not fit into the cache."""
 
 _MOST_ARRAY_BYTES = 1 << 30
 """Longest array of JSON that is read: as a whole it takes several times its size."""
@@ -125,21 +126,44 @@ class FileShard(Shard):
     def _empty(self) -> UserError:
         return UserError("contains no record", where=self.name, remedy="leave it out, or copy it again")
 
-    def _blocks(self) -> Iterator[bytes]:
-        """Decompressed blocks without a byte order mark. Raises OSError for damaged data.
+    def _pieces(self, most: int) -> Iterator[bytes]:
+        """Lines with their newlines, one of more than `most` bytes in several pieces; without a byte order mark.
 
-        pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is truncated.
+        Raises OSError for damaged data. pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last
+        one is truncated.
         """
         import pyarrow as pa
 
         compression = _COMPRESSION.get(posixpath.splitext(self.path.name)[1].lower())
-        with open_arrow(self.path) as file, pa.input_stream(file, compression=compression) as stream:
-            size = size_of(self.path)
-            block = stream.read(BLOCK_BYTES).removeprefix(_BYTE_ORDER_MARK)
-            while block:
+        with (
+            open_arrow(self.path) as file,
+            pa.input_stream(file, compression=compression) as stream,
+            io.BufferedReader(stream, BLOCK_BYTES) as buffered,
+        ):
+            size, mark = size_of(self.path), _BYTE_ORDER_MARK
+            while piece := buffered.readline(most):
                 self.share = file.tell() / size if size else 0.0
-                yield block
-                block = stream.read(BLOCK_BYTES)
+                if text := piece.removeprefix(mark):
+                    yield text
+                mark = b""
+
+    def _lines(self) -> Iterator[bytes | None]:
+        """The lines, with their newlines; None for one of more than `config.MAX_RECORD_BYTES`, which is never held as a whole."""
+        longest, goes_on = config.MAX_RECORD_BYTES, False
+        for piece in self._pieces(longest + 1):
+            is_whole = piece.endswith(b"\n") or len(piece) <= longest
+            if not goes_on:
+                yield piece if is_whole else None
+            goes_on = not piece.endswith(b"\n")
+
+    def _content(self, most: int) -> bytes | None:
+        """All of the file; None if it has more than `most` bytes."""
+        content = bytearray()
+        for piece in self._pieces(BLOCK_BYTES):
+            content += piece
+            if len(content) > most:
+                return None
+        return bytes(content)
 
 
 @dataclass(eq=False)
@@ -158,30 +182,25 @@ class JsonLinesShard(FileShard):
         """Objects of the lines from `first` on; see `Shard.records`."""
         import orjson
 
-        number, is_empty, num_blank = first - 1, first == 0, 0
+        number, is_empty = first - 1, first == 0
         try:
-            for number, line in enumerate(split_lines(skip_lines(self._blocks(), first)), first):
+            for number, line in enumerate(self._lines()):
+                if number < first:
+                    continue
                 if line is None:
-                    is_empty = False
                     on_bad(number, *too_long())
+                elif line.isspace():
                     continue
-                if not line:
-                    num_blank += 1
-                    if num_blank > config.MAX_RECORD_BYTES:  # a small compressed file can contain hours of them
-                        raise UserError(f"{num_blank:,} empty lines in a row", where=self.place(number), remedy="copy the file again")
-                    continue
-                num_blank = 0
-                try:
-                    fields = orjson.loads(line)
-                except orjson.JSONDecodeError as error:
-                    if bytes(line).isspace():
-                        continue
-                    on_bad(number, _why_not_json(line, error), "fix or remove the line")
                 else:
-                    if isinstance(fields, dict):
-                        yield number, fields
+                    try:
+                        fields = orjson.loads(line)
+                    except orjson.JSONDecodeError as error:
+                        on_bad(number, _why_not_json(line, error), "fix or remove the line")
                     else:
-                        on_bad(number, "not a JSON object", "each line must be an object with a text field")
+                        if isinstance(fields, dict):
+                            yield number, fields
+                        else:
+                            on_bad(number, "not a JSON object", "each line must be an object with a text field")
                 is_empty = False
         except OSError as error:
             raise self._damaged(error, number + 1) from error
@@ -189,52 +208,9 @@ class JsonLinesShard(FileShard):
             raise self._empty()
 
 
-def skip_lines(blocks: Iterable[bytes], num_lines: int) -> Iterator[bytes]:
-    """The blocks' content after its first `num_lines` lines, found without splitting them."""
-    for block in blocks:
-        num_ends = block.count(b"\n") if num_lines else 0
-        if num_ends < num_lines:
-            num_lines -= num_ends
-            continue
-        start = 0
-        for _ in range(num_lines):
-            start = block.index(b"\n", start) + 1
-        num_lines = 0
-        yield block[start:]
-
-
-def split_lines(blocks: Iterable[bytes]) -> Iterator[bytearray | memoryview | None]:
-    """The lines of blocks, without their newlines; None for a line of more than `config.MAX_RECORD_BYTES`.
-
-    None is yielded as soon as the limit is exceeded, so no more than that is ever buffered. Views and bytearrays stay valid,
-    because their memory is not reused.
-    """
-    longest = config.MAX_RECORD_BYTES
-    begun, is_cut = bytearray(), False  # the part of a line in earlier blocks; whether it exceeded the limit there
-    for block in blocks:
-        view, start = memoryview(block), 0
-        while (end := block.find(b"\n", start)) >= 0:
-            line: bytearray | memoryview = view[start:end]
-            start = end + 1
-            if begun:
-                begun += line
-                line, begun = begun, bytearray()
-            if not is_cut:
-                yield line if len(line) <= longest else None
-            is_cut = False
-        if is_cut:
-            continue
-        begun += view[start:]
-        if len(begun) > longest:
-            begun, is_cut = bytearray(), True
-            yield None
-    if begun:
-        yield begun
-
-
-def _why_not_json(line: bytearray | memoryview, error: Any) -> str:
+def _why_not_json(line: bytes, error: Any) -> str:
     try:
-        bytes(line).decode()
+        line.decode()
     except UnicodeDecodeError as bad_byte:
         return f"invalid UTF-8 at byte {bad_byte.start + 1} of the line"
     return f"not JSON ({error.msg}, column {error.colno})"
@@ -252,20 +228,19 @@ class JsonShard(JsonLinesShard):
         """The items of the array from `first` on; see `Shard.records`. Raises UserError for an array that is not JSON, or far too long."""
         import orjson
 
-        content = bytearray()
         try:
-            for block in self._blocks():
-                content += block if content else block.lstrip()
-                if content and not content.startswith(b"["):
-                    yield from JsonLinesShard.records(self, first, on_bad)
-                    return
-                if len(content) > _MOST_ARRAY_BYTES:
-                    remedy = f"write JSON Lines: jq -c '.[]' {self.path.name} > OTHER.jsonl"
-                    raise UserError(f"an array of more than {_MOST_ARRAY_BYTES:,} bytes", where=self.name, remedy=remedy)
+            begun = next((line for piece in self._pieces(BLOCK_BYTES) if (line := piece.lstrip())), b"")
+            if begun and not begun.startswith(b"["):
+                yield from JsonLinesShard.records(self, first, on_bad)
+                return
+            content = self._content(_MOST_ARRAY_BYTES)
         except OSError as error:
             raise self._damaged(error, first) from error
+        if content is None:
+            remedy = f"write JSON Lines: jq -c '.[]' {self.path.name} > OTHER.jsonl"
+            raise UserError(f"an array of more than {_MOST_ARRAY_BYTES:,} bytes", where=self.name, remedy=remedy)
         try:
-            items = orjson.loads(content) if content else []
+            items = orjson.loads(content) if begun else []
         except orjson.JSONDecodeError as error:
             problem = f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
             raise UserError(problem, where=self.name, remedy="write the file again") from error
@@ -287,15 +262,13 @@ class TextShard(FileShard):
         """The file's text if `first` is 0; see `Shard.records`."""
         if first > 0:
             return
-        content = bytearray()
         try:
-            for block in self._blocks():
-                content += block
-                if len(content) > config.MAX_RECORD_BYTES:
-                    on_bad(0, *too_long())
-                    return
+            content = self._content(config.MAX_RECORD_BYTES)
         except OSError as error:
             raise self._damaged(error, 0) from error
+        if content is None:
+            on_bad(0, *too_long())
+            return
         if not content:
             raise self._empty()
         try:

@@ -12,7 +12,7 @@ from recallkit import config
 from recallkit.errors import UserError, lacks_resources
 from recallkit.text.fields import FieldError, too_long
 from recallkit.text.places import open_arrow
-from recallkit.text.readers import BLOCK_BYTES, FileShard, split_lines
+from recallkit.text.readers import BLOCK_BYTES, FileShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -177,7 +177,7 @@ class CsvShard(FileShard):
         csv.field_size_limit(max(csv.field_size_limit(), config.MAX_RECORD_BYTES))
         row = -1
         try:
-            lines = csv.reader(self._lines(), delimiter=self.delimiter, strict=True)
+            lines = csv.reader(self._text_lines(), delimiter=self.delimiter, strict=True)
             names = next((cells for cells in lines if cells), [])
             kept = [names.index(name) for name in self.finder.columns(names)] if names else []
             for row, cells in enumerate(cells for cells in lines if cells):
@@ -198,14 +198,14 @@ class CsvShard(FileShard):
         if row < 0:
             raise self._empty()
 
-    def _lines(self) -> Iterator[str]:
+    def _text_lines(self) -> Iterator[str]:
         """Lines with their ends; bytes that are not UTF-8 become surrogates."""
         import csv
 
-        for line in split_lines(self._blocks()):
+        for line in self._lines():
             if line is None:
                 raise csv.Error(f"a line of more than {config.MAX_RECORD_BYTES:,} bytes")
-            yield str(line, "utf-8", "surrogateescape") + "\n"
+            yield str(line, "utf-8", "surrogateescape")
 
 
 class TsvShard(CsvShard):
