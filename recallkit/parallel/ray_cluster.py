@@ -9,21 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import WorkerSlot, make_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from recallkit.parallel.job import Done, Job, Runner
 
 _MOST_DEATHS = 3
-"""Deaths in a row, with no task finished in between."""
+"""Of actors that work on one task: the next would die as well."""
 
 
 class _Actor:
@@ -51,7 +49,7 @@ def work_on_cluster(job: Job, items: Sequence[Any], num_workers: int, address: s
     """
     ray = _connect(address)
     try:
-        yield from _Schedule(ray, job, items, num_workers).run()
+        yield from _reports(ray, job, items, num_workers)
     finally:
         ray.shutdown()
 
@@ -78,49 +76,20 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-class _Schedule:
-    """Tasks sent to actors as these become free."""
+def _reports(ray: Any, job: Job, items: Sequence[Any], num_workers: int) -> Generator[Done]:
+    """Tasks given to actors as these become free. Ray replaces an actor that died, and gives its task again."""
+    from ray.util import ActorPool
 
-    def __init__(self, ray: Any, job: Job, items: Sequence[Any], num_workers: int) -> None:
-        self.ray = ray
-        self.job = job
-        self.tasks = deque(make_tasks(job, items, num_workers))
-        self.num_workers = min(num_workers, len(self.tasks))
-        self.running: dict[Any, tuple[Any, list[Any]]] = {}
-        on_gpus = job.prefers_gpu and ray.cluster_resources().get("GPU", 0) >= 1
-        self.threads = max(1, int(ray.cluster_resources().get("CPU", 1)) // num_workers)
-        needs = {"num_gpus": 1} if on_gpus else {"num_cpus": self.threads}
-        self.actor_class = ray.remote(**needs)(_Actor)
-
-    def run(self) -> Iterator[Done]:
-        """See `work_on_cluster`."""
-        deaths = 0
-        for _ in range(self.num_workers):
-            self._give(self._new_actor())
-        while self.running:
-            [finished], _ = self.ray.wait(list(self.running), num_returns=1)
-            actor, items = self.running.pop(finished)
-            try:
-                answer = self.ray.get(finished)
-            except self.ray.exceptions.RayActorError as error:
-                deaths += 1
-                if deaths >= _MOST_DEATHS:
-                    remedy = "see Ray's logs; it may be out of memory"
-                    raise UserError(f"{self.job.doing} actors keep dying", where=self.job.where, remedy=remedy) from error
-                console.note(f"a {self.job.doing} actor died, another one takes over its work", level="warning")
-                self.tasks.appendleft(items)
-                self._give(self._new_actor())
-                continue
+    tasks, resources = make_tasks(job, items, num_workers), ray.cluster_resources()
+    threads = max(1, int(resources.get("CPU", 1)) // num_workers)
+    needs = {"num_gpus": 1} if job.prefers_gpu and resources.get("GPU", 0) >= 1 else {"num_cpus": threads}
+    actor = ray.remote(**needs, max_restarts=-1, max_task_retries=_MOST_DEATHS - 1)(_Actor)
+    pool = ActorPool([actor.remote(job, threads) for _ in range(min(num_workers, len(tasks)))])
+    try:
+        for answer in pool.map_unordered(lambda actor, task: actor.work.remote(task), tasks):
             if isinstance(answer, UserError):
                 raise answer
-            deaths = 0
-            self._give(actor)
             yield from answer
-
-    def _new_actor(self) -> Any:
-        return self.actor_class.remote(self.job, self.threads)
-
-    def _give(self, actor: Any) -> None:
-        if self.tasks:
-            items = self.tasks.popleft()
-            self.running[actor.work.remote(items)] = (actor, items)
+    except ray.exceptions.RayActorError as error:
+        remedy = "see Ray's logs; it may be out of memory"
+        raise UserError(f"{job.doing} actors keep dying", where=job.where, remedy=remedy) from error

@@ -303,7 +303,7 @@ def test_a_cluster_gives_the_same_table(text, whole, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_actor_is_replaced(text, tmp_path, capfd):
+def test_a_killed_actor_is_replaced(text, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     many = replace(text, sources=[*text.sources] * 20)
     local = count(many, tmp_path / "local.duckdb")
@@ -328,4 +328,3 @@ def test_a_killed_actor_is_replaced(text, tmp_path, capfd):
         killer.join()
     assert killed
     assert facts(tmp_path / "ray.duckdb") == local
-    assert "a counting actor died" in capfd.readouterr().err

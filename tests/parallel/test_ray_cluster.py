@@ -29,7 +29,7 @@ def test_two_actors_write_the_same_bytes(whole, small_slices, tiny_model, tmp_pa
     assert only_scores(slices) == whole
 
 
-def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path, capfd):  # noqa: F811
+def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path):  # noqa: F811
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     slices = copy_of(small_slices, tmp_path)
     stopped, killed = threading.Event(), []
@@ -50,7 +50,6 @@ def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path, c
     stopped.set()
     killer.join()
     assert killed
-    assert "a scoring actor died" in capfd.readouterr().err
     assert only_scores(slices) == whole
 
 
@@ -62,7 +61,7 @@ def test_an_error_of_an_actor_is_one_line(small_slices, tiny_model, tmp_path):
 
 def test_without_ray_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"recallkit\[ray\]"):
+    with pytest.raises(UserError, match=r"recallkit-lm\[ray\]"):
         list(ray_cluster.work_on_cluster(None, [0], 2))
 
 
