@@ -17,7 +17,7 @@ from recallkit import counting
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.text import encoding, token_files
+from recallkit.text import token_files
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 from tests.indexes_made import build_infini_gram, build_tokengrams, write_infini_gram, write_tokengrams
@@ -105,44 +105,13 @@ def test_a_finished_import_is_found_and_another_one_refused(tmp_path, tokenizer,
     assert imported(place, tmp_path, tokenizer, force=True)["num_documents"] == meta["num_documents"] - 1
 
 
-def test_an_interrupted_import_goes_on(tmp_path, tokenizer, monkeypatch):
-    from recallkit.counting import bigrams
-    from recallkit.storage.journal import Journal
-
-    monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", 3)
-    monkeypatch.setattr(bigrams, "SECONDS_PER_CHUNK", 0.0)
-    place = write_infini_gram(tmp_path / "index", [documents(tokenizer)[::2], documents(tokenizer)[1::2]])
-    commit, committed = Journal.commit, []
-
-    def until(self, *arguments, **named):
-        commit(self, *arguments, **named)
-        committed.append(1)
-        if len(committed) == 4:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Journal, "commit", until)
-    with pytest.raises(KeyboardInterrupt):
-        imported(place, tmp_path, tokenizer)
-    monkeypatch.setattr(Journal, "commit", commit)
-    [state] = (tmp_path / ".imported.duckdb.partial").glob(".part-*.partial/state.json")
-    assert json.loads(state.read_text())["num_parts"] > 3
-    check_same(counted(tmp_path, tokenizer, "pack"), imported(place, tmp_path, tokenizer))
-
-
 BROKEN = {
     "no offsets": (".", lambda f: (f / "offset.0").unlink(), r"offset\.0.*missing"),
-    "no table of one": (".", lambda f: (f / "table.1").unlink(), r"table\.1.*missing"),
     "a shard missing": (".", lambda f: (f / "tokenized.0").unlink(), r"tokenized\.0 is not there"),
-    "a strange file": (".", lambda f: (f / "tokenized.x").touch(), r"tokenized\.2 is not there"),
     "ids cut": (".", lambda f: cut(f / "tokenized.0", 2), "do not match each other"),
-    "table cut": (".", lambda f: cut(f / "table.0", 1), "do not match each other"),
-    "offsets empty": (".", lambda f: (f / "offset.0").write_bytes(b""), "do not match each other"),
     "places beyond the end": (".", lambda f: np.array([0, 800], "<u8").tofile(f / "offset.0"), "do not match each other"),
-    "places not of separators": (".", lambda f: np.array([0, 2], "<u8").tofile(f / "offset.0"), "do not match each other"),
     "no ids": ("a.bin", lambda f: (f / "a.bin").unlink(), r"a\.bin.*missing"),
     "tokengrams' ids cut": ("a.bin", lambda f: cut(f / "a.bin", 2), r"a\.bin: 8 bytes do not match the 5 entries"),
-    "places cut in a place": ("a.bin", lambda f: cut(f / "a.idx", 3), r"a\.idx: 37 bytes are no whole"),
-    "empty": ("a.bin", lambda f: [(f / f"a{suffix}").write_bytes(b"") for suffix in (".bin", ".idx")], "0 bytes do not match"),
     "of Megatron": ("a.bin", lambda f: (f / "a.idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(31)), "Megatron"),
     "an id too large": ("a.bin", lambda f: write_tokengrams(f / "a.bin", [1, 2, 4097]), r"4,097, none of the 4,096"),
 }
@@ -251,15 +220,6 @@ def test_counts_of_an_infini_gram_index_are_its_own(tmp_path, tokenizer, version
     engine = InfiniGramEngine(index_dir=str(tmp_path / "index"), eos_token_id=0, vocab_size=65_535, token_dtype="u16")
     turn, end = (-1 if version == 5 else 1), end_of(tokenizer)
     assert_counts(tmp_path / "imported.duckdb", lambda pair: engine.count(input_ids=pair[::turn])["count"], lambda pair: end not in pair)
-
-
-def test_bytes_of_infini_gram_are_imported(tmp_path):
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    own = counted(texts, "bytes", "document")
-    meta = imported(build_infini_gram(tmp_path / "index", texts, None, shards=1), tmp_path, "bytes", "document")
-    check_same(own, meta)
-    assert meta["index"] == {"package": "infini-gram", "token_bytes": 1, "reversed": False}
 
 
 def assert_counts(path: Path, count, is_asked=lambda _: True) -> None:

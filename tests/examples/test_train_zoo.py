@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 import torch
 
 from recallkit.models import zoo
-from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
 
@@ -78,32 +75,6 @@ def test_matrices_of_linear_layers_in_blocks_learn_by_muon_and_everything_else_b
     assert sorted(found[1]) == sorted(set(name_of.values()) - wanted)
 
 
-@pytest.mark.parametrize("name", ["rwkv", "base-conv-selective", "delta"])
-def test_no_parameter_of_the_zoo_is_forgotten_or_trained_twice(train_zoo, name):
-    config = zoo.ArchitectureConfig(64, 64, zoo.ARCHITECTURES[name].layers, mlp_width=32)
-    with torch.device("meta"):
-        model = LanguageModel(config)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    muon, adamw = ([p for group in made.param_groups for p in group["params"]] for made in train_zoo.optimisers(model, 1.0))
-    assert sorted(map(id, [*muon, *adamw])) == sorted(names)
-    assert all(p.ndim == 2 for p in muon)
-    assert not {"embedding.weight", "norm.weight"} & {names[id(p)] for p in muon}
-
-
-def test_what_mixers_add_to_the_loss_is_learnt_and_not_reported(train_zoo, data, monkeypatch, tmp_path):
-    # With an output projection of zeros nothing but the auxiliary loss reaches the selector in the first step.
-    learned = zoo.LayerConfig("selective_attention", {"selection": "learned", "short_conv": 3, "share": 0.01, "penalty": 1000.0})
-    monkeypatch.setattr(zoo, "architecture", lambda name, size: zoo.ArchitectureConfig(VOCAB, 32, (learned,), mlp_width=32))
-    trained = run(train_zoo, data, tmp_path)
-    torch.nn.init.zeros_(trained.model.blocks[0].mixer.out_proj.weight)
-    selector = trained.model.blocks[0].mixer.selector
-    before = {name: value.clone() for name, value in selector.state_dict().items()}
-    assert trained.advance() == pytest.approx(np.log(VOCAB), abs=0.2)
-    for name, value in selector.state_dict().items():
-        assert not torch.equal(value, before[name]), name
-    assert selector.score.weight in trained.optimisers[1].state, "a matrix of one row is none for Muon"
-
-
 def test_windows_are_read_in_their_order_each_once(train_zoo, data, small, tmp_path):
     trained, read = run(train_zoo, data, tmp_path), []
     trained.model.embedding.register_forward_pre_hook(lambda _, given: read.append(given[0].numpy()))
@@ -150,27 +121,6 @@ def test_a_run_of_another_length_rate_or_text_is_refused(train_zoo, zoo_data, da
     assert "\n" not in str(refused.value)
 
 
-class Touching:
-    # A pickle that makes a file when it is loaded as code.
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def test_saved_runs_are_loaded_as_weights_alone(train_zoo, data, small, tmp_path):
-    trained = run(train_zoo, data, tmp_path)
-    torch.save({"model": Touching(tmp_path / "touched")}, trained.path)
-    (tmp_path / "text-small.json").write_text("{}")
-    options = SimpleNamespace(names=["small"], data=data, runs=tmp_path, to=tmp_path / "zoo")
-    for load in (trained.restore, lambda: trained.start_from(trained.path), lambda: train_zoo.export(options)):
-        with pytest.raises(pickle.UnpicklingError):
-            load()
-    assert not (tmp_path / "touched").exists()
-
-
 @pytest.mark.parametrize("value", [7e4, float("nan")])
 def test_weights_beyond_float16_are_not_exported(train_zoo, data, small, tmp_path, value):
     trained = run(train_zoo, data, tmp_path)
@@ -192,12 +142,6 @@ def finish_lists(train_zoo, folder, **changes):
             outcome |= {"loss": 1.0, "accuracy": {"4": 0.5, "16": 0.1}, "cpu_seconds": 1, "curve": [[9, 32, 1.0, 0.5, 0.5, 0.1]]}
             outcome |= changes.get(f"rate_{rate:g}_{seed}".replace(".", "_"), {})
             (folder / train_zoo.list_file("small", rate, seed)).write_text(json.dumps(outcome))
-
-
-def test_more_tokens_than_are_prepared_are_refused(train_zoo, data, small, tmp_path):
-    finish_lists(train_zoo, tmp_path)
-    with pytest.raises(SystemExit, match="prepare more"):
-        train_zoo.text(SimpleNamespace(name="small", data=data, runs=tmp_path, tokens=10**9, device="cpu"))
 
 
 def test_rates_are_chosen_by_what_was_learnt_then_how_fast_then_accuracy_ids_and_loss(train_zoo, small, tmp_path):

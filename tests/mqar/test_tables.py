@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.errors import UserError
 from recallkit.mqar.sequences import MqarAnswers
 from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_part
 from recallkit.recall.accuracy import compare_shares
@@ -103,16 +102,6 @@ def test_a_sequence_without_filler(keep):
     assert [value for name, value in row.items() if name.startswith("filler_") and name != "filler_tokens"] == [None] * 13
     assert row["accuracy"] == 0.5
     assert row["accuracy_low"] < 0.5 < row["accuracy_high"], "where all sequences agree, too"
-
-
-def test_a_damaged_part_is_removed_and_told(keep, tmp_path):
-    part = tmp_path / "part"
-    write_part(part, range(3), PLACES, GOOD)
-    part.write_bytes(part.read_bytes()[:-60])
-    with pytest.raises(UserError, match="damaged part of unfinished work, now removed"):
-        join_parts([part], 2, MqarFiles(tmp_path / "q.parquet", tmp_path / "f.parquet"), MANIFEST)
-    assert not part.exists()
-    assert not (tmp_path / "q.parquet").exists()
 
 
 def test_every_column_is_documented(keep):

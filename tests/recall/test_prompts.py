@@ -149,29 +149,6 @@ def num_tokens_until(stops: np.ndarray, place: int) -> int:
     return sum(int(stop) <= place for stop in stops)
 
 
-@given(tokenized(), VALUE, st.integers(0, 12))
-def test_a_cut_is_a_part_of_the_document_around_the_answer(given_text: tuple[str, np.ndarray], value: str, most: int) -> None:
-    text, stops = given_text
-    kept = cut_around_answer(text, value, stops, most)
-    found = mentions(text, value)
-    begin = num_tokens_until(stops, found[0][0]) if found else len(stops)
-    first = max(0, begin - (most // 2 if found else most))
-    last = min(len(stops), first + most)
-    places, encoded = [0, *map(int, stops)], text.encode()
-    assert kept in encoded[places[first] : places[last]].decode(errors="ignore"), "the window less what cuts characters"
-    at = next(place for place in range(places[first], len(encoded) + 1) if encoded[place:].startswith(kept.encode()))
-    assert num_tokens_until(stops, at + len(kept.encode())) - num_tokens_until(stops, at) <= most
-    if found:
-        end = min(place for place in places if place >= found[0][1])
-        begins_clean = any(is_boundary(encoded, place) for place in places[first : begin + 1])
-        if begins_clean and num_tokens_until(stops, end) <= last and is_boundary(encoded, end):
-            assert mentions(kept, value), "the answer fits"
-
-
-def is_boundary(encoded: bytes, place: int) -> bool:
-    return encoded[:place].decode(errors="replace").encode() == encoded[:place]
-
-
 @given(tokenized(), VALUE, st.integers(0, 20))
 def test_places_against_a_slow_computation(given_text: tuple[str, np.ndarray], value: str, num_cut: int) -> None:
     text, stops = given_text

@@ -86,19 +86,6 @@ def test_a_documents_table_says_what_happened(home, rows, tmp_path):
     assert pl.read_parquet(folder / "recall.parquet").equals(tables.recall)
 
 
-def test_version_1_strips_spaces_and_version_0_does_not(home, tiny_model, tmp_path):
-    model, found = str(tiny_model("llama")), {}
-    for name, ending, version in (("plain", "", 1), ("spaced", " \n ", 1), ("spaced", " \n ", 0)):
-        data = write_rows(tmp_path / f"{name}.jsonl", 4, ending=ending)
-        evaluate_recall([model], ["fda"], tmp_path / name, RecallOptions(data=data, task_version=version))
-        found[name, version] = documents(tmp_path / name, model, f"fda-v{version}")
-    asked = ["prompt_tokens", "generation"]
-    assert found["plain", 1].select(asked).equals(found["spaced", 1].select(asked))
-    assert (found["spaced", 0]["prompt_tokens"] > found["spaced", 1]["prompt_tokens"]).all()
-    assert not found["spaced", 0]["generation"].equals(found["spaced", 1]["generation"])
-    assert (found["spaced", 0]["value"][0], found["spaced", 1]["value"][0]) == (" value0", "value0")
-
-
 def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, tmp_path):
     model, out = str(tiny_model("llama")), tmp_path / "out"
     done = run("eval-recall", model, "--tasks", "fda", "--data", rows, "--context", 120, "-o", out)

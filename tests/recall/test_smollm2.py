@@ -9,8 +9,6 @@ import polars as pl
 import pytest
 
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
-from recallkit.storage.journal import Parts
-from tests.recall.test_lm_eval_model import samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -63,25 +61,3 @@ def test_accuracy_is_that_of_an_independent_scorer(out, asked, theirs, smollm2, 
         if torch.equal(whole[:, :start], prompt["input_ids"]):
             nll = -logits[torch.arange(start - 1, whole.shape[1] - 1), whole[0, start:]].mean()
             assert document["answer_nll"] == pytest.approx(float(nll), abs=1e-3)
-
-
-def test_stock_tasks_agree_to_the_document(out, asked, smollm2, tmp_path):
-    import datasets
-    from lm_eval.tasks.squad_completion.task import SQUADCompletion
-
-    from recallkit import builtin
-    from recallkit.models.evaluated import EvaluatedModel
-    from recallkit.recall.lm_eval_model import lm_eval_model
-
-    class Local(SQUADCompletion):
-        def download(self, dataset_kwargs=None, **kwargs):
-            self.dataset = {"validation": datasets.Dataset.from_list(asked["squad"])}
-
-    task = Local()
-    task.set_config("task", "squad_completion")
-    task.set_config("generation_kwargs", {"until": ["\n"], "max_gen_toks": 48, "do_sample": False})
-    lm = lm_eval_model(EvaluatedModel(str(smollm2), RecallOptions(), builtin.counts), Parts(tmp_path, "stock"), lambda _: None)
-    found = samples(lm, task)
-    table = pl.read_parquet(documents_path(out, str(smollm2), "squad-v1"))
-    assert [row["filtered_resps"][0] for row in found] == table["generation"].to_list()
-    assert [bool(row["contains"]) for row in found] == table["contains"].to_list()

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recallkit import config
 from recallkit.errors import UserError
 from recallkit.recall import tasks
 from recallkit.recall.prompts import split_query
@@ -65,20 +64,6 @@ def test_the_digest_is_of_all_rows_and_their_order_whatever_the_limit(tmp_path: 
     assert len(set(digests)) == 4
     assert digests[0] == digests[4] == load_rows("fda", paths[0], limit=1).digest
     assert load_rows("fda", paths[0], limit=2) == load_rows("fda", paths[0]), "a limit counts rows with a value"
-
-
-def test_ids_and_missing_fields(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        {"text": "a", "value": "b"},
-        {"doc_id": 7, "text": "a", "value": "b", "key": "", "answers": None, "question": "who?", "context": "all"},
-        {"doc_id": None, "text": " a ", "value": " b "},
-    )
-    assert found == [
-        RecallRow("0", "a", "b"),
-        RecallRow("7", "a", "b", question="who?", context="all"),
-        RecallRow("2", " a ", " b "),
-    ]
 
 
 def test_other_answers_are_kept_once(tmp_path: Path) -> None:
@@ -195,14 +180,6 @@ def test_the_hub_gives_the_validation_split(tmp_path: Path, monkeypatch: pytest.
         load_rows("fda")
 
 
-def test_real_rows(test_data: Path) -> None:
-    for task, num_rows, num_documents in (("swde", 200, 70), ("fda", 200, 68), ("squad", 2000, 2000)):
-        loaded = load_rows(task, test_data / "evals")
-        assert (len(loaded.rows), loaded.num_dropped, len({row.doc_id for row in loaded.rows})) == (num_rows, 0, num_documents)
-        assert all(row.value.lower() in row.text.lower() for row in loaded.rows)
-        assert all((row.key is None) == (task == "squad") for row in loaded.rows)
-
-
 def test_the_tasks_of_data_that_are_meant_where_none_is_named(tmp_path):
     assert tasks.tasks_of(None) == ["metadata"]
     assert tasks.tasks_of(tmp_path / "fda_small.jsonl.zst") == ["fda"]
@@ -264,15 +241,3 @@ def test_documents_are_cut_at_the_end_of_a_line(installed: Path) -> None:
     assert lengths["big"] == 4000
     assert 3900 < lengths["deep"] <= 4000
     assert {row.key for row in rows if row.doc_id == "deep"} == {"Name"}, "the version is cut away"
-
-
-def test_this_installation_has_rows() -> None:
-    loaded = load_rows("metadata")
-    assert loaded == load_rows("metadata")
-    assert len(loaded.rows) > 100
-    for row in loaded.rows:
-        document, query = split_query(row)
-        assert query == f"{row.key}:"
-        assert f"{row.key}: {row.value}" in document.split("\n")
-    assert len({(row.doc_id, row.key) for row in loaded.rows}) == len(loaded.rows)
-    assert config.DISTRIBUTION not in {row.doc_id for row in loaded.rows}

@@ -90,14 +90,6 @@ def sliced(tmp_path, train: list[str], valid: list[str], **options) -> tuple[pl.
     return pl.read_parquet(tmp_path / "slices" / "tokens.parquet"), manifest
 
 
-def test_text_that_shares_nothing_has_no_copies(tmp_path):
-    train, valid = made_up_texts(40, 300, seed=1), made_up_texts(40, 300, seed=2)
-    tokens, manifest = sliced(tmp_path, train, valid)
-    assert tokens.schema["in_training"] == pl.Int8
-    assert (tokens["in_training"] == 0).all()
-    assert manifest["in_training"]["ngrams"]["13"]["found"] == 0 < manifest["in_training"]["ngrams"]["13"]["sampled"]
-
-
 def test_a_copied_document_among_others_is_marked_from_end_to_end(tmp_path):
     train, valid = made_up_texts(10, 300, seed=1), made_up_texts(10, 300, seed=2)
     tokens, _ = sliced(tmp_path, train, [*valid[:4], train[3], *valid[4:]])

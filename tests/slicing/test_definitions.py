@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
 import re
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -194,28 +190,6 @@ def copies(ids: list[int]) -> list[list[bool]]:
 @given(st.lists(st.integers(0, 2), min_size=2, max_size=40))
 def test_copies_are_repeated_ngrams(ids):
     assert copies(ids) == [ngrams_reference(ids, size) for size in range(1, 6)]
-
-
-@pytest.mark.slow
-def test_copies_are_those_of_olmo_eval():
-    """`src/olmo_eval/common/scorers/ngram_copying.py` of allenai/olmo-eval, outside the project: its mask and its sums of NLLs."""
-    from tests.benchmarks.peers_gap import load_copying
-
-    path = os.environ.get("RECALLKIT_NGRAM_COPYING")
-    if not path or not Path(path).is_file():
-        pytest.skip("needs olmo-eval's ngram_copying.py: set RECALLKIT_NGRAM_COPYING to a copy of it")
-    theirs = load_copying(Path(path))
-    rng = np.random.default_rng(0)
-    for vocab, length in ((3, 200), (30, 400), (300, 2000)):
-        ids = rng.integers(0, vocab, length).tolist()
-        logprobs = [{"token_id": id_, "token": f"t{id_}", "logprob": -float(nll)} for id_, nll in zip(ids, rng.random(length), strict=True)]
-        nlls = np.array([-entry["logprob"] for entry in logprobs[1:]])
-        sizes = np.array([len(entry["token"]) for entry in logprobs[1:]])
-        for size, mask in enumerate(copies(ids), 1):
-            assert theirs.compute_repeated_ngram_mask(ids, size) == [False, *mask]
-            if any(mask):
-                found = theirs.NGramCopyingBPBScorer(k=size).score(None, SimpleNamespace(logprobs=logprobs))
-                assert found == pytest.approx(nlls[mask].sum() / sizes[mask].sum() / math.log(2))
 
 
 def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):

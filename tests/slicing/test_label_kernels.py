@@ -35,20 +35,6 @@ def test_labels_counted_by_hand():
     assert np.flatnonzero(found.overwritten).tolist() == [7]
 
 
-def test_nothing_is_remembered_from_the_sequence_before():
-    found = label_bigrams(np.array([1, 2, 1, 2], np.uint16), np.array([0, 2, 4]))
-    assert found.distance.tolist() == [NO_DISTANCE, NO_DISTANCE]
-    assert found.context_class.tolist() == [2, 2]
-
-
-def test_sequences_that_do_not_begin_at_the_first_id():
-    ids = np.array([9, 9, 1, 2, 1, 2, 5, 5, 5], np.uint32)
-    ids.flags.writeable = False
-    distance, _, occurrences, *_ = label_bigrams(ids, np.array([2, 6, 7, 9]), num_threads=3)
-    assert distance.tolist() == [NO_DISTANCE, NO_DISTANCE, 2, NO_DISTANCE]
-    assert occurrences.tolist() == [0, 0, 1, 0]
-
-
 def test_long_sequences_and_one_full_table():
     """Every bigram distinct: the hash table is as full as it gets."""
     ids = np.arange(5000, dtype=np.uint32)

@@ -206,17 +206,6 @@ def test_a_count_of_only_the_needed_bigrams_gives_the_same_labels(small_slices, 
     assert meta["num_bigrams"] <= artifacts.read_manifest(small_slices / "tokens.parquet")["counts"]["num_bigrams"]
 
 
-def test_the_summary_counts_by_source(small_slices):
-    tokens = pl.read_parquet(small_slices / "tokens.parquet").with_columns(pl.col("source", "context_class").cast(pl.String))
-    rows = {row["source"]: row for row in summarise_slices(small_slices / "tokens.parquet").iter_rows(named=True)}
-    assert next(iter(rows)) == "ALL"
-    assert set(rows) == {"ALL", "books", "letters"}
-    for source, row in rows.items():
-        mine = tokens if source == "ALL" else tokens.filter(pl.col("source") == source)
-        assert (row["tokens"], row["repeated"], row["ar_hits"]) == (len(mine), mine["repeated"].sum(), mine["ar_hit"].sum())
-        assert row["ar_hit_share"] == pytest.approx(mine["ar_hit"].mean())
-
-
 # ------------------------------------------------------------------------------------------------- bytes, the tokenizer
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.text import readers, tables
+from recallkit.text import readers
 from recallkit.text.corpus import CorpusOptions, open_corpus
 from recallkit.text.records import Position
 
@@ -73,16 +73,6 @@ def test_every_frame_and_member_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.zst").write_bytes(zst(first) + skippable + zst(second[:5]) + zst(second[5:]))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(first) + gzip.compress(second))
     assert read(tmp_path) == ["one", "two", "one", "two"]
-
-
-def test_parquet_reads_the_columns_it_needs(tmp_path: Path) -> None:
-    rows = [{"text": f"t{i}", "meta": {"pile_set_name": "ArXiv" if i % 2 else "Github"}, "vector": [0.5]} for i in range(10)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=3)
-    shard = open_corpus([str(tmp_path)]).shards[0]
-    assert next(shard.records(4, pytest.fail)) == (4, {"text": "t4", "meta": {"pile_set_name": "Github"}})
-    documents = list(open_corpus([str(tmp_path)]).documents())
-    assert [d.text for d in documents] == [f"t{i}" for i in range(10)]
-    assert [d.source for d in documents[:2]] == ["Github", "ArXiv"]
 
 
 def test_text_files_are_documents(tmp_path: Path) -> None:
@@ -264,25 +254,6 @@ def expected_texts(content: list[bytes]) -> list[str]:
         if isinstance(record, dict) and isinstance(record.get("text"), str) and len(line) <= 50:
             texts.append(record["text"])
     return texts
-
-
-@settings(max_examples=25)
-@given(st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), st.integers(1, 5), st.integers(1, 4))
-def test_rows_are_reentered_at_every_position(texts: list[str | None], row_group_size: int, batch_rows: int) -> None:
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(tables, "_MAX_BATCH_ROWS", batch_rows):
-        for shard in ("a", "b"):
-            pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), Path(name, f"{shard}.parquet"), row_group_size=row_group_size)
-        assert_reenters(Path(name))
-        assert read(name, options=SKIPPING) == [text for text in texts if text is not None] * 2
-
-
-def test_real_shards_are_reentered(test_data: Path) -> None:
-    corpus = open_corpus([str(test_data / "corpus" / "valid.jsonl.zst"), str(test_data / "corpus" / "redpajama-sample.jsonl")])
-    documents = list(corpus.documents())
-    assert len(documents) == 1314 + 150
-    assert {d.source for d in documents} >= {"ArXiv", "FreeLaw", "arxiv", "wikipedia"}
-    for start in (documents[700].position, documents[1400].position):
-        assert list(corpus.documents(start)) == [d for d in documents if d.position >= start]
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

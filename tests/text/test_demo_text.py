@@ -74,43 +74,6 @@ def test_the_sample_is_a_passage_of_every_document() -> None:
     assert open_corpus(["demo:sample"]).digests() == open_corpus(["demo:sample"]).digests() != open_corpus(["demo:validation"]).digests()
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 11])
-def test_passages_begin_and_end_with_lines(length: int) -> None:
-    lines, found = ["a\n", "bcd\n", "\n", "efgh\n", "ij"], set()
-    whole = {"".join(lines[i:j]) for i in range(5) for j in range(i + 1, 6)}
-    for number in range(60):
-        passage = demo_text._passage(demo_text.DemoText(str(number), "s", "s", ""), "".join(lines), length)
-        assert passage in whole
-        assert len(passage) >= length
-        found.add(passage)
-    assert 1 < len(found) < len(whole)
-
-
-def test_modules_are_found_and_decoded_by_their_cookie(tmp_path: Path) -> None:
-    for name, content in {
-        "plain.py": b"x = 'caf\xc3\xa9'\n",
-        "cookie.py": b"# -*- coding: latin-1 -*-\nx = 'caf\xe9'\n",
-        "broken.py": b"x = '\xff'\n",
-        "package/__init__.py": b"",
-        "package/module.py": b"y = 1\n",
-        "package/test/test_it.py": b"z = 1\n",
-        "site-packages/other.py": b"z = 1\n",
-        "pydoc_data/topics.py": b"topics = {}\n",
-        "_sysconfigdata__x86-64.py": b"z = 1\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    found = list(demo_text._modules(tmp_path))
-    assert [(t.id, t.split_name) for t in found] == [
-        ("broken", "broken"),
-        ("cookie", "cookie"),
-        ("package", "package"),
-        ("package.module", "package"),
-        ("plain", "plain"),
-    ]
-    assert [t.text() for t in found] == ["", "# -*- coding: latin-1 -*-\nx = 'café'\n", "", "y = 1\n", "x = 'café'\n"]
-
-
 def test_readmes_of_copies_and_broken_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, metadata in {
         "My_Pkg-1.0.dist-info": "Metadata-Version: 2.1\nName: My_Pkg\nVersion: 1.0\n\nold",
@@ -122,7 +85,11 @@ def test_readmes_of_copies_and_broken_metadata(tmp_path: Path, monkeypatch: pyte
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "METADATA").write_text(metadata, encoding="utf-8")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert [(t.id, t.text()) for t in demo_text._readmes()] == [("my-pkg", "new é\n\nwith a second paragraph")]
+    assert {each.name: each.description for each in demo_text.installed_projects()} == {
+        "my-pkg": "new é\n\nwith a second paragraph",
+        "unknown": "",
+        "bare": "",
+    }
 
 
 def test_reentry_and_digest() -> None:

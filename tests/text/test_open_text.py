@@ -22,22 +22,6 @@ TEXTS = made_up_texts(120, 60)
 NUM_BYTES = sum(map(len, TEXTS))
 
 
-def csv_file(path: Path, texts: list[str]) -> None:
-    path.write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
-
-
-def arrow_file(path: Path, texts: list[str]) -> None:
-    table = pa.table({"text": texts})
-    with pa.ipc.new_file(path, table.schema) as file:
-        file.write_table(table, max_chunksize=5)
-
-
-def arrow_stream(path: Path, texts: list[str]) -> None:
-    table = pa.table({"text": texts})
-    with pa.ipc.new_stream(path, table.schema) as file:
-        file.write_table(table, max_chunksize=5)
-
-
 def ids_file(path: Path, texts: list[str]) -> None:
     tokenizer = tokenizers.load_tokenizer("bytes")
     ids, offsets = tokenizer.encode(texts)
@@ -46,14 +30,9 @@ def ids_file(path: Path, texts: list[str]) -> None:
 
 
 WRITERS = {
-    "jsonl": write_jsonl,
     "jsonl.gz": lambda path, texts: path.write_bytes(gzip.compress("".join(json.dumps({"text": t}) + "\n" for t in texts).encode())),
     "json": lambda path, texts: path.write_text(json.dumps([{"text": text} for text in texts])),
-    "csv": csv_file,
-    "txt": lambda path, texts: path.write_text("\n".join(texts)),
     "parquet": lambda path, texts: pq.write_table(pa.table({"text": texts}), path, row_group_size=5),
-    "arrow": arrow_file,
-    "stream.arrow": arrow_stream,
     "npy": ids_file,
 }
 
@@ -81,17 +60,6 @@ def test_the_number_of_tokens_is_told_early_and_ever_better(suffix, tmp_path, in
     assert len(told) >= 3
     assert told[len(told) // 2] == pytest.approx(done, rel=0.15)
     assert opened.bytes_read() == pytest.approx(opened.corpus.num_bytes(0, 3), rel=0.002)
-
-
-def test_a_stream_that_begins_later_counts_what_lies_before(tmp_path, in_small_steps):
-    for number in range(3):
-        write_jsonl(tmp_path / f"{number}.jsonl", TEXTS[40 * number : 40 * number + 40])
-    opened = OpenText(TextOptions([str(tmp_path / "*.jsonl")], "train", tokenizer="bytes"))
-    sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
-    stream = opened.encoded(Position(1, 20))
-    next(stream)
-    assert sizes[0] + sizes[1] / 2 <= opened.bytes_read() <= sizes[0] + sizes[1] * 0.8
-    assert opened.bytes_read(1) == pytest.approx(opened.bytes_read() - sizes[0], abs=1)
 
 
 def test_nothing_is_told_of_text_whose_size_is_not_known_or_that_has_a_limit(tmp_path):

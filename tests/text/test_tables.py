@@ -7,8 +7,9 @@ import gzip
 import io
 import json
 import tempfile
-import tracemalloc
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit import config
+from recallkit.text import tables
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.text.test_corpus import SKIPPING, assert_reenters, fails, read, zst
@@ -28,10 +29,17 @@ def write_arrow(path: Path, table: pa.Table, rows: int = 3, *, stream: bool = Tr
         writer.write_table(table, max_chunksize=rows)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_arrow_reads_the_columns_it_needs(tmp_path: Path, stream: bool) -> None:
+WRITERS = {
+    "a.arrow": write_arrow,
+    "file.arrow": partial(write_arrow, stream=False),
+    "a.parquet": lambda path, table, rows=3: pq.write_table(table, path, row_group_size=rows),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_tables_are_read_in_the_columns_that_are_needed(tmp_path: Path, name: str) -> None:
     rows = [{"text": f"t{i}", "meta": {"pile_set_name": "ArXiv" if i % 2 else "Github"}, "vector": [0.5]} for i in range(10)]
-    write_arrow(tmp_path / "a.arrow", pa.Table.from_pylist(rows), stream=stream)
+    WRITERS[name](tmp_path / name, pa.Table.from_pylist(rows))
     shard = open_corpus([str(tmp_path)]).shards[0]
     assert next(shard.records(4, pytest.fail)) == (4, {"text": "t4", "meta": {"pile_set_name": "Github"}})
     documents = list(open_corpus([str(tmp_path)]).documents())
@@ -39,14 +47,15 @@ def test_arrow_reads_the_columns_it_needs(tmp_path: Path, stream: bool) -> None:
     assert [d.source for d in documents[:2]] == ["Github", "ArXiv"]
 
 
-@settings(max_examples=30)
-@given(st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), st.integers(1, 5), st.booleans())
-def test_arrow_is_reentered_at_every_position(texts: list[str | None], rows: int, stream: bool) -> None:
-    with tempfile.TemporaryDirectory() as name:
+@pytest.mark.parametrize("name", WRITERS)
+@settings(max_examples=15)
+@given(texts=st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=12), rows=st.integers(1, 5), batch=st.integers(1, 4))
+def test_tables_are_reentered_at_every_position(name: str, texts: list[str | None], rows: int, batch: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tables, "_MAX_BATCH_ROWS", batch):
         for shard in ("a", "b"):
-            write_arrow(Path(name, f"{shard}.arrow"), pa.table({"text": pa.array(texts, pa.string())}), rows, stream=stream)
-        assert_reenters(Path(name))
-        assert read(name, options=SKIPPING) == [text for text in texts if text is not None] * 2
+            WRITERS[name](Path(folder, shard + name), pa.table({"text": pa.array(texts, pa.string())}), rows)
+        assert_reenters(Path(folder))
+        assert read(folder, options=SKIPPING) == [text for text in texts if text is not None] * 2
 
 
 def test_bad_arrow(tmp_path: Path) -> None:
@@ -125,17 +134,6 @@ def test_bad_csv(tmp_path: Path, content: bytes, message: str, kept: list[str] |
         assert read(path, options=SKIPPING) == kept
 
 
-def test_long_lines_of_csv_are_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 2_000_000)
-    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"text\n" + b"x" * 40_000_000))
-    tracemalloc.start()
-    try:
-        assert "a line of more than 2,000,000 bytes" in fails(tmp_path / "a.csv.gz")[1]
-        assert tracemalloc.get_traced_memory()[1] < 12_000_000
-    finally:
-        tracemalloc.stop()
-
-
 def test_real_text_is_the_same_in_every_format(tmp_path: Path, test_data: Path) -> None:
     source = test_data / "corpus" / "valid.jsonl.zst"
     documents = list(open_corpus([str(source)]).documents())[:300]
@@ -149,30 +147,3 @@ def test_real_text_is_the_same_in_every_format(tmp_path: Path, test_data: Path) 
     for name in ("a.arrow", "a.json", "a.csv"):
         found = list(open_corpus([str(tmp_path / name)]).documents())
         assert [(d.text, d.source) for d in found] == [(d.text, d.source) for d in documents], name
-
-
-LONG = "ab " * 300_000
-"""0.9 MB: 300 rows of it are 270 MB."""
-
-
-def write_repeated(path: Path) -> None:
-    """A file of a few kilobytes with 300 rows of 0.9 MB."""
-    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), pa.array([LONG]))
-    if path.suffix == ".arrow":
-        write_arrow(path, pa.table({"text": repeated}), rows=300)
-    else:
-        pq.write_table(pa.table({"text": repeated}), path, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False)
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
-def test_a_long_text_in_many_rows_is_decoded_a_few_at_a_time(tmp_path: Path, name: str) -> None:
-    write_repeated(tmp_path / name)
-    assert (tmp_path / name).stat().st_size < 4_000_000
-    pa.default_memory_pool().release_unused()
-    most, before, num_documents = 0, pa.total_allocated_bytes(), 0
-    for document in open_corpus([str(tmp_path / name)]).documents():
-        num_documents += 1
-        most = max(most, pa.total_allocated_bytes() - before)
-        assert len(document.text) == len(LONG)
-    assert num_documents == 300
-    assert most < 150_000_000

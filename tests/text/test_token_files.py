@@ -241,15 +241,6 @@ def test_text_comes_before_ids_unless_they_are_named(tmp_path: Path) -> None:
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path / "b.parquet")], named).documents()] == [[1, 2]]
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.uint16()), pa.list_(pa.int32(), 2)])
-def test_columns_of_every_kind_of_list(tmp_path: Path, kind: pa.DataType) -> None:
-    pq.write_table(pa.table({"input_ids": pa.array([[1, 2], None, [3, 4]], kind)}), tmp_path / "a.parquet")
-    skipping = CorpusOptions(skip_bad=True, vocabulary=SMALL.vocabulary)
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], skipping).documents()] == [[1, 2], [3, 4]]
-    with pytest.raises(UserError, match=r"a\.parquet, row 1: no text in"):
-        list(open_corpus([str(tmp_path)], SMALL).documents())
-
-
 @pytest.mark.parametrize("ids", [[1.5], ["a"], [[1], [2]], [[1], 2], [True], [1, None], 5, "1 2", {"a": 1}, [2**70]])
 def test_what_is_no_list_of_ids(tmp_path: Path, ids: object) -> None:
     (tmp_path / "a.json").write_text(json.dumps([{"input_ids": [1]}, {"input_ids": ids}]))

@@ -10,7 +10,6 @@ from typer.main import get_command
 from recallkit.commands.app import app
 from recallkit.display.charts import svg
 from recallkit.options import SweepOptions
-from recallkit.storage import schemas
 from recallkit.training.charts import tradeoff_figures
 from recallkit.training.presets import jobs_of
 from recallkit.training.sweep import plan_sweep
@@ -68,14 +67,6 @@ def test_the_pareto_front():
     outcomes = [(8, 0.2), (16, 0.1), (16, 0.5), (32, 0.5), (64, 0.4), (64, 0.9)]
     tables = made([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,))
     assert tables.tradeoff["pareto"].to_list() == [True, False, True, False, False, True]
-
-
-def test_columns_are_those_that_are_declared():
-    tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,))
-    for name in ("tradeoff", "by_rate", "by_pairs"):
-        table = getattr(tables, name).to_arrow()
-        schemas.check_schema(table.schema, f"tradeoff/{name}", name)
-        assert set(table.column_names) == set(schemas.LAYOUTS[f"tradeoff/{name}"])
 
 
 def test_every_point_is_drawn_and_says_what_it_is():
