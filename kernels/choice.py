@@ -63,7 +63,7 @@ def choose(op: str, impl: Impl, *tensors: Tensor | None, unsupported: str | None
         obstacle = obstacle or slower or (None if given[0].is_cuda else "the tensors are on CPU")
     chosen: Chosen = "torch" if obstacle else "triton"
     if not torch.compiler.is_compiling():
-        _say(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a GPU"))
+        say_once(op, chosen, obstacle or ("it is preferred" if preferred == "triton" else "the tensors are on a GPU"))
     return chosen
 
 
@@ -120,5 +120,5 @@ def _obstacle(tensors: list[Tensor]) -> str | None:
 
 
 @functools.cache
-def _say(op: str, chosen: str, reason: str) -> None:
+def say_once(op: str, chosen: str, reason: str) -> None:
     _log.info("%s: %s, because %s", op, chosen, reason)

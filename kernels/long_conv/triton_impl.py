@@ -56,13 +56,14 @@ def toeplitz_kernel(inputs_ptr, taps_ptr, sums_ptr, batch, t, first, padded, num
     tiles = tl.cdiv(num_columns, BLOCK_N)
     channel = (tl.program_id(0) // tiles).to(tl.int64)
     start = (tiles - 1 - tl.program_id(0) % tiles) * BLOCK_N
-    columns = start + tl.arange(0, BLOCK_N)
+    columns = start + tl.arange(0, BLOCK_N)  # column 5 of a batch of 2 is block 2 (after `first_block`) of row 1
     blocks = first_block + columns // batch
     sequences = (channel * batch + columns % batch) * padded
     i, j = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
     # The first product is with the last BLOCK_K inputs of a column's own block, each further one with those before.
     begins = blocks * BLOCK_T + (BLOCK_T - BLOCK_K)
     right = inputs_ptr + (sequences + begins)[None, :] + j[:, None]
+    # Output i reads i elements further left: with 8 copies, i = 11 reads copy 8 - 1 - 3, shifted by 3, from 8 elements further left.
     shifts = (COPIES - 1 - i % COPIES) * width - i // COPIES * COPIES
     left = taps_ptr + channel * COPIES * width + origin + (BLOCK_T - BLOCK_K) + shifts[:, None] + j[None, :]
     last_block = first_block + (tl.minimum(start + BLOCK_N, num_columns) - 1) // batch

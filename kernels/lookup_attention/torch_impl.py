@@ -43,11 +43,12 @@ def attend_by_mask(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, keys: Tenso
     batch, _, t, _ = q.shape
     counts = offsets.diff().view(batch, t)
     ends = _repeated(torch.arange(batch * t, device=q.device), counts.flatten(), len(keys))
-    rows, queries = ends // t, ends % t
+    rows, queries = ends // t, ends % t  # of texts of 3 tokens, query 4 of the batch is query 1 of row 1
     strip = max(1, MOST_MASKED // (batch * t))
     parts = []
     for start in range(0, t, strip):
         height = min(strip, t - start)
+        # Strips lie row after row: in one of 2 queries, from query 2 on, (row 1, query 3, key 0) is at (1 * 2 + 3 - 2) * t + 0.
         place = (rows * height + queries - start) * t + keys
         if height < t:
             place = place[(queries >= start) & (queries < start + height)]
@@ -120,6 +121,7 @@ def _pieces(offsets: Tensor, keys: Tensor, t: int, numbers: int) -> Iterator[_Pi
     most = max(1, (CUDA_PIECE if keys.is_cuda else PIECE) // numbers)
     wanted = torch.arange(0, len(keys) + most, most, device=keys.device)
     cuts = torch.searchsorted(offsets, wanted).clamp_(max=len(offsets) - 1)
+    # Lists of 2, 3 and 4 keys (offsets 0, 2, 5, 9), 4 pairs at most: wanted 0, 4, 8, 12, so cuts before queries 0, 2, 3 and 3.
     bounds = torch.stack([cuts, offsets[cuts]], dim=1).tolist()
     for (first, begin), (last, end) in itertools.pairwise(bounds):
         if begin < end:

@@ -34,7 +34,7 @@ def test_a_model_on_kernels_is_the_model(name, monkeypatch, caplog):
     torch.manual_seed(0)
     model = LanguageModel(zoo.architecture(name, "tiny", 16)).to(DEVICE).eval()
     ids = torch.randint(50, (2, 8), device=DEVICE)
-    choice._say.cache_clear()
+    choice.say_once.cache_clear()
     with torch.no_grad(), preferring("torch"):
         wanted = model.hidden(ids)
     with torch.no_grad(), preferring("triton"), caplog.at_level(logging.INFO, logger="recallkit.kernels"):
@@ -43,7 +43,7 @@ def test_a_model_on_kernels_is_the_model(name, monkeypatch, caplog):
         for part in ids.split([5, 1, 2], dim=1):
             states, state = model.read(part, state)
             pieces.append(states)
-    choice._say.cache_clear()
+    choice.say_once.cache_clear()
     assert relative_error(whole, wanted) < 1e-5
     assert relative_error(torch.cat(pieces, dim=1), wanted) < 1e-5
     on_kernels = {record.args[0] for record in caplog.records if record.args[1] == "triton"}

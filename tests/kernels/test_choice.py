@@ -20,7 +20,7 @@ def test_a_named_implementation_is_taken():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU auto takes kernels")
 def test_on_cpu_auto_takes_torch_and_says_why(caplog):
-    choice._say.cache_clear()
+    choice.say_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="recallkit.kernels"):
         assert choose("some op", "auto", torch.zeros(2)) == "torch"
         assert choose("some op", "auto", torch.zeros(2)) == "torch"

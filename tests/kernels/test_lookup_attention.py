@@ -281,7 +281,7 @@ def test_a_mixer_gives_its_reference_with_kernels():
 def test_auto_leaves_lists_of_many_pairs_to_the_mask(caplog):
     """A GPU's matrix units are for those. Why a kernel is not picked is logged; on CPU that is the second reason."""
     q, k, v = qkv(1, 2, 16, 16)
-    choice._say.cache_clear()
+    choice.say_once.cache_clear()
     with caplog.at_level("INFO", logger="recallkit.kernels"):
         for count in (1, 2):
             given = lists([count] * 16, 16)

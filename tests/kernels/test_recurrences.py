@@ -328,7 +328,7 @@ def test_without_the_library_a_kernel_says_what_to_install(kind, monkeypatch, ca
     given = kind.draw(1, 2, 5, 8, 8, torch.float32)
     with torch.no_grad(), pytest.raises(ValueError, match=r"impl='triton' cannot run: it needs .*pip install 'recallkit-lm\[gpu\]'"):
         kind.attend(**given, impl="triton")
-    choice._say.cache_clear()
+    choice.say_once.cache_clear()
     with caplog.at_level(logging.INFO, "recallkit.kernels"), torch.no_grad():
         assert_same(kind.attend(**given), kind.attend(**given, impl="torch"), most=0)
     assert "torch, because it needs flash-linear-attention" in caplog.text
