@@ -121,4 +121,5 @@ def _obstacle(tensors: list[Tensor]) -> str | None:
 
 @functools.cache
 def say_once(op: str, chosen: str, reason: str) -> None:
+    """Logs a choice, the first time that it is made."""
     _log.info("%s: %s, because %s", op, chosen, reason)
