@@ -234,13 +234,11 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def _find_reference(table: Path, rows: Sequence[_Row], name: str | None) -> _Row:
-    if name is None:
-        return rows[0]
-    for row in rows:
-        if row.model == name:
-            return row
-    of = f" of group {rows[0].group}" if rows[0].group else ""
-    raise UserError(f"no row of model {name}{of}", where=table, remedy=f"name one of {', '.join(row.model for row in rows)}")
+    found = next((row for row in rows if name in (None, row.model)), None)
+    if found is None:
+        of = f" of group {rows[0].group}" if rows[0].group else ""
+        raise UserError(f"no row of model {name}{of}", where=table, remedy=f"name one of {', '.join(row.model for row in rows)}")
+    return found
 
 
 def _read_rows(table: Path) -> list[_Row]:
@@ -287,19 +285,18 @@ def _read_frame(table: Path) -> pl.DataFrame:
     """The table as text (CSV, TSV) or as it is (Parquet), with column names in lower case."""
     import polars as pl
 
+    remedy = "give a CSV, TSV or Parquet file"
     try:
         if table.suffix == ".parquet":
             frame = pl.read_parquet(table, glob=False)
         else:
             frame = pl.read_csv(table, separator="\t" if table.suffix == ".tsv" else ",", infer_schema=False, glob=False)
     except FileNotFoundError:
-        raise UserError("no such file", where=table, remedy="give a CSV, TSV or Parquet file") from None
-    except pl.exceptions.NoDataError:
-        raise UserError("an empty file", where=table, remedy=_COLUMNS) from None
+        raise UserError("no such file", where=table, remedy=remedy) from None
     except (pl.exceptions.PolarsError, OSError) as error:
         if lacks_resources(error):
             raise
-        raise UserError(f"not a readable table ({error})", where=table, remedy="give a CSV, TSV or Parquet file") from error
+        raise UserError(f"not a readable table ({error})", where=table, remedy=remedy) from error
     names = {name: name.strip().lower() for name in frame.columns}
     if len(set(names.values())) < len(names):
         raise UserError("two columns of one name", where=table, remedy=_COLUMNS)

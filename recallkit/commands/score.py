@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, checked, command
-from recallkit.declarations import File, Options, option, path
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import File, option, path
 from recallkit.errors import UsageError
-from recallkit.options import MANY_DEVICES, AnyModels, ScoringOptions, WritingOptions, counts_option, models_option, slices_option
+from recallkit.options import MANY_DEVICES, AnyModels, ScoringOptions, WritingOptions, models_option, slices_option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -123,19 +123,9 @@ def _rows(folder: Path, manifests: Mapping["ModelSpec", Mapping[str, Any]]) -> "
     return pl.DataFrame(rows, schema_overrides={"dtype": pl.String})
 
 
-@dataclass(frozen=True)
-class CheckScores(Options):
-    """Which scores are checked."""
-
-    models: AnyModels
-    _: KW_ONLY
-    slices: File | None = slices_option()
-    counts: File | None = counts_option()
-    trust_remote_code: bool = False
-
-
-@checked(CheckScores)
-def check_scores(asked: CheckScores) -> "pl.DataFrame":
+def check_scores(
+    models: AnyModels, *, slices: File | None = None, counts: File | None = None, trust_remote_code: bool = False
+) -> "pl.DataFrame":
     """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
 
     Returns one row per model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
@@ -145,8 +135,5 @@ def check_scores(asked: CheckScores) -> "pl.DataFrame":
 
     from recallkit import builtin, scoring
 
-    folder = path(asked.slices) or builtin.slices()
-    options = ScoringOptions(counts=asked.counts, trust_remote_code=asked.trust_remote_code)
-    return pl.DataFrame(
-        [{"model": each.shown, **scoring.check_scores(each, folder, options)} for each in builtin.named_models(asked.models)]
-    )
+    folder, options = path(slices) or builtin.slices(), ScoringOptions(counts=counts, trust_remote_code=trust_remote_code)
+    return pl.DataFrame([{"model": each.shown, **scoring.check_scores(each, folder, options)} for each in builtin.named_models(models)])

@@ -4,9 +4,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config
-from recallkit.commands.adapter import Outcome, checked, command
-from recallkit.declarations import File, Options, amount, option, path
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import File, amount, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
     CountingOptions,
@@ -16,7 +15,6 @@ from recallkit.options import (
     ProfileOptions,
     TextOptions,
     WritingOptions,
-    counts_option,
     out_option,
 )
 
@@ -110,17 +108,7 @@ def zoo_counts() -> Path:
     return builtin.counts()
 
 
-@dataclass(frozen=True)
-class Bigrams(Options):
-    """Which bigrams are read."""
-
-    counts: File | None = counts_option()
-    _: KW_ONLY
-    limit: int | None = option("The most frequent ones only.", least=1, most=config.MOST)
-
-
-@checked(Bigrams)
-def bigrams(asked: Bigrams) -> "pl.DataFrame":
+def bigrams(counts: File | None = None, *, limit: int | None = None) -> "pl.DataFrame":
     """The `limit` most frequent bigrams of a counts table, the most frequent first; without `counts` those of the zoo's training.
 
     Columns: first, second (ids), count (in training). Reads the table into memory, 16 bytes per bigram.
@@ -129,11 +117,11 @@ def bigrams(asked: Bigrams) -> "pl.DataFrame":
 
     from recallkit.counting.table import open_counts
 
-    table = open_counts(path(asked.counts) or zoo_counts())
+    table = open_counts(path(counts) or zoo_counts())
     keys = pl.Series("key", table.keys)
     ids = {"first": (keys // (1 << 32)).cast(pl.Int32), "second": (keys % (1 << 32)).cast(pl.Int32)}
     frame = pl.DataFrame({**ids, "count": pl.Series(table.counts).cast(pl.Int64)})
-    return frame.sort("count", "first", "second", descending=[True, False, False]).head(asked.limit or len(frame))
+    return frame.sort("count", "first", "second", descending=[True, False, False]).head(len(frame) if limit is None else limit)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_tables_come_as_tsv_and_parquet_too(tmp_path):
     ("text", "options", "message"),
     [
         ("model,all\na,10\n", {}, "no column ar"),
-        ("", {}, "an empty file"),
+        ("", {}, "not a readable table (empty CSV"),
         ("model,all,ar,other\na,10,3,12\nb,0,3,12\n", {}, "row b: all is '0', not a positive number"),
         ("model,all,ar,other\na,10,,12\n", {}, "row a: no perplexity in column ar"),
         ("model,all,ar,other\na,10,12,12\n", {}, "ar and other are equal"),
