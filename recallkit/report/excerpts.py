@@ -19,7 +19,7 @@ from recallkit.report.sequence import open_excerpts
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import polars as pl
 
@@ -161,34 +161,28 @@ class _Packer:
         self._text, self.pieces = text, Pieces(text.tokenizer)
         own = {name: artifacts.read_manifest(scores.path).get("tokenizer") for name, scores in text.scores.items()}
         self.other_tokenizers = [name for name, tokenizer in own.items() if tokenizer is not None]
-        self._packed: dict[Excerpt, tuple[str, set[int]]] = {}
         self._sources: dict[str, int] = {}
+        self._ids: set[int] = set()
 
-    def pack(self, wanted: Sequence[Excerpt], most_bytes: int) -> list[Excerpt]:
-        """Packs as many of `wanted` as fit into `most_bytes` with all their pieces, in order; returns them."""
+    def pack(self, wanted: Sequence[Excerpt], most_bytes: int) -> dict[Excerpt, str]:
+        """The JSON of as many of `wanted` as fit into `most_bytes` with all their pieces, in the order of the text."""
         # Rows are read in one pass, so excerpts that can never fit are left out first.
         least = 8 + 6 * len(self._text.scores)
         sizes = itertools.accumulate(least * excerpt.tokens for excerpt in wanted)
         hopeful = list(itertools.compress(wanted, (size <= most_bytes for size in sizes)))
-        if not hopeful:
-            return []
         rows = self._text.read(*{excerpt.sequence for excerpt in hopeful}).partition_by("sequence", as_dict=True)
-        for excerpt in sorted(hopeful, key=_place):
-            self._packed[excerpt] = self._pack_one(excerpt, rows[excerpt.sequence,].slice(excerpt.block * LONGEST, LONGEST))
-        chosen, known, size = [], set[int](), 0
+        found, size = dict[Excerpt, str](), 0
         for excerpt in hopeful:
-            packed, ids = self._packed[excerpt]
-            size += len(packed.encode()) + sum(len(self._entry(index).encode()) + 1 for index in ids - known)
+            packed, ids = self._pack_one(excerpt, rows[excerpt.sequence,].slice(excerpt.block * LONGEST, LONGEST))
+            size += len(packed.encode()) + sum(len(self._entry(index).encode()) + 1 for index in ids - self._ids)
             if size > most_bytes:
                 break
-            known |= ids
-            chosen.append(excerpt)
-        return chosen
+            self._ids |= ids
+            found[excerpt] = packed
+        return dict(sorted(found.items(), key=lambda item: (item[0].sequence, item[0].block)))
 
-    def document(self, chosen: Sequence[Excerpt]) -> str:
-        """The JSON of the chosen excerpts, in the order of the text."""
-        ordered = sorted(chosen, key=_place)
-        ids = sorted(set[int]().union(*(self._packed[excerpt][1] for excerpt in ordered)))
+    def document(self, packed: Mapping[Excerpt, str]) -> str:
+        """The JSON of all that is packed."""
         facts = {
             "models": [printable(name) for name in self._text.scores],
             "own": [int(name in self.other_tokenizers) for name in self._text.scores],
@@ -197,8 +191,7 @@ class _Packer:
             "end": self.pieces.end,
             "spaced": int(not self.pieces.has_bytes),
         }
-        pieces = ",".join(map(self._entry, ids))
-        excerpts = ",\n".join(self._packed[excerpt][0] for excerpt in ordered)
+        pieces, excerpts = ",".join(map(self._entry, sorted(self._ids))), ",\n".join(packed.values())
         return f'{_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
 
     def _entry(self, index: int) -> str:
@@ -245,10 +238,6 @@ class _Packer:
             [place, document, self._sources.setdefault(source, len(self._sources))]
             for place, document, source in first.select("place", "document", "source").iter_rows()
         ]
-
-
-def _place(excerpt: Excerpt) -> tuple[int, int]:
-    return excerpt.sequence, excerpt.block
 
 
 def _json(value: Any) -> str:
