@@ -82,7 +82,7 @@ def read_rwkv_file(path: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     import numpy as np
 
     with _errors(path):
-        content = memoryview(np.memmap(path, np.uint8, "r"))
+        content = np.memmap(path, np.uint8, "r").data
         sizes = _read_header(bytes(content[: HEADER.size]), path)
         found = _read_tensors(content, path)
         config = _configure(found, *sizes, path)

@@ -201,14 +201,6 @@ def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("damage", ["text", "cut in its settings", "an unknown version", "an unknown architecture"])
-def test_a_tokenizer_of_a_damaged_file_is_one_line(llama, tmp_path, damage):
-    path = tmp_path / "damaged.gguf"
-    path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
-    with pytest.raises(UserError, match="no tokenizer found here"):
-        load_tokenizer(str(path))
-
-
 def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
     """Biases, of which its Llama has none, are skipped without a word."""
     model = LlamaForCausalLM.from_pretrained(llama / "safetensors")
