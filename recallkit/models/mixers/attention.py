@@ -24,7 +24,7 @@ class Attention(Mixer):
     y[i] = Wo concat over heads of  sum over j in S(i) of softmax_j(q[i] . k[j] / sqrt(k)) v[j],   S(i) = {0, ..., i}
 
     The rows of `qkv.weight` are q, then k, then v, each head after head, as in FlashAttention's Wqkv. A subclass sees fewer
-    keys, defined by `sees` (tensors) and `keys_of` (plain Python, for `reference`); every query must see itself.
+    keys, defined by `sees`; every query must see itself.
     The state is the rotated keys and the values (b, h, T, k), right-aligned, and how many tokens a row has read, `seen` (b,).
 
     Off by default: `qk_norm`, a root-mean-square norm of each head's q and k before they are rotated (arXiv 2302.05442, section
@@ -58,10 +58,6 @@ class Attention(Mixer):
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Which keys a query sees, by their positions: (..., 1, t, 1) and (..., 1, 1, T) -> bool, whose third last axis is heads or 1."""
         return keys <= queries
-
-    def keys_of(self, query: int, head: int) -> list[int]:
-        """The positions that the query at a position sees in a head; the same as `sees`, for `reference`."""
-        return list(range(query + 1))
 
     def num_kept(self) -> int | None:
         """How many of the latest keys are kept for later queries; None for all."""
@@ -107,7 +103,9 @@ class Attention(Mixer):
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
         """u: (t, d) and the ids of one row -> the positions that each query sees in each head; where there are none it gets zero."""
-        return [[self.keys_of(i, head) for i in range(u.shape[0])] for head in range(self.num_heads)]
+        places = torch.arange(u.shape[0], device=u.device)
+        seen = self.sees(places[:, None], places).expand(self.num_heads, -1, -1)
+        return [[row.nonzero().flatten().tolist() for row in of_head] for of_head in seen]
 
     def initial_state(self, batch: int) -> State:
         weight = self.qkv.weight

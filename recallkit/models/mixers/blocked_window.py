@@ -29,10 +29,6 @@ class BlockedWindow(Attention):
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         return (keys <= queries) & (queries // self.window - keys // self.window <= int(self.previous))
 
-    def keys_of(self, query: int, head: int) -> list[int]:
-        start = query - query % self.window
-        return list(range(max(0, start - self.window * self.previous), query + 1))
-
     def num_kept(self) -> int:
         return self.window * (1 + self.previous)
 

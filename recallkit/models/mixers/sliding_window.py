@@ -38,9 +38,6 @@ class SlidingWindow(Attention):
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         return (keys <= queries) & (keys > queries - self.window)
 
-    def keys_of(self, query: int, head: int) -> list[int]:
-        return list(range(max(0, query - self.window + 1), query + 1))
-
     def num_kept(self) -> int:
         return self.window
 

@@ -9,7 +9,7 @@ import torch
 
 from recallkit.kernels.masked_attention.api import masked_attention
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.sparse_patterns import CONFIGURATIONS, PATTERNS, TWO_PARTS, keys_in_pattern, sees_in_pattern
+from recallkit.models.mixers.sparse_patterns import CONFIGURATIONS, PATTERNS, TWO_PARTS, sees_in_pattern
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,13 +82,6 @@ class SparseAttention(Attention):
     def sees(self, queries: Tensor, keys: Tensor) -> Tensor:
         by_head = [torch.arange(self.num_heads, device=queries.device).view(-1, 1, 1)] if self.configuration == "multihead" else []
         return self._rule()(queries, keys, *by_head, **self._numbers())
-
-    def keys_of(self, query: int, head: int) -> list[int]:
-        options = self._numbers() | self._drawing() | {"causal": self.causal, "length": self.length}
-        if self.configuration == "multihead" and self.pattern == "random":
-            return keys_in_pattern(self.pattern, query, head=head, **options)
-        part = {"sequential": self.layer % 2, "union": None, "multihead": int(head >= self.num_heads // 2)}[self.configuration]
-        return keys_in_pattern(self.pattern, query, part=part, **options)
 
     def num_pairs(self, t: int) -> int:
         """See `Attention.num_pairs`: the expected number for `random`, exact for the others, from masks of some queries at a time."""

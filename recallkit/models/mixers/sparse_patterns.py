@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from recallkit.models.mixers.selection import hash_share, hash_share_reference
+from recallkit.models.mixers.selection import hash_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,46 +71,6 @@ def sees_in_pattern(
         for draw in range(num_random if pattern == "bigbird" else 0):
             seen = seen | (keys == drawn_key(seed, queries, draw, length))
     return seen & (apart >= 0) if causal else seen
-
-
-def keys_in_pattern(
-    pattern: str,
-    query: int,
-    *,
-    part: int | None = None,
-    head: int | None = None,
-    causal: bool = True,
-    stride: int = 16,
-    length: int = 0,
-    num_global: int = 1,
-    num_random: int = 3,
-    sparsity: float = 0.9,
-    seed: int = 0,
-) -> list[int]:
-    """The same in plain Python, as the sets are printed: positions k and j from 1 to n there, from 0 here.
-
-    In the causal direction a length of 0 is that of the text up to the query.
-    """
-    if part is None and pattern in TWO_PARTS:
-        both = (keys_in_pattern(pattern, query, part=one, causal=causal, stride=stride, length=length) for one in (0, 1))
-        return sorted(set().union(*both))
-    k, w, n = query + 1, stride, length or query + 1
-    found: set[int]
-    if pattern == "strided":
-        found = set(range(k - math.ceil(w / 2), k + w // 2 + 1) if part == 0 else range((k - 1) % w + 1, n + 1, w))
-    elif pattern == "fixed":
-        last = math.ceil(k / w) * w
-        found = set(range(last - w + 1, last + 1)) if part == 0 else {k, *range(w, n + 1, w)}
-    elif pattern == "star":
-        found = {n} | {(i - 1) % (n - 1) + 1 for i in range(k - w, k + w + 1)} if k < n else set(range(1, n + 1))
-    elif pattern == "random":
-        places = () if head is None else (head,)
-        found = {k} | {j + 1 for j in range(n) if hash_share_reference(seed, *places, query, j) >= sparsity}
-    else:
-        found = {*range(1, num_global + 1), *range(k - w // 2, k + w // 2 + 1)} if k > num_global else set(range(1, n + 1))
-        if pattern == "bigbird":
-            found |= {1 + int(hash_share_reference(seed, query, draw) * n) for draw in range(num_random)}
-    return sorted(j - 1 for j in found if 1 <= j <= (k if causal else n))
 
 
 def drawn_key(seed: int, queries: Tensor, draw: int, length: int | Tensor) -> Tensor:

@@ -178,10 +178,8 @@ def test_reading_a_sliding_window_after_any_number_of_tokens_is_reading_at_once(
         BlockedWindow(D, window=7, previous=True),
     ],
 )
-def test_pairs_and_masks_and_lists_agree(mixer):
+def test_pairs_are_those_of_the_mask(mixer):
     for t in (1, 6, 7, 8, 14, 15, 30):
         places = torch.arange(t)
         mask = mixer.sees(places[:, None], places[None, :])
-        listed = [mixer.keys_of(i, 0) for i in range(t)]
-        assert [row.nonzero().flatten().tolist() for row in mask] == listed
-        assert mixer.num_pairs(t) == mixer.num_heads * sum(map(len, listed))
+        assert mixer.num_pairs(t) == mixer.num_heads * int(mask.sum())

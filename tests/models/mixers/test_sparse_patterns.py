@@ -1,13 +1,11 @@
-"""Sparse patterns: small masks drawn by hand from the papers' equations, and the plain Python sets at every size."""
+"""Sparse patterns: small masks drawn by hand from the papers' equations."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from recallkit.models.mixers.sparse_patterns import PATTERNS, TWO_PARTS, keys_in_pattern, sees_in_pattern
+from recallkit.models.mixers.sparse_patterns import PATTERNS, sees_in_pattern
 
 
 def drawn(pattern, t, **options):
@@ -53,31 +51,10 @@ def test_bigbird_is_longformer_and_a_few_random_keys():
     assert (thirds - 0.25).abs().max() < 0.06, "from all of the text"
 
 
-@settings(max_examples=60)
-@given(
-    st.sampled_from(list(PATTERNS)),
-    st.integers(2, 40),
-    st.integers(1, 50),
-    st.integers(0, 4),
-    st.sampled_from([0, 1, None]),
-    st.integers(0, 9),
-    st.integers(0, 3),
-)
-def test_masks_and_sets_agree(pattern, n, stride, num_global, part, seed, num_random):
-    part = part if pattern in TWO_PARTS else None
-    options = {
-        "part": part,
-        "stride": stride,
-        "length": n,
-        "num_global": num_global,
-        "seed": seed,
-        "num_random": num_random,
-        "sparsity": 0.7,
-    }
-    places = torch.arange(n)
-    for causal in (True, False):
-        mask = sees_in_pattern(pattern, places[:, None], places, causal=causal, **options)
-        assert [row.nonzero()[:, 0].tolist() for row in mask] == [keys_in_pattern(pattern, i, causal=causal, **options) for i in range(n)]
-    both = sees_in_pattern(pattern, places[:, None], places, causal=False, **options)
-    causal = sees_in_pattern(pattern, places[:, None], places, **options)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("t", "stride", "num_global"), [(2, 1, 0), (17, 3, 2), (40, 50, 1)])
+def test_the_causal_half_is_that_of_both_directions(pattern, t, stride, num_global):
+    places = torch.arange(t)
+    options = {"stride": stride, "length": t, "num_global": num_global, "sparsity": 0.7}
+    both, causal = (sees_in_pattern(pattern, places[:, None], places, causal=causal, **options) for causal in (False, True))
     assert torch.equal(causal, both.tril())
