@@ -197,16 +197,6 @@ def test_shard_ranges_follow_sizes(monkeypatch):
     assert plan_shard_ranges([]) == []
 
 
-def test_the_id_tells_tables_apart_and_nothing_else(tmp_path):
-    ids = []
-    for name, documents, chunk in (("a", [[1, 2, 3]], 4), ("b", [[1, 2, 3]], 100), ("c", [[1, 2, 4]], 100)):
-        (tmp_path / name).mkdir()
-        counted = counted_in(tmp_path / name, [documents], chunk=chunk)
-        ids.append(write_counts(tmp_path / f"{name}.duckdb", counted, {"boundary": "pack"})["id"])
-    assert ids[0] == ids[1]
-    assert len(set(ids)) == 2
-
-
 def test_hashes_are_read_back_and_do_not_change_the_id(tmp_path, short_hashed):
     documents = [[1, 2, 3, 1, 2, 3, 1, 4, 5], [4, 4, 4, 4, 4, 4]]
     metas = {}
@@ -233,13 +223,6 @@ def test_a_table_survives_export_and_import(tmp_path):
     again = read_foreign_counts(tmp_path / "bigrams.parquet")
     assert np.array_equal(again.bigrams.keys, counted.bigrams.keys)
     assert np.array_equal(again.bigrams.counts, counted.bigrams.counts)
-
-
-def test_csv_is_imported_sorted_and_added_up(tmp_path):
-    file = tmp_path / "counts.csv"
-    file.write_text("first,second,count\n7,1,2\n3,4,5\n7,1,1\n4294967295,4294967295,9\n")
-    counted = read_foreign_counts(file)
-    assert as_counters(counted)[0] == Counter({(7, 1): 3, (3, 4): 5, (2**32 - 1, 2**32 - 1): 9})
 
 
 HEADER = "first,second,count\n"

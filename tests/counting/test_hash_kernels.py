@@ -62,22 +62,6 @@ def test_runs_merge_without_repeats():
     assert smallest([], 3).hashes.tolist() == []
 
 
-def test_hashes_are_uniform_in_every_bit():
-    """Of n-grams that differ in one id only, or in its place: what a weak hash shows."""
-    family = (
-        [[1000] * 12 + [i] for i in range(4000)]
-        + [[i] + [0] * 12 for i in range(4000)]
-        + [[0] * i + [5000] + [0] * (12 - i) for i in range(13)]
-    )
-    hashes = np.array([ngram_hash(ngram) for ngram in family], np.uint64)
-    assert len(np.unique(hashes)) == len(family)
-    bits = (hashes[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
-    assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(family))
-    for sixteenth in (hashes >> np.uint64(60), hashes & np.uint64(15)):
-        shares = np.bincount(sixteenth.astype(np.int64), minlength=16) / len(family)
-        assert np.abs(shares - 1 / 16).max() < 5 * np.sqrt(15 / 256 / len(family))
-
-
 def test_the_hash_never_changes():
     """Tables of counts contain it: with another one, text sliced later would share nothing with them."""
     assert ngram_hash(range(13)) == 0x3FBF48A0699E8161

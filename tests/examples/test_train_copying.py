@@ -82,49 +82,6 @@ def test_masks_are_those_of_the_models_layers(copying, layers, direction):
             assert copying.patterns.sparsity_of(masks) == pytest.approx(1 - sum(pairs) / (layers * 4 * 36 * 36)), pattern
 
 
-def test_every_layer_of_random_is_another(copying):
-    masks = copying.masks_of("random", 3, 144, "causal")
-    assert len({mask.numpy().tobytes() for mask in masks}) == 3
-    assert copying.patterns.sparsity_of(copying.masks_of("random", 3, 144, "both")) == pytest.approx(0.9, abs=0.01)
-
-
-def reaches(model, length):
-    """Whether the id that stood half a sequence before acts on each place where it is asked for."""
-    ids = torch.randint(1, 16, (1, length))
-    x = model.embedding(ids).detach().requires_grad_()
-    model.embedding.forward = lambda _: x
-    hidden = model.hidden(ids)
-    places = range(length // 2, length - 1)
-    return [bool(torch.autograd.grad(hidden[0, i].sum(), x, retain_graph=True)[0][0, i + 1 - length // 2].abs().sum()) for i in places]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "direction", "layers", "wanted"),
-    [
-        ("dense", "causal", 1, 31),
-        ("strided union", "causal", 3, 31),
-        ("strided union", "both", 2, 31),
-        ("strided multihead", "both", 2, 31),
-        ("strided sequential", "causal", 3, 31),
-        ("fixed union", "causal", 1, 4),
-        ("fixed sequential", "causal", 1, 0),
-        ("fixed sequential", "causal", 2, 31),
-        ("star", "causal", 4, 31),
-        ("star", "both", 2, 31),
-        ("random", "causal", 2, 31),
-        ("longformer", "both", 2, 31),
-    ],
-)
-def test_layers_reach_as_far_as_their_pattern_leads(copying, pattern, direction, layers, wanted):
-    """Of 31 answers, each 31 places back, so many, as gradients tell: 31 = 3 x 8 + 4 + 3, strides of 8 and steps of at most 4.
-
-    One layer of `fixed` sees those that are the last of their segment; causal `star` is a window of 8.
-    """
-    found = reaches(copying.model_of(tiny_job(copying, pattern=pattern, direction=direction, layers=layers, length=64)), 64)
-    assert sum(found) == wanted
-    assert copying.reachable(pattern, layers, 64, direction) == pytest.approx(wanted / 31)
-
-
 # ------------------------------------------------------------------------------------------------------------- training
 
 

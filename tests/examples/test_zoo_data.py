@@ -35,22 +35,6 @@ def test_a_stream_is_its_documents_each_behind_an_end_token(zoo_data):
     assert manifest["tokenizer_digest"] == load_tokenizer(None).digest
 
 
-def test_the_demo_has_its_share_of_the_characters_in_an_order_that_follows_from_the_seed(zoo_data, monkeypatch):
-    demo = [("demo", f"{i:1000}") for i in range(10)]
-    others = [("other", f"{i:500}") for i in range(200)]
-    for share, num_others in ((1, 0), (0.5, 20), (0.1, 180), (0.01, 200)):
-        mixed = zoo_data.mixed(demo, others, share)
-        assert sorted(d for d in mixed if d[0] == "demo") == sorted(demo)
-        drawn = [d for d in mixed if d[0] == "other"]
-        assert len(drawn) == len(set(drawn)) == pytest.approx(num_others, abs=1), share
-    first = zoo_data.mixed(demo, others, 0.5)
-    assert first == zoo_data.mixed(demo, others, 0.5)
-    assert [d for d in first if d[0] == "other"] != others[: len(first) - 10], "not drawn at random"
-    assert 0 < sum(d[0] == "demo" for d in first[:10]) < 10, "sets are apart"
-    monkeypatch.setattr(zoo_data, "SEED", 1)
-    assert first != zoo_data.mixed(demo, others, 0.5)
-
-
 @pytest.fixture
 def prepare(train_zoo, zoo_data, tmp_path, monkeypatch):
     """Runs `prepare` on a demo text of ten documents and two sets in shards; gives its folder."""

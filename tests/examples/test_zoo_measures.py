@@ -46,17 +46,6 @@ class Copying(Table):
         return states
 
 
-def test_readings_are_of_what_is_asked_for(zoo_measures):
-    logits = torch.randn(10, 10, generator=torch.Generator().manual_seed(0))
-    rng = np.random.default_rng(0)
-    ids, asked = rng.integers(0, 10, (40, 9)), rng.random((40, 8)) < 0.3
-    made = zoo_measures.Readings(Table(logits), ids, asked)
-    rows, places = np.nonzero(asked)
-    before, wanted = ids[rows, places], ids[rows, places + 1]
-    assert made.nll == pytest.approx(-logits.log_softmax(-1).numpy()[before, wanted], abs=0.03)
-    assert made.right.tolist() == (logits.argmax(-1).numpy()[before] == wanted).tolist()
-
-
 def test_held_out_tokens_are_told_apart_by_counts_in_training_and_by_repetition(zoo_measures):
     """(1, 2) stood five times in training and is rare, (3, 4) stood six times; both stand twice in a held-out window."""
     training = np.zeros((1, 257), np.uint16)

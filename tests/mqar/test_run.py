@@ -10,11 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
 from recallkit.mqar.sequences import make_sequences, split_vocabulary
-from recallkit.mqar.view import look
 from recallkit.options import MqarOptions
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
@@ -184,17 +182,6 @@ def test_finished_work_is_reused_and_a_table_that_is_gone_made_again(home, tmp_p
     assert evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)[1] != folder, "another question, another folder"
 
 
-def test_other_options_are_told_apart(home, tmp_path):
-    evaluate_mqar(["control:unigram"], [4], tmp_path, SMALL)
-    for name, value in [("samples", 41), ("power", 0.5), ("seed", 1)]:
-        options = MqarOptions(**{"seq_len": 64, "samples": 40, name: value})
-        column = {"samples": "num_samples"}.get(name, name)
-        with pytest.raises(UserError, match=f"already made with other options \\(differs in {column}\\)"):
-            plan_mqar(["control:unigram"], [4], tmp_path, options)
-    forced, _ = evaluate_mqar(["control:unigram"], [4], tmp_path, MqarOptions(seq_len=64, samples=41, force=True))
-    assert forced.mqar["num_samples"].to_list() == [41]
-
-
 # ------------------------------------------------------------------------------------------------------------- mistakes
 
 
@@ -223,26 +210,6 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------- what is printed
-
-
-@pytest.mark.ci
-def test_attention_recalls_more_than_hyena(home, tmp_path, monkeypatch, capsys):
-    """The zoo's models are tiny, and MQAR is far from their text: what they show is small, and goes the right way."""
-    tables, folder = evaluate_mqar(["zoo:attention", "zoo:hyena"], [4, 16], tmp_path, MqarOptions(seq_len=128, samples=40))
-    for attention, hyena in zip(rows_of(tables, "zoo:attention"), rows_of(tables, "zoo:hyena"), strict=True):
-        assert attention["accuracy"] > hyena["accuracy"]
-        assert attention["ar_nll_high"] < hyena["ar_nll_low"]
-        assert hyena["accuracy_difference_high"] < 0
-    monkeypatch.setenv("COLUMNS", "80")
-    console.stdout.cache_clear()
-    look(folder, tables).print()
-    console.stdout.cache_clear()
-    lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if "/" not in line) <= 80
-    [shown] = [line.split() for line in lines if line.split()[:1] == ["zoo:attention"] and "values" not in line and "·" not in line][:1]
-    assert shown[1:3] == [f"{100 * row['accuracy']:.1f}" for row in rows_of(tables, "zoo:attention")]
-    assert "Sequences: keys are 2,047 ids, values 2,047, the filler is ' '" in " ".join(lines)
-    assert look(folder).json()["mqar"] == tables.mqar.to_dicts()
 
 
 def test_the_command(run, home, tmp_path):

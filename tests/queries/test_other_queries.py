@@ -10,34 +10,6 @@ import pytest
 from recallkit.storage import db
 
 
-def test_create_insert_and_select_counts():
-    with db.connect() as connection:
-        connection.execute(db.query("counts/create_tables"))
-        batch = pl.DataFrame({"first": [1, 1, 2**32 - 1], "second": [0, 5, 7], "count": [3, 2**40, 1]})
-        connection.register("batch", batch.to_arrow())
-        connection.execute(db.query("counts/insert_bigrams"))
-        connection.register("batch", pl.DataFrame({"token": [1, 9], "count": [4, 6]}).to_arrow())
-        connection.execute(db.query("counts/insert_unigrams"))
-        connection.execute(db.query("counts/insert_fact"), {"key": "boundary", "value": '"pack"'})
-        assert connection.execute(db.query("counts/select_bigrams")).fetchall() == [
-            (1 << 32, 3),
-            (1 << 32 | 5, 2**40),
-            ((2**32 - 1) << 32 | 7, 1),
-        ]
-        assert connection.execute(db.query("counts/select_unigrams")).fetchall() == [(1, 4), (9, 6)]
-        assert connection.execute(db.query("counts/select_meta")).fetchall() == [("boundary", '"pack"')]
-
-
-def test_create_insert_and_select_hashes():
-    with db.connect() as connection:
-        connection.execute(db.query("counts/create_ngram_hashes"))
-        batch = pl.DataFrame({"size": [13, 13, 50], "hash": [2**64 - 2, 3, 3]}, schema={"size": pl.UInt8, "hash": pl.UInt64})
-        connection.register("batch", batch.to_arrow())
-        connection.execute(db.query("counts/insert_ngram_hashes"))
-        found = [connection.execute(db.query("counts/select_ngram_hashes"), {"size": size}).fetchall() for size in (13, 50, 7)]
-        assert found == [[(3,), (2**64 - 2,)], [(3,)], []]
-
-
 def test_import_adds_up_and_sorts():
     with db.connect() as connection:
         rows = pl.DataFrame({"count": [2, 1, 4, 0], "second": [1, 1, 0, 9], "first": [7, 7, 3, 3], "more": ["a", "b", "c", "d"]})

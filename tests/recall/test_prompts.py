@@ -59,23 +59,6 @@ def test_shortened_documents_keep_what_parts_them_from_the_query() -> None:
     assert make_prompt(question, version=1, kind="twice", shorten=shorten).text == "def\ndef\n \nQuestion: x?\nAnswer:"
 
 
-@pytest.mark.parametrize(
-    ("given_row", "text"),
-    [
-        (row("\n a. b..\n\nkEY size:", key="key size"), "Information about Key size. a. b.\na. b. Key size:"),
-        (row("a b\n\nQuestion: c?\nAnswer: "), "a b\na b\n\nQuestion: c?\nAnswer:"),
-        (
-            row(" a b\nQuestion: c?\nAnswer:", question="c?", context="a b\nQuestion: c?"),
-            "c? a b\n\na b\nQuestion: c?\nAnswer:",
-        ),
-        (row("a b\nc", question="c"), "a b\na b\nc"),
-        (row("a\nsize:", key="size:"), "Information about Size. a\nsize:.\na\nsize:. Size::"),
-    ],
-)
-def test_prompts_that_give_the_document_twice(given_row: RecallRow, text: str) -> None:
-    assert make_prompt(given_row, version=1, kind="twice").text == text
-
-
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "data" / "jrt_prompts.jsonl").read_text(encoding="utf-8").splitlines()]
 
 

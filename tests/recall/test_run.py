@@ -13,7 +13,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
-from recallkit.recall.tasks import expand_groups, load_rows
+from recallkit.recall.tasks import load_rows
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import ROOT, made_up_texts
 
@@ -168,23 +168,6 @@ def test_any_of_several_answers_is_right(home, run, tmp_path):
     cached, tokenizer = documents(tmp_path, "control:recall", "drop-v1"), load_tokenizer(None)
     assert cached["answer_tokens"].to_list() == [len(tokenizer.encode([f" {value}"])[0]) for value in table["value"]]
     assert cached["answer_nll"][2] == cached["answer_nll"][3] != cached["answer_nll"][1]
-
-
-def test_all_tasks_of_jrt_are_one_comparison_under_the_group_s_name(home, tmp_path):
-    for task in ("swde", "fda", "squad"):
-        write_rows(tmp_path / f"{task}.jsonl", 3)
-    for task in ("nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"):
-        write_questions(tmp_path / f"{task}.jsonl")
-    tasks, options = expand_groups(["jrt"]), RecallOptions(data=tmp_path, prompt="twice")
-    tables, _ = evaluate_recall(["control:copy"], tasks, tmp_path / "e", options)
-    found = dict(tables.recall.select("task", "accuracy").rows())
-    assert list(found) == ["swde", "fda", "squad", "nq_512", "nq_1024", "nq_2048", "triviaqa", "drop"]
-    assert set(found.values()) == {1.0, 0.5}
-    assert list((tmp_path / "e" / "compared").glob("jrt-v1-twice.*")), "a group's name in place of its tasks'"
-    assert documents(tmp_path / "e", "control:copy", "drop-v1-twice")["occurrences"].to_list() == [2, 2, 0, 0]
-    (tmp_path / "drop.jsonl").unlink()
-    with pytest.raises(UserError, match="no file for drop"):
-        evaluate_recall(["control:copy"], tasks, tmp_path / "e", options)
 
 
 def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):

@@ -13,7 +13,6 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.recall import tasks
-from recallkit.recall.prompts import split_query
 from recallkit.recall.rows import QuestionRow, RecallRow
 from recallkit.recall.tasks import load_rows
 
@@ -230,14 +229,3 @@ def test_headers_become_rows(installed: Path) -> None:
     found = {str(row.key): row.value for row in loaded.rows}
     assert found == {"Name": "My_Pkg", "Version": "2.0", "Summary": "A  café", "Home-page": "h" * 100}
     assert (loaded.num_dropped, loaded.origin) == (0, "METADATA of 1 installed packages")
-
-
-def test_documents_are_cut_at_the_end_of_a_line(installed: Path) -> None:
-    start = "Name: big\nVersion: 1.0\n"
-    install(installed, "big", "Version: 1.0\n", f"{'a' * (4000 - len(start) - 1)}\nmore")
-    install(installed, "deep", "".join(f"Classifier: {'c' * 90} {i}\n" for i in range(50)) + "Version: 1.0\n", "text")
-    rows = load_rows("metadata").rows
-    lengths = {row.doc_id: len(split_query(row)[0]) for row in rows}
-    assert lengths["big"] == 4000
-    assert 3900 < lengths["deep"] <= 4000
-    assert {row.key for row in rows if row.doc_id == "deep"} == {"Name"}, "the version is cut away"

@@ -354,18 +354,6 @@ def write_zst(path: Path, block: bytes, times: int) -> None:
             writer.write(block)
 
 
-def test_memory_does_not_grow_with_the_shard(tmp_path: Path) -> None:
-    write_zst(tmp_path / "a.jsonl.zst", lines(*({"text": f"document {i} " * 500} for i in range(160))), 60)
-    tracemalloc.start()
-    try:
-        num_bytes = sum(len(d.text) for d in open_corpus([str(tmp_path)]).documents())
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert num_bytes > 50_000_000
-    assert peak < 8_000_000
-
-
 @pytest.mark.parametrize("options", [STRICT, SKIPPING])
 def test_an_endless_line_is_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: CorpusOptions) -> None:
     monkeypatch.setattr(config, "MAX_RECORD_BYTES", 2_000_000)
