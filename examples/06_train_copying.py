@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.display.charts import Figure, Spec, Theme
+    from recallkit.display.charts import Figure, Spec
     from recallkit.models.language_model import LanguageModel
 
 sys.path.append(str(Path(__file__).parent / "theory"))
@@ -281,13 +281,13 @@ def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
         "learning rate; framed where the layers connect every id with the place where it is asked for. On the right the share of "
         "pairs that the pattern leaves out."
     )
-    return [Figure("copying", "Accuracy on the copying task", caption, functools.partial(_draw, kept))]
+    return [Figure("copying", "Accuracy on the copying task", caption, _draw(kept))]
 
 
-def _draw(runs: list[dict[str, Any]], theme: Theme) -> Spec:
+def _draw(runs: list[dict[str, Any]]) -> Spec:
     import altair as alt
 
-    from recallkit.display.charts import WIDTH
+    from recallkit.display.charts import PAPER, WIDTH
 
     patterns = list(dict.fromkeys(run["pattern"] for run in runs))
     directions = list(dict.fromkeys(run["direction"] for run in runs))
@@ -303,10 +303,10 @@ def _draw(runs: list[dict[str, Any]], theme: Theme) -> Spec:
             x=alt.X("layers:O", axis=alt.Axis(title=WRITTEN[direction], labelAngle=0, orient="top", ticks=False, domain=False)),
             y=alt.Y("pattern:N", sort=patterns, axis=None if charts else names),
         )
-        cells = base.mark_rect(stroke=theme.colours["page"], strokeWidth=2, fill=theme.colours["m0"]).encode(
+        cells = base.mark_rect(stroke=PAPER["page"], strokeWidth=2, fill=PAPER["m0"]).encode(
             fillOpacity=alt.FillOpacity("percent:Q", scale=alt.Scale(domain=[0, 100], range=[0.06, 0.5]), legend=None)
         )
-        framed = base.mark_rect(filled=False, stroke=theme.colours["m0"], strokeWidth=1).transform_filter("datum.whole")
+        framed = base.mark_rect(filled=False, stroke=PAPER["m0"], strokeWidth=1).transform_filter("datum.whole")
         figures = base.mark_text().encode(text=alt.Text("percent:Q", format=".0f"))
         charts.append(alt.layer(cells, framed, figures).properties(width=(WIDTH - 90) / len(directions), height=height))
     found = {pattern: sparsity_shown([run for run in runs if run["pattern"] == pattern]) for pattern in patterns}
@@ -315,7 +315,7 @@ def _draw(runs: list[dict[str, Any]], theme: Theme) -> Spec:
     )
     scale = alt.Scale(domain=[0, 1.4], nice=False)  # room for the numbers next to the bars
     axis = alt.Axis(title="sparsity", format="%", orient="top", values=[0, 0.5, 1], grid=False, domain=False)
-    pairs = bars.mark_bar(height=12, color=theme.colours["rest"]).encode(x=alt.X("sparsity:Q", scale=scale, axis=axis))
+    pairs = bars.mark_bar(height=12, color=PAPER["rest"]).encode(x=alt.X("sparsity:Q", scale=scale, axis=axis))
     written = bars.mark_text(align="left", dx=4).encode(x=alt.X("sparsity:Q", scale=scale), text=alt.Text("sparsity:Q", format=".0%"))
     charts.append(alt.layer(pairs, written).properties(width=90, height=height))
     drawn: Spec = alt.hconcat(*charts, spacing=14).to_dict()

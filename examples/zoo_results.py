@@ -11,7 +11,6 @@ The file of results has one line for each finished piece, with its whole curve. 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from zoo_measures import TEST_PAIRS
 from recallkit.storage.artifacts import replacing
 
 if TYPE_CHECKING:
-    from recallkit.display.charts import Figure, Spec, Theme
+    from recallkit.display.charts import Figure, Spec
 
 TO_RUN = "to run"
 
@@ -120,11 +119,13 @@ def figures_of(runs: list[dict[str, Any]]) -> list[Figure]:
         f"Share of requested values that are the most likely id, in lists of {many} pairs in 256 ids, by steps of 1,024 ids, each "
         f"architecture at its best rate so far. A run ends where {100 * LEARNT:g} % are right with {few} and with {many} pairs."
     )
-    return [Figure("zoo-lists", "Who learns lists, and when", caption, functools.partial(_draw, kept))]
+    return [Figure("zoo-lists", "Who learns lists, and when", caption, _draw(kept))]
 
 
-def _draw(runs: list[dict[str, Any]], theme: Theme) -> Spec:
+def _draw(runs: list[dict[str, Any]]) -> Spec:
     import altair as alt
+
+    from recallkit.display.charts import PAPER
 
     values = [
         {"model": run["architecture"], "step": step, "accuracy": many, "rate": f"x {run['rate']:g}"}
@@ -134,7 +135,7 @@ def _draw(runs: list[dict[str, Any]], theme: Theme) -> Spec:
     order = list(dict.fromkeys(value["model"] for value in values))
     lines = (
         alt.Chart(alt.Data(values=values))
-        .mark_line(color=theme.colours["m0"])
+        .mark_line(color=PAPER["m0"])
         .encode(
             x=alt.X("step:Q", axis=alt.Axis(title="steps", tickCount=3)),
             y=alt.Y("accuracy:Q", axis=alt.Axis(title="accuracy", format="%", tickCount=3), scale=alt.Scale(domain=[0, 1])),
