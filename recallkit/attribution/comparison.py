@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.tables import TABLES, GapTables
+from recallkit.attribution.tables import GapTables
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import parse_slices
-from recallkit.storage import artifacts, schemas
+from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
+from recallkit.storage.result import read_tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,17 +79,8 @@ def read_comparison(folder: Path, slices: Path | None = None) -> Comparison:
     import polars as pl
 
     folder = find_comparison(folder)
-    again = "run the same `recallkit gap` again with --force"
     with artifacts.unchanged(folder / artifacts.MANIFEST):
-        manifest = artifacts.read_manifest(folder / "gap.parquet")
-        further = [table for fact, table in (("context_gain", "by_context"), ("overlap", "by_overlap")) if manifest.get(fact)]
-        files = {name: folder / f"{name}.parquet" for name in (*TABLES, *further)}
-        if missing := [path.name for path in files.values() if not path.is_file()]:
-            raise UserError(f"no tables of a comparison here ({missing[0]} is missing)", where=folder, remedy=_REMEDY)
-        for path in files.values():
-            artifacts.read_manifest(path)  # by which every byte of it is checked
-        frames = {name: schemas.read_frame(path, f"gap/{name}", remedy=again) for name, path in files.items()}
-    tables = GapTables(**frames)
+        manifest, tables = artifacts.read_manifest(folder / "gap.parquet"), read_tables(GapTables, folder)
     totals = tables.gap.filter((pl.col("source") == "ALL") & (pl.col("slice") == "all")).unique("model", keep="first", maintain_order=True)
     return Comparison(
         folder=folder,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,10 +74,6 @@ class GapTables(Shown):
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables that are there, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
-
-
-TABLES = tuple(field.name for field in fields(GapTables) if field.default is MISSING)
-"""Names of the tables of every comparison."""
 
 
 def attribute_gap(

@@ -15,7 +15,6 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import artifacts, db
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import Result
-from recallkit.storage.schemas import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -198,8 +197,7 @@ def _meta_in(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, Any
     except (ValueError, RecursionError) as error:
         raise DamagedError("its meta is damaged", where=path, remedy=_AGAIN) from error
     artifacts.check_schema_version(meta, path)
-    checked: dict[str, Any] = guarded(artifacts.without_digest(meta, path), path)
-    return checked
+    return artifacts.without_digest(meta, path)
 
 
 def open_counts(path: Path) -> CountsTable:

@@ -82,13 +82,12 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if options differ
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:
-        known = {"sequences_digest": finished["sequences_digest"]}  # unless the manifest is of other sequences
-        timings.keep("slicing", path.with_name(MANIFEST), "slicing", **known)
+        timings.keep("slicing", path.with_name(MANIFEST), "slicing")
         return finished
     with result.journal() as journal:
         groups = ahead(_sequence_groups(opened, journal, seq_len))
         showing = progress("slicing", total=opened.options.most_tokens)
-        with timings.stage("slicing", before=journal.seconds_before) as stage, showing as show, contextlib.closing(groups):
+        with timings.stage("slicing", resumed=journal.resumed) as stage, showing as show, contextlib.closing(groups):
 
             def shown() -> Iterator[pa.Table]:
                 done = 0

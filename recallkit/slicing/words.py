@@ -21,7 +21,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
-from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema
+from recallkit.storage.schemas import LAYOUTS, arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
@@ -104,9 +104,8 @@ def _train_counts(tokens: Path) -> Iterator[int | None]:
     """The training count of each predicted token in turn; None where it is not known."""
     import pyarrow.parquet as pq
 
-    with arrow_errors_as_user_errors(tokens, _SLICE_AGAIN):
-        for batch in pq.ParquetFile(tokens).iter_batches(columns=["train_count"]):
-            yield from batch["train_count"].to_pylist()
+    for batch in pq.ParquetFile(tokens).iter_batches(columns=["train_count"]):
+        yield from batch["train_count"].to_pylist()
 
 
 def label_words(group: pa.Table, text: DocumentText, next_count: Callable[[], int | None]) -> pa.Table:

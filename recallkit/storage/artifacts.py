@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import SCHEMA_VERSION, VERSION, home
 from recallkit.errors import UserError, lacks_resources
 from recallkit.storage import given_files
-from recallkit.storage.schemas import guarded
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
@@ -116,11 +115,7 @@ def without_digest(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file of `write_json`. Raises UserError if it is damaged."""
-    try:
-        value = json.loads(given_files.read_file(path))
-    except (ValueError, OSError, RecursionError) as error:
-        raise DamagedError("not a readable JSON file", where=path, remedy=_AGAIN) from error
-    return without_digest(value if isinstance(value, dict) else {}, path)
+    return without_digest(json_object(path), path)
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -362,7 +357,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     given_files.check_file(path)
     if not path.exists():
-        raise UserError("no such table", where=path, remedy="make it with `recallkit slice` or `recallkit score`")
+        raise UserError(
+            "no such table", where=path, remedy="make it with the command that writes it (`recallkit slice`, `score`, `gap` ...)"
+        )
     try:
         listing = check_member(path)
         facts = _footer(path)
@@ -374,8 +371,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if listing is None:
         names = " or ".join(listing.name for listing in lists_beside(path))
         raise UserError(f"in no list of a result ({names} is missing)", where=path, remedy=_AGAIN)
-    manifest: dict[str, Any] = guarded(facts, path)
-    return manifest
+    return facts
 
 
 def _footer(path: Path) -> dict[str, Any] | None:

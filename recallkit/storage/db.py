@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from recallkit.errors import UserError, lacks_resources
+from recallkit.errors import UserError
 from recallkit.storage.given_files import check_folders, check_regular
 
 if TYPE_CHECKING:
@@ -93,19 +93,8 @@ def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
 
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
-    """The result of the query `name`, over views registered on the connection, as a polars frame.
-
-    Raises UserError if a file behind a view is damaged: Arrow detects it while DuckDB reads.
-    """
-    import duckdb
-
-    try:
-        result: pl.DataFrame = connection.sql(query(name)).pl()
-    except duckdb.Error as error:
-        if lacks_resources(error) or "stream registered as" not in str(error):  # the latter is an error of ours
-            raise
-        raise UserError(f"a table is damaged ({str(error).strip().splitlines()[0]})", remedy="make it again with --force") from error
-    return result
+    """The result of the query `name`, over views registered on the connection, as a polars frame."""
+    return connection.sql(query(name)).pl()
 
 
 def view_file(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -60,8 +59,6 @@ class Journal:
         self.force = force
         self.num_parts = 0
         self.state: dict[str, Any] = {}
-        self.seconds_before = 0.0
-        self._begun = time.monotonic()
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -86,11 +83,6 @@ class Journal:
             os.close(self._lock)
 
     @property
-    def seconds(self) -> float:
-        """Seconds of work in this run and, up to their last commits, in earlier ones. Affects no byte of any output."""
-        return self.seconds_before + time.monotonic() - self._begun
-
-    @property
     def resumed(self) -> bool:
         """Whether an earlier run left committed parts."""
         return self.num_parts > 0
@@ -107,8 +99,6 @@ class Journal:
             saved = {"key": None}
         if saved["key"] == self.key:
             self.num_parts, self.state = saved["num_parts"], saved["state"]
-            seconds = saved.get("seconds")
-            self.seconds_before = seconds if isinstance(seconds, float) and 0 <= seconds < float("inf") else 0.0
         elif self.force:
             path.unlink()
         else:
@@ -119,9 +109,7 @@ class Journal:
     def note_resumed(self, done: int, unit: str) -> None:
         """Reports how much an interrupted run had done, if anything."""
         if done:
-            seconds: dict[str, Any] = {"seconds_before": self.seconds_before} if self.seconds_before else {}
-            message = f"{self.target}: resuming after {done:,} {unit} of an interrupted run"
-            events.note(message, event="resumed", done=done, unit=unit, **seconds)
+            events.note(f"{self.target}: resuming after {done:,} {unit} of an interrupted run", event="resumed", done=done, unit=unit)
 
     def part(self, index: int) -> Path:
         """The path of part `index`."""
@@ -144,8 +132,7 @@ class Journal:
         """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume."""
         self.num_parts += num_new_parts
         self.state = state
-        saved = {"key": self.key, "num_parts": self.num_parts, "state": state, "seconds": self.seconds}
-        artifacts.write_json(self.folder / _STATE, saved)
+        artifacts.write_json(self.folder / _STATE, {"key": self.key, "num_parts": self.num_parts, "state": state})
 
     def finish(self) -> None:
         """Removes the folder: the output is complete."""
@@ -251,35 +238,17 @@ class PartsJournal(Journal):
         path = self.folder / _STATE
         if path.exists() and self._may_replace(path):
             path.unlink()
-        if not path.exists():
-            self._claim(path)
+        if not path.exists():  # of several processes with other keys only one goes on
+            _write_once(path, {"key": self.key, "num_parts": 0, "state": {}})
         super()._load()
 
     def _may_replace(self, path: Path) -> bool:
-        """Whether the state is of another run that did no work yet and that no other process is running."""
+        """Whether the state is of another run that did no work yet, or whose work is discarded."""
         try:
             key = _read_state(path)["key"]
         except UserError:
             return self.force
-        if key == self.key or (Parts(self.folder, _mark(key)).begun() and not self.force):
-            return False
-        return not self.shared or self._is_alone()
-
-    def _is_alone(self) -> bool:
-        """Whether no other process has the lock, which is shared."""
-        assert self._lock is not None
-        try:
-            unfinished.acquire(self._lock, fcntl.LOCK_EX, self.target, wait=False)
-        except BlockingIOError:
-            unfinished.acquire(self._lock, fcntl.LOCK_SH, self.target)
-            return False
-        return True
-
-    def _claim(self, path: Path) -> None:
-        """Writes the state unless another process was faster: of several with different keys only one continues."""
-        _write_once(path, {"key": self.key, "num_parts": 0, "state": {}})
-        assert self._lock is not None
-        unfinished.acquire(self._lock, self._lock_kind, self.target)
+        return key != self.key and (self.force or not Parts(self.folder, _mark(key)).begun())
 
     def __exit__(self, *exception: object) -> None:
         if not self.shared and not self.parts.begun():

@@ -14,7 +14,7 @@ Every command that makes a result does this:
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from recallkit import events
@@ -153,18 +153,15 @@ def table_files(tables: type, folder: Path) -> list[Path]:
 def read_tables(tables: type[_T], folder: Path) -> _T:
     """The frames of a dataclass such as MqarTables, each from `folder`/NAME.parquet.
 
-    Raises UserError if one is damaged, or if they were replaced meanwhile: they are of one run.
+    A field with a default has a table only where the list names it. Raises UserError if one is missing or damaged, or if they were replaced
+    meanwhile: they are of one run.
     """
     with artifacts.unchanged(folder / MANIFEST):
-        return _read_tables(tables, folder)
-
-
-def _read_tables(tables: type[_T], folder: Path) -> _T:
-    result = tables.__name__.removesuffix("Tables").lower()
-    files = {path.stem: path for path in table_files(tables, folder)}
-    for path in files.values():
-        artifacts.read_manifest(path)
-    return tables(**{name: schemas.read_frame(path, f"{result}/{name}") for name, path in files.items()})
+        result, listed = tables.__name__.removesuffix("Tables").lower(), artifacts.members(folder / MANIFEST)
+        names = [field.name for field in fields(tables) if field.default is MISSING or f"{field.name}.parquet" in listed]  # type: ignore[arg-type]
+        for name in names:
+            artifacts.read_manifest(folder / f"{name}.parquet")
+        return tables(**{name: schemas.read_frame(folder / f"{name}.parquet", f"{result}/{name}") for name in names})
 
 
 class Kind(NamedTuple):

@@ -6,13 +6,12 @@ a column that is added does not raise the schema version.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from recallkit.errors import UserError, lacks_resources
+from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import polars as pl
@@ -215,47 +214,15 @@ def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _A
         raise UserError(f"damaged (no column {missing[0]})", where=path, remedy=remedy)
 
 
-def read_frame(path: Path, layout: str, *, exact: bool = False, remedy: str = _AGAIN) -> pl.DataFrame:
-    """A small table of ours; with `exact` the layout's columns alone, of exactly its types. Raises UserError if it lacks one."""
+def read_frame(path: Path, layout: str, *, exact: bool = False) -> pl.DataFrame:
+    """A small table of ours, whose digest was checked; with `exact` the layout's columns alone, of exactly its types.
+
+    Raises UserError if it lacks one.
+    """
     import polars as pl
     import pyarrow.parquet as pq
 
-    with arrow_errors_as_user_errors(path, remedy), pq.ParquetFile(path) as file:
-        check_schema(file.schema_arrow, layout, path, remedy=remedy)
+    with pq.ParquetFile(path) as file:
+        check_schema(file.schema_arrow, layout, path)
         table = file.read()
     return pl.DataFrame(table.select(list(LAYOUTS[layout])).cast(arrow_schema(layout)) if exact else table)
-
-
-@contextlib.contextmanager
-def arrow_errors_as_user_errors(path: Path, remedy: str = _AGAIN) -> Iterator[None]:
-    """Converts errors of Arrow in this block, which reads `path`, to UserError."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if lacks_resources(error):
-            raise
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"damaged ({first_line})", where=path, remedy=remedy) from error
-
-
-# ------------------------------------------------------------------------------------------------------------- manifests
-
-
-class Manifest(dict[str, Any]):
-    """A manifest, or an object in it: a missing entry is a UserError that names it."""
-
-    path: Path | str = "a manifest"
-
-    def __missing__(self, key: str) -> Any:
-        raise UserError(f"the manifest has no field {key}", where=self.path, remedy=_AGAIN)
-
-
-def guarded(value: Any, path: Path) -> Any:
-    """A manifest in which a missing entry is a UserError that names it, in objects in it, too."""
-    if isinstance(value, dict):
-        manifest = Manifest((key, guarded(item, path)) for key, item in value.items())
-        manifest.path = path
-        return manifest
-    return value

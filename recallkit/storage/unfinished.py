@@ -13,10 +13,8 @@ import fcntl
 import glob
 import json
 import os
-import sys
 import threading
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit import config, events
@@ -24,6 +22,7 @@ from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 PARTIAL = ".partial"
 """Suffix of the folders of unfinished work."""
@@ -133,36 +132,31 @@ def remove(folder: Path) -> bool:
 
 
 def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> None:
-    """Takes the lock of an open file (`fcntl.flock`), `where` it is; `kind` is LOCK_EX or LOCK_SH.
+    """Takes the lock of an open mark (`fcntl.flock`) of the work at `where`; `kind` is LOCK_EX or LOCK_SH.
 
     Waits for other processes, or raises BlockingIOError. After `config.SECONDS_BEFORE_NOTICE` a line on stderr says for which.
     """
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if not wait:
-            raise
-        with _noting(descriptor, where):
-            fcntl.flock(descriptor, kind)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
 
-
-@contextlib.contextmanager
-def _noting(descriptor: int, where: Path) -> Iterator[None]:
     def note() -> None:
         process = _holder(descriptor)
         message = f"{where}: waiting for {describe(process)}, which has locked it"
         events.note(message, event="waiting", level="warning", process=process)
 
-    timer = threading.Timer(config.SECONDS_BEFORE_NOTICE, note)
-    timer.daemon = True
-    timer.start()
     try:
-        yield
-    finally:
-        timer.cancel()
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if not wait:
+            raise
+        timer = threading.Timer(config.SECONDS_BEFORE_NOTICE, note)
+        timer.daemon = True
+        timer.start()
+        try:
+            fcntl.flock(descriptor, kind)
+        finally:
+            timer.cancel()
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def holder_of(folder: Path) -> int | None:
@@ -179,18 +173,5 @@ def _holder(mark: int) -> int | None:
 
 
 def describe(process: int | None) -> str:
-    """A process as messages name it, and how a stopped one goes on."""
-    if process is None:
-        return "another process"
-    return f"process {process}" + (f" (it is stopped: `kill -CONT {process}` lets it go on)" if is_stopped(process) else "")
-
-
-def is_stopped(process: int) -> bool:
-    """Whether a process was stopped, by Ctrl-Z or a debugger; False where that cannot be known."""
-    if sys.platform != "linux":
-        return False
-    try:
-        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return state.rpartition(")")[2].split()[0] in ("T", "t")
+    """A process as messages name it."""
+    return "another process" if process is None else f"process {process}"

@@ -17,7 +17,7 @@ from recallkit import arrow
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
-from recallkit.storage.schemas import LAYOUTS, arrow_errors_as_user_errors, arrow_schema, check_schema
+from recallkit.storage.schemas import LAYOUTS, arrow_schema, check_schema
 from recallkit.text.records import Boundary, Position, join_documents
 
 if TYPE_CHECKING:
@@ -285,17 +285,12 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
     """The row groups of `sequences.parquet`, one at a time, without the text. Raises UserError if the file is damaged."""
     import pyarrow.parquet as pq
 
-    remedy = "delete it and slice again"
     read_manifest(sequences)
-    with arrow_errors_as_user_errors(sequences, remedy):
-        file = pq.ParquetFile(sequences)
-    with file:
-        check_schema(file.schema_arrow, "sequences", sequences, remedy=remedy)
+    with pq.ParquetFile(sequences) as file:
+        check_schema(file.schema_arrow, "sequences", sequences, remedy="delete it and slice again")
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
-            with arrow_errors_as_user_errors(sequences, remedy):
-                table = file.read_row_group(group, columns=columns)
-            yield table
+            yield file.read_row_group(group, columns=columns)
 
 
 def group_ids(group: pa.Table) -> tuple[np.ndarray, np.ndarray]:

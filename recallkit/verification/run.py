@@ -18,7 +18,7 @@ from recallkit.storage.journal import is_leftover
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     Facts = dict[Path, dict[str, Any]]
     """The manifests of tables that are as they were written, by file."""
@@ -98,12 +98,13 @@ def verify(folder: Path, *, clean: bool = False) -> Verified:
     found = Verified(folder)
     facts: Facts = {}
     tree = list(_walk(folder, found))
-    with progress("verifying", total=sum(_size(place / name) for place, names in tree for name in names), unit="bytes") as show:
+    with progress("verifying", total=sum(len(names) for _, names in tree), unit="files") as show:
         for place, names in tree:
             if unfinished.is_marked(place):
                 _check_unfinished(place, names, found, clean=clean)
             else:
-                _check_folder(place, names, found, facts, lambda: show(found.num_bytes))
+                _check_folder(place, names, found, facts)
+            show(found.num_files)
     for path, problem, remedy in _mismatches(facts):
         found.add(path, "mismatch", problem, remedy)
     found.findings.sort(key=lambda finding: (not finding.is_error, finding.file))
@@ -121,13 +122,7 @@ def _walk(folder: Path, found: Verified) -> Iterator[tuple[Path, list[str]]]:
         yield Path(place), sorted(names)
 
 
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size
-    return 0
-
-
-def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts, show: Callable[[], None]) -> None:
+def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) -> None:
     """The lists in a folder, their members, and what no list names."""
     named: set[str] = set()
     for listing in [place / name for name in names if name.endswith(".json") and artifacts.is_stamped(place / name)]:
@@ -144,7 +139,6 @@ def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts, 
                         facts[path] = artifacts.read_manifest(path)
                     else:
                         artifacts.check_member(path)
-                show()
         named.add(listing.name)
     for path in (place / name for name in names if name not in named):
         if path.suffix == ".duckdb" and path.exists():
@@ -200,37 +194,23 @@ def _options_of(folder: Path) -> Mapping[str, Any] | None:
 def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
     """Every table that does not fit another: the file, what does not fit, what to do about it."""
     for path, manifest in facts.items():
-        if path.suffix == ".parquet":
-            yield from _check_sequences(path, manifest, facts)
-            yield from _check_counts(path, manifest, facts)
-            yield from _check_scores(path, manifest, facts)
-
-
-def _check_sequences(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iterator[tuple[Path, str, str]]:
-    """Labels, scores and what is made of them are of the sequences of the folder they are in."""
-    slices = manifest.get("slices")
-    digest = manifest.get("sequences_digest") or (slices.get("sequences_digest") if isinstance(slices, dict) else None)
-    own = next((sequences for folder in path.parents if (sequences := folder / "sequences.parquet") in facts), path)
-    if digest is not None and own != path and facts[own].get("sequences_digest") != digest:
-        yield path, f"of other sequences than {own.name} in {own.parent}", "make it again, or move it to where it belongs"
-
-
-def _check_counts(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iterator[tuple[Path, str, str]]:
-    """The counts that labels were made with are where they were, if that is in the folder."""
-    known: dict[str, Any] = manifest.get("counts") or {}
-    for table in facts:
-        if table.suffix == ".duckdb" and str(table.resolve()) == known.get("path") and facts[table].get("id") != known.get("id"):
-            yield path, f"labelled with other counts than {table.name} has now", "slice again, or count again as before"
-
-
-def _check_scores(path: Path, manifest: Mapping[str, Any], facts: Facts) -> Iterator[tuple[Path, str, str]]:
-    """The scores that a comparison was made of are those that are here."""
-    files: Any = manifest.get("score_files")
-    options: Any = manifest.get("scores")
-    for model, name in files.items() if isinstance(files, dict) and isinstance(options, dict) else ():
-        found = next((facts[scores] for folder in path.parents if (scores := folder / "scores" / str(name)) in facts), None)
-        if found is not None and options is not None and found.get("options") != options.get(model):
-            yield path, f"compared with other scores of {model} than {name} has now", "compare again"
+        if path.suffix != ".parquet":
+            continue
+        # Labels, scores and what is made of them are of the sequences of the folder they are in.
+        digest = (manifest.get("slices") or {}).get("sequences_digest", manifest.get("sequences_digest"))
+        of = next((sequences for folder in path.parents if (sequences := folder / "sequences.parquet") in facts), path)
+        if digest is not None and of != path and facts[of].get("sequences_digest") != digest:
+            yield path, f"of other sequences than {of.name} in {of.parent}", "make it again, or move it to where it belongs"
+        # The counts that labels were made with are where they were, if that is in the folder.
+        counts = manifest.get("counts") or {}
+        for table in facts:
+            if table.suffix == ".duckdb" and str(table.resolve()) == counts.get("path") and facts[table].get("id") != counts.get("id"):
+                yield path, f"labelled with other counts than {table.name} has now", "slice again, or count again as before"
+        # The scores that a comparison was made of are those that are here.
+        for model, name in (manifest.get("score_files") or {}).items() if "scores" in manifest else ():
+            found = next((facts[scores] for folder in path.parents if (scores := folder / "scores" / name) in facts), None)
+            if found is not None and found.get("options") != manifest["scores"].get(model):
+                yield path, f"compared with other scores of {model} than {name} has now", "compare again"
 
 
 # ----------------------------------------------------------------------------------------------------------- what is printed
