@@ -207,9 +207,12 @@ def members(listing: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def unchanged(listing: Path) -> Iterator[None]:
     """A block that reads members of a list. Raises UserError if the list was replaced meanwhile: they may be of two runs."""
-    before = file_state(listing.stat()) if listing.exists() else None
-    yield
-    if before != (file_state(listing.stat()) if listing.exists() else None):
+    before, is_missing = file_state(listing.stat()) if listing.exists() else None, False
+    try:
+        yield
+    except FileNotFoundError:  # between its check and its reading
+        is_missing = True
+    if is_missing or before != (file_state(listing.stat()) if listing.exists() else None):
         raise UserError("was replaced while it was read", where=listing, remedy="run this again")
 
 
@@ -357,9 +360,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     given_files.check_file(path)
     if not path.exists():
-        raise UserError(
-            "no such table", where=path, remedy="make it with the command that writes it (`recallkit slice`, `score`, `gap` ...)"
-        )
+        raise UserError("no such table", where=path, remedy="make it with the command that writes it (`recallkit slice`, `gap` ...)")
     try:
         listing = check_member(path)
         facts = _footer(path)
