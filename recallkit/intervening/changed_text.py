@@ -93,7 +93,7 @@ def make_changed_text(
         if (manifest := result.finished()) is None:
             with timings.stage("changing"):
                 manifest = _write(result, tokens, slices, options, _open_counts(tokens, counts))
-    return ChangedText(folder, schemas.read_frame(folder / "samples.parquet", "samples"), manifest)
+    return ChangedText(folder, schemas.read_frame(folder / "samples.parquet"), manifest)
 
 
 def _open_counts(tokens: LabelledTokens, given: Path | None) -> CountsTable:

@@ -78,7 +78,7 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
     models = list(dict.fromkeys(model for model, _ in files))
     with db.connect(threads=1) as connection:
         for name in ("queries", "fillers"):
-            read = {key: schemas.read_frame(getattr(of, name), f"mqar {name}", exact=True) for key, of in files.items()}
+            read = {key: schemas.read_frame(getattr(of, name)) for key, of in files.items()}
             connection.register(name, pl.concat(frame.with_columns(model=pl.lit(model)) for (model, _), frame in read.items()).to_arrow())
         samples = db.frame(connection, "mqar/sum_samples")
         connection.register("samples", samples.to_arrow())

@@ -85,7 +85,7 @@ def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> Sequence[R
         raise UserError(
             "there is no such table of prompts", where=path, remedy="evaluate these models again, or leave folders as they were"
         )
-    rows = schemas.read_frame(path, "recall documents", exact=True).to_dicts()
+    rows = schemas.read_frame(path).to_dicts()
     told = recall.filter(model=model, task=task).row(0, named=True)
     if len(rows) != told["num_rows"] or sum(row["contains"] for row in rows) != round(told["accuracy"] * told["num_rows"]):
         raise UserError("evaluated otherwise since the comparison", where=path, remedy="run the same `recallkit eval-recall` again")

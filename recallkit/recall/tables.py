@@ -50,7 +50,7 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     """Compares models by their documents tables of the same rows, given by (model, task), models in the order of the comparison."""
     models, tasks = (list(dict.fromkeys(pair[place] for pair in files)) for place in (0, 1))
     documents = {
-        (model, task): schemas.read_frame(path, "recall documents", exact=True).drop("prompt_text").with_columns(model=pl.lit(model))
+        (model, task): schemas.read_frame(path).drop("prompt_text").with_columns(model=pl.lit(model))
         for (model, task), path in files.items()
     }
     with db.connect(threads=1) as connection:

@@ -45,7 +45,7 @@ def mixer_means(folder: Path, identity: Mapping[str, Any], job: Callable[[Parts]
     result = Result(path, _LAYOUT, dict(identity))
     if not result.is_complete():
         _make(job, result)
-    rows = schemas.read_frame(path, _LAYOUT, exact=True).to_dicts()
+    rows = schemas.read_frame(path).to_dicts()
     means = {row["mixer"]: np.array(row["mean"], np.float64) for row in rows}
     return MixerMeans(means, artifacts.digest_json([[name, artifacts.digest_arrays(mean)] for name, mean in means.items()]))
 

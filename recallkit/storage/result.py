@@ -157,11 +157,11 @@ def read_tables(tables: type[_T], folder: Path) -> _T:
     meanwhile: they are of one run.
     """
     with artifacts.unchanged(folder / MANIFEST):
-        result, listed = tables.__name__.removesuffix("Tables").lower(), artifacts.members(folder / MANIFEST)
+        listed = artifacts.members(folder / MANIFEST)
         names = [field.name for field in fields(tables) if field.default is MISSING or f"{field.name}.parquet" in listed]  # type: ignore[arg-type]
         for name in names:
             artifacts.read_manifest(folder / f"{name}.parquet")
-        return tables(**{name: schemas.read_frame(folder / f"{name}.parquet", f"{result}/{name}") for name in names})
+        return tables(**{name: schemas.read_frame(folder / f"{name}.parquet") for name in names})
 
 
 class Kind(NamedTuple):

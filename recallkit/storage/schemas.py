@@ -1,14 +1,8 @@
-"""The columns of every table of ours, in one place.
-
-That a table is as it was written is known by its list (`artifacts`); what is checked here is that it has the columns of this program, since
-a column that is added does not raise the schema version.
-"""
+"""The columns of every table of ours, in one place. That a table has them, its digest and the schema version vouch for (`artifacts`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from recallkit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,8 +10,6 @@ if TYPE_CHECKING:
 
     import polars as pl
     import pyarrow as pa
-
-_AGAIN = "make it again with --force"
 
 # --------------------------------------------------------------------------------------------------------------- columns
 
@@ -207,22 +199,10 @@ def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
 
 
-def check_schema(schema: pa.Schema, layout: str, path: Path, *, remedy: str = _AGAIN, columns: Iterable[str] | None = None) -> None:
-    """Raises UserError if a table lacks a column of its layout (of `columns`, if given): it was written before there was such a column."""
-    missing = [name for name in LAYOUTS[layout] if name not in schema.names and (columns is None or name in columns)]
-    if missing:
-        raise UserError(f"damaged (no column {missing[0]})", where=path, remedy=remedy)
-
-
-def read_frame(path: Path, layout: str, *, exact: bool = False) -> pl.DataFrame:
-    """A small table of ours, whose digest was checked; with `exact` the layout's columns alone, of exactly its types.
-
-    Raises UserError if it lacks one.
-    """
+def read_frame(path: Path) -> pl.DataFrame:
+    """A small table of ours, whose digest was checked."""
     import polars as pl
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        check_schema(file.schema_arrow, layout, path)
-        table = file.read()
-    return pl.DataFrame(table.select(list(LAYOUTS[layout])).cast(arrow_schema(layout)) if exact else table)
+        return pl.DataFrame(file.read())

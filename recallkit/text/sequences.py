@@ -17,7 +17,7 @@ from recallkit import arrow
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
-from recallkit.storage.schemas import LAYOUTS, arrow_schema, check_schema
+from recallkit.storage.schemas import LAYOUTS, arrow_schema
 from recallkit.text.records import Boundary, Position, join_documents
 
 if TYPE_CHECKING:
@@ -287,7 +287,6 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
 
     read_manifest(sequences)
     with pq.ParquetFile(sequences) as file:
-        check_schema(file.schema_arrow, "sequences", sequences, remedy="delete it and slice again")
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns=columns)

@@ -320,7 +320,7 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
         read = {"queries": [result.path for result in results], "fillers": [result.others[0] for result in results]}
         with db.connect(threads=1) as connection:
             for name, paths in read.items():
-                frames = [schemas.read_frame(path, f"mqar {name}") for path in paths]
+                frames = [schemas.read_frame(path) for path in paths]
                 named = [frame.with_columns(model=pl.lit(model)) for frame, model in zip(frames, models, strict=True)]
                 connection.register(name, pl.concat(named).to_arrow())
             of_models = [db.frame(connection, "mqar/sum_samples").filter(model=model).sort("sample") for model in models]

@@ -5,29 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from recallkit.storage.unfinished import MARK
-from tests.fuzz.harness import assert_manners, assert_refused, copy_of, invoke
-from tests.fuzz.mutations import rewrite
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "command"),
-    [
-        ("profile/profile", "source", "profile --slices @/slices -o @/profile"),
-        ("profile/fits", "alpha", "profile --slices @/slices -o @/profile"),
-        ("slices/tokens", "token", "tokens @/slices --sequence 1"),
-        ("slices/sequences", "tokens", "count @/text.jsonl -o @/only.duckdb --only @/slices"),
-    ],
-)
-def test_a_column_that_is_gone_is_named(made: Path, name: str, column: str, command: str) -> None:
-    with copy_of(made) as folder:
-        rewrite(folder / f"{name}.parquet", lambda table: table.drop_columns([column]))
-        assert_refused(
-            invoke(*command.replace("@", str(folder)).split()), f"{name}.parquet", column, "force" if "only" not in command else "slice"
-        )
-
+from tests.fuzz.harness import assert_manners, assert_refused, invoke
 
 DEEP = "[" * 100_000 + "]" * 100_000
 

@@ -39,10 +39,7 @@ def test_each_prompt_has_its_verdicts_and_what_was_read(compared):
     samples = read_samples(folder, tables)
     data = json.loads(samples.data)
     assert (data["models"], data["tasks"]) == (MODELS, ["fda"])
-    rows = [
-        schemas.read_frame(documents_path(folder.parent.parent, model, "fda-v1"), "recall documents", exact=True).to_dicts()
-        for model in MODELS
-    ]
+    rows = [schemas.read_frame(documents_path(folder.parent.parent, model, "fda-v1")).to_dicts() for model in MODELS]
     for model, of_model in enumerate(rows):
         cut = sum(not row["contains"] and row["answer_cut"] for row in of_model)
         right = sum(row["contains"] for row in of_model)
@@ -81,7 +78,7 @@ def test_passages_show_the_value_that_was_read_and_the_end():
 def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
     tables, folder = compared
     path = documents_path(folder.parent.parent, MODELS[1], "fda-v1")
-    before, manifest, frame = path.read_bytes(), artifacts.read_manifest(path), schemas.read_frame(path, "recall documents")
+    before, manifest, frame = path.read_bytes(), artifacts.read_manifest(path), schemas.read_frame(path)
 
     changed = frame.with_columns(contains=pl.lit(value=True)).to_arrow().cast(schemas.arrow_schema("recall documents"))
     try:
