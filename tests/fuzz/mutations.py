@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import strategies as st
-
-from recallkit.storage import artifacts
 
 Damage = Callable[[Path], None]
 """Changes a file in place."""
@@ -86,20 +83,3 @@ def of_type(kind: pa.DataType, length: int) -> pa.Array:
     if pa.types.is_boolean(kind):
         return pa.array(np.arange(length) % 2 == 0)
     return numbers.cast(pa.decimal128(30, 0)).cast(kind) if pa.types.is_decimal(kind) else numbers.cast(kind)
-
-
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Writes a Parquet file again with another table in it, and a list that fits, as a recallkit of other columns would."""
-    facts = (pq.read_metadata(path).metadata or {}).get(b"recallkit")
-    changed = change(pq.ParquetFile(path).read())
-    loose = changed.cast(pa.schema([field.with_nullable(True) for field in changed.schema]))
-    with pq.ParquetWriter(path, loose.schema) as writer:
-        writer.write_table(loose)
-        if facts is not None:
-            writer.add_key_value_metadata({"recallkit": facts.decode()})
-    if facts is not None:
-        for listing in filter(Path.exists, artifacts.lists_beside(path)):
-            content = artifacts.json_object(listing)
-            if path.name in content.get(artifacts.MEMBERS, {}):
-                content[artifacts.MEMBERS][path.name] = artifacts.describe(path)
-                artifacts.write_json(listing, {name: fact for name, fact in content.items() if name != "digest"})
