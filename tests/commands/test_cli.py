@@ -276,7 +276,9 @@ def briefly(invoke, brief_home, monkeypatch) -> None:
     """Three models of the zoo are compared on a thirtieth of the sample, of eight documents or more."""
     monkeypatch.setenv("RECALLKIT_HOME", str(brief_home))
     monkeypatch.setattr(demo_text, "SAMPLE_CHARACTERS", 90_000)
-    monkeypatch.setattr(builtin, "MODELS", ("zoo:attention", "zoo:hyena", "zoo:rwkv"))
+    named, models = builtin.named_models, ("zoo:attention", "zoo:hyena", "zoo:rwkv")
+    monkeypatch.setattr(builtin, "MODELS", models)
+    monkeypatch.setattr(builtin, "named_models", lambda given, default=models: named(given, default))
     monkeypatch.setattr(builtin, "SAMPLE_TEXT", replace(builtin.SAMPLE_TEXT, limit_tokens=3_200))
 
 
