@@ -220,38 +220,25 @@ def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":
     """
     import polars as pl
 
-    from recallkit.storage import artifacts
-
-    folder = _slices(slices)
-    listed = [models] if isinstance(models, str) else models
-    chosen = models if isinstance(models, Mapping) else {_column_name(model): model for model in listed}
-    labels = folder / "tokens.parquet"
-    columns = [pl.scan_parquet(labels, glob=False)]
-    artifacts.read_manifest(labels)
-    for name, model in chosen.items():
-        columns.append(_score_columns(labels, model, name))
-    return pl.concat(columns, how="horizontal") if len(columns) > 1 else columns[0]
-
-
-def _column_name(model: Any) -> str:
-    from recallkit.models.spec import one_model
-
-    return one_model(model).key
-
-
-def _score_columns(labels: Path, model: Any, name: str) -> "pl.LazyFrame":
-    """A model's scores of every token, in columns named for it. Raises UserError if there are none of these labels."""
-    import polars as pl
-
     from recallkit import scoring
     from recallkit.measure.labelled import LabelledTokens, open_scores
+    from recallkit.models.spec import one_model
     from recallkit.storage import artifacts
 
-    file = scoring.find_scores(labels.parent, model)
-    if not file.is_file():
-        raise UserError("not scored yet", where=model, remedy=f"recallkit.score({model!r}, slices={str(labels.parent)!r})")
-    open_scores(file, LabelledTokens(labels, artifacts.read_manifest(labels)))
-    return pl.scan_parquet(file, glob=False).select(pl.col(kind).alias(f"{kind}_{name}") for kind in ("nll", "argmax", "rank"))
+    labels = _slices(slices) / "tokens.parquet"
+    known = LabelledTokens(labels, artifacts.read_manifest(labels))
+    listed = [models] if isinstance(models, str) else models
+    chosen = models if isinstance(models, Mapping) else {one_model(model).key: model for model in listed}
+    columns = [pl.scan_parquet(labels, glob=False)]
+    for name, model in chosen.items():
+        file = scoring.find_scores(labels.parent, model)
+        if not file.is_file():
+            remedy = f"recallkit.score({model!r}, slices={str(labels.parent)!r})"
+            raise UserError("not scored yet", where=model, remedy=remedy)
+        open_scores(file, known)
+        kinds = (pl.col(kind).alias(f"{kind}_{name}") for kind in ("nll", "argmax", "rank"))
+        columns.append(pl.scan_parquet(file, glob=False).select(kinds))
+    return pl.concat(columns, how="horizontal") if len(columns) > 1 else columns[0]
 
 
 def token_texts(slices: File | None = None) -> "pl.DataFrame":

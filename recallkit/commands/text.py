@@ -66,7 +66,9 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
     Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
     from recallkit import builtin, counting
-    from recallkit.counting.view import counts_json, print_counts
+    from recallkit.counting.table import NGRAM_HASHES
+    from recallkit.display.cells import timings_lines
+    from recallkit.display.console import print_result
 
     if asked.import_file is not None:
         file = path(asked.out) or Path("counts.duckdb")
@@ -86,7 +88,14 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
         meta = counting.count(text, file, only=path(asked.only), force=asked.force, options=asked)
     if asked.export is not None:
         counting.export_counts(file, path(asked.export), force=asked.force)
-    return Outcome(value=lambda: _row(file, meta), show=lambda: print_counts(meta, file), json=lambda: counts_json(meta, file))
+    told = f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams"
+    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources", "timings")
+    hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
+    return Outcome(
+        value=lambda: _row(file, meta),
+        show=lambda: print_result([], told, *timings_lines(meta.get("timings")), table=file),
+        json=lambda: {"path": str(file), **{key: meta.get(key) for key in kept}, **hashes},
+    )
 
 
 def _row(file: Path, meta: dict[str, Any]) -> "pl.DataFrame":
