@@ -183,18 +183,6 @@ def test_counts_may_move_once_models_are_scored(invoke, tmp_path, small_slices):
     assert_one_line(invoke("score", "control:unigram", "--slices", slices, "--force"), "c.duckdb", "--counts")
 
 
-def test_relabelling_needs_no_tokenising(invoke, tmp_path, small_slices):
-    slices = copy_of(small_slices, tmp_path)
-    counts, text = small_slices.parent / "counts.duckdb", [small_slices.parent / "valid.jsonl", small_slices.parent / "other.jsonl"]
-    sequences = (slices / "sequences.parquet").stat().st_mtime_ns
-    again = ["slice", *text, "--counts", counts, "--seq-len", 64, "-o", slices, "--max-count", 3]
-    assert_one_line(invoke(*again), "max_count", "--force")
-    assert invoke(*again, "--force")[0] == 0
-    assert (slices / "sequences.parquet").stat().st_mtime_ns == sequences
-    tokens = pl.read_parquet(slices / "tokens.parquet")
-    assert (tokens["ar_hit"] == (tokens["repeated"] & (tokens["train_count"] <= 3))).all()
-
-
 # -------------------------------------------------------------------------------------------------------------- the gap
 
 
