@@ -40,7 +40,7 @@ LEARNING_RATE = 4e-3
 
 
 class GatedRecurrence(nn.Module):
-    """The model above. `hidden` and `head` are optional; without them recallkit uses the logits of `forward`."""
+    """The model above: ids to logits, which is all that recallkit asks for."""
 
     def __init__(self, vocab_size: int, width: int) -> None:
         super().__init__()

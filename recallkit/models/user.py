@@ -7,7 +7,6 @@ device and dtype and put in evaluation mode. These names in the file and attribu
     FILES = ["weights.safetensors"]      in the file: the files that it reads, relative to it; a change of one is detected
     TOKENIZER = "tokenizer.json"         in the file: the model's own tokenizer, where it is not that of the slices
     vocab_size, max_length               of the module: entries of its logits, longest context (None: no limit)
-    hidden(ids) -> (b, t, d), head       of the module: its states and the nn.Linear that maps them to logits, a few rows at a time
     read(ids, state) -> logits, state    of the module: continues from a state, None at the beginning; a tensor, or nested tuples,
                                          lists and dicts of tensors. Then text is read in chunks, and generated token by token
 """

@@ -105,7 +105,6 @@ class UserModule(TorchModel):
             vocab_size=0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", request.spec),
             max_length=None if max_length is None else _whole_number(max_length, "max_length", request.spec),
         )
-        self.head = self._find_head()
         with torch.inference_mode():
             if vocab_size is None:
                 self.vocab_size = self._logits(torch.zeros(1, 1, dtype=torch.int64, device=device)).shape[2]
@@ -113,15 +112,8 @@ class UserModule(TorchModel):
             self._probe()
 
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
-        """See `TorchModel.forward`: hidden states where the module provides them, else logits; with `carry` always logits.
-
-        With `carry`, raises UserError for a module whose `read` returns anything else.
-        """
-        if carry:
-            return self._read_on(inputs, state)
-        if self.head is None:
-            return self._logits(inputs), None
-        return self._checked(self._call(self.module.hidden, inputs), inputs, "d", self.head.in_features), None
+        """See `TorchModel.forward`: logits. Raises UserError for a module that returns anything else."""
+        return self._read_on(inputs, state) if carry else (self._logits(inputs), None)
 
     @property
     def can_carry(self) -> bool:
@@ -130,11 +122,9 @@ class UserModule(TorchModel):
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`."""
-        from recallkit.kernels.token_nll.api import logits_nll, token_nll
+        from recallkit.kernels.token_nll.api import logits_nll
 
-        if self._are_logits(outputs):
-            return logits_nll(outputs, targets)
-        return token_nll(outputs, self.head.weight, targets, bias=self.head.bias)
+        return logits_nll(outputs, targets)
 
     @functools.cached_property
     def can_join(self) -> bool:
@@ -151,16 +141,12 @@ class UserModule(TorchModel):
         made = self._call(self.module.read, ids, state)
         if not isinstance(made, tuple) or len(made) != 2:
             raise UserError(f"read(ids, state) returned {kind_of_object(made)}: logits and a state are expected", where=self.name)
-        return self._checked(made[0], ids, "vocab", self.vocab_size), made[1]
-
-    def _are_logits(self, outputs: Tensor) -> bool:
-        """Whether rows of the outputs of `forward` are logits, not hidden states."""
-        return self.head is None or outputs.shape[1] != self.head.in_features
+        return self._checked(made[0], ids), made[1]
 
     def _logits(self, ids: Tensor) -> Tensor:
         """Logits (b, t, vocab) of ids (b, t). Raises UserError for anything else."""
         made = self._call(self.module, ids)
-        return self._checked(getattr(made, "logits", made), ids, "vocab", self.vocab_size)
+        return self._checked(getattr(made, "logits", made), ids)
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         """Runs the user's code; for requests in float64 in float64 throughout, also where the module casts to a narrower dtype."""
@@ -169,45 +155,32 @@ class UserModule(TorchModel):
         with self.code.running(self.name), widened() if self.is_wide else contextlib.nullcontext():
             return function(*arguments)
 
-    def _checked(self, made: Any, ids: Tensor, letter: str, width: int) -> Tensor:
+    def _checked(self, made: Any, ids: Tensor) -> Tensor:
         b, t = ids.shape
         if isinstance(made, torch.Tensor):
-            if made.ndim == 3 and made.shape[:2] == ids.shape and made.is_floating_point() and width in (0, made.shape[2]):
+            if made.ndim == 3 and made.shape[:2] == ids.shape and made.is_floating_point() and self.vocab_size in (0, made.shape[2]):
                 return made.to(self.device)
             given = f"{str(made.dtype).removeprefix('torch.')} of shape {tuple(made.shape)}"
         else:
             given = kind_of_object(made)
-        wanted = f"({b}, {t}, {width or letter})"
+        wanted = f"({b}, {t}, {self.vocab_size or 'vocab'})"
         raise UserError(f"for ids of shape ({b}, {t}) it returned {given}: floating-point values {wanted} are expected", where=self.name)
-
-    def _find_head(self) -> Any:
-        """The module's `head` where it also has a method `hidden`, else None."""
-        offered = self.is_module and inspect.ismethod(getattr(self.module, "hidden", None))
-        head = getattr(self.module, "head", None)
-        if not offered or not isinstance(head, torch.nn.Linear):
-            return None
-        # Logits of `read` are distinguished from hidden states by their width.
-        return None if self.can_read and head.in_features == head.out_features else head
 
     def _probe(self) -> None:
         """Checks the module on random ids.
 
-        Raises UserError where it is not causal, or gives other values from call to call; where head(hidden(ids)), or `read` in chunks,
-        differs from the module's own output.
+        Raises UserError where it is not causal, or gives other values from call to call, and where `read` in chunks differs from the
+        module's own output.
         """
         ids = probes.random_ids(self.num_ids, (2, min(_PROBED_IDS, self.max_length or _PROBED_IDS)), self.device)
-        self.sharing = probes.find_sharing(lambda some: self.forward(some)[0], ids, self.name, self.tolerance)
-        whole = self._logits(ids)
-        if self.head is not None and not probes.is_close(self._call(self.head, self.forward(ids)[0]), whole, self.tolerance):
-            remedy = "rename one of them, or make forward return the same"
-            raise UserError("head(hidden(ids)) is not what the module returns", where=self.name, remedy=remedy)
+        self.sharing = probes.find_sharing(self._logits, ids, self.name, self.tolerance)
         if self.can_read:
             state, logits = None, []
             for piece in ids.tensor_split((2, 3, 4, ids.shape[1] // 2), dim=1):
                 if piece.shape[1]:
                     some, state = self._read_on(piece, state)
                     logits.append(some)
-            if not probes.is_close(torch.cat(logits, dim=1), whole, self.tolerance):
+            if not probes.is_close(torch.cat(logits, dim=1), self._logits(ids), self.tolerance):
                 remedy = "continue from the whole state that read returned for the ids before"
                 raise UserError("read(ids, state) in chunks is not what the module returns at once", where=self.name, remedy=remedy)
 

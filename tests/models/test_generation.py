@@ -17,7 +17,7 @@ from recallkit.models.generation import generate
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest, ScoringModel
 from tests.models.families import VOCAB_SIZE, save_model
-from tests.models.test_user import OFFERS_STATES, RECURRENT, SCORES_ITSELF, VOCAB, refusal, request, write
+from tests.models.test_user import RECURRENT, SCORES_ITSELF, VOCAB, refusal, request, write
 
 LENGTHS = [7, 43, 2, 19, 19, 3]
 """Beyond every sliding window and chunk (16), two alike, and the shortest that is stepped from."""
@@ -221,9 +221,8 @@ def reading(code: str = RECURRENT, read: str = READ) -> str:
     return code.replace("\n\ndef load(", read + "\n\ndef load(", 1)
 
 
-@pytest.mark.parametrize("code", [RECURRENT, OFFERS_STATES], ids=["logits", "states"])
-def test_a_users_state_is_carried_and_stepped(tmp_path, code):
-    model = load_model(request(write(tmp_path, reading(code))))
+def test_a_users_state_is_carried_and_stepped(tmp_path):
+    model = load_model(request(write(tmp_path, reading())))
     assert model.can_join
     shapes, read = [], model.module.read
     model.module.read = lambda ids, state: shapes.append(ids.shape[1]) or read(ids, state)

@@ -127,26 +127,6 @@ def test_float64_is_float64_throughout(tmp_path):
         np.testing.assert_array_equal(model.score(ids, offsets).nll, expected.astype(np.float32))
 
 
-OFFERS_STATES = RECURRENT.replace("def states(", "def hidden(").replace("self.states(", "self.hidden(")
-
-
-def test_offered_states_give_the_same_and_logits_never_exist(tmp_path):
-    counted = OFFERS_STATES.replace(
-        "return self.head(self.hidden(ids))", "self.calls = getattr(self, 'calls', 0) + 1; return self.head(self.hidden(ids))"
-    )
-    ids, offsets = ragged()
-    for dtype, tolerance in (("float32", 2e-5), ("float64", 1e-6)):
-        model = load_model(request(write(tmp_path / dtype, counted), dtype=dtype))
-        before = model.module.calls
-        np.testing.assert_allclose(model.score(ids, offsets).nll, direct(RECURRENT, ids, offsets), rtol=0, atol=tolerance)
-        assert model.module.calls == before, "the whole logits were computed"
-
-
-def test_states_that_are_not_all_there_is_to_the_logits_are_refused(tmp_path):
-    spec = write(tmp_path, OFFERS_STATES.replace("self.head(self.hidden(ids))", "2 * self.head(self.hidden(ids))"))
-    assert "head(hidden(ids)) is not what the module returns" in refusal(spec)
-
-
 CALLABLES = {
     "a function": "def load(request):\n    return lambda ids: table[ids]",
     "an object with logits": """

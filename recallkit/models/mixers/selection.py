@@ -25,17 +25,6 @@ def hash_share(seed: int, *places: Tensor | int) -> Tensor:
     return mixed.double() / WORD
 
 
-def hash_share_reference(seed: int, *places: int) -> float:
-    """The same as `hash_share` in plain integers."""
-    mixed = 0
-    for value in (seed, *places):
-        mixed ^= value % WORD
-        for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-            mixed = (mixed ^ mixed >> shift) * factor % WORD
-        mixed ^= mixed >> 16
-    return mixed / WORD
-
-
 def repeated(ids: Tensor) -> Tensor:
     """ids: (b, t) -> (b, t) bool, whether the token occurred earlier in its row. In t log t steps, by sorting."""
     return repeats_before(ids)[0] > 0

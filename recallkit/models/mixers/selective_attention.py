@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 from recallkit.kernels.lookup_attention.api import lookup_attention
 from recallkit.models.mixers.api import State, linear_flops
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, hash_share_reference, repeated
+from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, repeated
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,7 +105,7 @@ class SelectiveAttention(Attention):
         seen, num_chosen = [], 0
         for i in range(u.shape[0]):
             before = list(range(i + 1))
-            if self.selection == "random" and hash_share_reference(self.seed, i) >= self.share:
+            if self.selection == "random" and hash_share(self.seed, torch.tensor(i)) >= self.share:
                 before = []
             if self.selector is not None:
                 budget = self.selector.k or math.ceil((i + 1) * self.share)
