@@ -27,8 +27,6 @@ _FIELDS = ("doc_id", "text", "value", "key", "answers", "question", "context", "
 _NEEDED = {"text": ("text", "value"), "question": ("context", "question", "answers")}
 _NEEDS = {"text": "a text and a value", "question": "a context, a question and answers"}
 _PAIRS = 'write {"text": "...", "pairs": {"KEY": "VALUE", ...}}'
-_HEAD = b'{"doc_id":'
-"""How a file of built rows begins."""
 
 
 @dataclass(frozen=True, slots=True)

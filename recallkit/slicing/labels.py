@@ -15,7 +15,6 @@ import numpy as np
 from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel.ahead import ahead
-from recallkit.ragged import run_starts
 from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams
 from recallkit.slicing.match_kernels import longest_matches
 from recallkit.storage.schemas import arrow_schema
@@ -123,34 +122,30 @@ class BytesBySource:
 
     def __init__(self, text: DocumentText) -> None:
         self._text = text
-        self._sums: dict[str, tuple[int, int, int]] = {}
-        self._knows_hits = True
+        self._sums: list[pl.DataFrame] = []
 
     def add(self, table: pa.Table) -> None:
         """Counts rows of `tokens.parquet`."""
-        sources, token, previous = (table[name].combine_chunks() for name in ("source", "token", "prev_token"))
-        num_bytes = self._text.lengths(token.to_numpy(), previous.to_numpy())
-        self._knows_hits &= not table["ar_hit"].null_count
-        in_hits = num_bytes * table["ar_hit"].to_numpy() if self._knows_hits else np.zeros_like(num_bytes)
-        codes = sources.indices.to_numpy()
-        # Sources come in runs, one per document: adding up runs is faster than sorting every row into its source.
-        starts = run_starts(codes)
-        sums = zip(*(np.add.reduceat(column, starts).tolist() for column in (num_bytes, in_hits)), strict=True)
-        num_tokens = np.diff(starts, append=len(codes)).tolist()
-        names = sources.dictionary.to_pylist()
-        for code, tokens, (whole, hits) in zip(codes[starts].tolist(), num_tokens, sums, strict=True):
-            before = self._sums.get(names[code], (0, 0, 0))
-            self._sums[names[code]] = (before[0] + tokens, before[1] + whole, before[2] + hits)
+        import polars as pl
+
+        num_bytes = self._text.lengths(table["token"].to_numpy(), table["prev_token"].to_numpy())
+        rows = pl.DataFrame(table.select(["source", "ar_hit"])).with_columns(num_bytes=num_bytes)
+        hits = pl.when(pl.col("ar_hit").null_count() == 0).then(pl.col("num_bytes").filter("ar_hit").sum())
+        sums = rows.group_by(pl.col("source").cast(pl.String)).agg(pl.len().alias("tokens"), pl.sum("num_bytes"), hits=hits)
+        self._sums.append(sums)
 
     def rows(self) -> list[list[Any]]:
         """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, sorted by name.
 
         Without training counts the bytes in AR hits are None.
         """
-        largest = sorted(self._sums, key=lambda name: (-self._sums[name][0], name))[:MAX_RESAMPLED_SOURCES]
-        total = [sum(column) for column in zip(*self._sums.values(), strict=True)]
-        rows = [("ALL", *total[1:]), *((name, *self._sums[name][1:]) for name in sorted(largest))]
-        return [[name, num_bytes, hits if self._knows_hits else None] for name, num_bytes, hits in rows]
+        import polars as pl
+
+        summed = pl.col("tokens", "num_bytes").sum(), pl.when(pl.col("hits").null_count() == 0).then(pl.col("hits").sum())
+        by_source = pl.concat(self._sums).group_by("source").agg(*summed)
+        largest = by_source.sort("tokens", "source", descending=[True, False]).head(MAX_RESAMPLED_SOURCES).sort("source")
+        whole = by_source.select(pl.lit("ALL").alias("source"), *summed)
+        return [list(row) for row in pl.concat([whole, largest]).select("source", "num_bytes", "hits").rows()]
 
 
 def label_sequences(

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recallkit.counting import bigrams, make_table, sorted_runs, worker
+from recallkit.counting import bigrams, make_table, sorted_runs
 from recallkit.counting import run as counting
 from recallkit.counting.bigrams import CountedShardRange
 from recallkit.counting.run import CountingOptions
@@ -137,19 +137,6 @@ def test_an_interrupted_count_goes_on_with_other_workers(text, whole, tmp_path, 
     before, stage = int(told[1].replace(",", "")), read_meta(out)["timings"]["stages"]["counting"]
     assert 0 < before < whole["num_tokens"]
     assert (stage["tokens"], stage["resumed"]) == (whole["num_tokens"] - before, True)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_progress_estimates_how_many_tokens_there_are(text, whole, tmp_path, warm_workers, monkeypatch, capsys, workers):
-    monkeypatch.setenv("RECALLKIT_LOG_SECONDS", "0")
-    monkeypatch.setattr(worker, "_SECONDS_BETWEEN_REPORTS", 1e9)  # of whole files alone: these are read at once, but not counted
-    counting.count(text, tmp_path / "counts.duckdb", options=CountingOptions(workers=workers))
-    told = [(int(a.replace(",", "")), float(b)) for a, b in re.findall(r"counting: ([\d,]+) of about ([\d.]+)k", capsys.readouterr().err)]
-    assert told[-1] == (whole["num_tokens"], pytest.approx(whole["num_tokens"] / 1000, rel=0.01))
-    assert told == sorted(told, key=lambda pair: pair[0])
-    assert len({done for done, _ in told}) >= 6
-    if workers == 1:  # other processes report twice a second
-        assert all(total == pytest.approx(whole["num_tokens"] / 1000, rel=0.1) for _, total in told)
 
 
 def test_unfinished_shard_ranges_are_not_lost_to_other_options(text, tmp_path, monkeypatch):

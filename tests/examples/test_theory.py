@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recallkit.models.constructions import CONSTRUCTIONS
-from recallkit.models.mixers.base_conv import BaseConv
 from tests.examples.conftest import EXAMPLES
 
 PRINTED = {
@@ -47,33 +45,6 @@ def test_a_program_holds_what_it_states_and_prints_it(name, program, capsys):
     shown = capsys.readouterr().out
     for line in PRINTED[name]:
         assert line in shown
-
-
-def test_degrees_are_those_of_the_polynomials(program):
-    circuits = program("1_circuits")
-    made = [circuits.naive_fourier(), circuits.fast_fourier(), circuits.horner(5), circuits.cancelling()]
-    assert [(circuit.degree, circuit.depth) for circuit in made] == [(1, 3), (1, 2), (6, 10), (0, 3)]
-    recall = program("2_base_conv").recall(2, 1, 2)
-    assert recall.degree == 3, "a product of three inputs: query, key and value"
-
-
-def test_a_layer_of_the_proofs_is_that_of_our_mixer(program):
-    """With biases that are the same in every row."""
-    n, d = 9, 3
-    mixer = BaseConv(d, filter="explicit", max_length=n).double()
-    torch.nn.init.normal_(mixer.conv.bias)
-    gate_bias, conv_bias = (row.detach().expand(n, d) for row in (mixer.gate.bias, mixer.conv.bias))
-    layer = program("2_base_conv").Layer(mixer.gate.weight.detach().T, gate_bias, mixer.conv.filters(n).detach().T, conv_bias)
-    y = torch.randn(n, d, dtype=torch.float64)
-    torch.testing.assert_close(layer(y), mixer(y.unsqueeze(0))[0].detach(), rtol=0, atol=1e-12)
-
-
-def test_states_of_constructed_models_have_the_bits_that_they_need(program):
-    """After P pairs their states grow with every id, as theorem 3.1 requires of anything that is never wrong."""
-    for pairs, vocab_size in ((4, 16), (64, 4096)):
-        needed = program("4_bounds").state_bits(pairs, vocab_size // 2 - 1, distinct=True)
-        for make in CONSTRUCTIONS.values():
-            assert make(vocab_size).state_size(2 * pairs) >= needed  # elements of -1 and 1: a bit each at least
 
 
 def test_a_path_is_found_where_there_is_one_and_masks_that_never_connect_say_so(program):

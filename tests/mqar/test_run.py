@@ -14,7 +14,6 @@ from recallkit.errors import UserError
 from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
 from recallkit.mqar.sequences import make_sequences, split_vocabulary
 from recallkit.options import MqarOptions
-from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 
 VOCAB = 4096
@@ -123,36 +122,6 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
         nll = -sum(log_probabilities[sample, place - 1, vocabulary.filler] for place in tail)
         assert fillers["filler_nll"][sample] == pytest.approx(nll, abs=2e-3)
         assert fillers["filler_tokens"][sample] == len(tail)
-
-
-def test_what_stands_before_every_text_stands_before_sequences(home, tiny_model, tmp_path):
-    """A tokenizer that begins texts with a token of its own: it is context, and moves no place."""
-    from tokenizers import Tokenizer, processors
-
-    backend = Tokenizer.from_str(load_tokenizer(None).backend.to_str())
-    begin = "<|endoftext|>"
-    index = backend.token_to_id(begin)
-    backend.post_processor = processors.TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, index)])
-    backend.save(str(tmp_path / "begins.json"))
-    code = "import torch\n\ndef load(request):\n    def logits(ids):\n        out = torch.zeros(*ids.shape, 4096)\n"
-    code += f"        out[(ids[:, 0] == {index}).nonzero()[:, 0], :, 7] = 3.0\n        return out\n    return logits\n"
-    (tmp_path / "sees.py").write_text(code)
-    model = f"{tmp_path / 'sees.py'}:load"
-    plain, before = tmp_path / "plain", tmp_path / "before"
-    evaluate_mqar([model], [8], plain, SMALL)
-    begins = str(tmp_path / "begins.json")
-    _, folder = evaluate_mqar([model], [8], before, MqarOptions(seq_len=64, samples=40, model_tokenizer=begins))
-    without, with_ = (pl.read_parquet(files_of(out, model, 64, 8).queries) for out in (plain, before))
-    assert with_["place"].equals(without["place"])
-    assert without["nll"].to_numpy() == pytest.approx(math.log(VOCAB))
-    assert with_["nll"].to_numpy() == pytest.approx(math.log(VOCAB - 1 + math.exp(3))), "the model saw it"
-    assert artifacts.read_manifest(folder / "mqar.parquet")["of_models"]["sees.py:load"]["vocabulary"]["prefix"] == [index]
-    named = [f"plain={model}", f"before={model},tokenizer={tmp_path / 'begins.json'}"]
-    both, _ = evaluate_mqar(named, [8], tmp_path / "both", SMALL)
-    assert both.mqar["model"].to_list() == ["plain", "before"]
-    assert both.mqar["ar_nll"].to_list() == pytest.approx([without["nll"].mean(), with_["nll"].mean()])
-    with pytest.raises(UserError, match="give --seq-len 256 or less"):
-        plan_mqar([str(tiny_model("llama"))], [8], tmp_path, MqarOptions(seq_len=257, samples=2, model_tokenizer=begins))
 
 
 # ---------------------------------------------------------------------------------------------------- found again, gone on

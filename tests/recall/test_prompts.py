@@ -187,13 +187,6 @@ WORDS = st.text(alphabet="ab the.an,-A\n’", max_size=30) | st.lists(st.sampled
 )
 
 
-def test_word_overlap_by_hand() -> None:
-    assert word_f1("Denver Broncos", "the Denver Broncos.") == 1.0
-    assert word_f1("Denver Broncos, who won", "Denver Broncos") == pytest.approx(2 * 2 / 6)
-    assert word_f1("won won", "won") == pytest.approx(2 / 3)
-    assert (word_f1("", "the"), word_f1("", "Denver")) == (1.0, 0.0)
-
-
 @settings(max_examples=200)
 @given(WORDS, WORDS)
 def test_word_overlap_is_squads_as_lm_eval_copies_it(generation: str, value: str) -> None:

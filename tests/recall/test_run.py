@@ -170,22 +170,6 @@ def test_any_of_several_answers_is_right(home, run, tmp_path):
     assert cached["answer_nll"][2] == cached["answer_nll"][3] != cached["answer_nll"][1]
 
 
-def test_contexts_are_cut_to_as_many_tokens_as_asked(home, run, tmp_path):
-    data = write_questions(tmp_path / "nq_512.jsonl", [["nothing", "FEN"]])
-    command = ["eval-recall", "control:copy", "--tasks", "nq_512", "--data", data, "-o", tmp_path / "e"]
-    refused = run(*command, "--cut-tokens", 8)
-    assert (refused.returncode, "--cut-tokens: is for documents cut around the answer; add --cut answer" in refused.stderr) == (2, True)
-    lengths = {}
-    for tokens in (8, 4, 950):
-        evaluate_recall(["control:copy"], ["nq_512"], tmp_path / "e", RecallOptions(data=data, cut="answer", cut_tokens=tokens))
-        table = documents(tmp_path / "e", "control:copy", "nq_512-v1-answer-cut" + ("" if tokens == 950 else f"-{tokens}"))
-        lengths[tokens] = table["prompt_tokens"][0]
-        assert table["occurrences"].to_list() == [1]
-    assert 0 <= lengths[8] - lengths[4] - 4 <= 2, "what begins within a word costs a token or two"
-    assert lengths[950] > lengths[8]
-    assert run(*command, "--cut", "answer", "--cut-tokens", 8).returncode == 0, "reused"
-
-
 @pytest.mark.parametrize(("example", "asked"), [("10_question_rows", 4), ("04_recall_rows", 5)])
 def test_the_examples_of_rows_of_ones_own_are_answered_by_copying(home, tmp_path, example, asked):
     tables, _ = evaluate_recall(["control:copy"], ["own"], tmp_path, RecallOptions(data=ROOT / "examples" / f"{example}.jsonl"))

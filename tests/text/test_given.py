@@ -109,15 +109,6 @@ def test_slices_and_counts_are_those_of_a_file(tmp_path: Path) -> None:
         assert [a.equals(b) for a, b in zip(found["file"], found[way], strict=True)] == [True] * 4, way
 
 
-def test_other_texts_are_other_work(tmp_path: Path) -> None:
-    recallkit.slice(texts=TEXTS, out=tmp_path / "slices", seq_len=64)
-    before = (tmp_path / "slices" / "tokens.parquet").stat().st_mtime_ns
-    recallkit.slice(texts=list(TEXTS), out=tmp_path / "slices", seq_len=64)
-    assert (tmp_path / "slices" / "tokens.parquet").stat().st_mtime_ns == before
-    with pytest.raises(UserError, match="--force"):
-        recallkit.slice(texts=TEXTS[:-1], out=tmp_path / "slices", seq_len=64)
-
-
 def test_sources_that_are_texts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give texts themselves as texts="):
         recallkit.slice([{"text": "a"}], tmp_path / "slices")
