@@ -40,8 +40,7 @@ class ListModels(Options):
 @command("models", ListModels, examples=("recallkit models", "recallkit models --describe --width 1024 --seq-len 2048"))
 def models(asked: ListModels) -> Outcome[Any]:
     """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
-    from recallkit.models.costs_view import print_costs, print_presets
-    from recallkit.models.describe import describe_mixers, describe_presets, describe_zoo
+    from recallkit.models.describe import describe_mixers, describe_presets, describe_zoo, print_costs, print_presets
     from recallkit.models.loading import describe_models
 
     if asked.presets:

@@ -11,8 +11,7 @@ from rich.console import Console
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models import zoo
-from recallkit.models.costs_view import print_presets
-from recallkit.models.describe import describe_mixers, paper_flops
+from recallkit.models.describe import describe_mixers, paper_flops, print_presets
 from recallkit.models.presets import PRESETS, build, preset
 
 
