@@ -157,35 +157,6 @@ def test_a_prompt_and_what_follows_it_stay_within_the_context(tmp_path):
     np.testing.assert_allclose(found[0].answer_nll, np.full(8, np.log(VOCAB)), rtol=1e-6)
 
 
-SUMS = """
-import numpy as np
-from recallkit.models.protocol import TokenScores
-
-class Sums:
-    vocab_size, max_length = 4096, None
-
-    def batch_tokens(self, seq_len):
-        return 1000
-
-    def score(self, ids, offsets):
-        sums = np.concatenate([np.cumsum(ids[a:b - 1], dtype=np.int64) for a, b in zip(offsets[:-1], offsets[1:])])
-        return TokenScores(sums % 13, (31 * sums + 7) % 4096, 0 * sums)
-
-def load(request):
-    return Sums()
-"""
-
-
-def test_a_users_object_that_scores_generates_by_scoring(tmp_path):
-    def slow(prompt: np.ndarray) -> list[int]:
-        ids = prompt.tolist()
-        for _ in range(MOST):
-            ids.append((31 * sum(ids) + 7) % 4096)
-        return ids[len(prompt) :]
-
-    check(load_model(request(write(tmp_path, SUMS))), slow, vocab=VOCAB)
-
-
 GENERATES = (
     SCORES_ITSELF
     + """

@@ -14,15 +14,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recallkit import scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
-from recallkit.options import TextOptions
-from recallkit.scoring.identity import other_tokenizer
-from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
-from tests.conftest import made_up_texts, write_jsonl
+from tests.conftest import made_up_texts
 from tests.models.test_hf import LENGTHS, ragged
 
 if TYPE_CHECKING:
@@ -135,18 +131,6 @@ def test_its_tokenizer_gives_the_ids_of_the_one_it_was_written_with(llama):
     assert (mine.vocab_size, mine.end_token_id) == (original.vocab_size, original.end_token_id)
     ids, _ = mine.encode(texts[:1])
     assert mine.decode([ids]) == texts[:1]
-
-
-def test_its_tokenizer_is_known_to_be_the_slices_or_not(llama, small_slices, tmp_path):
-    """The tokenizer in the file is written differently from ours but gives the same ids: nothing is to be carried."""
-    spec = str(llama / "x.gguf")
-    used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
-    assert other_tokenizer(ModelRequest(spec, 4096), None, small_slices, used) is None
-    text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(5, 50))
-    slicing.slice_text(TextOptions([str(text)], "validation", tokenizer="bytes"), tmp_path / "slices", counts=None, seq_len=64)
-    manifest = scoring.score(spec, tmp_path / "slices", scoring.ScoringOptions(device="cpu"))
-    assert manifest["tokenizer"]["vocab_size"] == 4096
-    assert 0 < manifest["num_own_ids"] < manifest["num_rows"]
 
 
 def cut_at(share: float):

@@ -85,20 +85,6 @@ def test_a_model_of_every_mixer_gives_the_same_in_whatever_pieces_and_by_its_ref
         torch.testing.assert_close(model(ids), functional.linear(whole, model.embedding.weight))
 
 
-def test_a_model_of_every_mixer_learns():
-    model = made(ArchitectureConfig(VOCAB, 32, every_mixer(), mlp_width=32)).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    ids = random_ids(4)
-    losses = []
-    for _ in range(8):
-        loss = functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0] - 0.3, losses
-
-
 @pytest.mark.parametrize("mlp", ["swiglu", "gelu", "rwkv", "none"])
 def test_norms_heads_and_mlps_of_every_kind_are_read_on(mlp):
     config = ArchitectureConfig(

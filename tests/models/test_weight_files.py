@@ -166,14 +166,3 @@ def test_pipes_and_devices_are_not_waited_for(model, name, kind):
     os.mkfifo(model / name) if kind == "a pipe" else (model / name).symlink_to("/dev/zero")
     for how in ASKED:
         assert refused(model, how) == f"{model / name}: {kind}, where a file is to be read; give a regular file"
-
-
-@pytest.mark.parametrize("name", ["x.gguf", "adapter/adapter_model.safetensors"])
-@pytest.mark.parametrize("kind", ["a pipe", "a device"])
-def test_pipes_in_place_of_a_gguf_or_an_adapter(tmp_path, name, kind):
-    (tmp_path / "adapter").mkdir()
-    (tmp_path / "adapter" / "adapter_config.json").write_text('{"base_model_name_or_path": "x/y", "peft_type": "LORA"}')
-    path = tmp_path / name
-    os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
-    for how in (identify_model, load_model):
-        assert f"{path}: {kind}, where" in refused(path if name == "x.gguf" else path.parent, how)
