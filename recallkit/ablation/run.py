@@ -10,6 +10,7 @@ from recallkit.ablation.tables import AblatedSet, AblationTables, measure_losses
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError
+from recallkit.measure.labelled import open_tokens
 from recallkit.models.ablation import NONE, Ablation, choose_mixers
 from recallkit.models.spec import list_models, one_model
 from recallkit.options import ScoringOptions
@@ -81,7 +82,7 @@ def ablate(
         "by": by,
         "placed": [[mixer.layer, mixer.kind] for mixer in placed],
         "score_files": {each.shown: path.name for each, path in zip(specs, scores, strict=True)},
-        "slices": _labels(artifacts.read_manifest(tokens)),
+        "slices": open_tokens(tokens).facts,
     }
     result.write_tables(tables, facts, timings)
     return tables
@@ -91,7 +92,7 @@ def choose_sets(placed: Sequence[PlacedMixer], asked: Sequence[str], by: By, whe
     """The ablations that are asked for, each once. Raises UsageError for what names no mixers, UserError for one that is not there."""
     named: list[str] = []
     for name in asked:
-        named += _each(placed) if name == EACH else [name]
+        named += _one_by_one(placed) if name == EACH else [name]
     sets = list(dict.fromkeys(replace(Ablation.parse(name), by=by) for name in named))
     if not sets or any(":" in name or name == NONE for name in asked):
         remedy = "give each, or layers and kinds such as 0,3,attention or 1+3; their mean with --by mean"
@@ -101,7 +102,7 @@ def choose_sets(placed: Sequence[PlacedMixer], asked: Sequence[str], by: By, whe
     return sets
 
 
-def _each(placed: Sequence[PlacedMixer]) -> list[str]:
+def _one_by_one(placed: Sequence[PlacedMixer]) -> list[str]:
     """Every mixer, then the kinds of more than one mixer, where there are several kinds."""
     kinds = Counter(mixer.kind for mixer in placed)
     whole = [kind for kind, number in kinds.items() if number > 1] if len(kinds) > 1 else []
@@ -112,8 +113,3 @@ def _where(chosen: Sequence[PlacedMixer]) -> tuple[str, int | None]:
     """The kind of mixers, and their layer if they are in one."""
     layers = {mixer.layer for mixer in chosen}
     return "+".join(dict.fromkeys(mixer.kind for mixer in chosen)), layers.pop() if len(layers) == 1 else None
-
-
-def _labels(tokens: dict[str, Any]) -> dict[str, Any]:
-    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
-    return {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold"), "in_training": tokens.get("in_training")}

@@ -104,10 +104,9 @@ def describe_knees(by_count: pl.DataFrame) -> str | None:
     found = knees(by_count)
     if all(knee.largest is None for knee in found.values()):
         return None
-    told = ", ".join(f"{name} {knee}" for name, knee in found.items())
-    return (
-        f"Knee, the training count from which on a bigram's first occurrence costs at most {WITHIN} nats more than its repetitions: {told}."
-    )
+    listed = ", ".join(f"{name} {knee}" for name, knee in found.items())
+    what = f"the training count from which on a bigram's first occurrence costs at most {WITHIN} nats more than its repetitions"
+    return f"Knee, {what}: {listed}."
 
 
 def knee_facts(by_count: pl.DataFrame) -> dict[str, dict[str, int | None]]:

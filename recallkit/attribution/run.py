@@ -76,7 +76,8 @@ def gap(
     result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
-    open_tokens(slices / "tokens.parquet").check_copies_known(given, clean=clean)
+    tokens = open_tokens(slices / "tokens.parquet")
+    tokens.check_copies_known(given, clean=clean)
     if needed_columns(given):
         make_words(slices)
     # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
@@ -89,24 +90,22 @@ def gap(
     with timings.stage("attributing") as stage:
         scores = {spec.shown: score_path(slices, spec) for spec in specs}
         files = list(scores.values())
-        tables = attribute_gap(slices / "tokens.parquet", files[0], files[1:], names=names, slices=given, cluster=cluster, clean=clean)
+        tables = attribute_gap(tokens.path, files[0], files[1:], names=names, slices=given, cluster=cluster, clean=clean)
         if context_gain:
             by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
-            gains = context_gains(slices / "tokens.parquet", scores, by_last, cluster=cluster, clean=clean)
+            gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
             tables = replace(tables, by_context=gains)
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
-    tokens = artifacts.read_manifest(slices / "tokens.parquet")
-    kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
     facts = {
         **question,
         "reference": names[0],
         "models": names[1:],
         "score_files": {name: path.name for name, path in scores.items()},
         "cluster": cluster,
-        "slices": {**{key: tokens[key] for key in kept}, "threshold": tokens.get("threshold"), "in_training": tokens.get("in_training")},
+        "slices": tokens.facts,
         "scores": {name: manifests[name]["options"] for name in names},
         "knee": knee_facts(tables.by_count),
-        **({"in_context": in_context_scores(slices / "tokens.parquet", scores, cluster=cluster, clean=clean)} if context_gain else {}),
+        **({"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}),
         **({"overlap": True} if tables.by_overlap is not None else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }

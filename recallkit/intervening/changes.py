@@ -66,7 +66,7 @@ class Change(NamedTuple):
     """
 
     where: Callable[[Places], np.ndarray]
-    told: str
+    description: str
     put: Callable[[np.ndarray, Mapping[int, int]], np.ndarray] = _replace
 
 

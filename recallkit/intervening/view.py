@@ -153,7 +153,7 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
 def _method(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
-    told = "; ".join(f"{name}: {change.told}" for name, change in CHANGES.items()).capitalize()
+    told = "; ".join(f"{name}: {change.description}" for name, change in CHANGES.items()).capitalize()
     return f"{told}. Recalled: span less placebo. Design: {manifest['design']}, {passes:.1f} times the text read."
 
 

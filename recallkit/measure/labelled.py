@@ -71,6 +71,12 @@ class LabelledTokens:
         """Size of the vocabulary that the ids are of, if it is known."""
         return (self.manifest.get("tokenizer") or {}).get("vocab_size")
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a result records of the labels that it is made of."""
+        kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
+        return {**{name: self.manifest[name] for name in kept}, **{name: self.manifest.get(name) for name in ("threshold", "in_training")}}
+
     def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` of which nothing is known."""
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)

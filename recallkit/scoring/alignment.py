@@ -302,12 +302,12 @@ def _assemble(layout: _Layout, pieces: Sequence[_Piece], end: np.ndarray) -> tup
         by_sequence[piece.sequence].append(piece)
     parts: list[tuple[np.ndarray, np.ndarray]] = []
     lengths = []
-    for own, context in zip(by_sequence, contexts, strict=True):
+    for those, context in zip(by_sequence, contexts, strict=True):
         before = len(parts)
         filler = (end, np.array([context]))
-        if not any(len(piece.ids) for piece in own if piece.begin < context):
+        if not any(len(piece.ids) for piece in those if piece.begin < context):
             parts.append(filler)
-        parts += [(piece.ids, piece.begin + piece.stops) for piece in own]
+        parts += [(piece.ids, piece.begin + piece.stops) for piece in those]
         if sum(len(ids) for ids, _ in parts[before:]) < 2:
             parts.append(filler)
         lengths.append(sum(len(ids) for ids, _ in parts[before:]))

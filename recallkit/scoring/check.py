@@ -67,8 +67,8 @@ def _compare(scorer: Scorer, reader: SequenceReader, file: Path, number: int) ->
     import polars as pl
 
     first, ids, offsets = reader.read(number // scorer.job.sequences_per_part)
-    own = ids[offsets[number - first] : offsets[number - first + 1]]
-    exact = scorer.score_sequences(own, np.array([0, len(own)]))
+    chosen = ids[offsets[number - first] : offsets[number - first + 1]]
+    exact = scorer.score_sequences(chosen, np.array([0, len(chosen)]))
     stored = pl.read_parquet(file, glob=False, columns=["sequence", "position", "nll", "argmax"]).filter(pl.col("sequence") == number)
     return stored.select(
         "sequence",

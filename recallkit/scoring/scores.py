@@ -84,7 +84,7 @@ def choose_last(ids: Sequence[int], stride: int | None = None) -> list[LastIds]:
 
 
 class SequenceReader:
-    """Reads any part of `sequences.parquet`, a few sequences each; while parts ascend, every row group is decoded once.
+    """Reads any part of `sequences.parquet`, a few sequences each, all of them of the file that was there when this was made.
 
     Not thread-safe. Raises UserError if `digest` is given and the file contains other sequences.
     """
@@ -99,7 +99,6 @@ class SequenceReader:
         self._file = pq.ParquetFile(path)
         metadata = self._file.metadata
         self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
-        self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def num_parts(self) -> int:
         """The number of parts."""
@@ -109,15 +108,10 @@ class SequenceReader:
         """The number of the part's first sequence, its flat ids (uint32) and their offsets. Raises UserError for damage."""
         first = part * self._size
         group = int(np.searchsorted(self._starts, first, side="right")) - 1
-        ids, offsets = self._group(group)
+        ids, offsets = group_ids(self._file.read_row_group(group, columns=["tokens"]))
         start = first - int(self._starts[group])
         chosen = offsets[start : start + self._size + 1]
         return first, ids[chosen[0] : chosen[-1]], chosen - chosen[0]
-
-    def _group(self, group: int) -> tuple[np.ndarray, np.ndarray]:
-        if self._kept is None or self._kept[0] != group:
-            self._kept = (group, *group_ids(self._file.read_row_group(group, columns=["tokens"])))
-        return self._kept[1], self._kept[2]
 
 
 @dataclass(frozen=True, slots=True)

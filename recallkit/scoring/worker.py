@@ -1,22 +1,21 @@
 """The scoring job and its worker: loads the model once, then reads, scores and writes one part after another.
 
-While the model works on one part, one thread reads the next (and aligns it, if tokenizers differ) and another writes the last, so
-that the model never waits for the disk. Parts that take long are saved while they are begun: after half a minute, and when a run is
-interrupted. What is saved are the scores of whole batches. Which sequences share a batch depends on the part and the options alone, so
-a part that is resumed has the bytes of one that was scored at once.
+While the model works on one part, a thread reads the next (and aligns it, if tokenizers differ). Parts that take long are saved while they
+are begun: after half a minute, and when a run is interrupted. What is saved are the scores of whole batches. Which sequences share a batch
+depends on the part and the options alone, so a part that is resumed has the bytes of one that was scored at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from recallkit import arrow
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.parallel.ahead import ahead
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
 from recallkit.scoring.alignment import align
@@ -114,21 +113,11 @@ class Scorer:
     def run(self, numbers: Sequence[int]) -> Iterator[Done]:
         """Scores parts; reports the predicted tokens of each batch, and each part as soon as its file is complete."""
         reader = self.job.reader()
-        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(1) as behind:
-            reading = [ahead.submit(self._read, reader, number) for number in numbers[:1]]
-            writing: Future[None] | None = None
-            for place in range(len(numbers)):
-                part = reading.pop().result()
-                reading += [ahead.submit(self._read, reader, number) for number in numbers[place + 1 : place + 2]]
-                batched = self._batched(part)
-                yield from self._score_batches(part, batched)
-                before, writing = writing, behind.submit(self._write, part, self._aligned(part, batched.scores))
-                if before is not None:
-                    before.result()
-                    yield Done(0)
-            if writing is not None:
-                writing.result()
-                yield Done(0)
+        for part in ahead(self._read(reader, number) for number in numbers):
+            batched = self._batched(part)
+            yield from self._score_batches(part, batched)
+            self._write(part, self._aligned(part, batched.scores))
+            yield Done(0)
 
     def score_sequences(self, ids: np.ndarray, offsets: np.ndarray) -> SequenceScores:
         """Scores of a few sequences of the slices."""

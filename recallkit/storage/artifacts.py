@@ -259,7 +259,7 @@ def check_member(path: Path) -> Path | None:
 
 
 def _names(listing: Path, name: str) -> bool:
-    """Whether a file is a list of ours that names `name`; told by its text, so that a damaged list names its members still."""
+    """Whether a file is a list of ours that names `name`, by its text, so that a damaged list names its members still."""
     text = _text(listing)
     return _OURS in text and f"{json.dumps(name, ensure_ascii=False)}: {{".encode("utf-8", "surrogatepass") in text
 
