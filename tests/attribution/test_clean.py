@@ -19,7 +19,7 @@ from recallkit.slicing.definitions import PARTITION, parse_slices
 from recallkit.slicing.view import manifest_of, what_is_copied
 from recallkit.storage.artifacts import read_manifest
 from tests.attribution.test_slices import GIVEN, KEEP, class_of, texts
-from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, SLICES, Corpus, assert_row, assert_same, small_corpus
+from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, SLICES, Corpus, assert_row, small_corpus
 from tests.conftest import made_up_texts, write_jsonl
 
 NGRAMS = {"13": {"fraction": 1.0, "sampled": 10, "found": 1}, "50": {"fraction": 1.0, "sampled": 0, "found": 0}}
@@ -59,15 +59,6 @@ def test_any_text_without_copies_is_what_loops_count(tmp_path_factory, drawn, da
     for table in ("by_count", "by_match", "by_partition"):
         assert getattr(tables, table)["tokens"].sum() == everything[0]
     assert len(tables.by_partition) == len(PARTITION)
-
-
-def test_without_copies_nothing_changes(tmp_path):
-    corpus = mark(small_corpus(tmp_path, rows_per_group=2), [0] * len(REFERENCE_NLLS))
-    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    assert_same(
-        attribute_gap(corpus.path, paths[0], [paths[1]], clean=True),
-        attribute_gap(corpus.path, paths[0], [paths[1]]),
-    )
 
 
 def test_labels_that_do_not_know_of_copies_and_a_text_that_is_all_copied_are_refused(tmp_path):

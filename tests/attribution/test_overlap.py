@@ -6,7 +6,6 @@ import itertools
 import math
 from functools import cache
 
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,21 +68,6 @@ def test_shares_are_shapley_values_over_all_orders(tmp_path_factory, drawn, numb
         if tokens and abs(whole) > 1e-6:
             assert row["gap_share"] == pytest.approx(gap / whole, rel=1e-6, abs=1e-6)
     assert found["tokens"].sum() == pytest.approx(len(gaps))
-
-
-def test_slices_that_do_not_overlap_are_undivided(tmp_path):
-    corpus = small_corpus(tmp_path, rows_per_group=2)
-    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit"]))
-    own = tables.gap.filter(pl.col("slice").is_in(["hits", "rest"]), source="ALL")
-    divided = tables.by_overlap.filter(pl.col("slice") != IN_NONE)
-    for name in ("tokens", "gap_share", "ci_low", "ci_high", "delta_ci_low", "effective_clusters", "enrichment"):
-        assert divided[name].to_list() == pytest.approx(own[name].to_list(), nan_ok=True), name
-    assert divided["plain_share"].to_list() == own["gap_share"].to_list()
-    nothing = tables.by_overlap.row(-1, named=True)
-    assert (nothing["slice"], nothing["tokens"], nothing["gap_share"]) == (IN_NONE, 0, None)
-    one = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit"]))
-    assert one.by_overlap is None
 
 
 def test_it_adds_up_and_is_shown(small_slices, tmp_path):

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -24,7 +23,7 @@ from recallkit.errors import UserError
 from recallkit.measure import labelled
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
 from recallkit.slicing.view import manifest_of
-from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, assert_row, assert_same, small_corpus
+from tests.attribution.test_tables import Corpus, assert_row
 from tests.slicing.references import label_bigrams_reference
 
 GIVEN = ("first_rare", "copy:k3", "far=distance > 3 AND source <> 'b'", "none=token < 0")
@@ -107,21 +106,6 @@ def test_any_text_is_what_loops_over_its_ids_count(tmp_path_factory, drawn):
     for row in tables.by_partition.iter_rows(named=True):
         assert_row(row, corpus.sums("model", lambda t, row=row: class_of(corpus, t) == row["slice"]), everything)
     assert tables.by_partition["tokens"].sum() == len(rows)
-
-
-def test_slices_change_nothing_else(tmp_path):
-    corpus = small_corpus(tmp_path, rows_per_group=2)
-    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    plain = attribute_gap(corpus.path, paths[0], [paths[1]])
-    more = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(["hits=ar_hit", "rest=NOT ar_hit", "copy:k2"]))
-    assert_same(replace(more, by_overlap=None, gap=more.gap.filter(pl.col("slice").is_in(["all", "ar_hit", "other", "repeated"]))), plain)
-    # The same tokens by another name have the same figures and intervals; of these NLLs every sum is exact.
-    figures = ["source", "tokens", "nll_model", "delta_nll", "gap_share", "ci_low", "ci_high", "delta_ci_low", "delta_ci_high"]
-    for name, same in (("hits", "ar_hit"), ("rest", "other")):
-        assert more.gap.filter(slice=name).select(figures).equals(more.gap.filter(slice=same).select(figures))
-    hits = plain.gap.filter(source="ALL", slice="ar_hit").row(0, named=True)
-    first = plain.by_partition.row(0, named=True)
-    assert [first[name] for name in figures[1:7]] == [hits[name] for name in figures[1:7]]
 
 
 NAMES = ("control:recall", "control:bigram", "control:unigram")

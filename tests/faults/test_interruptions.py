@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -55,51 +54,6 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
         assert process.exitcode == 0, process.err.read_text()
     assert made_of(tmp_path / "cut") == made_of(tmp_path / "whole")
     assert not list((tmp_path / "cut").rglob(".*"))
-
-
-INTERRUPTED_AGAIN = """
-import atexit, os, signal, sys
-from recallkit import cli
-
-number, again = signal.Signals(int(sys.argv[1])), sys.argv[2]
-
-def interrupt():
-    os.kill(os.getpid(), number)
-
-class Stderr:
-    def write(self, text):
-        sys.__stderr__.write(text)
-        interrupt()
-    def flush(self):
-        sys.__stderr__.flush()
-
-def app(**_):
-    if again == "line":
-        sys.stderr = Stderr()
-    else:
-        atexit.register(interrupt)
-    interrupt()
-
-cli.app = app
-cli.run(sys.argv[3:])
-"""
-
-
-@pytest.mark.parametrize(("number", "again"), [(signal.SIGINT, "line"), (signal.SIGTERM, "exit")])
-def test_a_second_interrupt_changes_neither_line_nor_status(number, again):
-    """One that arrives when the command has ended: while the line is written, while the interpreter ends."""
-    command = [sys.executable, "-c", INTERRUPTED_AGAIN, str(int(number)), again, "gap"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    word, status = LINES[number]
-    assert (done.returncode, done.stderr) == (status, f"recallkit: {word}; {GOES_ON}\n")
-
-
-def test_an_interrupted_command_says_so_in_an_event():
-    command = [sys.executable, "-c", INTERRUPTED_AGAIN, str(int(signal.SIGINT)), "exit", "gap", "--log-json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 130
-    last = json.loads(done.stderr.splitlines()[-1])
-    assert (last["event"], last["level"], last["status"]) == ("interrupted", "warning", 130)
 
 
 def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):

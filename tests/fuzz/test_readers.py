@@ -107,14 +107,6 @@ def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
             assert found in (["a b", "c d"], []) or isinstance(found, UserError)
 
 
-def test_tables_of_odd_shapes(tmp_path: Path) -> None:
-    twice, many = tmp_path / "twice.parquet", tmp_path / "many.parquet"
-    pq.write_table(pa.table([pa.array(["a b"]), pa.array(["c d"])], names=["text", "text"]), twice)
-    assert isinstance(read(twice), UserError)
-    pq.write_table(pa.table({**{f"c{i}": pa.array([1]) for i in range(3000)}, "text": pa.array(["a b"])}), many)
-    assert read(many) == ["a b"]
-
-
 def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "names.parquet"
     pq.write_table(pa.table({"text": ["a b"], "qqqq": [1]}), path, store_schema=False)
@@ -229,19 +221,3 @@ def test_a_parquet_cell_of_gigabytes_is_never_decoded(tmp_path: Path) -> None:
     said, most = measured(path)
     assert "rows longer than any document" in said
     assert most < 400
-
-
-@pytest.mark.slow
-def test_a_text_that_a_dictionary_repeats_is_decoded_a_few_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "repeated.parquet"
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), pa.array(["x" * 20_000_000]))
-    pq.write_table(pa.table({"text": texts}), path, compression="zstd", write_statistics=False)
-    said, most = measured(path)
-    assert said == str(300 * 20_000_000)
-    assert most < 1500
-
-
-def test_names_that_command_a_terminal_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a\nb.jsonl"
-    path.write_text('{"text":"a b"}\n')
-    assert_refused(invoke("count", path, "-o", tmp_path / "c.duckdb"), "characters that are not text")

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.intervening.asking import MOST_CHANGED, Asker, changed_sequences
+from recallkit.intervening.asking import Asker, changed_sequences
 from recallkit.intervening.changes import CHANGES, Replacements, positions
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 
@@ -69,26 +69,6 @@ def test_each_token_is_read_once_under_each_change_keeps_its_query_and_loses_its
     kept = [token for token in asked if not token.excluded]
     assert len(found) == 4 * len(kept) > 400
     assert set(found) == {(token.sequence, token.position, change) for token in kept for change in CHANGES}
-
-
-def test_the_joint_design_reads_less_and_changes_little(asked, sequences):
-    made = {design: list(changed_sequences(asked, sequences, design, seed=1)) for design in ("joint", "exact")}
-    lengths = {design: sum(len(group.ids) for group in groups) for design, groups in made.items()}
-    assert lengths["joint"] < lengths["exact"] / 2
-    for group in made["joint"]:
-        differs = np.count_nonzero(group.ids != sequences[group.sequence][: len(group.ids)])
-        assert len(group.readings) == 1 or differs * MOST_CHANGED <= len(group.ids)
-
-
-def test_the_seed_decides_which_changes_meet(asked, sequences):
-    one, same, other = (
-        [
-            [(reading.token.position, reading.change) for reading in group.readings]
-            for group in changed_sequences(asked, sequences, "joint", seed)
-        ]
-        for seed in (1, 1, 2)
-    )
-    assert one == same != other
 
 
 def test_partners_have_the_places_and_weights_of_their_lenders(asked, asker):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -147,29 +146,3 @@ def test_command_prints_draws_and_exports(run: Callable, small_slices, tmp_path)
     found = json.loads(again.stdout)
     assert found["profile"] == profile_rows.to_dicts()
     assert (found["stop_words"]["num_words"], found["seq_len"]) == (0, 64)
-
-
-def test_command_needs_no_arguments(run: Callable, home):
-    found = json.loads(run("profile", "--json").stdout)
-    assert Path(found["path"]).is_relative_to(home)
-    assert 90_000 < found["num_tokens"] < 110_000
-    assert found["profile"][0]["effective_documents"] > 50, "a passage of every document, nearly all of one length"
-    sliced = json.loads(run("slice", "--json").stdout)
-    theirs = {row["source"]: (row["tokens"], row["repeated"], row["ar_hits"]) for row in sliced["by_source"]}
-    assert {row["source"]: (row["tokens"], row["repeated"], row["ar_hits"]) for row in found["profile"]} == theirs
-
-
-@pytest.mark.ci
-def test_real_text(test_data, tmp_path):
-    """Figures of real text that a wrong count would miss: code repeats more than prose, and distances fall like a power."""
-    data, tokenizer = str(test_data / "corpus" / "valid.jsonl.zst"), str(test_data / "tokenizers" / "gpt2.json")
-    tables = profile(TextOptions([data], "validation", tokenizer=tokenizer, limit_tokens=1_000_000), tmp_path / "out")
-    shares = dict(tables.profile.select("source", "repeated_share").iter_rows())
-    assert shares["Github"] > 0.6 > 0.3 > shares["Wikipedia (en)"]
-    for row in tables.fits.filter(pl.col("alpha_ci_low").is_not_null()).iter_rows(named=True):
-        assert 0.8 < row["alpha_ci_low"] < row["alpha"] < row["alpha_ci_high"] < 5
-        assert row["ks"] < (0.1 if row["source"] == "ALL" else 0.2)
-    words = (test_data / "evals" / "nltk-stopwords-english-179.txt").read_text(encoding="utf-8").split()
-    (tmp_path / "words").write_text("\n".join(words), encoding="utf-8")
-    others = profile_slices(tmp_path / "out" / "slices", tmp_path / "nltk", ProfileOptions(stop_words=str(tmp_path / "words")))
-    assert tables.profile["repeated_bigrams"][0] == pytest.approx(others.profile["repeated_bigrams"][0], rel=0.1)

@@ -273,23 +273,6 @@ def test_both_read_the_same_bytes_after_the_context(data):
     assert translation.counts.num_bytes == sum(len(t) for t in read if t is not None)
 
 
-@settings(max_examples=30)
-@given(st.sampled_from([name for name in WITH_BYTES if name != "unigram without bytes"]), st.lists(texts, min_size=1, max_size=4))
-def test_the_same_tokenizer_reads_the_same_ids(name, documents):
-    tokenizer = made(name)
-    stream = list(itertools.chain(*([tokenizer.end_token_id, *tokenizer.encode([text])[0].tolist()] for text in documents)))
-    stream.append(tokenizer.end_token_id)
-    lengths = tokenizer.document_text.lengths(np.array(stream[1:]), np.array(stream[:-1]))
-    if lengths.sum() != sum(len(text.encode()) for text in documents):
-        return  # a tokenizer that changed the text, or whose end token is text
-    translation = translator(name, name).translate(*flat([stream]))
-    assert translation.ids.tolist() == stream
-    has_place = (lengths > 0) | (np.array(stream[1:]) == tokenizer.end_token_id)
-    assert (translation.exact == has_place).all()
-    # A piece that is only the space before a document has no text to stand for, and is the next one's.
-    assert translation.owner.tolist() == [n + int(np.argmax(has_place[n:])) for n in range(len(has_place))]
-
-
 # ------------------------------------------------------------------------------------------------------ counted by hand
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recallkit import config, scoring, slicing
+from recallkit import scoring, slicing
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.models.loading import load_model
@@ -68,17 +68,6 @@ def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
     keys = ["sequence", "position"]
     assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(small_slices / "tokens.parquet", columns=keys))
     assert row_groups(path) == row_groups(small_slices / "tokens.parquet")
-
-
-def test_row_groups_of_long_sequences_are_small_everywhere(small_slices, monkeypatch, tmp_path):
-    monkeypatch.setattr(config, "TOKENS_PER_ROW_GROUP", 4 * 64)
-    text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
-    slicing.slice_text(text, tmp_path, counts=small_slices.parent / "counts.duckdb", seq_len=64)
-    scoring.score("control:bigram", tmp_path)
-    for path in (tmp_path / "tokens.parquet", scoring.score_path(tmp_path, "control:bigram")):
-        groups = row_groups(path)
-        assert len(groups) > 2
-        assert set(groups[:-1]) == {8 * 64}
 
 
 SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)
@@ -154,29 +143,10 @@ def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(small_slices, tin
     assert only_scores(slices) == only_scores(tmp_path / "at-once" / slices.name)
 
 
-def test_interrupted_scoring_goes_on_to_the_same_bytes(whole, small_slices, tiny_model, tmp_path, monkeypatch):
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    calls = interrupting_batches(monkeypatch, 4, 9, 11)
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            scoring.score(model, slices, SETTLED)
-    scoring.score(model, slices, SETTLED)
-    assert only_scores(slices) == whole
-    num_parts = scores.SequenceReader(slices / "sequences.parquet", 2).num_parts()
-    assert len(calls) <= num_parts + 6, "little was kept of the interrupted runs"
-
-
 @pytest.fixture
 def warm_workers(warm, monkeypatch) -> None:
     """Scoring processes that need not import torch and transformers first: `test_several_processes_write_the_same_bytes` has others."""
     monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
-
-
-@pytest.mark.slow
-def test_several_processes_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
-    slices = copy_of(small_slices, tmp_path)
-    scoring.score(str(tiny_model("gpt_neox")), slices, replace(SETTLED, workers=2))
-    assert only_scores(slices) == whole
 
 
 def score_share(model: object, slices: Path, share: tuple[int, int], **options: object) -> dict[str, object]:

@@ -8,12 +8,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from recallkit import __version__
-from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
-from recallkit.registry import resolve
 from recallkit.storage import artifacts
-from recallkit.storage.result import KINDS, MANIFEST, Result, read_tables
+from recallkit.storage.result import MANIFEST, Result, read_tables
 from recallkit.storage.timings import Timings
 
 TABLE = pa.table({"a": [1]})
@@ -57,12 +54,6 @@ def test_a_damaged_one_is_told_unless_forced(result, kept):
     assert dataclasses.replace(result, force=True).finished() is None
 
 
-def test_a_manifest_without_options_is_refused(result):
-    artifacts.write_parquet(result.path, [TABLE], TABLE.schema, {"kind": "scores"})
-    with pytest.raises(UserError, match="the manifest has no field options"):
-        result.finished()
-
-
 def test_it_is_made_again_where_one_of_its_files_is_missing_or_of_another_run(result):
     write(result)
     artifacts.write_parquet(result.others[0], [TABLE], TABLE.schema, {"options": {"seed": 2}})
@@ -97,16 +88,6 @@ def test_an_interrupted_run_is_resumed_by_the_same_options_alone(result, capsys)
     assert not journal.folder.exists(), "a run was killed between its last byte and tidying up"
 
 
-def test_every_manifest_is_stamped(result):
-    assert result.stamp() == {
-        "recallkit_version": __version__,
-        "schema_version": SCHEMA_VERSION,
-        "kind": "scores",
-        "options": result.options,
-    }
-    assert "kind" not in dataclasses.replace(result, kind=None).stamp()
-
-
 def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
     import polars as pl
 
@@ -133,9 +114,3 @@ def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
     (tmp_path / "other" / "first.parquet").replace(tmp_path / "first.parquet")
     with pytest.raises(UserError, match="not as it was written"):
         read_tables(OwnTables, tmp_path)
-
-
-def test_kinds_of_results_name_what_there_is():
-    looks = {kind: of.look for kind, of in KINDS.items() if of.look}
-    assert set(looks) == set(KINDS) - {"gap"}
-    assert all(callable(resolve(looks, kind, "kind")) for kind in looks)
