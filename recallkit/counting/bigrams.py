@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES, RunFiles, SavedRun, kind_of
+from recallkit.ragged import run_starts
 from recallkit.storage import artifacts
 from recallkit.text.records import Boundary, Position, join_documents
 from recallkit.text.sequences import group_ids, sequence_groups
@@ -331,7 +332,7 @@ def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
     return ids[len(ids) - number :] if len(ids) > number else ids
 
 
-def keep_only(counted: Any, needed: np.ndarray | None) -> Any:
+def keep_only(counted: BigramRun, needed: np.ndarray | None) -> BigramRun:
     """The rows of a run of bigrams whose key is in `needed` (sorted); all of them if it is None."""
     if needed is None:
         return counted
@@ -424,5 +425,6 @@ def needed_bigrams(sequences: Path) -> np.ndarray:
         keys = (ids[:-1].astype(np.uint64) << np.uint64(32)) | ids[1:]
         inside = np.ones(len(keys), bool)
         inside[offsets[1:-1] - 1] = False
-        needed = np.union1d(needed, keys[inside])
+        found = np.sort(np.concatenate([needed, keys[inside]]))
+        needed = found[run_starts(found)]
     return needed

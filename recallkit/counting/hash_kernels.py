@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from recallkit.jit import frozen, njit
+from recallkit.ragged import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +107,7 @@ class HashSampler:
 
     def _smallest(self, hashes: np.ndarray) -> np.ndarray:
         """The smallest of some hashes, which bound those that are still of interest."""
-        kept = np.unique(hashes)[: self.most]
+        kept = _distinct(hashes)[: self.most]
         if len(kept) == self.most:
             self._largest = int(kept[-1])
         return kept
@@ -144,9 +145,15 @@ def _collect(  # type: ignore[no-untyped-def]
     return at, found
 
 
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """The hashes in order, equal ones once: `np.unique` has a hash table, which takes ten times as long as sorting."""
+    ordered = np.sort(hashes)
+    return ordered[run_starts(ordered)]
+
+
 def merge_hashes(runs: Iterable[HashRun]) -> HashRun:
     """The distinct hashes of all runs, which may be memory-mapped."""
-    return HashRun(np.unique(np.concatenate([hashes for (hashes,) in runs])))
+    return HashRun(_distinct(np.concatenate([hashes for (hashes,) in runs])))
 
 
 def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
@@ -154,7 +161,7 @@ def smallest(runs: Iterable[HashRun], most: int) -> HashRun:
     kept = np.empty(0, np.uint64)
     for (hashes,) in runs:
         end = np.searchsorted(hashes, kept[-1]) if len(kept) == most else len(hashes)
-        kept = np.union1d(kept, hashes[:end])[:most]
+        kept = _distinct(np.concatenate([kept, hashes[:end]]))[:most]
     return HashRun(kept)
 
 
