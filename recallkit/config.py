@@ -53,8 +53,8 @@ SECONDS_BEFORE_NOTICE = 30.0
 """How long another process is waited for without a word."""
 
 MAX_RESAMPLED_SOURCES = 100
-"""The largest sources by tokens that get intervals of their own: if every document were a source, the sums per sequence and source
-would take gigabytes, and a source of few sequences has no meaningful interval."""
+"""The largest sources by tokens that get rows of their own, with intervals; further ones share a row. If every document were a source, the
+sums per document and source would take gigabytes, and a source of few documents has no meaningful interval."""
 
 MAX_RECORD_BYTES = 50_000_000
 """Longest record that is read (one line, one text): anything longer is a broken file rather than a document."""

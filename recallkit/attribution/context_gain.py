@@ -131,7 +131,7 @@ def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | N
         columns |= estimates(name, figures[name], samples, *(smaller if name in _SHARES else spread))
     columns |= {"ci_low": columns.pop("gap_share_ci_low"), "ci_high": columns.pop("gap_share_ci_high")}
     columns |= {"clusters": shown.clusters, "effective_clusters": shown.effective}
-    keys = dict(zip(("slice", "reference_gains"), zip(*ROWS, strict=True), strict=True))
+    keys: dict[str, Sequence[Any]] = {"slice": [name for name, _ in ROWS], "reference_gains": [gains for _, gains in ROWS]}
     keys |= {name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}
     rows = gap_rows(keys, shown, shown.totals[:, :1], 1)
     whole = WholeGap.of(rows[0], vocab_size, cluster)

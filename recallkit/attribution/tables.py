@@ -6,7 +6,6 @@ Every table is made of the sums of `measure.sums`: the tables are consistent wit
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from recallkit.errors import UserError
 from recallkit.measure.classes import Classes
 from recallkit.measure.labelled import LabelledTokens, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, clipped_share, gap_intervals, gap_rows
-from recallkit.measure.sums import OTHER_SOURCES, Sums, add_up
+from recallkit.measure.sums import Sums, add_up
 from recallkit.slicing.definitions import SPLIT, Slice
 from recallkit.storage import schemas
 
@@ -118,7 +117,7 @@ def attribute_gap(
         sums,
         intervals,
         cluster,
-        num_bytes={} if clean else _bytes_by_slice(labelled, sums.rows["by_source"].keys["source"]),
+        num_bytes={} if clean else _bytes_by_slice(labelled),
     )
     pairs = [made.pair(model) for model in range(1, len(names))]
     return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]})
@@ -230,12 +229,11 @@ def _bounds(row: Row) -> tuple[float, float] | None:
     return None if row["ci_low"] is None else (row["ci_low"], row["ci_high"])
 
 
-def _bytes_by_slice(tokens: LabelledTokens, sources: Sequence[str]) -> Mapping[tuple[str, str], int]:
+def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
     """Bytes of text by source and slice, if the labels' manifest has them."""
-    found: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str], int] = {}
     for source, whole, hits in tokens.manifest.get("num_bytes") or ():
-        name = source if source in sources else OTHER_SOURCES
-        found.update({(name, "all"): whole, (name, "ar_hit"): hits, (name, "other"): whole - hits})
+        found |= {(source, "all"): whole, (source, "ar_hit"): hits, (source, "other"): whole - hits}
     return found
 
 

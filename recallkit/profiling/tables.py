@@ -29,15 +29,13 @@ from recallkit.measure.intervals import (
     number_or_none,
     resample_totals,
 )
+from recallkit.measure.sums import ALL, OTHER_SOURCES
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, tail_alpha
 from recallkit.storage import db
 from recallkit.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-ALL, OTHER_SOURCES = "ALL", "other sources"
-"""The row of all sources, and that of those beyond the MAX_RESAMPLED_SOURCES largest."""
 
 KINDS = {"repeated": "repeated", "content": "content_repeated", "ar_hit": "ar_hits"}
 """Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits; and the column that counts them."""

@@ -94,7 +94,8 @@ def _check_holds_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
 
 def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     """The result of the query `name`, over views registered on the connection, as a polars frame."""
-    return connection.sql(query(name)).pl()
+    found: pl.DataFrame = connection.sql(query(name)).pl()
+    return found
 
 
 def view_file(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> None:
