@@ -77,8 +77,8 @@ def test_the_state_of_a_layer_is_as_large_as_in_the_paper(mixer, options, elemen
     assert model.state_size(1024) == elements
 
 
-SMOOTHING = {"recent", "short", "conv", "seen"}
-"""What short convolutions in front of a mixer keep, and numbers of tokens: no mixer's state, as the papers count it."""
+SMOOTHING = {"recent", "short", "conv", "seen", "taps"}
+"""What short convolutions in front of a mixer keep, numbers of tokens, taps made of weights: no mixer's state, as the papers count it."""
 COUNTED = "attention sliding_window linear_attention retnet gla rwkv4 rwkv5 mamba mamba2 hyena long_conv s4d".split()
 
 
