@@ -406,6 +406,7 @@ def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> l
 
 def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
     """Counts a few n-grams."""
+    from recallkit.counting.bigram_kernels import BigramRun
     from recallkit.counting.hash_kernels import ngram_hash
 
     if kind in HASHES:
@@ -414,7 +415,7 @@ def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) ->
     columns = np.array(sorted(counted), np.uint32).reshape(-1, counting.length(kind)).T
     counts = np.array([counted[tuple(row)] for row in columns.T.tolist()], np.uint64)
     keys = (columns[0].astype(np.uint64) << np.uint64(32)) | columns[1]
-    return keep_only(kind_of(kind).make(keys, counts), counting.only)
+    return keep_only(BigramRun(keys, counts), counting.only)
 
 
 def needed_bigrams(sequences: Path) -> np.ndarray:

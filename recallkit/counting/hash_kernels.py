@@ -148,7 +148,8 @@ def _collect(  # type: ignore[no-untyped-def]
 def _distinct(hashes: np.ndarray) -> np.ndarray:
     """The hashes in order, equal ones once: `np.unique` has a hash table, which takes ten times as long as sorting."""
     ordered = np.sort(hashes)
-    return ordered[run_starts(ordered)]
+    found: np.ndarray = ordered[run_starts(ordered)]
+    return found
 
 
 def merge_hashes(runs: Iterable[HashRun]) -> HashRun:
