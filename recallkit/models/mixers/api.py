@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State = dict[str, "Tensor"]
-"""The state of a mixer after the tokens so far: tensors with the batch first, so that rows can be joined and selected.
+"""The state of a mixer after the tokens so far: tensors with the batch first, to join and select rows; taps of filters have no batch.
 
 A tensor that grows with the tokens grows along one axis, the latest last; shorter rows have zeros at the left.
 """
