@@ -21,7 +21,7 @@ from recallkit.models.control import CACHE_WEIGHT
 from recallkit.ragged import offsets_of
 from recallkit.report import sections, words
 from recallkit.scoring import ScoringOptions, plan_scores, score_path
-from recallkit.scoring.scores import LastIds
+from recallkit.scoring.scores import LastIds, choose_last
 from recallkit.slicing.view import manifest_of
 from recallkit.storage import artifacts, db
 
@@ -81,6 +81,11 @@ def test_a_prediction_sees_its_last_ids_and_no_others(small_slices, tiny_model, 
     same = found["context"] == full["context"]
     assert (found["nll"] - full["nll"]).filter(same).abs().max() < 2e-5
     assert (found["nll"] - full["nll"]).filter(~same).abs().max() > 1e-3
+
+
+def test_a_quarter_of_the_ids_is_the_stride_and_each_number_is_read_once():
+    assert choose_last([128, 8, 8, 1, 3]) == [LastIds(1, 1), LastIds(3, 1), LastIds(8, 2), LastIds(128, 32)]
+    assert choose_last([32, 8], 1) == [LastIds(8, 1), LastIds(32, 1)]
 
 
 # ---------------------------------------------------------------------------------------------------------- known truth
@@ -213,6 +218,40 @@ def test_traded_places_show_the_mirror(small_slices):
 
 
 # -------------------------------------------------------------------------------------------------- intervals, the command
+
+
+@pytest.mark.parametrize("cluster", ["document", "sequence", "source"])
+def test_intervals_are_of_the_same_resamples_as_those_of_the_gap(small_slices, tmp_path, cluster):
+    tables = recallkit.gap(CACHE, BIGRAM, slices=small_slices, cluster=cluster, context_gain=[4, 20], out=tmp_path / "gap")
+    whole, gap = tables.by_context.filter(pl.col("reference_gains").is_null(), slice="all"), tables.gap.row(0, named=True)
+    for row in whole.iter_rows(named=True):
+        for name in ("delta_nll", "delta_ci_low", "delta_ci_high", "clusters", "effective_clusters"):
+            assert row[name] == pytest.approx(gap[name], abs=1e-12)
+    rows = tables.by_context.filter(pl.col("far_share_ci_low").is_not_null(), pl.col("slice") != KEY_TOKENS)
+    assert rows.height == (0 if cluster == "source" else rows.height)
+    for name in ("far_gap", "far_share", "gain_reference", "local_gap"):
+        assert (rows[name] >= rows[f"{name}_ci_low"]).all()
+        assert (rows[name] <= rows[f"{name}_ci_high"]).all()
+
+
+def test_copies_of_training_text_are_left_out(small_slices, tmp_path):
+    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    path = slices / "tokens.parquet"
+    labels, manifest = pq.read_table(path), artifacts.read_manifest(path)
+    marks = pa.array([13 * (row % 5 == 0) for row in range(len(labels))], pa.int8())
+    known = {
+        "tokens": int(np.count_nonzero(marks)),
+        "ar_hits": 0,
+        "of_ar_hits": 1,
+        "ngrams": {"13": {"fraction": 1.0, "sampled": 1, "found": 1}},
+    }
+    labels = labels.set_column(labels.schema.get_field_index("in_training"), "in_training", marks)
+    artifacts.write_parquet(path, [labels], labels.schema, {**manifest, "in_training": known})
+    tables = recallkit.gap(CACHE, BIGRAM, slices=slices, context_gain=4, clean=True)
+    row, gap = tables.by_context.row(0, named=True), tables.gap.row(0, named=True)
+    assert row["tokens"] == gap["tokens"] == np.count_nonzero(np.asarray(marks) == 0)
+    assert row["delta_nll"] == pytest.approx(gap["delta_nll"], abs=1e-12)
+    assert (row["delta_ci_low"], row["ci_high"]) == pytest.approx((gap["delta_ci_low"], gap["ci_high"]), abs=1e-9)
 
 
 def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_path):

@@ -153,6 +153,20 @@ def synthetic(rng: np.random.Generator, num_documents: int, length: int, source:
     return frame.with_columns(distance=pl.when("repeated").then("distance"))
 
 
+@pytest.mark.ci
+def test_intervals_cover():
+    rng, covered, num_trials = np.random.default_rng(3), Counter(), 40
+    for _ in range(num_trials):
+        tables = tables_of(synthetic(rng, 200, 40), x_min=1)
+        row, fit = tables.profile.row(0, named=True), tables.fits.filter(pl.col("kind") == "content").row(0, named=True)
+        covered["share"] += row["repeated_share_ci_low"] <= 0.25 <= row["repeated_share_ci_high"]
+        covered["bigrams"] += row["repeated_bigrams_ci_low"] <= 0.25 * 128 <= row["repeated_bigrams_ci_high"]
+        covered["alpha"] += fit["alpha_ci_low"] <= 1.3 <= fit["alpha_ci_high"]
+        assert fit["alpha_ci_low"] < fit["alpha"] < fit["alpha_ci_high"]
+    # Of 40 trials of 95 % fewer than 32 cover once in ten thousand; the bootstrap may fall a little short.
+    assert all(32 <= number <= num_trials for number in covered.values()), covered
+
+
 def test_documents_not_tokens_are_resampled():
     """Tokens that a document shares its rate with are no independent draws: the interval must be that of documents."""
     row = tables_of(synthetic(np.random.default_rng(4), 256, 120)).profile.row(0, named=True)

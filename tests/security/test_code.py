@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.test_structure import ROOT, python_files
 
 FILES = [*python_files("recallkit"), *python_files("kernels"), *python_files("examples")]
@@ -76,6 +78,32 @@ def is_fixed_sql(call: ast.Call) -> bool:
 
 def test_no_module_runs_what_it_reads():
     assert {str(path.relative_to(ROOT)): found for path in FILES if (found := problems(path))} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle; pickle.load(f)",
+        "from pickle import loads",
+        "import dill",
+        "import subprocess",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "np.load(path, allow_pickle=True)",
+        "eval(text)",
+        "exec(text)",
+        "os.system(text)",
+        "run(text, shell=True)",
+        "tokenizer.apply_chat_template(messages)",
+        'connection.execute(f"SELECT * FROM {name}")',
+        'connection.sql("SELECT " + name)',
+        "connection.execute(text)",
+    ],
+)
+def test_each_of_these_would_be_seen(tmp_path, line):
+    path = tmp_path / "module.py"
+    path.write_text(line)
+    assert problems(path)
 
 
 def test_code_of_checkpoints_is_off_wherever_it_can_be_switched_on():
