@@ -251,7 +251,7 @@ class Question:
 
 
 def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pa.Table]:
-    """What each question finds in batches of rows. Two are asked at a time, each by one thread, while the next is read."""
+    """What each question finds in batches of rows. Two are asked at a time, each by one thread, while further ones are read."""
     import pyarrow as pa
 
     def ask(rows: pa.Table) -> list[pa.Table]:
@@ -263,7 +263,7 @@ def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pa.
         waiting: deque[Future[list[pa.Table]]] = deque()
         for batch in rows:
             waiting.append(pool.submit(ask, batch))
-            if len(waiting) > 1:
+            if len(waiting) > 2:
                 found.append(waiting.popleft().result())
         found += [of_batch.result() for of_batch in waiting]
     return [pa.concat_tables(of_question) for of_question in zip(*found, strict=True)]
