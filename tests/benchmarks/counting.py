@@ -171,8 +171,8 @@ def print_table(results: dict[str, list[dict[str, Any]]], num_tokens: int) -> No
         shown = "".join(f" {two[0]:8.2f} {two[1]:7.2f}" for two in (rates[name], ratios[name]))
         print(f"{name:24} {num_tokens / 1e6:8.1f} {first:8.3f} {again:8.3f}{shown} {extra_mb:8.0f}")
     print(f"all tables equal: {results['recallkit'][0]['num_rows']:,} distinct bigrams")
-    peer = "polars streaming"
-    harness.print_stage("count bigrams of ids", peer, rates["recallkit"][1], rates[peer][1], "Mtok/s", target=1.2)
+    peer = max(TARGETS[100], key=lambda name: rates[name][1])  # the best one
+    harness.print_stage("count bigrams of ids", peer, rates["recallkit"][1], rates[peer][1], "Mtok/s", target=TARGETS[100][peer])
     for name, least in TARGETS[500 if num_tokens >= 500_000_000 else 100].items():
         if name in results:
             told = [f"{when} {ratio:.2f}x {verdict(ratio >= least)}" for when, ratio in zip(("first", "again"), ratios[name], strict=True)]
