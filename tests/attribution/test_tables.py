@@ -285,10 +285,10 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
 
 
 def clustered_corpus(folder):
-    """Twelve documents of unequal lengths in sequences of eight tokens, each document of one of two sources."""
+    """Thirteen documents of unequal lengths, the fifth without a token, in sequences of eight tokens, each document of one of two sources."""
     rng = np.random.default_rng(4)
-    lengths = [3, 9, 1, 20, 5, 5, 14, 2, 7, 11, 6, 8]
-    documents = np.repeat(np.arange(12), lengths).tolist()
+    lengths = [3, 9, 1, 20, 0, 5, 5, 14, 2, 7, 11, 6, 8]
+    documents = np.repeat(np.arange(13), lengths).tolist()
     tokens = [
         (n // 8, n % 8 + 1, "ab"[d % 2], int(rng.integers(1, 9)) if rng.random() < 0.6 else None, int(rng.lognormal(6, 3)))
         for n, d in enumerate(documents)
