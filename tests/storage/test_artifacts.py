@@ -236,3 +236,13 @@ def test_a_table_of_a_result_that_is_replaced_and_an_export_beside_it(tmp_path):
     with pytest.raises(UserError, match="did not write"), artifacts.adding_members(tmp_path, ["gap.md", "gap.tex"]):
         pass
     assert (tmp_path / "gap.tex").read_text() == "mine"
+
+
+def test_what_was_just_written_is_read_again(tmp_path, monkeypatch):
+    """Clocks of file systems tick every few milliseconds: two contents of one moment look alike."""
+    path, now = tmp_path / "table", time.time_ns()
+    monkeypatch.setattr(artifacts, "file_state", lambda state: (1, now, now, 1, 1))
+    path.write_bytes(b"a")
+    first = artifacts.describe(path)
+    path.write_bytes(b"b")
+    assert artifacts.describe(path) != first
