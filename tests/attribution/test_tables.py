@@ -285,7 +285,7 @@ def test_bits_per_byte_are_counted_by_hand(tmp_path):
 
 
 def clustered_corpus(folder):
-    """Thirteen documents of unequal lengths, the fifth without a token, in sequences of eight tokens, each document of one of two sources."""
+    """Documents of unequal lengths, one without a token, in sequences of eight tokens, each document of one of two sources."""
     rng = np.random.default_rng(4)
     lengths = [3, 9, 1, 20, 0, 5, 5, 14, 2, 7, 11, 6, 8]
     documents = np.repeat(np.arange(13), lengths).tolist()
