@@ -246,3 +246,13 @@ def test_what_was_just_written_is_read_again(tmp_path, monkeypatch):
     first = artifacts.describe(path)
     path.write_bytes(b"b")
     assert artifacts.describe(path) != first
+
+
+@pytest.mark.parametrize("kind", [Journal, PartsJournal])
+def test_unfinished_work_is_not_kept_in_a_folder_of_somebody_else(tmp_path, kind):
+    folder = tmp_path / ".out.partial"
+    folder.mkdir()
+    (folder / "part-0").write_text("precious")
+    with pytest.raises(UserError, match="not made by recallkit"), kind(tmp_path / "out", {"a": 1}):
+        pass
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("part-0", "precious")]

@@ -191,8 +191,12 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder
         stranger.mkdir()
         (stranger / "tokens.parquet").write_text("precious")
     (folder / "gone.partial").symlink_to(folder / "nowhere")
-    killed.mkdir()
-    (killed / MARK).write_text(json.dumps({"made_by": "recallkit", "files": ["tokens.parquet"]}))
+    elsewhere = folder.with_name("elsewhere.partial")
+    (folder / "linked.partial").symlink_to(elsewhere)
+    for marked in (killed, elsewhere):
+        marked.mkdir()
+        (marked / MARK).write_text(json.dumps({"made_by": "recallkit", "files": ["tokens.parquet"]}))
+    (elsewhere / "tokens.parquet").write_text("precious")
     (killed / "tokens.parquet").write_bytes(b"half")
     (killed / "notes.txt").write_text("precious")
     before = set(folder.rglob("*"))
@@ -210,7 +214,7 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder
     assert verify(folder, clean=True).num_removed == 1
     assert not killed.exists()
     assert invoke("gap", "control:recall", "control:bigram", "--slices", folder / "slices").status == 0
-    assert all((stranger / "tokens.parquet").read_text() == "precious" for stranger in strangers)
+    assert all((stranger / "tokens.parquet").read_text() == "precious" for stranger in (*strangers, elsewhere))
 
 
 def test_unfinished_work_is_kept_by_clean(folder):
