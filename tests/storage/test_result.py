@@ -62,6 +62,18 @@ def test_it_is_made_again_where_one_of_its_files_is_missing_or_of_another_run(re
     assert result.finished() is None
 
 
+def test_it_is_made_again_where_a_member_of_its_list_is_missing(tmp_path):
+    """As after a kill between the renaming of a list and of its members."""
+    path, further = tmp_path / "profile.parquet", tmp_path / "fits.parquet"
+    result = Result(path, "profile", {"seed": 1}, beside=[further])
+    with result.writing(result.stamp(), Timings()) as new:
+        for name in (path.name, further.name):
+            artifacts.write_parquet(new / name, [TABLE], TABLE.schema, result.stamp())
+    assert result.is_complete()
+    further.unlink()
+    assert not result.is_complete()
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_file_in_the_place_of_its_folder_is_told_before_work(tmp_path, force):
     (tmp_path / "file").write_text("")
