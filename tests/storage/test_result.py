@@ -72,6 +72,8 @@ def test_it_is_made_again_where_a_member_of_its_list_is_missing(tmp_path):
     assert result.is_complete()
     further.unlink()
     assert not result.is_complete()
+    with pytest.raises(UserError, match=r"the folder of another result \(profile\)"):
+        Result(tmp_path / "track.parquet", "track", {}).finished()
 
 
 @pytest.mark.parametrize("force", [False, True])
