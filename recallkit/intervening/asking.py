@@ -3,9 +3,9 @@
 Exact: every change of every token has a sequence of its own, which ends with the token.
 
 Joint: changes that leave each other alone share a sequence, so that many tokens are read in it, at most once each. A change
-leaves another one alone if it changes neither the ids before that one's token that take part in its match (the query), nor, unless that
-one replaces them anyway, the matches themselves. Which changes meet is drawn at random, so what they do to each other does not depend on
-what is changed but for the above. At most one of MOST_CHANGED ids is changed.
+leaves another one alone if it changes neither the ids before that one's token that take part in its match (the query), nor the matches
+themselves, nor what that one changes, and makes no occurrence of its bigram. Which changes meet is drawn at random, so what they do to
+each other does not depend on what is changed but for the above. At most one of MOST_CHANGED ids is changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LENT = ("distance", "occurrences", "match_length", "weight")
 class AskedToken:
     """A sampled token, its row of `samples` so far: with the places to change, or the reason why it is left out.
 
-    `changes`: of each of CHANGES, the new id at each position that it concerns. `read_in`: the row of the changed text in which the token
+    `changes`: of each change, the new id at each position that it concerns. `read_in`: the row of the changed text in which the token
     is read again under each.
     """
 
@@ -63,10 +63,12 @@ class AskedToken:
 
 
 class Asker:
-    """Finds places and replacements for samples of the sequences `ids`, by number; draws are decided by `seed` and a token's place."""
+    """Finds places and `changes` for samples of the sequences `ids`, by number; draws are decided by `seed` and a token's place."""
 
-    def __init__(self, ids: Mapping[int, np.ndarray], end_id: int, replacements: Replacements, seed: int) -> None:
-        self._ids, self._end_id, self._replacements, self._seed = ids, end_id, replacements, seed
+    def __init__(
+        self, ids: Mapping[int, np.ndarray], end_id: int, replacements: Replacements, seed: int, changes: Sequence[str] = tuple(CHANGES)
+    ) -> None:
+        self._ids, self._end_id, self._replacements, self._seed, self._changes = ids, end_id, replacements, seed, changes
 
     def repeated(self, slice_: str, tokens: pl.DataFrame) -> list[AskedToken]:
         """The tokens of a slice, each with the places of its own earlier occurrences."""
@@ -100,13 +102,11 @@ class Asker:
         ids, position = self._ids[row["sequence"]], row["position"]
         try:
             places = find(ids, position, self._end_id)
-            where = {name: change.where(places) for name, change in CHANGES.items()}
             rng = np.random.default_rng((self._seed, row["sequence"], position))
-            replacements = self._replacements.draw(ids, np.concatenate(list(where.values())), rng)
+            replacements = self._replacements.draw(ids, positions([*places.spans, *places.placebo]), rng)
+            return AskedToken(row, places, {name: CHANGES[name].new(ids, places, replacements) for name in self._changes})
         except NotChangedError as reason:
             return AskedToken(row, excluded=str(reason))
-        new = {name: change.put(ids[where[name]], replacements) for name, change in CHANGES.items()}
-        return AskedToken(row, places, {name: dict(zip(where[name].tolist(), new[name].tolist(), strict=True)) for name in CHANGES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,10 @@ def changed_sequences(asked: Sequence[AskedToken], ids: Mapping[int, np.ndarray]
     """
     kept = sorted((token for token in asked if not token.excluded), key=lambda token: token.sequence)
     for sequence, tokens in groupby(kept, key=lambda token: token.sequence):
-        readings = [reading for token in tokens for reading in _readings(token)]
-        groups = [[reading] for reading in readings] if design == "exact" else _pack(readings, np.random.default_rng((seed, sequence)))
+        readings, text = [reading for token in tokens for reading in _readings(token)], ids[sequence]
+        groups = [_Group(text, [reading]) for reading in readings] if design == "exact" else _pack(readings, text, (seed, sequence))
         for group in groups:
-            changed = ids[sequence][: max(reading.token.position for reading in group) + 1].copy()
-            for reading in group:
-                changed[list(reading.new)] = list(reading.new.values())
-            yield ChangedSequence(sequence, changed, group)
+            yield ChangedSequence(sequence, group.ids[: group.last + 1], group.readings)
 
 
 def _readings(token: AskedToken) -> Iterator[Reading]:
@@ -149,39 +146,56 @@ def _readings(token: AskedToken) -> Iterator[Reading]:
     assert token.places is not None
     query, matches = range(token.places.query, token.position + 1), positions(token.places.spans).tolist()
     for change, new in token.changes.items():
-        yield Reading(token, change, new, frozenset(query) | (frozenset(matches) - new.keys()))
+        yield Reading(token, change, new, frozenset([*query, *matches, *new]))
 
 
 class _Group:
-    """Readings that share a sequence; the first has the last target."""
+    """Readings that share a sequence, and its changed ids; the first has the last target."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.last = reading.token.position
+    def __init__(self, ids: np.ndarray, readings: Sequence[Reading]) -> None:
+        self.ids, self.last = ids.copy(), readings[0].token.position
         self.readings: list[Reading] = []
         self._changed: set[int] = set()
         self._kept: set[int] = set()
-        self.add(reading)
+        self._asked: set[tuple[int, int]] = set()
+        self._made: set[tuple[int, int]] = set()
+        for reading in readings:
+            self.add(reading)
 
     def takes(self, reading: Reading) -> bool:
         """Whether a reading leaves all others alone, and they it: two readings of one token do not."""
         is_left_alone = self._changed.isdisjoint(reading.kept) and self._kept.isdisjoint(reading.new)
-        return is_left_alone and len(self._changed.union(reading.new)) * MOST_CHANGED <= self.last
+        if not is_left_alone or (len(self._changed) + len(reading.new)) * MOST_CHANGED > self.last:
+            return False
+        made = self._made | self._made_by(reading)
+        return made.isdisjoint(self._asked) and self._bigram(reading) not in made
 
     def add(self, reading: Reading) -> None:
         """Adds a reading that it takes."""
+        self._made |= self._made_by(reading)
+        self.ids[list(reading.new)] = list(reading.new.values())
         self.readings.append(reading)
         self._changed.update(reading.new)
         self._kept.update(reading.kept)
+        self._asked.add(self._bigram(reading))
+
+    def _bigram(self, reading: Reading) -> tuple[int, int]:
+        return int(self.ids[reading.token.position - 1]), int(self.ids[reading.token.position])
+
+    def _made_by(self, reading: Reading) -> set[tuple[int, int]]:
+        """The bigrams that its change makes here."""
+        near = {place: int(self.ids[place]) for at in reading.new for place in (max(0, at - 1), at + 1)} | dict(reading.new)
+        return {(near[place - 1], id_) for place, id_ in near.items() if place - 1 in near}
 
 
-def _pack(readings: Sequence[Reading], rng: np.random.Generator) -> list[list[Reading]]:
+def _pack(readings: Sequence[Reading], ids: np.ndarray, seed: tuple[int, int]) -> list[_Group]:
     """Divides the readings of a sequence into groups, each into the first one that takes it: later targets first, otherwise at random."""
     groups: list[_Group] = []
-    for place in sorted(rng.permutation(len(readings)).tolist(), key=lambda place: -readings[place].token.position):
-        reading = readings[place]
+    order = np.random.default_rng(seed).permutation(len(readings)).tolist()
+    for reading in sorted((readings[place] for place in order), key=lambda reading: -reading.token.position):
         group = next((each for each in groups if each.takes(reading)), None)
         if group is None:
-            groups.append(_Group(reading))
+            groups.append(_Group(ids, [reading]))
         else:
             group.add(reading)
-    return [group.readings for group in groups]
+    return groups

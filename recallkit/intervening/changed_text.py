@@ -51,9 +51,6 @@ DEFAULT_SLICES = ("ar_hit", "repeated_frequent", "first_rare")
 _POOL = 2
 """First occurrences drawn for each token that they could be the partner of."""
 
-_VERSION = 1
-"""Of the places, replacements and designs that the same options choose."""
-
 
 def asked_slices(options: InterventionOptions) -> tuple[Slice, ...]:
     """The slices that are asked about, of which only tokens that can be: those given, or the default."""
@@ -71,9 +68,14 @@ class ChangedText:
 
 
 def make_changed_text(
-    tokens: LabelledTokens, slices: Sequence[Slice], options: InterventionOptions, counts: Path | None, timings: Timings
+    tokens: LabelledTokens,
+    slices: Sequence[Slice],
+    options: InterventionOptions,
+    counts: Path | None,
+    timings: Timings,
+    changes: Sequence[str] = tuple(CHANGES),
 ) -> ChangedText:
-    """Samples tokens of `slices`, changes their contexts and writes the changed text beside the slices; a finished one is reused.
+    """Samples tokens of `slices`, makes `changes` of their contexts and writes the changed text beside the slices; a finished one is reused.
 
     Raises UserError if the counts are not those of the labels, or no token can be asked.
     """
@@ -85,14 +87,14 @@ def make_changed_text(
         "samples": options.num_samples,
         "design": options.design,
         "seed": options.seed,
-        "version": _VERSION,
+        "changes": list(changes),
     }
     folder = tokens.path.parent / "intervene" / f"text-{artifacts.digest_json(identity)[:12]}"
     result = Result(folder / "samples.parquet", "samples", identity, force=options.force)
     with Journal(result.path, identity, patient=True):  # of two runs that ask the same, one waits for the other
         if (manifest := result.finished()) is None:
             with timings.stage("changing"):
-                manifest = _write(result, tokens, slices, options, _open_counts(tokens, counts))
+                manifest = _write(result, tokens, slices, options, _open_counts(tokens, counts), changes)
     return ChangedText(folder, schemas.read_frame(folder / "samples.parquet"), manifest)
 
 
@@ -106,7 +108,12 @@ def _open_counts(tokens: LabelledTokens, given: Path | None) -> CountsTable:
 
 
 def _write(
-    result: Result, tokens: LabelledTokens, slices: Sequence[Slice], options: InterventionOptions, counts: CountsTable
+    result: Result,
+    tokens: LabelledTokens,
+    slices: Sequence[Slice],
+    options: InterventionOptions,
+    counts: CountsTable,
+    changes: Sequence[str],
 ) -> dict[str, Any]:
     source, folder = tokens.path.parent, result.path.parent
     tokenizer, end_id = tokenizers.load_slices_tokenizer(source, tokens.manifest["tokenizer"]), tokens.manifest["tokenizer"]["end_token_id"]
@@ -116,7 +123,7 @@ def _write(
     text = _read_sequences(source / "sequences.parquet", {number for of in samples.values() for number in of["sequence"].to_list()})
     ids = {number: row["tokens"] for number, row in text.items()}
     replacements = Replacements(counts.unigram_counts, end_id)
-    asker = Asker(ids, end_id, replacements, options.seed)
+    asker = Asker(ids, end_id, replacements, options.seed, changes)
     of_slices = [asker.repeated(name, sample) for name, sample in samples.items() if name != FIRST_RARE]
     if of_slices and FIRST_RARE in samples:
         of_slices.append(asker.partners(FIRST_RARE, of_slices[0], samples[FIRST_RARE]))

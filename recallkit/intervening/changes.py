@@ -1,5 +1,8 @@
 """What is changed in the text before a token to see whether it is recalled from there: which ids, and what takes their place.
 
+Ids are replaced by others that are not in the sequence, or moved: they trade places with ids elsewhere, so that every id is still in the
+context, but none stands beside what it stood beside.
+
 The token at position i completes the bigram (ids[i - 1], ids[i]), which also ends at earlier positions j. The match at j is the id there
 and the ids before it that agree with those before i: with ids 1 2 3 9 1 2 3 and i = 6, the bigram (2, 3) ends at j = 2, and its match is
 the ids 1 2 3 at positions 0 to 2. The query, the ids before i that take part in a match, is never changed.
@@ -25,6 +28,7 @@ MOST_RANKS = 25
 OVERLAP = "occurrences overlap each other or the query"
 END_TOKEN = "the bigram contains an end token"  # noqa: S105 - not a password
 NO_PLACEBO = "no other ids, equally far, to change"
+NO_ROOM = "no ids to trade places with"
 NO_REPLACEMENT = "no entry of the vocabulary that is not in the sequence"
 NO_PARTNER = "no first occurrence that is as rare"
 
@@ -37,9 +41,10 @@ class NotChangedError(Exception):
 class Places:
     """The matches at a token's earlier occurrences, and the ids changed in their stead as a placebo: spans [start, stop), ascending.
 
-    `target`: the token's position; `query`: where the longest match before it begins, up to the target.
+    `target`: the token's position; `query`: where the longest match before it begins, up to the target; `end_id`: of end tokens.
     """
 
+    end_id: int
     target: int
     query: int
     spans: tuple[tuple[int, int], ...]
@@ -55,28 +60,34 @@ def positions(spans: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.concatenate([np.arange(start, stop) for start, stop in spans])
 
 
-def _replace(ids: np.ndarray, replacements: Mapping[int, int]) -> np.ndarray:
-    return np.array([replacements[original] for original in ids.tolist()], ids.dtype)
-
-
 class Change(NamedTuple):
-    """One change: `where`, the positions that it concerns, int64 (k,), ascending; what is put there; what it does, in words.
+    """One change: the new id at each position that it concerns, of a sequence (n,), by a token's places; what it does, in words.
 
-    `put`: from the ids there (k,), and a replacement of each id that any change concerns, to the new ids (k,).
+    It is also given a replacement of each id in the spans and placebos. Raises NotChangedError where there is no room for it.
     """
 
-    where: Callable[[Places], np.ndarray]
+    new: Callable[[np.ndarray, Places, Mapping[int, int]], dict[int, int]]
     description: str
-    put: Callable[[np.ndarray, Mapping[int, int]], np.ndarray] = _replace
+
+
+def _replace(where: Callable[[Places], np.ndarray]) -> Callable[[np.ndarray, Places, Mapping[int, int]], dict[int, int]]:
+    return lambda ids, places, replacements: {place: replacements[int(ids[place])] for place in where(places).tolist()}
 
 
 CHANGES: Mapping[str, Change] = {
-    "completion": Change(lambda places: places.before_ends(1), "the last id of each earlier occurrence is replaced"),
-    "key": Change(lambda places: places.before_ends(2), "the id before it"),
-    "span": Change(lambda places: positions(places.spans), "the whole match"),
-    "placebo": Change(lambda places: positions(places.placebo), "as many ids elsewhere, equally far"),
+    "completion": Change(_replace(lambda places: places.before_ends(1)), "the last id of each earlier occurrence is replaced"),
+    "key": Change(_replace(lambda places: places.before_ends(2)), "the id before it"),
+    "span": Change(_replace(lambda places: positions(places.spans)), "the whole match"),
+    "placebo": Change(_replace(lambda places: positions(places.placebo)), "as many ids elsewhere, equally far"),
+    "moved": Change(
+        lambda ids, places, _: move(ids, places, places.spans), "every second id of each match trades places with one elsewhere"
+    ),
+    "moved_placebo": Change(lambda ids, places, _: move(ids, places, places.placebo), "as many ids of no match trade places"),
 }
 """What is changed of every earlier occurrence; the tables of `storage.schemas` have columns of each."""
+
+BY_ASSOCIATION = ("moved", "moved_placebo")
+"""The two that tell what is recalled by association: what is lost by the first, less what is lost by the second."""
 
 
 # ------------------------------------------------------------------------------------------------------------------ where
@@ -133,7 +144,7 @@ def _with_placebo(ids: np.ndarray, target: int, query: int, spans: Sequence[tupl
     """
     for margin in (MARGIN, 0):
         if (placebo := _elsewhere(_is_kept(ids, target, end_id), [*spans, (query, target)], margin)) is not None:
-            return Places(target, query, tuple(spans), placebo)
+            return Places(end_id, target, query, tuple(spans), placebo)
     raise NotChangedError(NO_PLACEBO)
 
 
@@ -152,6 +163,51 @@ def _elsewhere(is_taken: np.ndarray, spans: Sequence[tuple[int, int]], margin: i
         is_taken[chosen : chosen + length] = True
         found.append((chosen, chosen + length))
     return tuple(sorted(found))
+
+
+def move(ids: np.ndarray, places: Places, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Breaks up spans of a sequence (n,): the last id of each and every second one before it trade places with ids elsewhere.
+
+    Those are the nearest that are in no match, and are neither end tokens nor ids of the bigram. Wherever an id goes, none comes to stand
+    beside one that it stands beside in the query or the token: no two neighbours of a match stay neighbours, and the token's bigram
+    occurs nowhere new. With the query 1 2, the token 3 and 9 1 2 3 8 5 7 6 before them, 3 and 1 go, say, to where 7 and 5 were:
+    9 5 2 7 8 1 3 6. Raises NotChangedError where no such ids are left.
+    """
+    for margin in (MARGIN, 0):
+        if (new := _moved(ids, places, spans, margin)) is not None:
+            return new
+    raise NotChangedError(NO_ROOM)
+
+
+def _moved(ids: np.ndarray, places: Places, spans: Sequence[tuple[int, int]], margin: int) -> dict[int, int] | None:
+    """See `move`; the ids that spans trade with are `margin` away from all matches and the query."""
+    pairs = set(pairwise(ids[places.query : places.target + 1].tolist()))
+    changed = np.concatenate([[-1], ids[: places.target + 1].astype(np.int64)])  # at i + 1, so that the first id, too, has one before it
+    is_taken, new = _is_kept(ids, places.target, places.end_id), {}
+    for start, stop in (*places.spans, *spans, (places.query, places.target)):
+        is_taken[max(0, start - margin) : stop + margin] = True
+    for place in (place for start, stop in reversed(spans) for place in range(stop - 1, start - 1, -2)):
+        free = np.flatnonzero(~is_taken)
+        before, moved, after = changed[place : place + 3].tolist()
+        left, there, right = changed[free], changed[free + 1], changed[free + 2]
+        fits = there != moved
+        for one, other in pairs:
+            if one == before:
+                fits &= there != other
+            if other == after:
+                fits &= there != one
+            if other == moved:
+                fits &= left != one
+            if one == moved:
+                fits &= right != other
+        if not fits.any():
+            return None
+        free = free[fits]
+        other_place = int(free[np.argmin(np.abs(free - place))])
+        is_taken[other_place] = True
+        changed[[place + 1, other_place + 1]] = changed[[other_place + 1, place + 1]]
+        new |= {place: int(changed[place + 1]), other_place: moved}
+    return new
 
 
 # ------------------------------------------------------------------------------------------------------------------- what

@@ -1,10 +1,10 @@
 """What models lose where earlier occurrences are changed, and the share of a gap that is recall, with intervals over documents.
 
 With NLLs of a token in the text and in the changed text, in nats: what is lost by a change is the second minus the first; what is
-recalled, tau, is what is lost by `span` minus what is lost by `placebo`. A slice's mean is weighted by the tokens that each sample
-represents. The recall share of the gap between a model and the reference in a slice of N tokens is N (mean tau of the reference - mean
-tau of the model) / (sum over all tokens of the model's NLL - the reference's): the part of the gap that is there because the reference
-recalls more.
+recalled by association, tau, is what is lost by `moved` minus what is lost by `moved_placebo`; any use of the earlier occurrences is the
+same of `span` and `placebo`. A slice's mean is weighted by the tokens that each sample represents. The recall share of the gap between a
+model and the reference in a slice of N tokens is N (mean tau of the reference - mean tau of the model) / (sum over all tokens of the
+model's NLL - the reference's): without what both recall there, the gap would be that part of it smaller.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from recallkit.measure.sums import RowSums
     from recallkit.slicing.definitions import Slice
 
-MEASURES = ("nll", *CHANGES, "recall")
-"""Columns with intervals: the mean NLL in the text, what each change loses, and tau."""
+MEASURES = ("nll", *CHANGES, "use", "recall", "points")
+"""Columns with intervals: the mean NLL in the text, what each change loses, any use of the earlier occurrences, tau, and the same as tau in
+probability."""
+
+_RECALL, _USE, _POINTS = (MEASURES.index(name) for name in ("recall", "use", "points"))
 
 REPEATED, SPLIT_OF_REPEATED = "repeated", ("ar_hit", "repeated_frequent")
 """The row of all repeated bigrams, and the slices that it adds up."""
@@ -47,12 +50,14 @@ REPEATED, SPLIT_OF_REPEATED = "repeated", ("ar_hit", "repeated_frequent")
 class InterveneTables(Shown):
     """What models lose by changes of their context, in nats per token, with 95 % intervals `*_ci_low`, `*_ci_high` over documents.
 
-    intervene: model x slice: `tokens` of the slice, `samples` asked, `excluded` ones, `documents` with samples and their effective number;
-    `nll`, what is lost by `completion`, `key`, `span` and `placebo`, and `recall`: `span` less `placebo`.
+    intervene: model x slice: `tokens` of the slice, `samples` asked, `excluded` ones, which stand for `excluded_share` of the tokens,
+    `documents` with samples and their effective number; `nll`, what is lost by each of CHANGES, `use` (`span` less `placebo`), `recall`
+    (`moved` less `moved_placebo`), and `points`: how much less probable the tokens are under `moved` than under `moved_placebo`, a fraction.
     by_distance, by_count: the same by distance of the latest earlier occurrence and by training count (`low`..`high`, both included).
-    recall_share: model x slice: `gap_share`, the share of the gap to `reference` that lies in the slice, and `recall_share`, the share that
-    is there because the reference recalls more. Slice `repeated` is ar_hit and repeated_frequent together; first_rare is the control: what
-    the AR hits' recall share would be with what first occurrences lose.
+    recall_share: model x slice: `gap`, of all tokens, in nats per token; `gap_share`, the share of it that lies in the slice; `recall_share`
+    and `use_share`, how much smaller it would be if neither could recall by association there, or use the earlier occurrences at all;
+    `points_difference`: the model's points less the reference's. Slice `repeated` is ar_hit and repeated_frequent together; first_rare is
+    the control: what the AR hits' shares would be with what first occurrences lose.
     """
 
     intervene: pl.DataFrame
@@ -73,23 +78,38 @@ def measure(
     values = read_values(asked, tokens, changed, list(files.values()))
     vocab_size = tokens.vocab_size
     rows = make_rows(list(files), names, asked, values, text.tables["slices"], text.row_of_cluster, vocab_size)
-    left_out = changed.samples.filter(changed.samples["excluded"] != "")["slice"].to_list()
     for row in rows["intervene"]:
-        row |= {"tokens": changed.manifest["tokens_of_slices"][row["slice"]], "excluded": left_out.count(row["slice"])}
+        samples = changed.samples.filter(slice=row["slice"])
+        left_out = samples.filter(samples["excluded"] != "")
+        row |= {"tokens": changed.manifest["tokens_of_slices"][row["slice"]], "excluded": len(left_out)}
+        row["excluded_share"] = left_out["weight"].sum() / samples["weight"].sum()
     return InterveneTables(**{table: frame_of(f"intervene/{table}", of_table) for table, of_table in rows.items()})
 
 
 def read_values(asked: pl.DataFrame, tokens: LabelledTokens, changed: ChangedText, files: Sequence[tuple[Path, Path]]) -> np.ndarray:
-    """The MEASURES of n asked tokens under each of m models, in nats, float64 (n, m, 6)."""
-    after_rows = asked.select(f"{change}_row" for change in CHANGES).to_numpy()
+    """The MEASURES of n asked tokens under each of m models, float64 (n, m, 10): nats, the last one in probability."""
+    before, after = read_nlls(asked, tokens, changed, files)
+    lost = {change: nlls - before for change, nlls in after.items()}
+    probability = {change: np.exp(-nlls) for change, nlls in after.items()}
+    use, recall = lost["span"] - lost["placebo"], lost["moved"] - lost["moved_placebo"]
+    return np.stack([before, *lost.values(), use, recall, probability["moved_placebo"] - probability["moved"]], axis=-1)
+
+
+def read_nlls(
+    asked: pl.DataFrame,
+    tokens: LabelledTokens,
+    changed: ChangedText,
+    files: Sequence[tuple[Path, Path]],
+    changes: Sequence[str] = tuple(CHANGES),
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The NLLs of n asked tokens in the text, and in the changed text under each of `changes`, nats, float64 (n, m) each.
+
+    `files`: each of m models' scores of the text and of the changed text. Raises UserError if scores are damaged or of other text.
+    """
     changed_tokens = open_tokens(changed.folder / "tokens.parquet")
-    values = np.empty((len(asked), len(files), len(MEASURES)))
-    for model, (of_text, of_changed) in enumerate(files):
-        before = _nlls(of_text, tokens)[asked["row"].to_numpy()]
-        lost = _nlls(of_changed, changed_tokens)[after_rows] - before[:, None]
-        of = dict(zip(CHANGES, lost.T, strict=True))
-        values[:, model] = np.column_stack([before, lost, of["span"] - of["placebo"]])
-    return values
+    before = np.stack([_nlls(of_text, tokens)[asked["row"].to_numpy()] for of_text, _ in files], axis=1)
+    after = np.stack([_nlls(of_changed, changed_tokens) for _, of_changed in files], axis=1)
+    return before, {change: after[asked[f"{change}_row"].to_numpy()] for change in changes}
 
 
 def _nlls(path: Path, tokens: LabelledTokens) -> np.ndarray:
@@ -106,7 +126,7 @@ def _nlls(path: Path, tokens: LabelledTokens) -> np.ndarray:
 class Part:
     """Some of the asked tokens: their number, the documents that have any, and how many these tell as much as (`measure.intervals`).
 
-    `means` (1 + r, m, 6): the weighted means of the MEASURES of m models, first in the sample, then in its resamples; NaN where one has
+    `means` (1 + r, m, 10): the weighted means of the MEASURES of m models, first in the sample, then in its resamples; NaN where one has
     none of the tokens.
     """
 
@@ -118,7 +138,7 @@ class Part:
 
     @classmethod
     def of(cls, asked: pl.DataFrame, totals: np.ndarray) -> Part:
-        """From the tokens, and `totals` (1 + r, 1 + 6 m): the sum of their weights, and the weighted sums of the MEASURES."""
+        """From the tokens, and `totals` (1 + r, 1 + 10 m): the sum of their weights, and the weighted sums of the MEASURES."""
         documents, place = np.unique(asked["document"].to_numpy(), return_inverse=True)
         sizes = np.bincount(place, asked["weight"].to_numpy())
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,7 +157,7 @@ def make_rows(
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of the tables by name, of m models (`names`, the reference first), all from the same resamples of documents.
 
-    `values` (n, m, 6): the MEASURES of the `asked` tokens. `text`: the sums of STANDARD and of `slices`, in which each document is added to
+    `values` (n, m, 10): the MEASURES of the `asked` tokens. `text`: the sums of STANDARD and of `slices`, in which each document is added to
     the row `row_of_document`.
     """
     chosen: dict[tuple[str, str, int], np.ndarray] = {}
@@ -195,13 +215,13 @@ class _Gaps:
     def _row(self, model: int, name: str, columns: Sequence[int], parts: Sequence[Part]) -> dict[str, Any]:
         """The slices in these columns of the sums together, by their asked tokens."""
         tokens, gaps = self._totals[:, 0], self._totals[:, 1 + model] - self._totals[:, 1]
-        recalled = sum(
-            tokens[:, column] * (part.means[:, 0, -1] - part.means[:, model, -1]) for column, part in zip(columns, parts, strict=True)
-        )
+        # What the model has more than the reference, summed over the tokens of each column: (1 + r, 10).
+        more = sum(tokens[:, [column]] * (part.means[:, model] - part.means[:, 0]) for column, part in zip(columns, parts, strict=True))
         # Where the gap lies is not asked of first occurrences.
         inside = gaps[:, columns].sum(axis=1) if name != FIRST_RARE else np.full(len(gaps), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
-            shares = np.column_stack([recalled / gaps[:, 0], inside / gaps[:, 0]])
+            shares = np.column_stack([inside, -more[:, _RECALL], -more[:, _USE]]) / gaps[:, :1]
+            points = more[:, _POINTS] / tokens[:, columns].sum(axis=1)
         effective = min(float(self._text.effective[0]), *(part.effective for part in parts))
         freedom = min(float(self._text.freedom[0]), *(part.freedom for part in parts))
         share_of_tokens = float(tokens[0, columns].sum() / tokens[0, 0])
@@ -212,7 +232,9 @@ class _Gaps:
             "slice": name,
             "tokens": int(tokens[0, columns].sum()),
             "share_of_tokens": share_of_tokens,
-            **_estimates(("recall_share", "gap_share"), shares, effective, freedom),
+            "gap": float(gaps[0, 0] / tokens[0, 0]),
+            **_estimates(("gap_share", "recall_share", "use_share"), shares, effective, freedom),
+            **_estimates(("points_difference",), points[:, None], effective, freedom),
             "samples": sum(part.samples for part in parts),
             "documents": min(part.documents for part in parts),
             "effective_documents": effective,

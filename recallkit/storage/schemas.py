@@ -45,9 +45,9 @@ _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy r
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
 _CI = ("", "_ci_low", "_ci_high")
-_CHANGES = "completion key span placebo"
+_CHANGES = "completion key span placebo moved moved_placebo"
 """Those of `intervening.changes`."""
-_LOST = _with_ends(f"nll {_CHANGES} recall", *_CI)
+_LOST = _with_ends(f"nll {_CHANGES} use recall points", *_CI)
 _ASKED = "samples documents whole, effective_documents real"
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
@@ -111,11 +111,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
         "void flag"
     ),
-    "intervene/intervene": _columns(f"model slice text, tokens excluded {_ASKED}, {_LOST} real?"),
+    "intervene/intervene": _columns(f"model slice text, tokens excluded {_ASKED}, excluded_share real, {_LOST} real?"),
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/recall_share": _columns(
-        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens real, {_with_ends('recall_share gap_share', *_CI)} real?, void flag"
+        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, "
+        f"{_with_ends('gap_share recall_share use_share points_difference', *_CI)} real?, void flag"
     ),
     "track/track": _columns(
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "

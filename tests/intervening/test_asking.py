@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from recallkit.intervening.asking import Asker, changed_sequences
-from recallkit.intervening.changes import CHANGES, Replacements, positions
+from recallkit.intervening.changes import BY_ASSOCIATION, CHANGES, Replacements, positions
 from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 
 VOCAB, END = 400, 0
@@ -60,14 +60,16 @@ def test_each_token_is_read_once_under_each_change_keeps_its_query_and_loses_its
             assert (own[query] == original[query]).all()
             assert (own[where] != original[where]).all()
             distance, *_ = label_bigrams(own, np.array([0, len(own)]))
-            assert distance[-1] == (token.row["distance"] if reading.change == "placebo" else NO_DISTANCE)
+            is_placebo = reading.change in ("placebo", "moved_placebo")
+            assert distance[-1] == (token.row["distance"] if is_placebo else NO_DISTANCE)
+            assert design == "joint" or reading.change not in BY_ASSOCIATION or sorted(own) == sorted(original[: len(own)])
             rest = np.setdiff1d(matches, where)  # of the match: all with a placebo, with completion and key all else
             assert (own[rest] == original[rest]).all()
         if design == "exact":
-            assert np.flatnonzero(group.ids != original[: len(group.ids)]).tolist() == list(group.readings[0].new)
+            assert np.flatnonzero(group.ids != original[: len(group.ids)]).tolist() == sorted(group.readings[0].new)
             assert (len(group.readings), len(group.ids)) == (1, group.readings[0].token.position + 1)
     kept = [token for token in asked if not token.excluded]
-    assert len(found) == 4 * len(kept) > 400
+    assert len(found) == 6 * len(kept) > 400
     assert set(found) == {(token.sequence, token.position, change) for token in kept for change in CHANGES}
 
 

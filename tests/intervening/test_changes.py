@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recallkit.intervening.changes import (
+    BY_ASSOCIATION,
     CHANGES,
     END_TOKEN,
     MARGIN,
     MOST_RANKS,
     NO_PLACEBO,
     NO_REPLACEMENT,
+    NO_ROOM,
     OVERLAP,
     NotChangedError,
     Replacements,
@@ -26,9 +30,17 @@ from recallkit.slicing.match_kernels import longest_matches
 END = 0
 
 
+REPLACED = ("completion", "key", "span", "placebo")
+
+
 def found(ids: list[int]):
     """The places of the last id."""
     return find_places(np.array(ids, np.uint32), len(ids) - 1, END)
+
+
+def changed(ids: list[int], change: str) -> dict[int, int]:
+    """The new id at each position that a change for the last id concerns; a replacement is 100 more."""
+    return CHANGES[change].new(np.array(ids, np.uint32), found(ids), {number: number + 100 for number in ids})
 
 
 def test_places_are_those_counted_by_hand():
@@ -36,7 +48,7 @@ def test_places_are_those_counted_by_hand():
     places = found([9, 1, 2, 3, 8, 5, 2, 3, 11, 12, 13, 14, 15, 1, 2, 3])
     assert places.spans == ((1, 4), (6, 8))
     assert places.query == 13
-    where = {name: change.where(places).tolist() for name, change in CHANGES.items()}
+    where = {name: sorted(changed([9, 1, 2, 3, 8, 5, 2, 3, 11, 12, 13, 14, 15, 1, 2, 3], name)) for name in REPLACED}
     # There is no room for a margin: two ids for the second span, three for the first, as near as possible, none of them 2 or 3.
     assert where == {"completion": [3, 7], "key": [2, 6], "span": [1, 2, 3, 6, 7], "placebo": [4, 5, 8, 9, 10]}
     assert found([1, 2, 50, 1, 2, 60, 61, 62, 63, 1, 2]).placebo == ((5, 7), (7, 9)), "placebos are apart"
@@ -47,6 +59,50 @@ def test_a_placebo_keeps_its_distance_where_there_is_room():
     places = found([*range(100, 130), 1, 2, *range(130, 160), 1, 2])
     assert places.spans == ((30, 32),)
     assert places.placebo == ((30 - MARGIN - 2, 30 - MARGIN),)
+
+
+def test_moves_are_those_counted_by_hand():
+    """Of the match 1 2 3 at 1 to 3, the ids 3 and 1 trade places with the nearest that fit: not 2, whose bigram is asked about, nor the match."""
+    ids = [9, 1, 2, 3, 8, 5, 7, 6, 11, 12, 1, 2, 3]
+    # 3 may not come to where 2 is before it, 1 not before 2; there is no room for a margin.
+    assert changed(ids, "moved") == {3: 8, 4: 3, 1: 9, 0: 1}
+    assert found(ids).placebo == ((4, 7),)
+    assert changed(ids, "moved_placebo") == {6: 6, 7: 7, 4: 9, 0: 8}, "8 and 7 have traded places with 9 and 6"
+    far = [*range(100, 130), 1, 2, *range(130, 160), 1, 2]
+    assert changed(far, "moved") == {31: far[32 + MARGIN], 32 + MARGIN: 2}, "the nearest that is a margin away from the match"
+
+
+@given(ids=st.lists(st.integers(0, 12), min_size=12, max_size=120))
+def test_moves_keep_every_id_and_part_all_neighbours(ids):
+    sequence, before = np.array(ids, np.uint32), label(np.array(ids, np.uint32))
+    if before[0] == NO_DISTANCE:
+        return
+    for name in BY_ASSOCIATION:
+        try:
+            new = changed(ids, name)
+        except NotChangedError:
+            return
+        places, after = found(ids), sequence.copy()
+        after[list(new)] = list(new.values())
+        assert (after[places.query :] == sequence[places.query :]).all()
+        assert sorted(after) == sorted(sequence), "every id is still there"
+        assert (after[list(new)] != sequence[list(new)]).all()
+        assert END not in new.values()
+        assert label(after) == (before if name == "moved_placebo" else (NO_DISTANCE, 0))
+        spans = places.spans if name == "moved" else places.placebo
+        assert len(new) == 2 * sum((stop - start + 1) // 2 for start, stop in spans)
+        joined = set(pairwise(ids[places.query :]))
+        for start, stop in spans if name == "moved" else ():
+            assert not joined & set(pairwise(after[start:stop].tolist()))
+        for place in new:  # nor has a move joined what the query joins
+            assert not joined & set(pairwise(after[max(0, place - 1) : place + 2].tolist()))
+
+
+def test_where_nothing_can_trade_places_it_is_said():
+    ids = [1, 2, 5, 6, 1, 2, 7, 8, 1, 2]  # all that is no match is the placebo
+    assert len(changed(ids, "moved")) == 4
+    with pytest.raises(NotChangedError, match=NO_ROOM):
+        changed(ids, "moved_placebo")
 
 
 @pytest.mark.parametrize(
@@ -93,16 +149,16 @@ def test_changes_remove_every_occurrence_and_a_placebo_none(ids):
         places = None
     if places is None:
         return
-    where = {name: change.where(places).tolist() for name, change in CHANGES.items()}
+    where = {name: list(changed(ids, name)) for name in REPLACED}
     assert len(where["completion"]) == len(where["key"]) == len(places.spans)
     assert len(set(where["placebo"])) == len(where["placebo"]) == len(set(where["span"])) == len(where["span"])
     assert set(where["placebo"]).isdisjoint([*where["span"], *range(places.query, len(ids))])
     assert not {END, ids[-2], ids[-1]} & {ids[place] for place in where["placebo"]}
     for name, places_changed in where.items():
-        changed = sequence.copy()
-        changed[places_changed] += 100  # as replacements: the same for the same id, no two alike
-        assert (changed[places.query :] == sequence[places.query :]).all()
-        assert label(changed) == (before if name == "placebo" else (NO_DISTANCE, 0))
+        after = sequence.copy()
+        after[places_changed] += 100  # as replacements: the same for the same id, no two alike
+        assert (after[places.query :] == sequence[places.query :]).all()
+        assert label(after) == (before if name == "placebo" else (NO_DISTANCE, 0))
     assert places.query == len(ids) - 1 - min(before[1], len(ids)) or END in ids  # the query is the longest match, cut at end tokens
 
 

@@ -93,7 +93,9 @@ def test_tables_are_weighted_means_of_what_was_read(control, slices):
             mine = read.filter(slice=row["slice"])
             weight = mine["weight"].to_numpy()
             lost = {change: mine[change].to_numpy().astype(float) - mine["before"].to_numpy() for change in CHANGES}
-            lost |= {"nll": mine["before"].to_numpy().astype(float), "recall": lost["span"] - lost["placebo"]}
+            gone, kept = (np.exp(-mine[change].to_numpy().astype(float)) for change in ("moved", "moved_placebo"))
+            lost |= {"use": lost["span"] - lost["placebo"], "recall": lost["moved"] - lost["moved_placebo"], "points": kept - gone}
+            lost["nll"] = mine["before"].to_numpy().astype(float)
             assert row["samples"] == len(mine)
             assert {name: row[name] for name in MEASURES} == pytest.approx({n: np.average(lost[n], weights=weight) for n in MEASURES})
     hits = control.intervene.filter(model="control:recall", slice="ar_hit").row(0, named=True)
@@ -159,6 +161,8 @@ def test_a_constructed_induction_head_loses_all_it_recalls(slices, tmp_path):
             assert row["placebo"] == pytest.approx(0, abs=1e-4)
             assert row["span"] == row["key"] == pytest.approx(math.log(4096), abs=1e-4)
             assert row["completion"] == pytest.approx(20, abs=0.01)  # certain of the wrong id
+            assert row["moved"] > math.log(4096) - 0.1  # the key has other completions
+            assert row["moved_placebo"] == pytest.approx(0, abs=1e-4)
     assert certain > 4
     means = {row["model"]: row for row in tables.intervene.filter(slice="ar_hit").iter_rows(named=True)}
     assert means["head"]["recall"] > 5
@@ -188,10 +192,10 @@ def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
     assert (made["context"], made["stride"]) == (64, 32)
     means = {(row["model"], row["slice"]): row for row in tables.intervene.iter_rows(named=True)}
     for row in means.values():
-        assert row["recall"] == pytest.approx(row["span"] - row["placebo"])
+        assert row["use"] == pytest.approx(row["span"] - row["placebo"])
     mine = means["bag", "ar_hit"]
     assert abs(mine["placebo"]) > 1e-4
-    assert mine["recall"] > 0.1
+    assert mine["use"] > 0.1
 
 
 def test_both_designs_say_the_same(control, slices):
@@ -213,7 +217,7 @@ def test_changed_text_is_labelled_text(control, slices):
         rows = labels[samples[f"{change}_row"].to_numpy()]
         assert (rows["token"] == original[samples["row"].to_numpy()]["token"]).all()
         assert (rows["document"] == original[samples["row"].to_numpy()]["document"]).all()
-        assert rows["repeated"].sum() == (len(rows) if change == "placebo" else 0)
+        assert rows["repeated"].sum() == (len(rows) if change in ("placebo", "moved_placebo") else 0)
 
 
 def test_finished_work_is_reused_and_other_questions_have_other_folders(slices, control):
