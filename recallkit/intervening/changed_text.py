@@ -75,7 +75,7 @@ def make_changed_text(
     timings: Timings,
     changes: Sequence[str] = tuple(CHANGES),
 ) -> ChangedText:
-    """Samples tokens of `slices`, makes `changes` of their contexts and writes the changed text beside the slices; a finished one is reused.
+    """Samples tokens of `slices`, makes `changes` of their contexts, writes the changed text beside the slices; a finished one is reused.
 
     Raises UserError if the counts are not those of the labels, or no token can be asked.
     """

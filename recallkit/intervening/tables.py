@@ -52,12 +52,12 @@ class InterveneTables(Shown):
 
     intervene: model x slice: `tokens` of the slice, `samples` asked, `excluded` ones, which stand for `excluded_share` of the tokens,
     `documents` with samples and their effective number; `nll`, what is lost by each of CHANGES, `use` (`span` less `placebo`), `recall`
-    (`moved` less `moved_placebo`), and `points`: how much less probable the tokens are under `moved` than under `moved_placebo`, a fraction.
+    (`moved` less `moved_placebo`), and `points`, how much less probable tokens are under `moved` than under `moved_placebo`: a fraction.
     by_distance, by_count: the same by distance of the latest earlier occurrence and by training count (`low`..`high`, both included).
-    recall_share: model x slice: `gap`, of all tokens, in nats per token; `gap_share`, the share of it that lies in the slice; `recall_share`
-    and `use_share`, how much smaller it would be if neither could recall by association there, or use the earlier occurrences at all;
-    `points_difference`: the model's points less the reference's. Slice `repeated` is ar_hit and repeated_frequent together; first_rare is
-    the control: what the AR hits' shares would be with what first occurrences lose.
+    recall_share: model x slice: `gap`, of all tokens, in nats per token; `gap_share`, the share of it that lies in the slice;
+    `recall_share` and `use_share`, how much smaller it would be if neither could recall by association there, or use the earlier
+    occurrences at all; `points_difference`: the model's points less the reference's. Slice `repeated` is ar_hit and repeated_frequent
+    together; first_rare is the control: what the AR hits' shares would be with what first occurrences lose.
     """
 
     intervene: pl.DataFrame
@@ -157,8 +157,8 @@ def make_rows(
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of the tables by name, of m models (`names`, the reference first), all from the same resamples of documents.
 
-    `values` (n, m, 10): the MEASURES of the `asked` tokens. `text`: the sums of STANDARD and of `slices`, in which each document is added to
-    the row `row_of_document`.
+    `values` (n, m, 10): the MEASURES of the `asked` tokens. `text`: the sums of STANDARD and of `slices`, in which each document is added
+    to the row `row_of_document`.
     """
     chosen: dict[tuple[str, str, int], np.ndarray] = {}
     buckets = {"by_distance": log2_bucket(asked["distance"].to_numpy()), "by_count": log2_bucket(asked["train_count"].to_numpy())}

@@ -62,7 +62,7 @@ def test_a_placebo_keeps_its_distance_where_there_is_room():
 
 
 def test_moves_are_those_counted_by_hand():
-    """Of the match 1 2 3 at 1 to 3, the ids 3 and 1 trade places with the nearest that fit: not 2, whose bigram is asked about, nor the match."""
+    """Of the match 1 2 3 at 1 to 3, the ids 3 and 1 trade places with the nearest that fit."""
     ids = [9, 1, 2, 3, 8, 5, 7, 6, 11, 12, 1, 2, 3]
     # 3 may not come to where 2 is before it, 1 not before 2; there is no room for a margin.
     assert changed(ids, "moved") == {3: 8, 4: 3, 1: 9, 0: 1}
