@@ -183,7 +183,7 @@ def _moved(ids: np.ndarray, places: Places, spans: Sequence[tuple[int, int]], ma
     """See `move`; the ids that spans trade with are `margin` away from all matches and the query."""
     pairs = set(pairwise(ids[places.query : places.target + 1].tolist()))
     changed = np.concatenate([[-1], ids[: places.target + 1].astype(np.int64)])  # at i + 1, so that the first id, too, has one before it
-    is_taken, new = _is_kept(ids, places.target, places.end_id), {}
+    is_taken, new = _is_kept(ids, places.target, places.end_id), dict[int, int]()
     for start, stop in (*places.spans, *spans, (places.query, places.target)):
         is_taken[max(0, start - margin) : stop + margin] = True
     for place in (place for start, stop in reversed(spans) for place in range(stop - 1, start - 1, -2)):

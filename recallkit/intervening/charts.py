@@ -29,8 +29,9 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
     panels = {name: found for name in _PANELS if (found := _points(tables, name))}
     models = tables.intervene["model"].unique(maintain_order=True).to_list()
     caption = (
-        "Nats that a model loses where the earlier occurrences of a token's bigram are replaced, less what as many replacements elsewhere "
-        f"cost: above by distance to the latest occurrence, below by how often training had the bigram. Hollow: fewer than {FEW} samples."
+        "Nats that a model loses where no id of the earlier matches of a token stands beside what it stood beside, less what as many moves "
+        "elsewhere cost: above by distance to the latest occurrence, below by how often training had the bigram. Hollow: fewer than "
+        f"{FEW} samples."
     )
     return [Figure("recall", "Is it recall?", caption, _drawn(panels, models), models)] if panels else []
 

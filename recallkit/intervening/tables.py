@@ -82,7 +82,7 @@ def measure(
         samples = changed.samples.filter(slice=row["slice"])
         left_out = samples.filter(samples["excluded"] != "")
         row |= {"tokens": changed.manifest["tokens_of_slices"][row["slice"]], "excluded": len(left_out)}
-        row["excluded_share"] = left_out["weight"].sum() / samples["weight"].sum()
+        row["excluded_share"] = float(np.sum(left_out["weight"].to_numpy()) / np.sum(samples["weight"].to_numpy()))
     return InterveneTables(**{table: frame_of(f"intervene/{table}", of_table) for table, of_table in rows.items()})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.again import command_line
-from recallkit.display.cells import counted, percent, powers_of_two, resampled, sparkline
+from recallkit.display.cells import DASH, bounds, counted, percent, percent_range, powers_of_two, resampled, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.intervening.changes import CHANGES
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-_NAMES = {"ar_hit": "AR hits", "repeated_frequent": "other repeated bigrams", REPEATED: "all repeated bigrams"}
-_CONTROL = "Nats lost in rare first occurrences, where nothing can be recalled, by the same changes"
+_NAMES = {
+    "ar_hit": "AR hits",
+    "repeated_frequent": "other repeated bigrams",
+    REPEATED: "all repeated bigrams",
+    FIRST_RARE: "rare first occurrences",
+}
 _MOST_SAID = 3
 
 
@@ -80,87 +84,163 @@ def shown_intervene(tables: InterveneTables, manifest: Row) -> dict[str, Table]:
 
 
 def answer(tables: InterveneTables) -> str:
-    """One sentence for each of the first models, on the gap to the reference; of a single model, what it recalls."""
-    if tables.recall_share.is_empty():
-        return _recalled(tables)
-    rows = {(row["model"], row["slice"]): row for row in tables.recall_share.to_dicts()}
-    said = []
-    for (model, slice_), row in rows.items():
-        if slice_ == "ar_hit" and not row["void"]:
-            said.append(
-                f"{percent(row['gap_share'])} of the gap between {model} and {row['reference']} lies in AR hits, and "
-                f"{_RECALL['recall'](row)} ({_RECALL['95 % interval'](row)}) of it is there because the reference recalls more."
-            )
-    return " ".join(said[:_MOST_SAID]) or _recalled(tables)
+    """What each of the first models recalls in the first slice, and what would become of its gap to the reference without that."""
+    slice_ = tables.intervene["slice"][0]
+    recalled = {row["model"]: row for row in tables.intervene.filter(slice=slice_).to_dicts()}
+    pairs = tables.recall_share.filter(slice=slice_).head(_MOST_SAID).to_dicts()
+    if not pairs:
+        return " ".join(_of_model(row) for row in list(recalled.values())[:_MOST_SAID])
+    return " ".join(f"{_of_gap(row)}{_of_points(row, recalled)}" for row in pairs)
 
 
-def _recalled(tables: InterveneTables) -> str:
-    """What the first models recall in the first slice that was asked about, in nats."""
-    first = tables.intervene["slice"][0]
-    rows = tables.intervene.filter(slice=first).head(_MOST_SAID).to_dicts()
-    intervals = ("no interval" if row["recall_ci_low"] is None else f"95 % interval {_LOST['95 % interval'](row)}" for row in rows)
-    told = [f"{row['model']} {row['recall']:z.2f} nats ({within})" for row, within in zip(rows, intervals, strict=True)]
-    name = _NAMES.get(first, first)
+def _of_model(row: Row) -> str:
+    """Whether a model recalls, where there is nothing to compare it with."""
+    model, called = row["model"], _called(row["slice"])
+    points = f"{_points(row)} points of probability, {row['recall']:z.2f} nats"
+    if row["recall_ci_low"] is None:
+        return f"{model} recalls {points} in {called}, of too few documents for an interval."
+    within = f"{points} (95 % interval {_LOST['95 % interval'](row)})"
+    if row["recall_ci_low"] > 0:
+        return f"{model} recalls by association in {called}: {within}."
+    return f"{model} is not shown to recall by association in {called}: {within}."
+
+
+def _of_gap(row: Row) -> str:
+    """Where a gap or a lead lies, and what would be left of it without recall; nothing where its shares mean nothing."""
+    if row["void"]:
+        return ""
+    place, gap = ("behind", "the gap") if row["gap"] > 0 else ("ahead of", "its lead")
+    low, high = row["recall_share_ci_low"], row["recall_share_ci_high"]
+    if low > 0:
+        would = f"{percent(row['recall_share'])} of {gap} would be gone ({percent_range(low, high)})"
+    elif high < 0:
+        would = f"{gap} would be {percent(-row['recall_share'])} larger ({percent_range(-high, -low)})"
+    else:
+        would = f"{gap} is not shown to be smaller or larger: {percent(row['recall_share'])} of it gone ({percent_range(low, high)})"
     return (
-        f"Where the earlier occurrences of {name} are replaced, their tokens cost more than with as many other changes: {'; '.join(told)}."
+        f"{row['model']} is {place} {row['reference']}; {percent(row['gap_share'])} of {gap} lies in {_called(row['slice'])}. "
+        f"If neither could recall by association there, {would}. "
     )
+
+
+def _of_points(row: Row, recalled: Mapping[str, Row]) -> str:
+    """Which of the two recalls more, in probability."""
+    model, reference = row["model"], row["reference"]
+    mine, theirs = (_points(recalled[name]) for name in (model, reference))
+    if row["points_difference_ci_low"] is None:
+        return f"{model} recalls {mine} points of probability, {reference} {theirs}, of too few documents to compare them."
+    if _recall_alike(row):
+        return f"In what they recall the two cannot be told apart: {mine} points of probability, {reference} {theirs}."
+    more_or_less = "more" if row["points_difference_ci_low"] > 0 else "less"
+    return f"{model} recalls {more_or_less}: {mine} points of probability, {reference} {theirs}."
+
+
+def _recall_alike(row: Row) -> bool:
+    """Whether the points of a model and the reference cannot be told apart."""
+    low, high = row["points_difference_ci_low"], row["points_difference_ci_high"]
+    return low is not None and bool(low <= 0 <= high)
+
+
+def _called(slice_: str) -> str:
+    return _NAMES.get(slice_, slice_)
+
+
+def _points(row: Row) -> str:
+    """What is recalled, in points of probability; a dash where that is not known."""
+    return DASH if row["points"] is None else f"{100 * row['points']:z.1f}"
+
+
+_RECALL = {
+    "model": cells.name("model"),
+    "points": _points,
+    "lies in": cells.valid(cells.share("gap_share")),
+    "recalled": cells.valid(cells.share("recall_share")),
+    "95 % interval": cells.share_interval("recall_share_ci_low", "recall_share_ci_high"),
+}
+_LOST = {
+    "model": cells.name("model"),
+    "NLL": cells.number("nll", "z.2f"),
+    "floor": cells.number("floor", "z.2f"),
+    "comple-\ntion": cells.number("completion", "z.2f"),
+    "key": cells.number("key", "z.2f"),
+    "any use": cells.number("use", "z.2f"),
+    "recalled": cells.number("recall", "z.2f"),
+    "95 % interval": cells.interval("recall"),
+}
 
 
 def _share_tables(tables: InterveneTables) -> dict[str, Table]:
     """For each slice, or AR hits and all repeated bigrams, a table of one row per model; the first one explains and has the control."""
     slices = tables.recall_share["slice"].unique(maintain_order=True).to_list()
     shown = [slice_ for slice_ in slices if slice_ != FIRST_RARE and not (slice_ == "repeated_frequent" and REPEATED in slices)]
-    return {f"share_{slice_}": _share_table(tables, slice_, control=slice_ == shown[0] and FIRST_RARE in slices) for slice_ in shown}
+    return {f"share_{slice_}": _share_table(tables, slice_, explained=slice_ == shown[0]) for slice_ in shown}
 
 
-_RECALL = {
-    "model": cells.name("model"),
-    "lies in": cells.valid(cells.share("gap_share")),
-    "recall": cells.valid(cells.share("recall_share")),
-    "95 % interval": cells.share_interval("recall_share_ci_low", "recall_share_ci_high"),
-}
-_LOST = {
-    "model": cells.name("model"),
-    "NLL": cells.number("nll", "z.2f"),
-    **{change: cells.number(change, "z.2f") for change in CHANGES},
-    "recalled": cells.number("recall", "z.2f"),
-    "95 % interval": cells.interval("recall"),
-}
-
-
-def _share_table(tables: InterveneTables, slice_: str, *, control: bool) -> Table:
-    rows = tables.recall_share.filter(slice=slice_).to_dicts()
-    controls = {row["model"]: row for row in tables.recall_share.filter(slice=FIRST_RARE).to_dicts()}
-    called, tokens = _NAMES.get(slice_, slice_), percent(rows[0]["share_of_tokens"], 2)
-    told = f"Of the gap to {rows[0]['reference']}, what lies in {called} ({tokens} of tokens), and what recall explains"
-    if control:
+def _share_table(tables: InterveneTables, slice_: str, *, explained: bool) -> Table:
+    """What each model recalls in a slice, and how much of its gap would be gone without that."""
+    rows, called = tables.recall_share.filter(slice=slice_).to_dicts(), _called(slice_)
+    reference, points = rows[0]["reference"], {row["model"]: row["points"] for row in tables.intervene.filter(slice=slice_).to_dicts()}
+    first = {**dict.fromkeys(rows[0]), "model": reference, "void": False}
+    told = f"Lies in: the share of the gap to {reference} in {called} ({percent(rows[0]['share_of_tokens'], 2)} of tokens)."
+    if explained:
         told += (
-            ": what the reference loses more than the model where earlier occurrences of the bigram are replaced, less what as many "
-            "replacements elsewhere cost. Control: the same around rare bigrams that occur for the first time"
+            " Recalled: how much of the gap would be gone if neither could recall by association there. Points: how much less probable the "
+            "tokens are once no id of an earlier match stands beside what it stood beside, beyond what as many moves elsewhere cost."
         )
-    columns = {**_RECALL, "control": lambda row: _RECALL["recall"](controls[row["model"]])} if control else _RECALL
-    return Table.of(f"Is it recall? Shares of the gap, {called}", columns, rows, f"{told}.")
+        if known := [row["recall_share"] for row in tables.recall_share.filter(slice=FIRST_RARE, void=False).to_dicts()]:
+            found = percent(known[0]) if len(known) == 1 else percent_range(min(known), max(known))
+            told += f" Control: around rare first occurrences, where nothing can be recalled, it is {found} of the gap."
+    if ahead := [row["model"] for row in rows if row["gap"] < 0 and not row["void"]]:
+        told += f" Ahead of the reference, so that shares are of a lead: {', '.join(ahead)}."
+    return Table.of(
+        f"Is it recall? {called[0].upper()}{called[1:]}",
+        {name: cell for name, cell in _RECALL.items() if name != "points" or points},
+        [{**row, "points": points.get(row["model"])} for row in (first, *rows)],
+        told,
+    )
 
 
 def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     rows = tables.intervene.filter(slice=slice_).to_dicts()
-    first = rows[0]
+    first, called = rows[0], _called(slice_)
     told = f"{first['samples']:,} of {first['tokens']:,} tokens, of {counted(first['documents'], 'document')}"
-    title = f"Nats lost in {_NAMES.get(slice_, slice_)} where earlier occurrences are changed"
-    return Table.of(_CONTROL if slice_ == FIRST_RARE else title, _LOST, rows, f"{told}; {first['excluded']:,} more left out.")
+    if first["excluded"]:
+        told += (
+            f"; {first['excluded']:,} more could not be changed and count as the rest: if they recalled nothing, or twice as much, figures "
+            f"would be {percent(first['excluded_share'])} smaller or larger"
+        )
+    title = f"Nats lost in {called} where earlier occurrences are changed"
+    if slice_ == FIRST_RARE:
+        title = f"Control: nats lost in {called}, where nothing can be recalled, by the same changes"
+    for row in rows:
+        row["floor"] = None if row["nll"] is None else row["nll"] + row["moved"]
+    return Table.of(title, _LOST, rows, f"{told}.")
 
 
 def _method(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
-    told = "; ".join(f"{name}: {change.description}" for name, change in CHANGES.items()).capitalize()
-    return f"{told}. Recalled: span less placebo. Design: {manifest['design']}, {passes:.1f} times the text read."
+    return (
+        f"Completion: {CHANGES['completion'].description}; key: {CHANGES['key'].description}; any use: {CHANGES['span'].description}, less "
+        f"{CHANGES['placebo'].description}. Recalled: {CHANGES['moved'].description}, less {CHANGES['moved_placebo'].description}; floor: "
+        f"the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
+    )
 
 
 def _notes(tables: InterveneTables) -> list[str]:
-    """Why shares mean nothing, once per model, and why there are no intervals."""
+    """Why shares mean nothing, once per model; which models recall alike; why there are no intervals."""
     notes = dict.fromkeys((row["model"], row["note"]) for row in tables.recall_share.iter_rows(named=True) if row["note"])
     lines = [f"{model}: the shares mean nothing: {note}" for model, note in notes]
+    alike: dict[str, Row] = {}
+    for row in tables.recall_share.filter(tables.recall_share["slice"] != FIRST_RARE, void=False).to_dicts():
+        if _recall_alike(row) and not row["recall_share_ci_low"] <= 0 <= row["recall_share_ci_high"]:
+            alike.setdefault(row["model"], row)
+    for model, of in alike.items():
+        differ = bounds(100 * of["points_difference_ci_low"], 100 * of["points_difference_ci_high"], "z.1f")
+        lines.append(
+            f"{model} and {of['reference']} recall alike in {_called(of['slice'])}, as far as can be told ({differ} points apart): that "
+            "recall is worth more nats to one of them is because they differ in what they know otherwise."
+        )
     if tables.intervene["recall_ci_low"].null_count():
         lines.append(f"No interval where tokens are of effectively fewer than {MIN_CLUSTERS} documents.")
     return lines
