@@ -2,9 +2,9 @@
 
     name=tests/known_truth.py:bigram_cache        as any user's model; `PATH` below is the file's
 
-`presence` gives weight to the ids that stand in the context, whatever precedes them: it associates nothing. The caches give it to what
-followed the last id, or the last two, in the context: they recall by association, and use nothing else of it. `worse` knows less of
-everything, `worse_at_rare` has forgotten rare bigrams alone; neither recalls.
+`presence` gives weight to the ids that stand in the context, whatever precedes them, and `recent` more to the latest: they associate
+nothing. The caches give it to what followed the last id, or the last two, in the context: they recall by association, and use nothing else
+of it. `worse` knows less of everything, `worse_at_rare` has forgotten rare bigrams alone; neither recalls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from recallkit.counting.table import open_counts
 PATH = __file__
 WEIGHT = 0.3
 """Probability that presence and the caches take from the base."""
+HALF_LIFE = 32
 FORGOTTEN = 5
 """The training count up to which `worse_at_rare` has forgotten a bigram."""
 
@@ -28,49 +29,65 @@ Context = Callable[[np.ndarray, int], np.ndarray]
 
 
 def unigram(request) -> Logits:
-    return _model(_unigram(request), None, request)
+    return _model(_unigram(request), None)
 
 
 def bigram(request) -> Logits:
-    return _model(_bigram(request), None, request)
+    return _model(_bigram(request), None)
 
 
 def presence(request) -> Logits:
     """Bigram, and 0.3 to the ids in the context, each as often as it stands there."""
-    return _model(_bigram(request), lambda ids, place: ids[: place + 1], request)
+    return _model(_bigram(request), lambda ids, place: ids[: place + 1])
+
+
+def recent(request) -> Logits:
+    """Presence that fades: an id counts half as much HALF_LIFE tokens further back."""
+    base = _bigram(request)
+
+    def mixed(ids: np.ndarray) -> np.ndarray:
+        probabilities, weights = base(ids), np.zeros(request.vocab_size)
+        for place, last in enumerate(ids):
+            weights *= 0.5 ** (1 / HALF_LIFE)
+            weights[last] += 1
+            probabilities[place] = (1 - WEIGHT) * probabilities[place] + WEIGHT * weights / weights.sum()
+        return probabilities
+
+    return _logits(mixed)
 
 
 def bigram_cache(request) -> Logits:
     """Bigram, and 0.3 to what followed the last id in the context."""
-    return _model(_bigram(request), _followers(1), request)
+    return _model(_bigram(request), _followers(1))
 
 
 def trigram_cache(request) -> Logits:
     """Bigram, and 0.3 to what followed the last two ids in the context."""
-    return _model(_bigram(request), _followers(2), request)
+    return _model(_bigram(request), _followers(2))
 
 
 def unigram_cache(request) -> Logits:
     """The cache of `bigram_cache`, at its weight, over another base: it recalls as much, and knows less."""
-    return _model(_unigram(request), _followers(1), request)
+    return _model(_unigram(request), _followers(1))
 
 
 def worse(request) -> Logits:
     """Bigram with half of its probability spread evenly over the vocabulary."""
     base = _bigram(request)
-    return _model(lambda ids: 0.5 * base(ids) + 0.5 / request.vocab_size, None, request)
+    return _model(lambda ids: 0.5 * base(ids) + 0.5 / request.vocab_size, None)
 
 
 def worse_at_rare(request) -> Logits:
     """Bigram without the bigrams that training had at most FORGOTTEN times."""
-    return _model(_bigram(request, forgotten=FORGOTTEN), None, request)
+    return _model(_bigram(request, forgotten=FORGOTTEN), None)
 
 
-def _model(base: Base, context: Context | None, request) -> Logits:
-    def logits(ids: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(np.stack([np.log(_mixed(base, context, sequence)) for sequence in ids.cpu().numpy()]).astype(np.float32))
+def _model(base: Base, context: Context | None) -> Logits:
+    return _logits(lambda ids: _mixed(base, context, ids))
 
-    return logits
+
+def _logits(mixed: Base) -> Logits:
+    return lambda ids: torch.from_numpy(np.stack([np.log(mixed(sequence)).astype(np.float32) for sequence in ids.cpu().numpy()]))
 
 
 def _mixed(base: Base, context: Context | None, ids: np.ndarray) -> np.ndarray:
@@ -128,5 +145,5 @@ def _smoothed(request) -> np.ndarray:
 
 def names() -> Iterator[str]:
     """Every model, as `name=PATH:function`."""
-    for function in (unigram, bigram, presence, bigram_cache, trigram_cache, unigram_cache, worse, worse_at_rare):
+    for function in (unigram, bigram, presence, recent, bigram_cache, trigram_cache, unigram_cache, worse, worse_at_rare):
         yield f"{function.__name__}={PATH}:{function.__name__}"

@@ -44,9 +44,10 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
     exports=True,
 )
 def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
-    """Measure what models recall: the nats they lose where the earlier occurrences of a bigram are replaced, less a placebo's; resumes.
+    """Measure what models recall by association: what they lose where ids of the earlier matches trade places with others; resumes.
 
-    The first model is the reference: beside the share of each other model's gap that lies in AR hits, the share that is recall.
+    The first model is the reference: beside the share of each other model's gap that lies in AR hits, how much of it would be gone if
+    neither could recall.
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening

@@ -1,4 +1,4 @@
-"""What a model loses where the earlier occurrences of a bigram are replaced: whether it recalls.
+"""What a model loses where the earlier occurrences of a bigram are broken up: whether it recalls by association.
 
 `intervene` changes the text and leaves the model as it is; `ablation` does the reverse.
 """

@@ -30,7 +30,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline(("model", "slice"), ("gap_share", "ci_low", "ci_high"), _WHOLE, unless={"slice": "all"}),
     ),
     "intervene/recall_share": (Headline(("model", "slice"), ("gap_share", "recall_share", "recall_share_ci_low", "recall_share_ci_high")),),
-    "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "recall_ci_low", "recall_ci_high")),),
+    "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "recall_ci_low", "recall_ci_high", "points")),),
     "ablation/mixers": (Headline(("model", "mixers"), ("loss", "loss_ar_hit", "specific", "specific_ci_low", "specific_ci_high")),),
     "recall/recall": (Headline(("model", "task"), ("accuracy", "ci_low", "ci_high", "f1", "answer_nll")),),
     "metrics/metrics": (Headline(("model", "task", "metric", "filter"), ("value",)),),
