@@ -271,6 +271,7 @@ class Track(ScoringOptions, WritingOptions):
     )
     _: KW_ONLY
     slices: File | None = slices_option()
+    samples: int = option("AR hits that are asked about.", 500, least=1, most=config.LONGEST)
     watch: bool = option(
         "Go on, and score checkpoints as they come: those that the pattern names, or whose names differ in the step alone.", False
     )
@@ -291,9 +292,9 @@ class Track(ScoringOptions, WritingOptions):
     exports=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
-    """Follow recall over the checkpoints of a training run: AR hits, their bigrams' first occurrences and other tokens by step.
+    """Follow recall by association over the checkpoints of a training run, beside the NLL of AR hits and other tokens by step.
 
-    Scores what is not scored yet. Columns: see `TrackTables`.
+    Scores what is not scored yet: the text, and the text with earlier matches broken up. Columns: see `TrackTables`.
     """
     from recallkit import builtin, tracking
     from recallkit.models.spec import one_model
@@ -317,7 +318,7 @@ def track(asked: Track) -> Outcome["TrackTables"]:
         def show(tables: "TrackTables", folder: "Path") -> None:
             look(folder, tables).print()
 
-        tables, folder = watch(*run, show, force=asked.force, seconds=asked.interval, until=asked.until)
+        tables, folder = watch(*run, show, samples=asked.samples, force=asked.force, seconds=asked.interval, until=asked.until)
         return replace(Outcome.of(tables, lambda: look(folder, tables)), show=lambda: None)
-    tables, folder = tracking.track(*run, force=asked.force)
+    tables, folder = tracking.track(*run, samples=asked.samples, force=asked.force)
     return Outcome.of(tables, lambda: look(folder, tables))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
+from recallkit.intervening.association import as_scored
 from recallkit.intervening.changed_text import asked_slices, make_changed_text
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.measure.labelled import open_tokens
@@ -70,7 +70,7 @@ def intervene(
     timings = Timings()
     changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings)
     manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
-    alike = [plan_scores([spec], changed.folder, _as_scored(scoring, manifests[spec.shown]["options"]))[0] for spec in specs]
+    alike = [plan_scores([spec], changed.folder, as_scored(scoring, manifests[spec.shown]["options"]))[0] for spec in specs]
     for plan in one_after_another(alike):
         plan.run()
     with timings.stage("measuring"):
@@ -86,9 +86,3 @@ def intervene(
     }
     result.write_tables(tables, facts, timings)
     return tables
-
-
-def _as_scored(scoring: ScoringOptions, found: dict[str, Any]) -> ScoringOptions:
-    """The options by which the changed text is read as the text was."""
-    window = {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
-    return replace(scoring, dtype=found.get("dtype") or scoring.dtype, **window)

@@ -122,6 +122,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
         f"{_with_ends('nll ar_nll first_nll other_nll recall ar_gap', *_CI)} real?"
     ),
+    "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "
         f"nll nll_ablated {_with_ends('loss share', '', '_ci_low', '_ci_high')} real?, void flag, clusters whole?, effective_clusters real?"

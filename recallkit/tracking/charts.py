@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recallkit.display.charts import Figure, Style, across, line_chart, number
-from recallkit.tracking.tables import recall_appears
+from recallkit.tracking.tables import APPEARS
 
 if TYPE_CHECKING:
     from recallkit.tracking.tables import TrackTables
@@ -32,8 +32,8 @@ def track_figures(tables: TrackTables) -> list[Figure]:
         "those bigrams, where nothing can be recalled, and other tokens."
     )
     caption += "" if reference is None else f" Dashed: {reference['model']}."
-    appears = recall_appears(rows)
-    caption += "" if appears is None else f" Upright: recall appears at step {appears:,}."
+    appears = next((row["step"] for row in tables.verdict.to_dicts() if row["verdict"] == APPEARS), None)
+    caption += "" if appears is None else f" Upright: recall by association appears at step {appears:,}."
     points = [
         {
             "model": name,

@@ -11,7 +11,6 @@ from recallkit.config import BUILTIN_SEQ_LEN
 from recallkit.errors import UsageError, UserError
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
-from recallkit.scoring.run import plan_scores
 from recallkit.storage import artifacts
 from recallkit.tracking.run import TrackedRun
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 SAMPLE_TOKENS = 20_000
 """Tokens that are scored each time."""
+
+SAMPLED_HITS = 200
+"""AR hits of them that are asked about; the changed text is about as long again."""
 
 
 class Tracker:
@@ -56,16 +58,13 @@ class Tracker:
             raise UsageError(f"{sample_tokens!r} is no number of tokens", where="sample_tokens", remedy="give one such as 20_000")
         folder = Path(out)
         chosen = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
-        self._scoring = ScoringOptions(device=device)
         self._tokenizer = tokenizer
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
         [first] = list_models(reference) if reference is not None else [None]
-        self._run = TrackedRun(chosen, folder, first, force)
+        self._run = TrackedRun(chosen, folder, first, ScoringOptions(device=device), SAMPLED_HITS, force, quiet=True)
         if not force:
             self._continue(folder / "track.parquet")
-        if first is not None:
-            plan_scores([first], chosen, self._scoring, quiet=True)[0].run()
 
     def log(self, step: int, model: Any) -> dict[str, Any]:
         """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns its row.
@@ -78,8 +77,7 @@ class Tracker:
         step = int(step)
         spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
         with _random_state_kept():
-            [plan] = plan_scores([spec], self._run.slices, self._scoring, force=True, quiet=True)
-            plan.run()
+            self._run.score([spec], force=True)
         self._run.add(step, spec)
         rows = self._run.write().track.to_dicts()
         return next(row for row in rows if row["step"] == step)
@@ -118,7 +116,7 @@ class Tracker:
         steps = artifacts.read_manifest(path).get("steps")
         for step, name in (steps if isinstance(steps, dict) else {}).items():
             scores = self._run.slices / "scores" / Path(str(name)).name
-            if step.isdecimal() and scores.is_file():
+            if step.isdecimal() and scores.is_file() and (self._run.hits.changed.folder / "scores" / scores.name).is_file():
                 self._run.scores[int(step)] = str(artifacts.read_manifest(scores)["model"]), scores
 
 

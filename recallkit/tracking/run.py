@@ -1,4 +1,4 @@
-"""The work of `track`: scores checkpoints that are not scored yet, and writes the table by step after each of them."""
+"""The work of `track`: scores checkpoints that are not scored yet, and writes the tables by step after each of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from recallkit import events
+from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
+from recallkit.intervening.association import SAMPLES, AskedHits
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
@@ -18,11 +20,13 @@ from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import Watch, by_step, expand_all, step_of
-from recallkit.tracking.tables import Tracked, TrackTables, make_tables, read_sums, recall_appears
+from recallkit.tracking.tables import Tracked, TrackTables, make_tables, read_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    import numpy as np
 
     from recallkit.measure.sums import RowSums
 
@@ -40,11 +44,14 @@ class TrackedRun:
     slices: Path
     out: Path
     reference: ModelSpec | None = None
+    scoring: ScoringOptions = ScoringOptions()
+    samples: int = SAMPLES
     force: bool = False
+    quiet: bool = False
     scores: dict[int, tuple[str, Path]] = field(default_factory=dict)
-    """Step -> the checkpoint's name and its score file."""
-    _sums: dict[Path, RowSums] = field(default_factory=dict)
-    """Of the score files that have been read."""
+    """Step -> the checkpoint's name and its score file; that of the changed text has the same name."""
+    _read: dict[Path, tuple[RowSums, np.ndarray]] = field(default_factory=dict)
+    """Of the score files that have been read: the sums of the text, and what is recalled."""
 
     def __post_init__(self) -> None:
         """Opens the labels. Raises UserError where they cannot answer, and where `out` has another result."""
@@ -54,35 +61,55 @@ class TrackedRun:
         question = {
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],
+            "samples": self.samples,
         }
         self.result = Result(self.out / "track.parquet", "track", question, force=self.force, beside=table_files(TrackTables, self.out))
         self.result.finished()  # that of another question is not replaced; one of the same question grows
+        self.hits = AskedHits.of(self.tokens, path(self.scoring.counts), self.samples)
+        if self.reference is not None:
+            self.score([self.reference])
+
+    def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
+        """Scores text and changed text, as far as that is not done yet, or with `force`."""
+        for spec, plan in zip(
+            specs, one_after_another(plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)), strict=True
+        ):
+            self.hits.score(spec, self.scoring, plan.run(), force=force, quiet=self.quiet)
 
     def add(self, step: int, spec: ModelSpec) -> None:
         """Adds a checkpoint that has just been scored."""
         self.scores[step] = spec.shown, score_path(self.slices, spec)
-        self._sums.pop(self.scores[step][1], None)
+        self._read.pop(self.scores[step][1], None)
 
     def write(self) -> TrackTables:
-        """Writes the table of what was added so far, with the manifest; returns it."""
+        """Writes the tables of what was added so far, with the manifest; returns them."""
         timings = Timings()
         with timings.stage("measuring"):
             files: dict[int | None, tuple[str, Path]] = {}
             if self.reference is not None:
                 files[None] = self.reference.shown, score_path(self.slices, self.reference)
             files |= {step: self.scores[step] for step in sorted(self.scores)}
-            if unread := [path for _, path in files.values() if path not in self._sums]:
-                self._sums |= zip(unread, read_sums(self.tokens, unread), strict=True)
-            tables = make_tables([Tracked(name, step, self._sums[path]) for step, (name, path) in files.items()])
+            self._read_scores([file for _, file in files.values() if file not in self._read])
+            models = [Tracked(name, step, *self._read[file]) for step, (name, file) in files.items()]
+            tables = make_tables(models, self.hits.documents)
         manifest = self.tokens.manifest
         facts = {
             "models": [name for name, _ in files.values()],
-            "steps": {str(step): path.name for step, (_, path) in files.items() if step is not None},
-            "appears": recall_appears(tables.track.to_dicts()),
+            "steps": {str(step): file.name for step, (_, file) in files.items() if step is not None},
+            "asked": len(self.hits.asked),
             "slices": {name: manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},
         }
         self.result.write_tables(tables, facts, timings)
         return tables
+
+    def _read_scores(self, files: Sequence[Path]) -> None:
+        if not files:
+            return
+        sums, row_of_document = read_sums(self.tokens, files)
+        recalled = self.hits.recalled(files, [self.hits.changed.folder / "scores" / file.name for file in files])
+        for model, (file, of_text) in enumerate(zip(files, sums, strict=True)):
+            of_hits = self.hits.sums(recalled[:, [model]], row_of_document, len(of_text.tokens))
+            self._read[file] = of_text, of_hits
 
 
 def track(
@@ -92,6 +119,7 @@ def track(
     out: Path | None = None,
     scoring: ScoringOptions = ScoringOptions(),
     *,
+    samples: int = SAMPLES,
     force: bool = False,
 ) -> tuple[TrackTables, Path]:
     """The table of a run's checkpoints by step, and its folder; scores what is not scored yet.
@@ -100,9 +128,8 @@ def track(
     """
     steps = by_step(expand_all(checkpoints))
     first, *named = list_models(reference, *steps.values())
-    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, force)
-    for plan in one_after_another(plan_scores([first, *named], slices, scoring)):
-        plan.run()
+    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, scoring, samples, force)
+    run.score(named)
     for step, spec in zip(steps, named, strict=True):
         run.add(step, spec)
     return run.write(), run.out
@@ -116,6 +143,7 @@ def watch(
     scoring: ScoringOptions,
     show: Callable[[TrackTables, Path], None],
     *,
+    samples: int = SAMPLES,
     force: bool = False,
     seconds: float = 30.0,
     until: int | None = None,
@@ -126,15 +154,14 @@ def watch(
     A checkpoint that cannot be read is named, and tried again when its files have changed.
     """
     [first] = list_models(reference)
-    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, force)
-    plan_scores([first], slices, scoring)[0].run()
+    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, scoring, samples, force)
     waiting, failed = Watch(checkpoints, seconds), dict[str, object]()
     while True:
         for spec in waiting.settled():
             if step_of(spec) in run.scores or failed.get(spec.location) == waiting.state(spec):
                 continue
             try:
-                plan_scores([spec], slices, scoring)[0].run()
+                run.score([spec])
             except UserError as error:
                 failed[spec.location] = waiting.state(spec)
                 events.note(f"{error.line()} (tried again when its files change)")

@@ -1,9 +1,4 @@
-"""NLLs of AR hits and of what they are compared with, a row a checkpoint, with 95 % intervals over documents.
-
-What a model recalls is the nats by which AR hits are cheaper than the first occurrences of the same bigrams in the same sequences,
-where nothing can be recalled: the first occurrences are matched to the hits one by one, so that what a model knows of a bigram from
-training is in both, and a bigram model's difference is zero.
-"""
+"""NLLs of a run's checkpoints and what they recall by association, a row a checkpoint, with 95 % intervals over documents."""
 
 from __future__ import annotations
 
@@ -13,100 +8,163 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import NUM_RESAMPLES, estimates, number_or_none
+from recallkit.measure.intervals import NUM_RESAMPLES, estimates, number_or_none, resample_totals
 from recallkit.measure.labelled import open_scores
-from recallkit.measure.sums import RowSums, add_up, resampled
+from recallkit.measure.sums import RowSums, add_up
 from recallkit.storage.schemas import frame_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
 
     from recallkit.measure.labelled import LabelledTokens
 
-LEAST_RECALL = 0.5
-"""Nats that are called recall: models of the zoo that learnt to recall no list (RWKV, Hyena, BaseConv) reach 0.2 to 0.4, because a token
-that was in the context becomes likelier whatever precedes it; those that learnt to recall reach 1.4 to 4.8 (docs/track.md)."""
+LEAST_RECALL = 0.2
+"""Nats per AR hit that are called recall: the zoo's models that learnt to recall no list reach LOW, those that did HIGH (docs/track.md)."""
 
 ALL, HITS, OTHER, FIRST = range(4)
 """The rows of `read_sums`: all tokens, AR hits, all other tokens, and the first occurrences of the AR hits' bigrams."""
+
+APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
+"""The verdicts on a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackTables(Shown):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 
-    track: `tokens`, `ar_hits`, `documents` with AR hits and their effective number; in nats per token, each with `*_ci_low` and
-    `*_ci_high` (95 % over documents): `nll` of all tokens, `ar_nll` of AR hits, `first_nll` of the first occurrences of their
-    bigrams in their sequences, `other_nll` of all tokens that are no AR hits, `recall` = first_nll - ar_nll, and `ar_gap`, the AR
-    hits' NLL less the reference's.
+    track: `tokens`, `ar_hits`, `documents` with AR hits that were asked about and their effective number; in nats per token, each with
+    `*_ci_low` and `*_ci_high` (95 % over documents): `nll` of all tokens, `ar_nll` of AR hits, `first_nll` of the first occurrences of
+    their bigrams in their sequences, `other_nll` of all tokens that are no AR hits, `recall`, what AR hits lose where ids of their earlier
+    matches are moved less what as many moves elsewhere cost (docs/causal.md), and `ar_gap`, the AR hits' NLL less the reference's.
+
+    verdict, one row. `appears`: the interval of the last checkpoint's recall is above LEAST_RECALL; `step` is the first one from which on
+    recall is above it, with an interval (null: later than the last). `absent`: that interval is below LEAST_RECALL. `gone`: it is, but at
+    `step`, the first such, recall was above, by intervals that hold for all checkpoints together. `unknown`: neither can be told; `step`
+    as before, if there is one.
     """
 
     track: pl.DataFrame
+    verdict: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A model of the table: its name, its step (None: the reference) and its sums, one of those of `read_sums`."""
+    """A model of the table: its name, its step (None: the reference), its sums, one of those of `read_sums`, and what it recalls.
+
+    `recalled` (g, 2): the weights of the asked hits, and their weighted nats, by the groups of the sums.
+    """
 
     name: str
     step: int | None
     sums: RowSums
+    recalled: np.ndarray
 
 
-def read_sums(tokens: LabelledTokens, scores: Sequence[Path]) -> list[RowSums]:
-    """The sums of each score file, in rows ALL, HITS, OTHER and FIRST. Raises UserError if a file is damaged, or of other sequences."""
+def read_sums(tokens: LabelledTokens, scores: Sequence[Path]) -> tuple[list[RowSums], np.ndarray]:
+    """The sums of each score file, in rows ALL, HITS, OTHER and FIRST, and the group of each document.
+
+    Raises UserError if a file is damaged, or of other sequences.
+    """
     found = add_up(tokens, [open_scores(path, tokens) for path in scores], every_table=False)
     names, of_first = (list(found.rows[table].keys["slice"]) for table in ("slices", "first"))
     slices = found.tables["slices"].at(np.array([names.index(name) for name in ("all", "ar_hit", "other")]))
     first = found.tables["first"].at(np.array([of_first.index("ar_hit")]))
     every = RowSums.joined([slices, first])
-    return [replace(every, nlls=every.nlls[[model]]) for model in range(len(scores))]
+    return [replace(every, nlls=every.nlls[[model]]) for model in range(len(scores))], found.row_of_cluster
 
 
-def make_tables(models: Sequence[Tracked], *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> TrackTables:
-    """The table of models, in their order; a model of step None, if there is one, is the reference. All are resampled alike."""
+def make_tables(
+    models: Sequence[Tracked], documents: tuple[int, float, float], *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> TrackTables:
+    """The tables of models, in their order; a model of step None, if there is one, is the reference. All are resampled alike.
+
+    `documents`: those with hits that were asked about: their number, effective number and degrees of freedom.
+    """
     if not models:
-        return TrackTables(frame_of("track/track", []))
+        return TrackTables(frame_of("track/track", []), frame_of("track/verdict", []))
     sizes = models[0].sums
     every = replace(sizes, nlls=np.concatenate([model.sums.nlls for model in models]))
     reference = next((place for place, model in enumerate(models) if model.step is None), None)
-    values, samples = (_figures(totals, reference) for totals in (every.totals, resampled([every], num_resamples, seed)[0]))
+    blocks = [np.hstack(list(every.by_group)), np.hstack([models[0].recalled[:, :1], *(model.recalled[:, 1:] for model in models)])]
+    drawn = resample_totals(blocks, num_resamples, seed)
+    of_sums, of_asked = (np.vstack([block.sum(axis=0), of]) for block, of in zip(blocks, drawn, strict=True))  # first the text itself
+    values = _figures(of_sums.reshape(len(of_sums), 1 + len(models), -1), of_asked, reference)
+    number, effective, freedom = documents
     facts = {
         "reference": None if reference is None else models[reference].name,
         "tokens": int(sizes.tokens[:, ALL].sum()),
         "ar_hits": int(sizes.tokens[:, HITS].sum()),
-        "documents": int(sizes.clusters[HITS]),
-        "effective_documents": float(sizes.effective[HITS]),
+        "documents": number,
+        "effective_documents": effective,
     }
     rows: list[dict[str, Any]] = [{"model": model.name, "step": model.step, **facts} for model in models]
     for name, value in values.items():
-        documents = ALL if name in ("nll", "other_nll") else HITS
-        for column, of_models in estimates(name, value, samples[name].T, sizes.effective[documents], sizes.freedom[documents]).items():
-            for row, number in zip(rows, of_models, strict=True):
-                row[column] = number_or_none(number)
-    return TrackTables(frame_of("track/track", rows))
+        of = ALL if name in ("nll", "other_nll") else HITS
+        of_name = (effective, freedom) if name == "recall" else (sizes.effective[of], sizes.freedom[of])
+        for column, of_models in estimates(name, value[0], value[1:], *of_name).items():
+            for row, one in zip(rows, of_models, strict=True):
+                row[column] = number_or_none(one)
+    steps = [place for place, model in enumerate(models) if model.step is not None]
+    order = sorted(steps, key=lambda place: models[place].step or 0)
+    verdict = _verdict([rows[place] for place in order], values["recall"][:, order], effective, freedom)
+    return TrackTables(frame_of("track/track", rows), frame_of("track/verdict", verdict))
 
 
-def _figures(totals: np.ndarray, reference: int | None) -> dict[str, np.ndarray]:
-    """The columns with intervals, each (m, ...), of totals (1 + m, ..., 4): tokens, then the NLLs of m models, in nats."""
+def _figures(totals: np.ndarray, asked: np.ndarray, reference: int | None) -> dict[str, np.ndarray]:
+    """The columns with intervals, (1 + r, m), of totals (1 + r, 1 + m, 4), tokens and NLLs of m models, and of `asked` (1 + r, 1 + m)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        nll, hits, other, first = np.moveaxis(totals[1:] / totals[0], -1, 0)
-    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[reference]
-    return {"nll": nll, "ar_nll": hits, "first_nll": first, "other_nll": other, "recall": first - hits, "ar_gap": gap}
+        nll, hits, other, first = np.moveaxis(totals[:, 1:] / totals[:, :1], -1, 0)
+        recall = asked[:, 1:] / asked[:, :1]
+    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[:, [reference]]
+    return {"nll": nll, "ar_nll": hits, "first_nll": first, "other_nll": other, "recall": recall, "ar_gap": gap}
 
 
-def recall_appears(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The first step from which on, to the last one, the interval of `recall` lies above LEAST_RECALL; None where there is none.
+# --------------------------------------------------------------------------------------------------------------- verdict
 
-    That requires it of the last checkpoint, too: a run that recalls nothing is called recalling no more often than one interval of 95 %
-    lies above the truth, once in forty, however many checkpoints there are.
+
+def _verdict(rows: Sequence[dict[str, Any]], recall: np.ndarray, effective: float, freedom: float) -> list[dict[str, Any]]:
+    """The row of `verdict`, of checkpoints by ascending step; `recall` (1 + r, m): in the text, then in its resamples.
+
+    The last checkpoint's own interval decides, so that a run that recalls nothing is called recalling no more often than one interval of
+    95 % lies above the truth, once in forty, however many checkpoints there are. That an earlier one was above holds of all together.
     """
-    found = None
-    for row in sorted((row for row in rows if row["step"] is not None), key=lambda row: row["step"], reverse=True):
-        if row["recall_ci_low"] is None or row["recall_ci_low"] <= LEAST_RECALL:
-            return found
-        found = int(row["step"])
-    return found
+    if not rows:
+        return []
+    steps, last, found = [row["step"] for row in rows], rows[-1], dict.fromkeys(("step", "step_ci_low", "step_ci_high"))
+    if last["recall_ci_low"] is None:
+        return [{"verdict": UNKNOWN, **found}]
+    if last["recall_ci_low"] > LEAST_RECALL:
+        since = np.array([_since(one) for one in recall])
+        places = [int(since[0]), *(int(np.quantile(since[1:], level, method="inverted_cdf")) for level in (0.025, 0.975))]
+        found = dict(zip(found, (steps[place] if place < len(steps) else None for place in places), strict=True))
+        return [{"verdict": APPEARS, **found}]
+    if len(earlier := np.flatnonzero(_above_together(recall, effective, freedom))):
+        found["step"] = steps[int(earlier[0])]
+    if last["recall_ci_high"] < LEAST_RECALL:
+        return [{"verdict": ABSENT if found["step"] is None else GONE, **found}]
+    return [{"verdict": UNKNOWN, **found}]
+
+
+def _since(recall: np.ndarray) -> int:
+    """The place from which on, to the last one, all of `recall` (m,) is above LEAST_RECALL; m if the last is not."""
+    below = np.flatnonzero(~(recall > LEAST_RECALL))
+    return int(below[-1]) + 1 if len(below) else 0
+
+
+def _above_together(recall: np.ndarray, effective: float, freedom: float) -> np.ndarray:
+    """Where recall (1 + r, m) is above LEAST_RECALL for certain, bool (m,): the lower bounds of a 95 % band around all checkpoints.
+
+    The band is as many standard errors wide as the largest deviation of any checkpoint is in 97.5 % of the resamples, and as much wider
+    for few documents as `expanded_interval` is.
+    """
+    from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
+
+    value, samples = recall[0], recall[1:]
+    error = np.maximum(np.nanstd(samples, axis=0), np.finfo(float).tiny)
+    most = np.nanquantile(np.nanmax((samples - value) / error, axis=1), 0.975)
+    wider = np.sqrt(effective / (effective - 1)) * stdtrit(freedom, 0.975) / ndtri(0.975)
+    above: np.ndarray = value - wider * most * error > LEAST_RECALL
+    return above

@@ -13,7 +13,7 @@ from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.tracking.charts import track_figures
-from recallkit.tracking.tables import LEAST_RECALL, TrackTables, recall_appears
+from recallkit.tracking.tables import ABSENT, APPEARS, GONE, LEAST_RECALL, TrackTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ def look(folder: Path, tables: TrackTables | None = None) -> Look:
         method(tables, manifest),
         command(tables),
         lines=[said],
-        facts={"appears": recall_appears(tables.track.to_dicts())},
+        facts={"samples": manifest["options"]["samples"], "asked": manifest["asked"]},
     )
 
 
@@ -46,7 +46,8 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; "
         f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
-        "Recall": "NLL of the first occurrences of the AR hits' bigrams in their sequences less that of the AR hits, nats per token",
+        "Recall": f"by association: what {manifest['asked']:,} AR hits lose where ids of their earlier matches trade places with others, "
+        "less what as many moves elsewhere cost, nats per token",
         "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
     }
 
@@ -74,31 +75,49 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     }
     if first["reference"] is not None:
         columns["gap in AR hits"] = lambda row: DASH if row["step"] is None else f"{row['ar_gap']:z.2f}"
-    few = "" if first["recall_ci_low"] is not None else f" No interval: effectively fewer than {MIN_CLUSTERS} documents."
     caption = (
         f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens. First: the first occurrences of the hits' "
-        "bigrams in their sequences, where nothing can be recalled; recall: first less AR hits. Intervals: "
-        f"{resampled(first, 'document', 'document')}.{few}"
+        "bigrams in their sequences. Recall: what hits lose where no id of an earlier match stands beside what it stood beside, beyond "
+        f"what as many moves elsewhere cost. Intervals: {resampled(first, 'document', 'document')}.{_few(first)}"
     )
     caption += "" if first["reference"] is None else " Last row: the reference."
     return {"track": Table.of("NLL and recall by step", columns, rows, caption)}
 
 
+def _few(row: Row) -> str:
+    """Why there is no interval, after a space; empty if there is one."""
+    if row["recall_ci_low"] is not None:
+        return ""
+    return f" No interval: AR hits come from effectively {row['effective_documents']:.1f} documents; {MIN_CLUSTERS} are needed."
+
+
 def answer(tables: TrackTables) -> str:
-    """One sentence: whether recall appears, at which step, and how much there is at the last one."""
+    """One sentence: whether recall appears, and at which step, is absent, or cannot be told, and how much there is at the last one."""
     rows = tables.track.to_dicts()
     steps = sorted((row for row in rows if row["step"] is not None), key=lambda row: row["step"])
     if not steps:
         return "No checkpoint is scored yet."
-    last, appears = steps[-1], recall_appears(rows)
+    last, verdict = steps[-1], tables.verdict.row(0, named=True)
     reference = next((row for row in rows if row["step"] is None), None)
     beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:z.2f}"
-    if appears is None:
-        return (
-            f"No recall up to step {last['step']:,}: AR hits cost {last['recall']:z.2f} nats less than the first occurrences of their "
-            f"bigrams ({_INTERVAL(last)}), not {LEAST_RECALL} or more for certain{beside}."
-        )
-    return (
-        f"Recall appears at step {appears:,}: from there on AR hits cost at least {LEAST_RECALL} nats less than the first occurrences "
-        f"of their bigrams, at step {last['step']:,} {last['recall']:z.2f} nats ({_INTERVAL(last)}){beside}."
-    )
+    at_last = f"at step {last['step']:,} AR hits lose {last['recall']:z.2f} nats without it ({_INTERVAL(last)}){beside}"
+    if verdict["verdict"] == APPEARS:
+        within = _steps(verdict["step"], verdict["step_ci_low"], verdict["step_ci_high"])
+        return f"Recall by association appears at step {within}: {at_last}."
+    earlier = verdict["step"] is not None
+    appeared = f"Recall by association appeared at step {verdict['step']:,}" if earlier else ""
+    if verdict["verdict"] == GONE:
+        return f"{appeared} and is absent again at the last: {at_last}, less than {LEAST_RECALL}."
+    if verdict["verdict"] == ABSENT:
+        return f"Recall by association is absent: {at_last}, less than {LEAST_RECALL}."
+    if last["recall_ci_low"] is None:
+        return f"Whether there is recall by association cannot be told: {at_last}.{_few(last)}"
+    where = f"{last['recall_ci_low']:z.2f} and {last['recall_ci_high']:z.2f} lie on either side of {LEAST_RECALL}"
+    if earlier:
+        return f"{appeared}; whether it is still there at the last cannot be told: {at_last}, and {where}."
+    return f"Whether there is recall by association cannot be told: {at_last}, and {where}."
+
+
+def _steps(step: int | None, low: int | None, high: int | None) -> str:
+    """200 (95 % interval 150 to 300)."""
+    return f"{step:,} (95 % interval {low:,} to {'later than the last' if high is None else f'{high:,}'})"

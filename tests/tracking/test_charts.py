@@ -23,7 +23,8 @@ def made_tables(steps: list[int], *, reference: bool) -> TrackTables:
         ends = {f"{name}_ci_{end}": value + sign for name, value in NLLS.items() for end, sign in (("low", -0.5), ("high", 0.5))}
         known = {"recall": recall, "recall_ci_low": recall - 0.1, "recall_ci_high": recall + 0.1}
         rows.append({"model": "ref" if step is None else f"m-{step}", "step": step, **NLLS, **ends, **known})
-    return TrackTables(pl.DataFrame(rows))
+    verdict = {"verdict": "appears", "step": steps[1], "step_ci_low": steps[1], "step_ci_high": steps[1]} if len(steps) > 1 else {}
+    return TrackTables(pl.DataFrame(rows), pl.DataFrame([verdict] if verdict else []))
 
 
 def test_every_checkpoint_is_drawn_with_its_intervals():

@@ -25,16 +25,16 @@ def command(small_slices):
 def test_the_command_prints_draws_and_reports(command, run, tmp_path):
     done = run(*command, "-o", tmp_path / "out", "--figures", tmp_path / "figures", "--export", "csv,md")
     assert done.returncode == 0, done.stderr
-    assert "Recall appears at step 20: from there on" in " ".join(done.stdout.split())
+    assert "Recall by association appears at step 20 (95 % interval 20 to 20): at step 20 AR hits lose" in " ".join(done.stdout.split())
     assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"track.svg", "track.png"}
     assert pl.read_csv(tmp_path / "out" / "track.csv")["step"].to_list() == [None, 0, 10, 20]
     found = json.loads(run(*command, "-o", tmp_path / "out", "--json").stdout)
-    assert (found["appears"], [row["step"] for row in found["track"]]) == (20, [None, 0, 10, 20])
+    assert (found["verdict"][0]["step"], [row["step"] for row in found["track"]]) == (20, [None, 0, 10, 20])
     page = run("report", tmp_path / "out", "-o", tmp_path / "page.html")
     assert page.returncode == 0, page.stderr
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Recall by step" in html
-    assert "Recall appears at step 20" in html
+    assert "Recall by association appears at step 20" in html
     told = re.sub("<[^>]*>", "", html)
     assert "recallkit track control:recall step-0 step-10 step-20 --slices DIR" in told
 

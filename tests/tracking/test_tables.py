@@ -14,7 +14,9 @@ from recallkit.measure.sums import RowSums
 from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, plan_scores, score_path
 from recallkit.tracking.run import TrackedRun, track
-from recallkit.tracking.tables import FIRST, LEAST_RECALL, Tracked, make_tables, recall_appears
+from recallkit.tracking.tables import ABSENT, APPEARS, GONE, LEAST_RECALL, UNKNOWN, Tracked, TrackTables, make_tables
+from recallkit.tracking.view import answer
+from tests.known_truth import PATH
 
 STEPS = {"step-0": "control:unigram", "step-10": "control:bigram", "step-20": "control:recall"}
 
@@ -50,51 +52,112 @@ def test_means_are_those_of_a_slow_computation(tracked, small_slices):
     for row in tables.track.to_dicts():
         wanted = slow_means(small_slices, row["model"])
         assert {name: row[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
-        assert row["recall"] == pytest.approx(wanted["first_nll"] - wanted["ar_nll"], rel=1e-6)
         for name in ("nll", "ar_nll", "first_nll", "other_nll", "recall"):
             assert row[f"{name}_ci_low"] <= row[name] <= row[f"{name}_ci_high"]
 
 
+def test_recall_is_that_of_intervene(tracked, small_slices):
+    """The same hits, moved in the same way: of as many samples of the same slice."""
+    counts = small_slices.parent / "counts.duckdb"
+    asked = recallkit.intervene("control:recall", slices=small_slices, counts=counts, samples=500, slice=["ar_hit"], design="exact")
+    row = {row["step"]: row for row in tracked[0].track.to_dicts()}[20]
+    assert row["recall"] == pytest.approx(asked.intervene["recall"][0], abs=0.1)
+
+
 def test_models_without_recall_have_none_and_the_reference_its_own(tracked):
     rows = {row["step"]: row for row in tracked[0].track.to_dicts()}
-    for step in (0, 10):  # a unigram or bigram model gives a bigram the same NLL wherever it is
-        assert rows[step]["recall"] == pytest.approx(0, abs=1e-6)
-        assert rows[step]["recall_ci_high"] == pytest.approx(0, abs=1e-6)
+    for step in (0, 10):  # what is moved is further back than a unigram or bigram model looks
+        assert (rows[step]["recall"], rows[step]["recall_ci_high"]) == (0, 0)
     assert rows[20]["recall"] > 1
     assert (rows[20]["ar_gap"], rows[20]["ar_gap_ci_low"], rows[20]["ar_gap_ci_high"]) == (0, 0, 0)
     assert rows[10]["ar_gap"] == pytest.approx(rows[10]["ar_nll"] - rows[None]["ar_nll"])
     assert {row["reference"] for row in rows.values()} == {"ref"}
+    assert tracked[0].verdict.row(0) == (APPEARS, 20, 20, 20)
 
 
-def test_recall_appears_where_it_stays(tracked):
-    assert recall_appears(tracked[0].track.to_dicts()) == 20
+def test_presence_is_not_called_recall_and_a_cache_is(small_slices, tmp_path):
+    """First occurrences cost presence more than AR hits, which says nothing: it associates nothing."""
+    counts = small_slices.parent / "counts.duckdb"
+    said = {}
+    for name in ("presence", "bigram_cache"):
+        [model] = list_models({f"step-1-{name}": f"{PATH}:{name}"})
+        [reference] = list_models("control:bigram")
+        tables, _ = track(reference, [model], small_slices, tmp_path / name, ScoringOptions(counts=counts, batch_tokens=2048), samples=100)
+        said[name] = answer(tables)
+        row = tables.track.filter(step=1).row(0, named=True)
+        assert row["first_nll"] - row["ar_nll"] > 0.2
+    assert said["presence"].startswith("Recall by association is absent: at step 1 AR hits lose 0.0")
+    assert said["bigram_cache"].startswith("Recall by association appears at step 1 (95 % interval 1 to 1): at step 1 AR hits lose ")
 
-    def at(*lows):
-        return recall_appears([{"step": None, "recall_ci_low": 9.0}, *({"step": n, "recall_ci_low": low} for n, low in enumerate(lows))])
 
-    enough = LEAST_RECALL + 0.01
-    assert at(0, enough, enough) == 1
-    assert at(enough, 0, enough) == 2
-    assert at(enough, enough, LEAST_RECALL) is None, "the last one does not recall"
-    assert at(enough, enough) == 0
-    assert at(None, None) is None
-    assert at() is None
+# ------------------------------------------------------------------------------------------------------------- verdicts
 
 
-def test_recall_rarely_appears_where_there_is_none():
-    """Documents of unequal sizes whose hits' difference varies around LEAST_RECALL itself: called recall about once in forty."""
-    rng, found, runs = np.random.default_rng(0), 0, 200
-    for _ in range(runs):
-        hits = rng.integers(5, 40, 40)
-        tokens = np.column_stack([np.full(40, 1000), hits, 1000 - hits, hits]).astype(float)  # all, hits, other, first occurrences
-        of_documents = rng.normal(LEAST_RECALL, 1.0, 40)
-        models = []
-        for step in range(4):
-            nlls = np.zeros((1, *tokens.shape))
-            nlls[..., FIRST] = (of_documents + rng.normal(0, 0.2, 40)) * hits
-            models.append(Tracked(str(step), step, RowSums(tokens, nlls, np.full(4, 40), effective_number(tokens), freedom_of(tokens))))
-        found += recall_appears(make_tables(models, num_resamples=200).track.to_dicts()) is not None
-    assert 0 < found / runs < 0.045
+def run_of(recall: np.ndarray) -> TrackTables:
+    """Tables of a run from what it recalls in documents with 20 asked hits each, (steps, documents)."""
+    number = recall.shape[1]
+    tokens = np.full((number, 4), [1000, 20, 980, 20]).astype(float)
+    sums = RowSums(tokens, np.zeros((1, number, 4)), np.full(4, number), effective_number(tokens), freedom_of(tokens))
+    weights = np.full(number, 20.0)
+    asked = [np.column_stack([weights, weights * of_step]) for of_step in recall]
+    models = [Tracked(str(step), step, sums, of) for step, of in enumerate(asked)]
+    return make_tables(models, (number, float(effective_number(weights)), float(freedom_of(weights))), num_resamples=400)
+
+
+def planted(*means: float, documents: int = 30, spread: float = 0.2, seed: int = 0) -> TrackTables:
+    """A run whose recall has these means by step, with a spread between documents."""
+    rng = np.random.default_rng(seed)
+    return run_of(np.array(means)[:, None] + rng.normal(0, spread, documents) + rng.normal(0, spread / 4, (len(means), documents)))
+
+
+@pytest.mark.parametrize(
+    ("tables", "verdict", "said"),
+    [
+        (planted(0, 0, 2, 2), (APPEARS, 2, 2, 2), "Recall by association appears at step 2 (95 % interval 2 to 2): at step 3 "),
+        (planted(1, 1, 1), (APPEARS, 0, 0, 0), "Recall by association appears at step 0 (95 % interval 0 to 0): at step 2 "),
+        (planted(0, 0, 0), (ABSENT, None, None, None), "Recall by association is absent: at step 2 AR hits lose "),
+        (
+            planted(0, 2, 2, 0),
+            (GONE, 1, None, None),
+            "Recall by association appeared at step 1 and is absent again at the last: at step 3 ",
+        ),
+        (planted(0, LEAST_RECALL), (UNKNOWN, None, None, None), "Whether there is recall by association cannot be told: at step 1 "),
+        (
+            planted(0, 2, LEAST_RECALL),
+            (UNKNOWN, 1, None, None),
+            "Recall by association appeared at step 1; whether it is still there at the last cannot be told: at step 2 ",
+        ),
+        (planted(4, 4, documents=4), (UNKNOWN, None, None, None), "Whether there is recall by association cannot be told: at step 1 "),
+    ],
+)
+def test_each_verdict_has_its_sentence(tables, verdict, said):
+    """Among them those that were called `no recall`: four documents of 4 nats, 1 nat throughout, and a last checkpoint that dips."""
+    assert tables.verdict.row(0) == verdict
+    assert answer(tables).startswith(said)
+    is_few = tables.track["documents"][0] < 5
+    assert ("AR hits come from effectively 4.0 documents; 5 are needed." in answer(tables)) == is_few
+    assert (" lie on either side of 0.2" in answer(tables)) == (verdict[0] == UNKNOWN and not is_few)
+    assert (", less than 0.2." in answer(tables)) == (verdict[0] in (ABSENT, GONE))
+
+
+def test_a_step_that_is_not_sharp_has_an_interval():
+    """Recall rises slowly, and documents differ: resamples begin earlier and later."""
+    name, step, low, high = planted(0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 2).verdict.row(0)
+    assert name == APPEARS
+    assert low < high
+    assert low <= step <= high
+
+
+def test_false_verdicts_are_rare():
+    """Recall that is LEAST_RECALL itself is called there, or absent, about once in forty times each, however many checkpoints there are."""
+    runs = 300
+    for steps in (1, 12):
+        found = [planted(*[LEAST_RECALL] * steps, documents=20, spread=1.0, seed=seed).verdict["verdict"][0] for seed in range(runs)]
+        assert found.count(APPEARS) / runs < 0.045
+        assert (found.count(ABSENT) + found.count(GONE)) / runs < 0.045
+        assert found.count(UNKNOWN) > 0.9 * runs
+    earlier = [planted(*[LEAST_RECALL] * 12, -3.0, documents=20, spread=1.0, seed=seed).verdict["verdict"][0] for seed in range(runs)]
+    assert 0 < earlier.count(GONE) / runs < 0.045, "of many checkpoints before the last, none is called recalling by chance"
 
 
 def test_the_result_grows_but_not_with_another_reference(tracked, small_slices):
