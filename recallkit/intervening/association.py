@@ -11,7 +11,7 @@ from recallkit.intervening.changed_text import ChangedText, make_changed_text
 from recallkit.intervening.changes import BY_ASSOCIATION
 from recallkit.intervening.sampling import that_repeat
 from recallkit.intervening.tables import read_nlls
-from recallkit.measure.intervals import effective_number, freedom_of
+from recallkit.measure.intervals import NUM_RESAMPLES, effective_number, freedom_of, group_numbers, resample_totals
 from recallkit.options import InterventionOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES
@@ -68,11 +68,14 @@ class AskedHits:
         recalled: np.ndarray = after["moved"] - after["moved_placebo"]
         return recalled
 
-    def sums(self, recalled: np.ndarray, row_of_document: np.ndarray, num_rows: int) -> np.ndarray:
-        """Weights, and weighted nats of m models, added up by the row of each document: float64 (num_rows, 1 + m)."""
-        weight = self.asked["weight"].to_numpy()[:, None]
-        found = np.zeros((num_rows, 1 + recalled.shape[1]))
-        np.add.at(found, row_of_document[self.asked["document"].to_numpy()], weight * np.column_stack([np.ones(len(recalled)), recalled]))
+    def means(self, recalled: np.ndarray, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> np.ndarray:
+        """The weighted means of `recalled` (n, m), float64 (1 + r, m): of the sample, then of its resampled documents."""
+        documents, place = np.unique(self.asked["document"].to_numpy(), return_inverse=True)
+        group, weight = group_numbers(len(documents))[place], self.asked["weight"].to_numpy()[:, None]
+        sums = np.zeros((group.max() + 1, 1 + recalled.shape[1]))
+        np.add.at(sums, group, weight * np.column_stack([np.ones(len(recalled)), recalled]))
+        totals = np.vstack([sums.sum(axis=0), *resample_totals([sums], num_resamples, seed)])
+        found: np.ndarray = totals[:, 1:] / totals[:, :1]
         return found
 
     @property

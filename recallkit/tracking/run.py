@@ -91,7 +91,7 @@ class TrackedRun:
             files |= {step: self.scores[step] for step in sorted(self.scores)}
             self._read_scores([file for _, file in files.values() if file not in self._read])
             models = [Tracked(name, step, *self._read[file]) for step, (name, file) in files.items()]
-            tables = make_tables(models, self.hits.documents)
+            tables = make_tables(models, self.hits)
         manifest = self.tokens.manifest
         facts = {
             "models": [name for name, _ in files.values()],
@@ -105,11 +105,8 @@ class TrackedRun:
     def _read_scores(self, files: Sequence[Path]) -> None:
         if not files:
             return
-        sums, row_of_document = read_sums(self.tokens, files)
         recalled = self.hits.recalled(files, [self.hits.changed.folder / "scores" / file.name for file in files])
-        for model, (file, of_text) in enumerate(zip(files, sums, strict=True)):
-            of_hits = self.hits.sums(recalled[:, [model]], row_of_document, len(of_text.tokens))
-            self._read[file] = of_text, of_hits
+        self._read |= dict(zip(files, zip(read_sums(self.tokens, files), recalled.T, strict=True), strict=True))
 
 
 def track(

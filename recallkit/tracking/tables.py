@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import NUM_RESAMPLES, estimates, number_or_none, resample_totals
+from recallkit.measure.intervals import NUM_RESAMPLES, estimates, number_or_none
 from recallkit.measure.labelled import open_scores
-from recallkit.measure.sums import RowSums, add_up
+from recallkit.measure.sums import RowSums, add_up, resampled
 from recallkit.storage.schemas import frame_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.intervening.association import AskedHits
     from recallkit.measure.labelled import LabelledTokens
 
 LEAST_RECALL = 0.2
@@ -52,9 +53,9 @@ class TrackTables(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A model of the table: its name, its step (None: the reference), its sums, one of those of `read_sums`, and what it recalls.
+    """A model of the table: its name, its step (None: the reference), its sums, one of those of `read_sums`, and the nats that it recalls.
 
-    `recalled` (g, 2): the weights of the asked hits, and their weighted nats, by the groups of the sums.
+    `recalled` (n,): of each hit that is asked about (`intervening.association`).
     """
 
     name: str
@@ -63,36 +64,27 @@ class Tracked:
     recalled: np.ndarray
 
 
-def read_sums(tokens: LabelledTokens, scores: Sequence[Path]) -> tuple[list[RowSums], np.ndarray]:
-    """The sums of each score file, in rows ALL, HITS, OTHER and FIRST, and the group of each document.
-
-    Raises UserError if a file is damaged, or of other sequences.
-    """
+def read_sums(tokens: LabelledTokens, scores: Sequence[Path]) -> list[RowSums]:
+    """The sums of each score file, in rows ALL, HITS, OTHER and FIRST. Raises UserError if a file is damaged, or of other sequences."""
     found = add_up(tokens, [open_scores(path, tokens) for path in scores], every_table=False)
     names, of_first = (list(found.rows[table].keys["slice"]) for table in ("slices", "first"))
     slices = found.tables["slices"].at(np.array([names.index(name) for name in ("all", "ar_hit", "other")]))
     first = found.tables["first"].at(np.array([of_first.index("ar_hit")]))
     every = RowSums.joined([slices, first])
-    return [replace(every, nlls=every.nlls[[model]]) for model in range(len(scores))], found.row_of_cluster
+    return [replace(every, nlls=every.nlls[[model]]) for model in range(len(scores))]
 
 
-def make_tables(
-    models: Sequence[Tracked], documents: tuple[int, float, float], *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> TrackTables:
-    """The tables of models, in their order; a model of step None, if there is one, is the reference. All are resampled alike.
-
-    `documents`: those with hits that were asked about: their number, effective number and degrees of freedom.
-    """
+def make_tables(models: Sequence[Tracked], hits: AskedHits, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> TrackTables:
+    """The tables of models, in their order; a model of step None, if there is one, is the reference. All are resampled alike."""
     if not models:
         return TrackTables(frame_of("track/track", []), frame_of("track/verdict", []))
     sizes = models[0].sums
     every = replace(sizes, nlls=np.concatenate([model.sums.nlls for model in models]))
     reference = next((place for place, model in enumerate(models) if model.step is None), None)
-    blocks = [np.hstack(list(every.by_group)), np.hstack([models[0].recalled[:, :1], *(model.recalled[:, 1:] for model in models)])]
-    drawn = resample_totals(blocks, num_resamples, seed)
-    of_sums, of_asked = (np.vstack([block.sum(axis=0), of]) for block, of in zip(blocks, drawn, strict=True))  # first the text itself
-    values = _figures(of_sums.reshape(len(of_sums), 1 + len(models), -1), of_asked, reference)
-    number, effective, freedom = documents
+    of_text, drawn = (_figures(totals, reference) for totals in (every.totals, resampled([every], num_resamples, seed)[0]))
+    values = {name: np.vstack([of_text[name], drawn[name].T]) for name in of_text}  # first the text itself, then its resamples
+    values["recall"] = hits.means(np.column_stack([model.recalled for model in models]), num_resamples, seed)
+    number, effective, freedom = hits.documents
     facts = {
         "reference": None if reference is None else models[reference].name,
         "tokens": int(sizes.tokens[:, ALL].sum()),
@@ -113,13 +105,12 @@ def make_tables(
     return TrackTables(frame_of("track/track", rows), frame_of("track/verdict", verdict))
 
 
-def _figures(totals: np.ndarray, asked: np.ndarray, reference: int | None) -> dict[str, np.ndarray]:
-    """The columns with intervals, (1 + r, m), of totals (1 + r, 1 + m, 4), tokens and NLLs of m models, and of `asked` (1 + r, 1 + m)."""
+def _figures(totals: np.ndarray, reference: int | None) -> dict[str, np.ndarray]:
+    """Columns with intervals, each (m, ...), of totals (1 + m, ..., 4): tokens, then the NLLs of m models, in nats."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        nll, hits, other, first = np.moveaxis(totals[:, 1:] / totals[:, :1], -1, 0)
-        recall = asked[:, 1:] / asked[:, :1]
-    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[:, [reference]]
-    return {"nll": nll, "ar_nll": hits, "first_nll": first, "other_nll": other, "recall": recall, "ar_gap": gap}
+        nll, hits, other, first = np.moveaxis(totals[1:] / totals[0], -1, 0)
+    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[reference]
+    return {"nll": nll, "ar_nll": hits, "first_nll": first, "other_nll": other, "ar_gap": gap}
 
 
 # --------------------------------------------------------------------------------------------------------------- verdict

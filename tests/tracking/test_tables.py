@@ -8,6 +8,7 @@ import pytest
 
 import recallkit
 from recallkit.errors import UserError
+from recallkit.intervening.association import AskedHits
 from recallkit.measure.intervals import effective_number, freedom_of
 from recallkit.measure.labelled import open_tokens
 from recallkit.measure.sums import RowSums
@@ -98,10 +99,8 @@ def run_of(recall: np.ndarray) -> TrackTables:
     number = recall.shape[1]
     tokens = np.full((number, 4), [1000, 20, 980, 20]).astype(float)
     sums = RowSums(tokens, np.zeros((1, number, 4)), np.full(4, number), effective_number(tokens), freedom_of(tokens))
-    weights = np.full(number, 20.0)
-    asked = [np.column_stack([weights, weights * of_step]) for of_step in recall]
-    models = [Tracked(str(step), step, sums, of) for step, of in enumerate(asked)]
-    return make_tables(models, (number, float(effective_number(weights)), float(freedom_of(weights))), num_resamples=400)
+    hits = AskedHits(None, None, pl.DataFrame({"document": np.arange(number), "weight": np.full(number, 20.0)}))
+    return make_tables([Tracked(str(step), step, sums, of_step) for step, of_step in enumerate(recall)], hits, num_resamples=400)
 
 
 def planted(*means: float, documents: int = 30, spread: float = 0.2, seed: int = 0) -> TrackTables:
