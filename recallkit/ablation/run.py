@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.tables import AblatedSet, AblationTables, measure_losses
+from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError
+from recallkit.intervening.association import SAMPLES, AskedHits
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.ablation import NONE, Ablation, choose_mixers
 from recallkit.models.spec import list_models, one_model
@@ -30,10 +32,13 @@ EACH = "each"
 """Every mixer by itself, and every kind of mixers as a whole where there are several kinds."""
 
 
-def ablation_path(slices: Path, model: ModelSpec, asked: Sequence[str] = (EACH,), by: By = "zero", *, clean: bool = False) -> Path:
+def ablation_path(
+    slices: Path, model: ModelSpec, asked: Sequence[str] = (EACH,), by: By = "zero", *, clean: bool = False, samples: int = SAMPLES
+) -> Path:
     """Default folder of the ablations of a model: each question has a folder of its own."""
+    of_samples = "" if samples == SAMPLES else f" {samples}"
     which = "" if list(asked) == [EACH] else f" {','.join(asked)}"
-    return slices / "ablation" / artifacts.file_slug(f"{model.key}{which}{' by mean' * (by == 'mean')}{' clean' * clean}")
+    return slices / "ablation" / artifacts.file_slug(f"{model.key}{which}{' by mean' * (by == 'mean')}{' clean' * clean}{of_samples}")
 
 
 def ablate(
@@ -47,6 +52,7 @@ def ablate(
     by: By = "zero",
     cluster: str = "document",
     clean: bool = False,
+    samples: int = SAMPLES,
 ) -> AblationTables:
     """What `model` loses without its mixers, set by set; scores what is not scored yet.
 
@@ -60,29 +66,40 @@ def ablate(
     beside = table_files(AblationTables, out)
     Result(out / "ablation.parquet", "ablation", {}, beside=beside).check_replaceable()
     [intact] = plan_scores([spec], slices, options)
-    question = {"model": spec.key, "mixers": list(asked), "by": by, "cluster": cluster, "clean": clean, "scores": intact.result.options}
+    question = {"model": spec.key, "mixers": list(asked), "by": by, "cluster": cluster, "clean": clean, "samples": samples}
+    question |= {"scores": intact.result.options}
     result = Result(out / "ablation.parquet", "ablation", question, force=force, beside=beside)
     if result.reused() is not None:
         return read_tables(AblationTables, out)
     placed = intact.mixers()
     sets = choose_sets(placed, asked, by, spec.shown)
     specs = list_models([spec, *(spec.ablated(each) for each in sets)])
-    console.note(f"{spec.shown}: {len(specs)} passes over the text, one with each of {len(sets)} sets of mixers replaced")
+    labels = open_tokens(slices / "tokens.parquet")
+    hits = AskedHits.of(labels, path(options.counts), samples, clean=clean)
+    length = 1 + hits.changed.manifest["changed_tokens"] / labels.num_rows
+    console.note(
+        f"{spec.shown}: {len(specs)} passes over {length:.1f} times the text, one with each of {len(sets)} sets of mixers replaced"
+    )
     plans = plan_scores(specs, slices, options)
     manifests = [plan.run() for plan in one_after_another(plans)]
+    for each, manifest in zip(specs, manifests, strict=True):
+        hits.score(each, options, manifest)
     timings = Timings()
     with timings.stage("measuring") as stage:
         scores = [score_path(slices, each) for each in specs]
         named = [AblatedSet("+".join(each.named), *_where(choose_mixers(placed, each, spec.shown))) for each in sets]
-        tokens = slices / "tokens.parquet"
-        tables = measure_losses(tokens, scores[0], scores[1:], named, model=spec.shown, cluster=cluster, clean=clean)
+        recalled = hits.recalled(scores, [hits.path(each) for each in specs])
+        tables = measure_losses(
+            labels.path, scores[0], scores[1:], named, model=spec.shown, recalled=recalled, hits=hits, cluster=cluster, clean=clean
+        )
         stage.amounts["tokens"] = manifests[0]["num_rows"] * len(specs)
     facts: dict[str, Any] = {
         "model": spec.shown,
         "by": by,
         "placed": [[mixer.layer, mixer.kind] for mixer in placed],
         "score_files": {each.shown: path.name for each, path in zip(specs, scores, strict=True)},
-        "slices": open_tokens(tokens).facts,
+        "asked": len(hits.asked),
+        "slices": labels.facts,
     }
     result.write_tables(tables, facts, timings)
     return tables

@@ -1,7 +1,7 @@
-"""What each ablation of a model loses on AR hits, on rare tokens whose bigram is new, and elsewhere, with intervals by documents.
+"""What each ablation of a model loses on AR hits, on rare tokens whose bigram is new, and elsewhere, and what it no longer recalls.
 
-Made of the same sums as a gap's tables, with the model itself as the reference: what is lost is the NLL without the mixers less the NLL
-with them.
+Losses are made of the same sums as a gap's tables, with the model itself as the reference: the NLL without the mixers less the NLL with
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from recallkit.display.notebook import Shown
 from recallkit.measure.intervals import estimates, number_or_none
 from recallkit.measure.labelled import open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
-from recallkit.measure.sums import add_up, resampled
+from recallkit.measure.sums import add_up
 from recallkit.slicing.definitions import SLICES
 from recallkit.storage.schemas import frame_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.measure.sums import RowSums
+    from recallkit.intervening.association import AskedHits
 
 PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
 """Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
@@ -59,10 +59,11 @@ class AblationTables(Shown):
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
     `loss` = `nll_ablated` - `nll`; `share`: of the whole loss, what is lost in the slice, beside its `share_of_tokens`. `void`: the share
     means nothing (`measure.shares.WholeGap`).
-    mixers: a row a set, the largest `specific` first. `specific` = `loss_ar_hit` - `loss_first_rare`: what AR hits lose beyond tokens
-    that are as rare and cannot be recalled, because their bigram is new.
+    mixers: a row a set, the largest `recall_lost` first. `recall`: what the model as it is recalls by association, nats per AR hit
+    (docs/causal.md); `recall_lost`: that less what it recalls without the mixers.
 
-    `*_ci_*`: 95 % intervals (`measure.intervals.expanded_interval`) over clusters, from the same resamples everywhere: they are paired.
+    `*_ci_*`: 95 % intervals (`measure.intervals.expanded_interval`), of losses and shares over clusters, of recall over documents, from the
+    same resamples for all sets: they are paired.
     """
 
     ablation: pl.DataFrame
@@ -76,12 +77,15 @@ def measure_losses(
     sets: Sequence[AblatedSet],
     *,
     model: str,
+    recalled: np.ndarray,
+    hits: AskedHits,
     cluster: str = "document",
     clean: bool = False,
 ) -> AblationTables:
     """The losses of each of `sets`, from labels and the score files of the model as it is (`intact`) and `ablated` in the same order.
 
-    `cluster`: what intervals resample. `clean`: without tokens that are known to be in the training text. Raises UserError where files
+    `recalled` (n, 1 + m): nats of each of the asked `hits`, by the model as it is and without each of m sets. `cluster`: what the
+    intervals of losses resample. `clean`: without tokens that are known to be in the training text. Raises UserError where files
     are damaged, or of other sequences.
     """
     labelled = open_tokens(tokens)
@@ -89,7 +93,7 @@ def measure_losses(
     found = add_up(labelled, scores, [SLICES[name] for name in PARTS[1:]], cluster, clean=clean, every_table=False)
     names, table = found.rows["slices"].keys["slice"], found.tables["slices"]
     sums = table.at(np.array([list(names).index(name) for name in ("all", *PARTS)]))
-    intervals, specific = gap_intervals({"slices": sums}, {})["slices"], _specific(sums)
+    intervals, recall = gap_intervals({"slices": sums}, {})["slices"], _recall(recalled, hits)
     slices, mixers = [], []
     for number, of_set in enumerate(sets):
         common = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}
@@ -103,23 +107,16 @@ def measure_losses(
             if row["share"] is None or row["slice"] == "all":
                 row |= dict.fromkeys(("share", "share_ci_low", "share_ci_high"))
         slices += [{**common, **row} for row in rows]
-        every, hits, first = (row["loss"] for row in rows[:3])
-        of_specific = {name: number_or_none(values[number]) for name, values in specific.items()}
-        mixers.append({**common, "loss": every, "loss_ar_hit": hits, "loss_first_rare": first, **of_specific})
-    mixers.sort(key=lambda row: -np.inf if row["specific"] is None else row["specific"], reverse=True)
+        every, of_hits, first = (row["loss"] for row in rows[:3])
+        mixers.append({**common, "loss": every, "loss_ar_hit": of_hits, "loss_first_rare": first, **recall[number]})
+    mixers.sort(key=lambda row: row["recall_lost"], reverse=True)
     return AblationTables(frame_of("ablation/ablation", slices), frame_of("ablation/mixers", mixers))
 
 
-def _specific(sums: RowSums) -> dict[str, np.ndarray]:
-    """What each of m sets loses on AR hits beyond new, rare bigrams, (m,), with its interval; both are resampled together: paired."""
-    pair = sums.at(np.array([1, 2]))
-
-    def beyond(totals: np.ndarray) -> np.ndarray:
-        """Of totals (2 + m, ..., 2): tokens, NLLs of the model as it is, those of the ablated ones."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            losses = (totals[2:] - totals[1]) / totals[0]
-        found: np.ndarray = losses[..., 0] - losses[..., 1]
-        return found
-
-    [drawn] = resampled([pair])
-    return estimates("specific", beyond(pair.totals), beyond(drawn).T, pair.effective.min(), pair.freedom.min())
+def _recall(recalled: np.ndarray, hits: AskedHits) -> list[dict[str, float | None]]:
+    """The columns `recall` and `recall_lost` of each of m sets, with intervals."""
+    means, (_, effective, freedom) = hits.means(recalled), hits.documents
+    lost = means[:, :1] - means[:, 1:]
+    whole = estimates("recall", means[0, 0], means[1:, 0], effective, freedom)
+    found = [whole | estimates("recall_lost", of[0], of[1:], effective, freedom) for of in lost.T]
+    return [{name: number_or_none(float(value)) for name, value in of.items()} for of in found]

@@ -11,6 +11,7 @@ from recallkit.display.again import command_line
 from recallkit.display.cells import or_dash, percent, resampled
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
+from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
@@ -41,14 +42,25 @@ def look(folder: Path, tables: AblationTables | None = None) -> Look:
 
 
 def answer(tables: AblationTables) -> str:
-    """Which mixer AR hits need most, in nats, and which mixers recall."""
+    """What the set that recall needs most costs, and which mixers recall goes through."""
     first = tables.mixers.row(0, named=True)
-    most = f", the most of {len(tables.mixers):,}" if len(tables.mixers) > 1 else ""
-    lost = (
-        f"Without mixer {labelled(first)}, {first['model']} loses {or_dash(first['loss_ar_hit'], '.2f')} nats per AR hit, "
-        f"{or_dash(first['loss'], '.2f')} per token of all{most}."
-    )
-    return f"{lost} {which_recall(tables)}"
+    hits = next(row for row in tables.ablation.to_dicts() if (row["mixers"], row["slice"]) == (first["mixers"], "ar_hit"))
+    return f"{_cost(first, hits)} {which_recall(tables)}"
+
+
+def _cost(row: Row, hits: Row) -> str:
+    """What AR hits lose without a set of mixers, beside all tokens."""
+    removing = f"Removing {labelled(row)}"
+    figures = f"{row['loss_ar_hit']:z.2f} nats, {row['loss']:z.2f} per token of all"
+    if hits["void"]:
+        return f"{removing} is not shown to cost {row['model']} anything: {row['loss']:z.2f} nats per token."
+    if row["loss"] < 0:
+        return f"{removing} makes {row['model']} better: {-row['loss']:z.2f} nats per token."
+    if hits["share_ci_low"] > hits["share_of_tokens"]:
+        return f"{removing} hurts AR hits more than other tokens: {figures}."
+    if hits["share_ci_high"] < hits["share_of_tokens"]:
+        return f"{removing} hurts AR hits less than other tokens: {figures}."
+    return f"{removing} hurts AR hits no more than other tokens, as far as can be told: {figures}."
 
 
 def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -59,6 +71,7 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
         "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; "
         f"{SLICES}",
         "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
+        "Recall": f"by association, of {manifest['asked']:,} AR hits",
         "Intervals": f"95 %, {resampled(one, which=' with AR hits')}",
     }
 
@@ -67,7 +80,7 @@ def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again."""
     options = manifest["options"]
     cluster = None if options["cluster"] == "document" else options["cluster"]
-    more = {"by": options["by"], "cluster": cluster, "clean": options["clean"]}
+    more = {"by": options["by"], "cluster": cluster, "clean": options["clean"], "samples": options["samples"]}
     return command_line("ablate", manifest["model"], slices="DIR", mixers=list(options["mixers"]), **more)
 
 
@@ -77,23 +90,31 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
 
 
 def which_recall(tables: AblationTables) -> str:
-    """Which single mixers recall (of sets if there are no single ones), and without which the model loses AR hits as it loses everything.
+    """Which single mixers recall by association goes through (of sets if there are no single ones), or why none can be named.
 
-    Both lose more on AR hits than on new, rare bigrams, with an interval above 0: AR hits have more to lose wherever a model breaks. Those
-    that recall lose there in particular: the AR hits' share of the whole loss is more than `ENRICHED` times their share of the tokens, with
-    its interval.
+    Without them less is recalled, with an interval above 0, and AR hits lose in particular, since a model that breaks recalls nothing
+    either: their share of the whole loss is more than `ENRICHED` times their share of the tokens, with its interval.
     """
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
     rows = list(tables.mixers.iter_rows(named=True))
-    single = [row for row in rows if row["layer"] is not None]
-    more = [row for row in single or rows if row["specific_ci_low"] is not None and row["specific_ci_low"] > 0]
-    recall = [row for row in more if _is_enriched(hits[row["mixers"]])]
-    names = [f"{labelled(row)} ({row['specific']:.2f} nats per AR hit)" for row in recall]
-    sentences = [f"Recall is in {', '.join(names)}." if names else "None of these is shown to matter to AR hits in particular."]
-    if others := [labelled(row) for row in more if row not in recall]:
-        lost = "AR hits lose more than new, rare bigrams, but are not shown to lose in particular"
-        sentences.append(f"Without these {lost}: {', '.join(others)}.")
+    whole, single = rows[0], [row for row in rows if row["layer"] is not None]
+    within = f"{whole['recall']:z.2f} nats per AR hit ({_WITHIN(whole)})"
+    if whole["recall_ci_low"] is None:
+        return f"Which mixers recall goes through cannot be told: AR hits come from effectively fewer than {MIN_CLUSTERS} documents."
+    if whole["recall_ci_low"] <= 0:
+        return f"{whole['model']} is not shown to recall by association, {within}: nor is it through any mixer."
+    less = [row for row in single or rows if row["recall_lost_ci_low"] > 0]
+    through = [row for row in less if _is_enriched(hits[row["mixers"]])]
+    names = [f"{labelled(row)} ({row['recall_lost']:.2f} lost)" for row in through]
+    sentences = [f"Of {within} recalled by association, the way is through {', '.join(names)}."]
+    if not names:
+        sentences = [f"None of these is shown to be what recall goes through, of {within}."]
+    if others := [labelled(row) for row in less if row not in through]:
+        sentences.append(f"Without these less is recalled, too, but AR hits are not shown to lose in particular: {', '.join(others)}.")
     return " ".join(sentences)
+
+
+_WITHIN = cells.interval("recall")
 
 
 ENRICHED = 2.0
@@ -123,16 +144,17 @@ def _mixers(tables: AblationTables) -> Table:
     one = next(iter(hits.values()))
     times = {mixers: enrichment(row["share"], row["share_of_tokens"]) for mixers, row in hits.items()}
     return Table.of(
-        "Which mixers recall",
+        "Which mixers recall goes through",
         {
             "without": labelled,
-            "recall": cells.number("specific", "+.2f"),
-            "95 % interval": cells.interval("specific", "+.2f"),
+            "recall lost": cells.number("recall_lost", "+.2f"),
+            "95 % interval": cells.interval("recall_lost", "+.2f"),
             "AR share": cells.valid(cells.share("share")),
             "enrichment": cells.valid(cells.number("enrichment", ".1f")),
         },
         [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)],
-        "Recall: what AR hits lose less what equally rare tokens lose whose bigram is new, where nothing can be recalled. AR share: of the "
-        f"whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. "
+        f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association, lost where "
+        "no id of an earlier match stands beside what it stood beside. AR share: of the whole loss; enrichment: over their share of the "
+        f"tokens, {percent(one['share_of_tokens'], 2)}. "
         f"Intervals: {resampled(one, which=' with AR hits')}.",
     )

@@ -3,6 +3,7 @@
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, argument, option, path
 from recallkit.errors import UsageError
@@ -80,6 +81,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         metavar="SETS",
     )
     by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
+    samples: int = option("AR hits that are asked about, to see what is no longer recalled.", 500, least=1, most=config.LONGEST)
 
 
 @command(
@@ -92,9 +94,10 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     exports=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
-    """Replace the outputs of a model's mixers, one by one and by kind, and measure what AR hits and other tokens lose: which layers recall.
+    """Replace the outputs of a model's mixers, one by one and by kind, and measure what is lost, and what is no longer recalled.
 
-    Scores the model as it is and without each set of mixers, as far as that is not done yet. The tables are also written to `out`.
+    Scores the model as it is and without each set of mixers, as far as that is not done yet: the text, and the text with earlier matches
+    broken up. The tables are also written to `out`.
     Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin
@@ -105,7 +108,7 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     if not sets:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
     model, folder = one_model(_MODEL if asked.model is None else asked.model), path(asked.slices) or builtin.slices()
-    target = path(asked.out) or ablation.ablation_path(folder, model, sets, asked.by, clean=asked.clean)
-    question: dict[str, Any] = {"asked": sets, "by": asked.by, "cluster": asked.cluster, "clean": asked.clean}
+    target = path(asked.out) or ablation.ablation_path(folder, model, sets, asked.by, clean=asked.clean, samples=asked.samples)
+    question: dict[str, Any] = {"asked": sets, "by": asked.by, "cluster": asked.cluster, "clean": asked.clean, "samples": asked.samples}
     tables = ablation.ablate(model, folder, target, asked, force=asked.force, **question)
     return Outcome.of(tables, lambda: look(target, tables))

@@ -14,7 +14,7 @@ from recallkit.intervening.tables import read_nlls
 from recallkit.measure.intervals import NUM_RESAMPLES, effective_number, freedom_of, group_numbers, resample_totals
 from recallkit.options import InterventionOptions
 from recallkit.scoring import plan_scores, score_path
-from recallkit.slicing.definitions import SLICES
+from recallkit.slicing.definitions import SLICES, parse_slices
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 500
 """AR hits that are asked about; the changed text is about as long as the built-in one."""
+
+CLEAN_HITS = "clean_ar_hit=ar_hit AND in_training = 0"
 
 
 def as_scored(scoring: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
@@ -46,10 +48,13 @@ class AskedHits:
     asked: pl.DataFrame
 
     @classmethod
-    def of(cls, tokens: LabelledTokens, counts: Path | None, samples: int = SAMPLES) -> AskedHits:
-        """Makes the changed text, where there is none yet. Raises UserError as `make_changed_text` does."""
-        options = InterventionOptions(samples=samples)
-        changed = make_changed_text(tokens, [that_repeat(SLICES["ar_hit"])], options, counts, Timings(), BY_ASSOCIATION)
+    def of(cls, tokens: LabelledTokens, counts: Path | None, samples: int = SAMPLES, *, clean: bool = False) -> AskedHits:
+        """Makes the changed text, where there is none yet; `clean`: of hits that are not known to be in the training text.
+
+        Raises UserError as `make_changed_text` does.
+        """
+        [hits] = parse_slices([CLEAN_HITS], without=()) if clean else [SLICES["ar_hit"]]
+        changed = make_changed_text(tokens, [that_repeat(hits)], InterventionOptions(samples=samples), counts, Timings(), BY_ASSOCIATION)
         return cls(tokens, changed, changed.samples.filter(excluded=""))
 
     def score(

@@ -86,9 +86,10 @@ def test_the_layer_that_recalls_is_found_and_the_others_lose_nothing(tables):
     assert max(abs(hits[name]) for name in ("0", "2")) < 0.02
     best = tables.mixers.row(0, named=True)
     assert (best["mixers"], best["kind"], best["layer"]) == ("1", "selective_attention", 1)
-    assert 0 < best["specific_ci_low"] < best["specific"] < best["specific_ci_high"]
-    assert which_recall(tables).startswith("Recall is in 1 selective_attention (")
-    assert "Indistinguishable" not in which_recall(tables)
+    assert 0 < best["recall_lost_ci_low"] < best["recall_lost"] < best["recall_lost_ci_high"]
+    assert best["recall_lost"] == pytest.approx(best["recall"], abs=0.02), "without it nothing is recalled"
+    assert tables.mixers["recall_lost"][1:].abs().max() < 0.02, "without another as much as before"
+    assert "the way is through 1 selective_attention (" in which_recall(tables)
 
 
 def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, recaller, slices):
@@ -112,27 +113,6 @@ def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, r
     assert parts["tokens"].to_list() == [gap["tokens"].max()] * 3
     np.testing.assert_allclose(parts["share"], 1, rtol=1e-9)
     np.testing.assert_allclose(parts["share_of_tokens"], 1, rtol=1e-9)
-
-
-def test_a_difference_of_slices_is_resampled_as_one(tables, recaller, slices):
-    """The interval of `specific`, from resamples of documents drawn and summed here."""
-    tokens = pl.read_parquet(slices / "tokens.parquet")
-    nll = [pl.read_parquet(score_path(slices, ModelSpec(recaller, ablate=name)))["nll"].cast(pl.Float64) for name in (None, "1")]
-    tokens = tokens.with_columns(loss=nll[1] - nll[0], first=~pl.col("repeated") & (pl.col("train_count") <= 20))
-    per = tokens.group_by("document", maintain_order=True).agg(
-        *(pl.col(name).sum().alias(f"n_{name}") for name in ("ar_hit", "first")),
-        *((pl.col("loss") * pl.col(name)).sum().alias(f"loss_{name}") for name in ("ar_hit", "first")),
-    )
-    sums = per.select("n_ar_hit", "loss_ar_hit", "n_first", "loss_first").to_numpy().astype(float)
-    rng = np.random.default_rng(1)
-    drawn = np.stack([sums[rng.integers(0, len(sums), len(sums))].sum(0) for _ in range(4000)])
-    low, high = np.percentile(drawn[:, 1] / drawn[:, 0] - drawn[:, 3] / drawn[:, 2], [2.5, 97.5])
-    row = tables.mixers.row(0, named=True)
-    assert row["specific"] == pytest.approx(sums[:, 1].sum() / sums[:, 0].sum() - sums[:, 3].sum() / sums[:, 2].sum(), abs=1e-9)
-    width = high - low
-    assert row["specific_ci_low"] == pytest.approx(low, abs=0.25 * width)
-    assert row["specific_ci_high"] == pytest.approx(high, abs=0.25 * width)
-    assert row["specific_ci_high"] - row["specific_ci_low"] > width, "an expanded interval is the wider one"
 
 
 def test_by_the_mean_it_is_the_same_layer_and_means_are_made_once(tables, recaller, slices):

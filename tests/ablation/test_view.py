@@ -37,18 +37,19 @@ def row(mixers: str, slice_: str, tokens: int) -> dict[str, object]:
     return {"model": "m", "mixers": mixers, "kind": kind, "layer": layer, "cluster": "document", "slice": slice_, **figures, **ends, **more}
 
 
-def specific(mixers: str) -> dict[str, object]:
-    kind, layer, hits = SETS[mixers]
-    found = {"loss": 0.125, "loss_ar_hit": hits, "loss_first_rare": 0.125, "specific": hits - 0.125}
-    ends = {"specific_ci_low": hits - 0.5, "specific_ci_high": hits + 0.5}
-    return {"model": "m", "mixers": mixers, "kind": kind, "layer": layer, "cluster": "document", **found, **ends}
+def mixers(name: str, lost: float | None = None, **more: object) -> dict[str, object]:
+    kind, layer, hits = SETS[name]
+    lost = hits - 0.125 if lost is None else lost
+    found = {"loss": 0.125, "loss_ar_hit": hits, "loss_first_rare": 0.125, "recall": 4.5, "recall_ci_low": 4.0, "recall_ci_high": 5.0}
+    ends = {"recall_lost": lost, "recall_lost_ci_low": lost - 0.5, "recall_lost_ci_high": lost + 0.5}
+    return {"model": "m", "mixers": name, "kind": kind, "layer": layer, "cluster": "document", **found, **ends, **more}
 
 
 @pytest.fixture
 def tables() -> AblationTables:
     sizes = {"all": 100, **dict.fromkeys(PARTS, 25)}
-    rows = [row(mixers, slice_, tokens) for mixers in SETS for slice_, tokens in sizes.items()]
-    return AblationTables(pl.DataFrame(rows), pl.DataFrame([specific(mixers) for mixers in ("1", "0", "mamba", "2")]))
+    rows = [row(name, slice_, tokens) for name in SETS for slice_, tokens in sizes.items()]
+    return AblationTables(pl.DataFrame(rows), pl.DataFrame([mixers(name) for name in ("1", "0", "mamba", "2")]))
 
 
 def test_the_tables_have_a_row_a_set_in_order_and_the_baseline(tables):
@@ -59,23 +60,54 @@ def test_the_tables_have_a_row_a_set_in_order_and_the_baseline(tables):
     assert losses.rows[-1][1:3] == ["100.0 %", "25.0 %"]
     assert "replaced by zero" in str(losses.caption)
     ranked = shown["mixers"]
-    assert ranked.rows[0] == ["1 attention", "+3.88", "+3.50 to +4.50", "80.0 %", "3.2"]
+    assert ranked.rows[0] == ["1 attention", "+3.88", "+3.38 to +4.38", "80.0 %", "3.2"]
     assert [isinstance(cells[3], Struck) for cells in ranked.rows] == [False, False, False, True]
     assert "share of the tokens, 25.00 %" in str(ranked.caption)
     assert "their mean over the text" in str(ablation_tables(tables, {**MANIFEST, "by": "mean"})["ablation"].caption)
 
 
 def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
-    told = "Recall is in 1 attention (3.88 nats per AR hit). "
-    told += "Without these AR hits lose more than new, rare bigrams, but are not shown to lose in particular: 0 mamba."
+    told = "Of 4.50 nats per AR hit (4.00 to 5.00) recalled by association, the way is through 1 attention (3.88 lost). "
+    told += "Without these less is recalled, too, but AR hits are not shown to lose in particular: 0 mamba."
     assert which_recall(tables) == told
-    few = AblationTables(tables.ablation, tables.mixers.with_columns(specific_ci_low=pl.lit(None, pl.Float64)))
-    assert which_recall(few) == "None of these is shown to matter to AR hits in particular.", "few documents show nothing, neither way"
+    assert answer(tables) == f"Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, 0.12 per token of all. {told}"
     none = AblationTables(tables.ablation, tables.mixers.filter(pl.col("layer") == 2))
-    assert which_recall(none) == "None of these is shown to matter to AR hits in particular."
-    lost = f"Without mixer 1 attention, {tables.mixers['model'][0]} loses 4.00 nats per AR hit, 0.12 per token of all, the most of 4. "
-    assert answer(tables) == lost + told
-    assert ", the most of" not in answer(none), "of one there is no most"
+    assert which_recall(none) == "None of these is shown to be what recall goes through, of 4.50 nats per AR hit (4.00 to 5.00)."
+    assert answer(none).startswith("Removing 2 mamba is not shown to cost m anything: 0.12 nats per token. None of these")
+
+
+@pytest.mark.parametrize(
+    ("recall", "said"),
+    [
+        ((0.1, -0.1, 0.3), "m is not shown to recall by association, 0.10 nats per AR hit (-0.10 to 0.30): nor is it through any mixer."),
+        (
+            (-0.3, -0.4, -0.1),
+            "m is not shown to recall by association, -0.30 nats per AR hit (-0.40 to -0.10): nor is it through any mixer.",
+        ),
+        ((4.0, None, None), "Which mixers recall goes through cannot be told: AR hits come from effectively fewer than 5 documents."),
+    ],
+)
+def test_where_there_is_no_recall_to_lose_it_is_said(tables, recall, said):
+    columns = dict(zip(("recall", "recall_ci_low", "recall_ci_high"), recall, strict=True))
+    changed = tables.mixers.with_columns(**{name: pl.lit(value, pl.Float64) for name, value in columns.items()})
+    assert which_recall(AblationTables(tables.ablation, changed)) == said
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "high", "void", "said"),
+    [
+        (0.125, 0.3, 0.9, False, "hurts AR hits more than other tokens: 4.00 nats, 0.12 per token of all."),
+        (0.125, 0.1, 0.2, False, "hurts AR hits less than other tokens: 4.00 nats, 0.12 per token of all."),
+        (0.125, 0.2, 0.3, False, "hurts AR hits no more than other tokens, as far as can be told: 4.00 nats, 0.12 per token of all."),
+        (-0.125, 0.3, 0.9, False, "makes m better: 0.12 nats per token."),
+        (0.125, 0.3, 0.9, True, "is not shown to cost m anything: 0.12 nats per token."),
+    ],
+)
+def test_what_a_set_costs_has_a_sentence_for_each_sign(tables, loss, low, high, void, said):
+    """AR hits are a quarter of the tokens."""
+    shares = tables.ablation.with_columns(share_ci_low=pl.lit(low), share_ci_high=pl.lit(high), void=pl.lit(void))
+    changed = tables.mixers.with_columns(loss=pl.lit(loss))
+    assert answer(AblationTables(shares, changed)).startswith(f"Removing 1 attention {said} ")
 
 
 def test_the_map_has_a_figure_for_every_set_and_slice(tables):
