@@ -60,7 +60,7 @@ class AblationTables(Shown):
     `loss` = `nll_ablated` - `nll`; `share`: of the whole loss, what is lost in the slice, beside its `share_of_tokens`. `void`: the share
     means nothing (`measure.shares.WholeGap`).
     mixers: a row a set, the largest `recall_lost` first. `recall`: what the model as it is recalls by association, nats per AR hit
-    (docs/causal.md); `recall_lost`: that less what it recalls without the mixers.
+    (docs/causal.md), of so many `effective_documents`; `recall_lost`: that less what it recalls without the mixers.
 
     `*_ci_*`: 95 % intervals (`measure.intervals.expanded_interval`), of losses and shares over clusters, of recall over documents, from the
     same resamples for all sets: they are paired.
@@ -119,4 +119,4 @@ def _recall(recalled: np.ndarray, hits: AskedHits) -> list[dict[str, float | Non
     lost = means[:, :1] - means[:, 1:]
     whole = estimates("recall", means[0, 0], means[1:, 0], effective, freedom)
     found = [whole | estimates("recall_lost", of[0], of[1:], effective, freedom) for of in lost.T]
-    return [{name: number_or_none(float(value)) for name, value in of.items()} for of in found]
+    return [{name: number_or_none(float(value)) for name, value in of.items()} | {"effective_documents": effective} for of in found]

@@ -11,7 +11,7 @@ from recallkit.display.again import command_line
 from recallkit.display.cells import or_dash, percent, resampled
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import MIN_CLUSTERS
+from recallkit.measure.intervals import too_few
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
@@ -100,7 +100,7 @@ def which_recall(tables: AblationTables) -> str:
     whole, single = rows[0], [row for row in rows if row["layer"] is not None]
     within = f"{whole['recall']:z.2f} nats per AR hit ({_WITHIN(whole)})"
     if whole["recall_ci_low"] is None:
-        return f"Which mixers recall goes through cannot be told: AR hits come from effectively fewer than {MIN_CLUSTERS} documents."
+        return f"Which mixers recall goes through cannot be told: {too_few('AR hits', whole['effective_documents'])}."
     if whole["recall_ci_low"] <= 0:
         return f"{whole['model']} is not shown to recall by association, {within}: nor is it through any mixer."
     less = [row for row in single or rows if row["recall_lost_ci_low"] > 0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import estimates, expanded_interval, number_or_none
+from recallkit.measure.intervals import estimates, expanded_interval, holm, number_or_none, p_values
 from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_rows
 from recallkit.measure.sums import Clusters, RowSums, resampled, row_sums
@@ -50,6 +50,7 @@ EARLY, LATE = 50, 500
 
 _MIRRORED = [place for place, (_, gains) in enumerate(ROWS) if gains]
 _RATIOS = ("delta", "gain_reference", "gain_model", "local_gap", "far_gap")
+_WHOLE = ("delta_nll", "delta_ci_low", "delta_ci_high", "effective_clusters")
 _SHARES = ("gap_share", "far_share", "mirror_share")
 
 
@@ -73,11 +74,22 @@ def context_gains(
     pairs = _collect(labelled, scores, len(full), cluster, clean=clean)
     samples = resampled([pair.of_groups(pair.tokens[:, 0] > 0) for pair in pairs], num_resamples, seed)
     asked = [(of_last, model) for of_last in last for model in models]
-    rows: dict[str, list[dict[str, Any]]] = {model: [] for model in models}
-    for (of_last, model), pair, sampled in zip(asked, pairs, samples, strict=True):
-        keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride}
-        rows[model] += [keys | row for row in _table(pair, sampled, cluster, labelled.vocab_size)]
-    return schemas.frame_of("gap/by_context", [row for model in models for row in rows[model]])
+    tables = {key: _table(pair, sampled) for key, pair, sampled in zip(asked, pairs, samples, strict=True)}
+    told: dict[tuple[LastIds, str], bool | None] = {}
+    for of_last in last:  # gaps of all tokens, each told from zero among those of the other models
+        wholes = [tables[of_last, model][0] for model in models]
+        *figures, effective = (np.array([whole[name] for whole in wholes], np.float64) for name in _WHOLE)
+        p = p_values(np.stack(figures), effective)
+        told |= {(of_last, model): None if np.isnan(of) else bool(is_told) for model, of, is_told in zip(models, p, holm(p), strict=True)}
+    rows: list[dict[str, Any]] = []
+    for model in models:
+        for of_last in last:
+            table = tables[of_last, model]
+            whole = WholeGap.of({**table[0], "told": told[of_last, model]}, labelled.vocab_size, cluster)
+            note = "; ".join(dict.fromkeys([*whole.describe(), *whole.why_void()]))
+            keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride, "note": note}
+            rows += [{**keys, **row, "void": row["far_share"] is None or bool(whole.why_void())} for row in table]
+    return schemas.frame_of("gap/by_context", rows)
 
 
 def _collect(tokens: LabelledTokens, scores: Sequence[Scores], num: int, cluster: str, *, clean: bool) -> list[RowSums]:
@@ -121,7 +133,7 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
         return dict(zip((*_RATIOS, *_SHARES), [*(part / tokens for part in ratios), *shares, mirror / whole], strict=True))
 
 
-def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | None) -> list[dict[str, Any]]:
+def _table(pair: RowSums, sampled: np.ndarray) -> list[dict[str, Any]]:
     """The rows of one model and one k; `sampled` (5, num_resamples, K)."""
     shown, figures = pair.at(np.arange(len(ROWS))), _figures(pair.totals)
     spread = shown.effective, shown.freedom
@@ -133,10 +145,7 @@ def _table(pair: RowSums, sampled: np.ndarray, cluster: str, vocab_size: int | N
     columns |= {"clusters": shown.clusters, "effective_clusters": shown.effective}
     keys: dict[str, Sequence[Any]] = {"slice": [name for name, _ in ROWS], "reference_gains": [gains for _, gains in ROWS]}
     keys |= {name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}
-    rows = gap_rows(keys, shown, shown.totals[:, :1], 1)
-    whole = WholeGap.of(rows[0], vocab_size, cluster)
-    note = "; ".join(dict.fromkeys([*whole.describe(), *whole.why_void()]))
-    return [{**row, "note": note, "void": row["far_share"] is None or bool(whole.why_void())} for row in rows]
+    return gap_rows(keys, shown, shown.totals[:, :1], 1)
 
 
 def in_context_scores(

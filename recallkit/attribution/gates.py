@@ -7,8 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from recallkit.display.cells import percent
 from recallkit.errors import UsageError, UserError
+from recallkit.measure.intervals import holm, p_values
 from recallkit.slicing.definitions import STANDARD
 
 if TYPE_CHECKING:
@@ -100,23 +103,35 @@ def resolve_gates(gates: Sequence[Gate], given: Sequence[Slice]) -> list[Gate]:
 
 
 def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
-    """Each gate for each model, over all sources; the measured value decides, not an end of its interval.
+    """Each gate for each model, over all sources: crossed where the value is told to be over the limit, at 5 % over the models of a gate.
 
-    A share is judged only where it means something and the model is behind the reference overall; a value that is not a number is over
-    any gate. Raises UserError where a slice has no tokens to judge by.
+    Without intervals the value alone decides. A share is judged only where it means something and the model is behind the reference
+    overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by.
     """
     rows = {(row["model"], row["slice"]): row for row in reversed(tables.gap.filter(source="ALL").to_dicts())}  # totals come first
-    models = tables.gap["model"].unique(maintain_order=True)
-    return [_judge(gate, model, rows[model, gate.slice], rows[model, "all"]) for gate in gates for model in models]
+    models = tables.gap["model"].unique(maintain_order=True).to_list()
+    return [verdict for gate in gates for verdict in _judge(gate, [(rows[model, gate.slice], rows[model, "all"]) for model in models])]
 
 
-def _judge(gate: Gate, model: str, row: Mapping[str, Any], whole: Mapping[str, Any]) -> Verdict:
-    if row["delta_nll"] is None:
-        raise UserError(f"there are no tokens of {gate.slice} to judge by", where=OPTION)
-    if gate.is_share and (row["void"] or whole["delta_nll"] <= 0):
-        return Verdict(gate, model, None, is_over=False, note=row["note"] if row["void"] else NOT_BEHIND)
-    value = row["gap_share"] if gate.is_share else row["delta_nll"]
-    return Verdict(gate, model, value, is_over=not value <= gate.limit)
+def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Verdict]:
+    """The verdicts on models, given by their rows of the gate's slice and of all tokens."""
+    columns = ("gap_share", "ci_low", "ci_high") if gate.is_share else ("delta_nll", "delta_ci_low", "delta_ci_high")
+    why, figures = [], np.full((4, len(pairs)), np.nan)
+    for place, (row, whole) in enumerate(pairs):
+        if row["delta_nll"] is None:
+            raise UserError(f"there are no tokens of {gate.slice} to judge by", where=OPTION)
+        is_judged = not (gate.is_share and (row["void"] or whole["delta_nll"] <= 0))
+        why.append("" if is_judged else row["note"] if row["void"] else NOT_BEHIND)
+        if is_judged:
+            figures[:, place] = [np.nan if row[name] is None else row[name] for name in (*columns, "effective_clusters")]
+    p = p_values(figures[:3], figures[3], gate.limit)
+    is_over = ~(figures[0] <= gate.limit) & (np.isnan(p) | holm(p))
+    return [
+        Verdict(gate, row["model"], None, is_over=False, note=note)
+        if note
+        else Verdict(gate, row["model"], float(figures[0, place]), is_over=bool(is_over[place]))
+        for place, ((row, _), note) in enumerate(zip(pairs, why, strict=True))
+    ]
 
 
 def failure_line(verdicts: Sequence[Verdict]) -> str | None:

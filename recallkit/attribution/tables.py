@@ -210,7 +210,8 @@ class _Tables:
 def _judge(row: Row, whole: WholeGap, notes: Sequence[str]) -> None:
     """Adds to a row, whose intervals are there, `note`, which begins with `notes` on the gap, and `void`."""
     of_tokens = row["share_of_tokens"] if row.get("slice") != "all" else None
-    why = whole.why_void(share_of_tokens=of_tokens, effective=row["effective_clusters"]) if row["tokens"] else [EMPTY_SLICE]
+    of_slice = {"share_of_tokens": of_tokens, "effective": row["effective_clusters"], "slice_": row.get("slice", "ar_hit")}
+    why = whole.why_void(**of_slice) if row["tokens"] else [EMPTY_SLICE]
     row["note"] = "; ".join(dict.fromkeys([*notes, *why]))
     row["void"] = row["gap_share"] is None or bool(why)
 

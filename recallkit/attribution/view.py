@@ -104,7 +104,8 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
-    told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}."])
+    together = f" Gaps are told from zero over all {len(models)} models (Holm)." if len(models) > 1 else ""
+    told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         ["model", "all", "AR hits", "other", "AR share", "95 % interval"],

@@ -225,7 +225,7 @@ class _Gaps:
         effective = min(float(self._text.effective[0]), *(part.effective for part in parts))
         freedom = min(float(self._text.freedom[0]), *(part.freedom for part in parts))
         share_of_tokens = float(tokens[0, columns].sum() / tokens[0, 0])
-        note = "; ".join(self._wholes[model].why_void(share_of_tokens=share_of_tokens, effective=effective))
+        note = "; ".join(self._wholes[model].why_void(share_of_tokens=share_of_tokens, effective=effective, slice_=name))
         return {
             "reference": self._names[0],
             "model": self._names[model],

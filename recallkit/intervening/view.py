@@ -14,7 +14,7 @@ from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.charts import FEW, intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED, InterveneTables
-from recallkit.measure.intervals import MIN_CLUSTERS
+from recallkit.measure.intervals import too_few
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 
@@ -241,8 +241,8 @@ def _notes(tables: InterveneTables) -> list[str]:
             f"{model} and {of['reference']} recall alike in {_called(of['slice'])}, as far as can be told ({differ} points apart): that "
             "recall is worth more nats to one of them is because they differ in what they know otherwise."
         )
-    if tables.intervene["recall_ci_low"].null_count():
-        lines.append(f"No interval where tokens are of effectively fewer than {MIN_CLUSTERS} documents.")
+    few = {row["slice"]: row["effective_documents"] for row in tables.intervene.to_dicts() if row["recall_ci_low"] is None}
+    lines += [f"No interval: {too_few(_called(slice_), effective)}." for slice_, effective in few.items()]
     return lines
 
 

@@ -23,6 +23,9 @@ MOST_GROUPS = 1024
 
 NUM_RESAMPLES = 2000
 
+FAMILY_ERROR = 0.05
+"""How often at least one of the models of a command is told from the reference that is not different."""
+
 _LEAST_FREEDOM = 1.0
 
 
@@ -117,6 +120,42 @@ def estimates(
     """The columns NAME, NAME_ci_low and NAME_ci_high: a figure (...) and its `expanded_interval`."""
     low, high = expanded_interval(samples, effective, freedom)
     return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
+
+
+def p_values(figures: np.ndarray, effective: np.ndarray, at: float = 0.0) -> np.ndarray:
+    """Two-sided p-values (...) against a figure's being `at`: at most 0.05 where its 95 % interval excludes that; NaN without one.
+
+    `figures` (3, ...): values with the ends of their intervals; `effective` (...): from how many clusters. The half of the interval towards
+    `at` is taken for so many standard errors as it is of Student's distribution with `effective` - 1 degrees of freedom.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    value, low, high = figures
+    freedom = np.maximum(np.asarray(effective, np.float64) - 1, _LEAST_FREEDOM)
+    half = np.where(value > at, value - low, high - value)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(value == at, 0.0, np.abs(value - at) / np.maximum(half, 0))
+    found: np.ndarray = 2 * stdtr(freedom, -ratio * stdtrit(freedom, 0.975))
+    return np.where(np.isnan(low), np.nan, found)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Which of m hypotheses (m, ...) are rejected by Holm's step-down procedure at 5 % in all, bool; NaN is no hypothesis.
+
+    Of m true ones, one or more is rejected in at most 5 % of cases, whatever depends on what (Holm, Scandinavian Journal of Statistics 6,
+    1979).
+    """
+    order = np.argsort(p, axis=0)
+    left = np.count_nonzero(~np.isnan(p), axis=0) - np.arange(len(p)).reshape(-1, *[1] * (p.ndim - 1))
+    below = np.take_along_axis(p, order, axis=0) * np.maximum(left, 1) <= FAMILY_ERROR
+    rejected = np.empty(p.shape, bool)
+    np.put_along_axis(rejected, order, np.logical_and.accumulate(below, axis=0), axis=0)
+    return rejected
+
+
+def too_few(what: str, effective: float, cluster: str = "document") -> str:
+    """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`."""
+    return f"{what} come from effectively {effective:.1f} {cluster}s; {MIN_CLUSTERS} are needed"
 
 
 def number_or_none(value: float) -> float | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval
+from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, holm, p_values, too_few
 from recallkit.measure.sums import resampled
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ NO_GAP = "no gap overall"
 GAP_MAY_BE_ZERO = "overall gap cannot be distinguished from zero"
 MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
-FEW_CLUSTERS = f"text of effectively fewer than {MIN_CLUSTERS} {{}}s: no interval"
 ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
 MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
 WORSE_ON_HITS = "model is better overall but worse on AR hits"
@@ -79,12 +78,13 @@ def enrichment(share: float | None, share_of_tokens: float) -> float | None:
 class WholeGap:
     """The gap of all tokens between a model and the reference, by which every share of it is judged, in every command.
 
-    gap: nats per token; interval: its confidence interval, None if there is none; uniform: notes on those of the pair whose mean NLL is no
-    lower than that of a uniform guess; effective: the effective number of the clusters that were resampled, each a `cluster`.
+    gap: nats per token; told: whether it is told from zero among the models of the command, None without an interval; uniform: notes on
+    those of the pair whose mean NLL is no lower than that of a uniform guess; effective: the effective number of the clusters that were
+    resampled, each a `cluster`.
     """
 
     gap: float
-    interval: tuple[float, float] | None
+    told: bool | None
     uniform: Sequence[str]
     effective: float
     cluster: str = "document"
@@ -92,19 +92,20 @@ class WholeGap:
     @classmethod
     def of(cls, row: Mapping[str, Any], vocab_size: int | None, cluster: str = "document") -> WholeGap:
         """From the row of all tokens, with the columns of `gap_rows`."""
-        bounds, uniform = (row["delta_ci_low"], row["delta_ci_high"]), math.log(vocab_size) if vocab_size else math.inf
+        uniform = math.log(vocab_size) if vocab_size else math.inf
         nlls = ((row["nll_reference"], REFERENCE_LIKE_UNIFORM), (row["nll_model"], MODEL_LIKE_UNIFORM))
-        notes = [note for nll, note in nlls if nll >= uniform]
-        return cls(row["delta_nll"], None if None in bounds else bounds, notes, row["effective_clusters"], cluster)
+        return cls(row["delta_nll"], row["told"], [note for nll, note in nlls if nll >= uniform], row["effective_clusters"], cluster)
 
-    def why_void(self, *, share_of_tokens: float | None = None, effective: float = math.inf) -> list[str]:
+    def why_void(self, *, share_of_tokens: float | None = None, effective: float = math.inf, slice_: str = "") -> list[str]:
         """Why the share of a slice is void: empty if it means something. Of any slice where nothing is said of it.
 
         The gap is zero or cannot be distinguished from it, a model predicts no better than a uniform guess, the slice has all tokens
-        (`share_of_tokens` is 1), or there is too little text for an interval (`effective`: of the slice's clusters).
+        (`share_of_tokens` is 1), or there is too little text for an interval (`effective`: of the clusters of `slice_`).
         """
         of_slice = [ALL_TOKENS] if share_of_tokens == 1 else []
-        few = [FEW_CLUSTERS.format(self.cluster)] if min(self.effective, effective) < MIN_CLUSTERS else []
+        called = "all tokens" if self.effective <= effective else "AR hits" if slice_ == "ar_hit" else "its tokens"
+        least = min(self.effective, effective)
+        few = [too_few(called, least, self.cluster)] if least < MIN_CLUSTERS else []
         return [*self._of_gap(), *of_slice, *few]
 
     def describe(self, hits_share: float | None = None, share_interval: tuple[float, float] | None = None) -> list[str]:
@@ -128,7 +129,7 @@ class WholeGap:
 
     def _of_gap(self) -> list[str]:
         none = [NO_GAP] if self.gap == 0 else []
-        if not none and self.interval is not None and self.interval[0] <= 0 <= self.interval[1]:
+        if not none and self.told is not None and not self.told:
             none = [GAP_MAY_BE_ZERO]
         return [*self.uniform, *none]
 
@@ -144,6 +145,7 @@ class GapIntervals:
 
     delta_nll: np.ndarray  # nats per token
     share: np.ndarray  # of the gap of all tokens of the row's source
+    told: np.ndarray  # (m, K) 1 where delta_nll is told from zero among the m models (`intervals.holm`), 0 where not, NaN without one
 
 
 def gap_intervals(
@@ -171,7 +173,10 @@ def gap_intervals(
             with np.errstate(divide="ignore", invalid="ignore"):
                 delta_nll[:, number, rows] = expanded_interval(gaps / tokens[:, rows], of.effective[rows], of.freedom[rows])
                 share[:, number, rows] = expanded_interval(gaps / wholes, *smaller)
-        found[name] = GapIntervals(delta_nll, share)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = (of.totals[2:] - of.totals[1]) / of.totals[0]
+        p = p_values(np.stack([values, *delta_nll]), of.effective)
+        found[name] = GapIntervals(delta_nll, share, np.where(np.isnan(p), np.nan, holm(p)))
     return found
 
 
@@ -188,6 +193,6 @@ def gap_rows(
     if intervals is not None:
         columns |= {"clusters": sums.clusters, "effective_clusters": sums.effective}
         columns |= dict(zip(("delta_ci_low", "delta_ci_high"), intervals.delta_nll[:, model - 1], strict=True))
-        columns |= dict(zip(("ci_low", "ci_high"), intervals.share[:, model - 1], strict=True))
+        columns |= dict(zip(("ci_low", "ci_high"), intervals.share[:, model - 1], strict=True)) | {"told": intervals.told[model - 1]}
     every = {**keys, **{name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}}
     return [dict(zip(every, values, strict=True)) for values in zip(*every.values(), strict=True)]

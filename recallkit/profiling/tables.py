@@ -28,6 +28,7 @@ from recallkit.measure.intervals import (
     group_numbers,
     number_or_none,
     resample_totals,
+    too_few,
 )
 from recallkit.measure.sums import ALL, OTHER_SOURCES
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, tail_alpha
@@ -47,7 +48,6 @@ NUM_PARTS = 32
 """Parts of a sequence in `positions`."""
 
 FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
-FEW_DOCUMENTS = f"text of effectively fewer than {MIN_CLUSTERS} documents: no intervals"
 """A few books are too small a sample of all, and so are many letters beside one of them."""
 
 _NUM_RESAMPLES = 2000
@@ -212,7 +212,7 @@ def _profile(sums: _Sums, resampled: _Resampled, seq_len: int) -> pl.DataFrame:
             **figure("repeated_share", "repeated", 1),
             "ar_hits": totals["ar_hits"],
             **figure("ar_hit_share", "ar_hits", 1),
-            "note": [FEW_DOCUMENTS if number < MIN_CLUSTERS else "" for number in resampled.effective],
+            "note": [too_few("its tokens", number) if number < MIN_CLUSTERS else "" for number in resampled.effective.tolist()],
         }
     )
 

@@ -9,7 +9,7 @@ from recallkit.display.again import MOST_NAMED, command_line
 from recallkit.display.cells import DASH, resampled
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import MIN_CLUSTERS
+from recallkit.measure.intervals import too_few
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.tracking.charts import track_figures
@@ -88,7 +88,7 @@ def _few(row: Row) -> str:
     """Why there is no interval, after a space; empty if there is one."""
     if row["recall_ci_low"] is not None:
         return ""
-    return f" No interval: AR hits come from effectively {row['effective_documents']:.1f} documents; {MIN_CLUSTERS} are needed."
+    return f" No interval: {too_few('AR hits', row['effective_documents'])}."
 
 
 def answer(tables: TrackTables) -> str:

@@ -68,9 +68,11 @@ def test_each_gate_is_judged_by_its_own_measure(gap):
     shares = {model: rows[model, "other"]["gap_share"] for model in nats}
     assert 0 < nats[low] < nats[high]
     assert shares[low] > shares[high] > 0
-    between, largest = sum(nats.values()) / 2, 100 * max(shares.values())
-
-    status, found, err = gap(*models, "--fail-above", f"first_rare={between}", "--fail-above", f"other={largest + 1e-6}%")
+    largest = 100 * max(shares.values())
+    of = rows[high, "first_rare"]
+    told = of["delta_nll"] - 2 * (of["delta_nll"] - of["delta_ci_low"])  # twice as far from the value as the end of its interval
+    assert told > nats[low]
+    status, found, err = gap(*models, "--fail-above", f"first_rare={told}", "--fail-above", f"other={largest + 1e-6}%")
     assert status == 1
     assert [(gate["model"], gate["slice"], gate["measured"], gate["is_over"]) for gate in found["gates"]] == [
         (low, "first_rare", "delta_nll", False),
@@ -82,9 +84,14 @@ def test_each_gate_is_judged_by_its_own_measure(gap):
     assert err.splitlines()[-1].startswith(f"recallkit: {high}: NLL on first_rare ")
     assert low not in err.splitlines()[-1]
 
-    status, _, err = gap(*models, "--fail-above", f"Other={largest - 1e-6}%")
+    of = rows[low, "other"]
+    told = of["gap_share"] - 2 * (of["gap_share"] - of["ci_low"])
+    assert told > 0
+    status, _, err = gap(*models, "--fail-above", f"Other={100 * told}%")
     assert status == 1
     assert f"{low}: {largest:.1f} % of the gap lies in other, more than " in err.splitlines()[-1]
+    status, _, err = gap(*models, "--fail-above", f"Other={largest - 1e-6}%")
+    assert status == 0, "more than that, but not by its interval"
 
 
 def test_a_share_of_no_gap_or_of_a_lead_is_not_judged_and_said_to_be_so(gap):
@@ -96,8 +103,29 @@ def test_a_share_of_no_gap_or_of_a_lead_is_not_judged_and_said_to_be_so(gap):
     assert (status, found["gates"][0]["note"], found["gates"][1]["value"]) == (0, NO_GAP, 0)
 
 
+NO_INTERVALS = dict.fromkeys(("delta_ci_low", "delta_ci_high", "ci_low", "ci_high", "effective_clusters"))
+
+
+def test_a_gate_is_crossed_where_it_is_told_over_all_models_of_it():
+    """One model alone by its interval; of ten that are as little above the limit none, since one of ten would be by chance."""
+    low = {"source": "ALL", "void": False, "note": "", "gap_share": 0.5, "ci_low": 0.3, "ci_high": 0.7, "effective_clusters": 40.0}
+    above = {**low, "slice": "ar_hit", "delta_nll": 0.30, "delta_ci_low": 0.11, "delta_ci_high": 0.49}
+    far = {**above, "delta_nll": 0.9, "delta_ci_low": 0.71, "delta_ci_high": 1.09}
+
+    def over(*rows: dict) -> list[bool]:
+        every = [{**row, "model": f"m{number}", "slice": name} for number, row in enumerate(rows) for name in ("ar_hit", "all")]
+        return [verdict.is_over for verdict in judge_gates([parse_gate("0.1")], type("Tables", (), {"gap": pl.DataFrame(every)}))]
+
+    assert over(above) == [True]
+    assert over({**above, "delta_ci_low": 0.09}) == [False], "above, but not by its interval"
+    assert over(*[above] * 10) == [False] * 10
+    assert over(far, *[above] * 9) == [True, *[False] * 9]
+    assert over(*[far] * 10) == [True] * 10
+    assert over({**above, **NO_INTERVALS}) == [True], "without an interval the value decides"
+
+
 def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
-    row = {"source": "ALL", "model": "m", "void": False, "note": "", "gap_share": math.nan}
+    row = {"source": "ALL", "model": "m", "void": False, "note": "", "gap_share": math.nan, **NO_INTERVALS}
     of_all = {**row, "slice": "all", "delta_nll": math.nan}
     hits, none = ({**row, "slice": name, "delta_nll": value} for name, value in (("ar_hit", math.nan), ("other", None)))
     of_source = {**hits, "delta_nll": -1.0, "gap_share": -1.0}  # a source that is called ALL comes after the totals
@@ -110,7 +138,7 @@ def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
 
 
 def test_a_share_that_means_nothing_is_not_judged_however_large():
-    row = {"source": "ALL", "model": "m", "void": True, "note": GAP_MAY_BE_ZERO, "gap_share": 9.0, "delta_nll": 0.5}
+    row = {"source": "ALL", "model": "m", "void": True, "note": GAP_MAY_BE_ZERO, "gap_share": 9.0, "delta_nll": 0.5, **NO_INTERVALS}
     tables = type("Tables", (), {"gap": pl.DataFrame([{**row, "slice": "all"}, {**row, "slice": "ar_hit"}])})
     share, nats = judge_gates([parse_gate("10%"), parse_gate("0.4")], tables)
     assert (share.value, share.is_over, share.note) == (None, False, GAP_MAY_BE_ZERO)

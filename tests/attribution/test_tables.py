@@ -22,7 +22,7 @@ from recallkit.measure import intervals, labelled, shares
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.intervals import MIN_CLUSTERS, expanded_interval
 from recallkit.measure.labelled import CLUSTERS
-from recallkit.measure.shares import FEW_CLUSTERS, WholeGap
+from recallkit.measure.shares import WholeGap
 from recallkit.storage.artifacts import write_parquet
 
 LABELS = pa.schema(
@@ -414,7 +414,7 @@ def test_notes_and_clipped_shares(tmp_path, case):
     model = [5.0 + (hits if p == 2 else others)[s % 2] for s in range(10) for p in (1, 2)]
     tables = attribute_gap(corpus.path, corpus.score("reference", [5.0] * 20), [corpus.score("model", model)], num_resamples=100)
     rows = tables.gap.filter(pl.col("source") == "ALL")
-    of_any_slice = WholeGap(rows["delta_nll"][0], (rows["delta_ci_low"][0], rows["delta_ci_high"][0]), [], math.inf).describe()
+    of_any_slice = WholeGap(rows["delta_nll"][0], note != shares.GAP_MAY_BE_ZERO, [], math.inf).describe()
     assert rows["note"].to_list() == [note, note, note, "; ".join(of_any_slice)]
     assert rows["gap_share_clipped"].to_list()[1:3] == pytest.approx(list(clipped))
     assert [shares.is_void(row) for row in rows.iter_rows(named=True)] == [note in (shares.NO_GAP, shares.GAP_MAY_BE_ZERO)] * 4
@@ -426,7 +426,7 @@ def test_hits_of_few_documents_have_no_share_however_many_documents_there_are(tm
     corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 and s < 2 else None, 5) for s in range(20) for p in (1, 2)])
     tables = attribute_gap(corpus.path, corpus.score("reference", [1.0] * 40), [corpus.score("model", [2.0] * 40)], num_resamples=100)
     rows = {row["slice"]: row for row in tables.gap.filter(source="ALL").iter_rows(named=True)}
-    assert (rows["ar_hit"]["note"], rows["ar_hit"]["void"]) == (FEW_CLUSTERS.format("document"), True)
+    assert (rows["ar_hit"]["note"], rows["ar_hit"]["void"]) == ("AR hits come from effectively 2.0 documents; 5 are needed", True)
     assert (rows["other"]["note"], rows["other"]["void"]) == ("", False)
 
 
@@ -434,7 +434,7 @@ def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 5), (0, 2, "web", None, 5)])
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])])
     rows = {row["slice"]: row for row in tables.gap.filter(pl.col("source") == "web").iter_rows(named=True)}
-    few = FEW_CLUSTERS.format("document")
+    few = "all tokens come from effectively 1.0 documents; 5 are needed"
     assert [rows[name]["note"] for name in SLICES] == [few, EMPTY_SLICE, f"{shares.ALL_TOKENS}; {few}", EMPTY_SLICE]
     assert all(map(shares.is_void, rows.values()))
     assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)

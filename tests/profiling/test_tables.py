@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from recallkit.profiling import tables as stage
 from recallkit.profiling.content import content_mask
-from recallkit.profiling.tables import FEW_DOCUMENTS, OTHER_SOURCES, ProfileTables, make_tables
+from recallkit.profiling.tables import OTHER_SOURCES, ProfileTables, make_tables
 
 VOCAB = 6
 
@@ -185,7 +185,7 @@ def test_few_documents_have_no_interval():
     assert (rows["few"]["documents"], rows["one long"]["documents"]) == (4, 6)
     for source in ("few", "one long"):
         assert rows[source]["effective_documents"] < 5
-        assert rows[source]["note"] == FEW_DOCUMENTS
+        assert rows[source]["note"].startswith("its tokens come from effectively ")
         assert rows[source]["repeated_share_ci_low"] is None is rows[source]["repeated_bigrams_ci_high"]
     assert (rows["many"]["documents"], rows["many"]["note"], rows["ALL"]["documents"]) == (300, "", 310)
     assert rows["many"]["repeated_share_ci_low"] < rows["many"]["repeated_share"] < rows["many"]["repeated_share_ci_high"]
