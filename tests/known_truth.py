@@ -2,7 +2,7 @@
 
     name=tests/known_truth.py:bigram_cache        as any user's model; `PATH` below is the file's
 
-`presence` gives weight to the ids that stand in the context, whatever precedes them, and `recent` more to the latest: they associate
+`presence` gives weight to the ids that are in the context, whatever precedes them, and `recent` more to the latest: they associate
 nothing. The caches give it to what followed the last id, or the last two, in the context: they recall by association, and use nothing else
 of it. `worse` knows less of everything, `worse_at_rare` has forgotten rare bigrams alone; neither recalls.
 """

@@ -154,7 +154,7 @@ def _mixers(tables: AblationTables) -> Table:
         },
         [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)],
         f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association, lost where "
-        "no id of an earlier match stands beside what it stood beside. AR share: of the whole loss; enrichment: over their share of the "
+        "no id of an earlier match is next to what it was next to. AR share: of the whole loss; enrichment: over their share of the "
         f"tokens, {percent(one['share_of_tokens'], 2)}. "
         f"Intervals: {resampled(one, which=' with AR hits')}.",
     )

@@ -75,17 +75,17 @@ def context_gains(
     samples = resampled([pair.of_groups(pair.tokens[:, 0] > 0) for pair in pairs], num_resamples, seed)
     asked = [(of_last, model) for of_last in last for model in models]
     tables = {key: _table(pair, sampled) for key, pair, sampled in zip(asked, pairs, samples, strict=True)}
-    told: dict[tuple[LastIds, str], bool | None] = {}
+    distinct: dict[tuple[LastIds, str], bool | None] = {}
     for of_last in last:  # gaps of all tokens, each told from zero among those of the other models
         wholes = [tables[of_last, model][0] for model in models]
         *figures, effective = (np.array([whole[name] for whole in wholes], np.float64) for name in _WHOLE)
-        p = p_values(np.stack(figures), effective)
-        told |= {(of_last, model): None if np.isnan(of) else bool(is_told) for model, of, is_told in zip(models, p, holm(p), strict=True)}
+        p = p_values(np.stack(figures), effective - 1)
+        distinct |= {(of_last, model): None if np.isnan(of) else bool(is_one) for model, of, is_one in zip(models, p, holm(p), strict=True)}
     rows: list[dict[str, Any]] = []
     for model in models:
         for of_last in last:
             table = tables[of_last, model]
-            whole = WholeGap.of({**table[0], "told": told[of_last, model]}, labelled.vocab_size, cluster)
+            whole = WholeGap.of({**table[0], "is_distinct": distinct[of_last, model]}, labelled.vocab_size, cluster)
             note = "; ".join(dict.fromkeys([*whole.describe(), *whole.why_void()]))
             keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride, "note": note}
             rows += [{**keys, **row, "void": row["far_share"] is None or bool(whole.why_void())} for row in table]

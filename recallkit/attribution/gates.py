@@ -124,7 +124,7 @@ def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any
         why.append("" if is_judged else row["note"] if row["void"] else NOT_BEHIND)
         if is_judged:
             figures[:, place] = [np.nan if row[name] is None else row[name] for name in (*columns, "effective_clusters")]
-    p = p_values(figures[:3], figures[3], gate.limit)
+    p = p_values(figures[:3], figures[3] - 1, gate.limit)
     is_over = ~(figures[0] <= gate.limit) & (np.isnan(p) | holm(p))
     return [
         Verdict(gate, row["model"], None, is_over=False, note=note)

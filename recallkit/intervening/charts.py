@@ -29,7 +29,7 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
     panels = {name: found for name in _PANELS if (found := _points(tables, name))}
     models = tables.intervene["model"].unique(maintain_order=True).to_list()
     caption = (
-        "Nats that a model loses where no id of the earlier matches of a token stands beside what it stood beside, less what as many moves "
+        "Nats that a model loses where no id of the earlier matches of a token is next to what it was next to, less what as many moves "
         "elsewhere cost: above by distance to the latest occurrence, below by how often training had the bigram. Hollow: fewer than "
         f"{FEW} samples."
     )

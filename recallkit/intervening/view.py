@@ -185,7 +185,7 @@ def _share_table(tables: InterveneTables, slice_: str, *, explained: bool) -> Ta
     if explained:
         told += (
             " Recalled: how much of the gap would be gone if neither could recall by association there. Points: how much less probable the "
-            "tokens are once no id of an earlier match stands beside what it stood beside, beyond what as many moves elsewhere cost."
+            "tokens are once no id of an earlier match is next to what it was next to, beyond what as many moves elsewhere cost."
         )
         if known := [row["recall_share"] for row in tables.recall_share.filter(slice=FIRST_RARE, void=False).to_dicts()]:
             found = percent(known[0]) if len(known) == 1 else percent_range(min(known), max(known))

@@ -122,17 +122,18 @@ def estimates(
     return {name: value, f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 
-def p_values(figures: np.ndarray, effective: np.ndarray, at: float = 0.0) -> np.ndarray:
+def p_values(figures: np.ndarray, freedom: np.ndarray, at: float = 0.0) -> np.ndarray:
     """Two-sided p-values (...) against a figure's being `at`: at most 0.05 where its 95 % interval excludes that; NaN without one.
 
-    `figures` (3, ...): values with the ends of their intervals; `effective` (...): from how many clusters. The half of the interval towards
-    `at` is taken for so many standard errors as it is of Student's distribution with `effective` - 1 degrees of freedom.
+    `figures` (3, ...): values with the ends of their intervals. The half of the interval towards `at` is taken for so many standard errors
+    as it is of Student's distribution with `freedom` (...) degrees of freedom.
     """
     from scipy.special import stdtr, stdtrit
 
     value, low, high = figures
-    freedom = np.maximum(np.asarray(effective, np.float64) - 1, _LEAST_FREEDOM)
-    half = np.where(value > at, value - low, high - value)
+    freedom = np.maximum(freedom, _LEAST_FREEDOM)
+    is_above = (low > at) | ((value > at) & (high >= at))
+    half = np.where(is_above, value - low, high - value)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(value == at, 0.0, np.abs(value - at) / np.maximum(half, 0))
     found: np.ndarray = 2 * stdtr(freedom, -ratio * stdtrit(freedom, 0.975))

@@ -78,13 +78,13 @@ def enrichment(share: float | None, share_of_tokens: float) -> float | None:
 class WholeGap:
     """The gap of all tokens between a model and the reference, by which every share of it is judged, in every command.
 
-    gap: nats per token; told: whether it is told from zero among the models of the command, None without an interval; uniform: notes on
-    those of the pair whose mean NLL is no lower than that of a uniform guess; effective: the effective number of the clusters that were
-    resampled, each a `cluster`.
+    gap: nats per token; is_distinct: whether it is told from zero among the models of the command, None without an interval; uniform:
+    notes on those of the pair whose mean NLL is no lower than that of a uniform guess; effective: the effective number of the clusters that
+    were resampled, each a `cluster`.
     """
 
     gap: float
-    told: bool | None
+    is_distinct: bool | None
     uniform: Sequence[str]
     effective: float
     cluster: str = "document"
@@ -94,7 +94,7 @@ class WholeGap:
         """From the row of all tokens, with the columns of `gap_rows`."""
         uniform = math.log(vocab_size) if vocab_size else math.inf
         nlls = ((row["nll_reference"], REFERENCE_LIKE_UNIFORM), (row["nll_model"], MODEL_LIKE_UNIFORM))
-        return cls(row["delta_nll"], row["told"], [note for nll, note in nlls if nll >= uniform], row["effective_clusters"], cluster)
+        return cls(row["delta_nll"], row["is_distinct"], [note for nll, note in nlls if nll >= uniform], row["effective_clusters"], cluster)
 
     def why_void(self, *, share_of_tokens: float | None = None, effective: float = math.inf, slice_: str = "") -> list[str]:
         """Why the share of a slice is void: empty if it means something. Of any slice where nothing is said of it.
@@ -129,7 +129,7 @@ class WholeGap:
 
     def _of_gap(self) -> list[str]:
         none = [NO_GAP] if self.gap == 0 else []
-        if not none and self.told is not None and not self.told:
+        if not none and self.is_distinct is not None and not self.is_distinct:
             none = [GAP_MAY_BE_ZERO]
         return [*self.uniform, *none]
 
@@ -145,7 +145,9 @@ class GapIntervals:
 
     delta_nll: np.ndarray  # nats per token
     share: np.ndarray  # of the gap of all tokens of the row's source
-    told: np.ndarray  # (m, K) 1 where delta_nll is told from zero among the m models (`intervals.holm`), 0 where not, NaN without one
+    is_distinct: (
+        np.ndarray
+    )  # (m, K) 1 where delta_nll is told from zero among the m models (`intervals.holm`), 0 where not, NaN without one
 
 
 def gap_intervals(
@@ -175,7 +177,7 @@ def gap_intervals(
                 share[:, number, rows] = expanded_interval(gaps / wholes, *smaller)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = (of.totals[2:] - of.totals[1]) / of.totals[0]
-        p = p_values(np.stack([values, *delta_nll]), of.effective)
+        p = p_values(np.stack([values, *delta_nll]), of.freedom)
         found[name] = GapIntervals(delta_nll, share, np.where(np.isnan(p), np.nan, holm(p)))
     return found
 
@@ -193,6 +195,8 @@ def gap_rows(
     if intervals is not None:
         columns |= {"clusters": sums.clusters, "effective_clusters": sums.effective}
         columns |= dict(zip(("delta_ci_low", "delta_ci_high"), intervals.delta_nll[:, model - 1], strict=True))
-        columns |= dict(zip(("ci_low", "ci_high"), intervals.share[:, model - 1], strict=True)) | {"told": intervals.told[model - 1]}
+        columns |= dict(zip(("ci_low", "ci_high"), intervals.share[:, model - 1], strict=True)) | {
+            "is_distinct": intervals.is_distinct[model - 1]
+        }
     every = {**keys, **{name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}}
     return [dict(zip(every, values, strict=True)) for values in zip(*every.values(), strict=True)]

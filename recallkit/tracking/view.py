@@ -77,7 +77,7 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
         columns["gap in AR hits"] = lambda row: DASH if row["step"] is None else f"{row['ar_gap']:z.2f}"
     caption = (
         f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens. First: the first occurrences of the hits' "
-        "bigrams in their sequences. Recall: what hits lose where no id of an earlier match stands beside what it stood beside, beyond "
+        "bigrams in their sequences. Recall: what hits lose where no id of an earlier match is next to what it was next to, beyond "
         f"what as many moves elsewhere cost. Intervals: {resampled(first, 'document', 'document')}.{_few(first)}"
     )
     caption += "" if first["reference"] is None else " Last row: the reference."
