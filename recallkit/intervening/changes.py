@@ -168,7 +168,7 @@ def _elsewhere(is_taken: np.ndarray, spans: Sequence[tuple[int, int]], margin: i
 def move(ids: np.ndarray, places: Places, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
     """Breaks up spans of a sequence (n,): the last id of each and every second one before it trade places with ids elsewhere.
 
-    Those are the nearest that are in no match, and are neither end tokens nor ids of the bigram. Wherever an id goes, none comes to stand
+    Those are the nearest that are in no match, and are neither end tokens nor ids of the bigram. Wherever an id goes, none comes
     next to one that it is next to in the query or the token: no two neighbours of a match stay neighbours, and the token's bigram
     occurs nowhere new. With the query 1 2, the token 3 and 9 1 2 3 8 5 7 6 before them, 3 and 1 go, say, to where 7 and 5 were:
     9 5 2 7 8 1 3 6. Raises NotChangedError where no such ids are left.
