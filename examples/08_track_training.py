@@ -87,7 +87,8 @@ def train(args: argparse.Namespace) -> None:
 
 def tell(row: dict[str, object]) -> None:
     """A line a row."""
-    print("step {step}: AR hits {ar_nll:.2f}, first occurrences {first_nll:.2f}, other {other_nll:.2f}; recalled {recall:.2f}".format(**row), flush=True)
+    nats = "AR hits {ar_nll:.2f}, first occurrences {first_nll:.2f}, other {other_nll:.2f}; recalled {recall:.2f}"
+    print(f"step {row['step']}: {nats.format(**row)}", flush=True)
 
 
 def main() -> None:
