@@ -59,10 +59,11 @@ def answer(tables: MqarTables) -> str:
     rows = tables.mqar.filter(pairs=tables.mqar["pairs"].max()).to_dicts()
     first, *others = rows
     most = "With" if tables.mqar["pairs"].n_unique() == 1 else "With the most pairs,"
-    said = (
-        f"{most} {first['pairs']:,} in {first['length']:,} ids, {first['model']} recalls {percent(first['accuracy'])} of the "
-        f"values ({interval_phrase(first['accuracy_low'], first['accuracy_high'])})"
-    )
+    guess, low = 1 / first["pairs"], first["accuracy_low"]
+    within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
+    there = f"guessing among the {first['pairs']:,} values there: {percent(guess)}"
+    said = f"{most} {first['pairs']:,} in {first['length']:,} ids, {first['model']} "
+    said += f"recalls {within}; {there}" if low is not None and low > guess else f"is not shown to recall: {within}, {there}"
     told = [
         f"{row['model']} {percent(row['accuracy'])} "
         f"({difference_phrase(*(row[f'accuracy_difference{end}'] for end in ('', '_low', '_high')))})"
@@ -116,9 +117,9 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
         "accuracy": Table.of(
             "MQAR: values recalled, in %, by number of pairs",
             [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
-            each,
+            [*each, {"model": "a guess among them", "of": {number: {"accuracy": 1 / number} for number in pairs}}],
             f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs, "
-            f"places of queries by a power law ({first['power']:g}).",
+            f"places of queries by a power law ({first['power']:g}). Last row: what guessing among the values of a sequence gives.",
         ),
         "perplexity": Table.of(
             "Perplexity of the values asked for, and of the filler",
@@ -158,7 +159,7 @@ def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Tab
     """Adds a column of curves over all numbers of pairs, on one scale from 0 on."""
     known = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
     most = max(known.values())
-    curves = [sparkline([known[row[0], number] for number in pairs], 0.0, most) for row in table.rows]
+    curves = [sparkline([known.get((row[0], number)) for number in pairs], 0.0, most) for row in table.rows]
     lines = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
     caption = f"{table.caption} Curves: from 0 to {percent(most)}."
     return dataclasses.replace(table, headers=[*table.headers, ""], rows=lines, caption=caption)

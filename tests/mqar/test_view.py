@@ -1,0 +1,66 @@
+"""What is said of models of which it is known whether they recall: one that gives weight to what is present does not."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import recallkit
+from recallkit.mqar.tables import MqarTables
+from recallkit.mqar.view import answer, shown_mqar
+from tests.known_truth import PATH
+
+
+def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
+    """Of 4 values that are in the context a model without any association still hits one in four, and so does a guess."""
+    models = [f"{name}={PATH}:{name}" for name in ("presence", "bigram_cache", "bigram")]
+    known = {"seq_len": 64, "pairs": [4], "samples": 30, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
+    for model, start in zip(models, ("is not shown to recall: ", "recalls 8", "is not shown to recall: 0.0 %"), strict=True):
+        name = model.partition("=")[0]
+        assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 in 64 ids, {name} {start}")
+
+
+def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tuple[float | None, float | None] = (None, None)) -> MqarTables:
+    """A reference that recalls so much with 4 pairs, and a model beside it."""
+    usual = {"pairs": 4, "length": 64, "num_samples": 9, "power": 0.01, "ar_ppl": 2.0, "filler_ppl": 2.0}
+    first = {"model": "r", **usual, "accuracy": accuracy, "accuracy_low": low, "accuracy_high": None if low is None else accuracy + 0.1}
+    none = dict.fromkeys(("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high"), 0.0)
+    differ = {"accuracy_difference": difference, "accuracy_difference_low": ends[0], "accuracy_difference_high": ends[1]}
+    schema = {
+        "accuracy_low": pl.Float64,
+        "accuracy_high": pl.Float64,
+        "accuracy_difference_low": pl.Float64,
+        "accuracy_difference_high": pl.Float64,
+    }
+    other = {**first, "model": "m", "accuracy": accuracy + difference, **differ}
+    return MqarTables(pl.DataFrame([{**first, **none}, other], schema_overrides=schema), pl.DataFrame())
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "low", "said"),
+    [
+        (0.5, 0.4, "r recalls 50.0 % of the values (95 % interval 40.0 to 60.0 %); guessing among the 4 values there: 25.0 %"),
+        (
+            0.3,
+            0.2,
+            "r is not shown to recall: 30.0 % of the values (95 % interval 20.0 to 40.0 %), guessing among the 4 values there: 25.0 %",
+        ),
+        (0.5, None, "r is not shown to recall: 50.0 % of the values (no interval), guessing among the 4 values there: 25.0 %"),
+    ],
+)
+def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
+    assert answer(made(accuracy, low)).startswith(f"With 4 in 64 ids, {said}; m ")
+    assert shown_mqar(made(accuracy, low))["accuracy"].rows[-1] == ["a guess among them", "25.0"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "ends", "said"),
+    [
+        (-0.1, (-0.2, -0.05), "m 40.0 % (10.0 points fewer, 95 % interval 5.0 to 20.0)."),
+        (0.1, (0.05, 0.2), "m 60.0 % (10.0 points more, 95 % interval 5.0 to 20.0)."),
+        (-0.1, (-0.2, 0.05), "m 40.0 % (10.0 points fewer, which may be none: 95 % interval -20.0 to +5.0)."),
+        (0.1, (None, None), "m 60.0 % (10.0 points more, no interval)."),
+    ],
+)
+def test_a_difference_has_its_sign_and_whether_it_may_be_none(difference, ends, said):
+    assert answer(made(0.5, 0.4, difference, ends)).endswith(f"; {said}")
