@@ -11,7 +11,7 @@ from recallkit.display.again import command_line
 from recallkit.display.cells import or_dash, percent, resampled
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import too_few
+from recallkit.measure.intervals import MIN_CLUSTERS, too_few
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
@@ -44,23 +44,30 @@ def look(folder: Path, tables: AblationTables | None = None) -> Look:
 def answer(tables: AblationTables) -> str:
     """What the set that recall needs most costs, and which mixers recall goes through."""
     first = tables.mixers.row(0, named=True)
-    hits = next(row for row in tables.ablation.to_dicts() if (row["mixers"], row["slice"]) == (first["mixers"], "ar_hit"))
-    return f"{_cost(first, hits)} {which_recall(tables)}"
+    of = {row["slice"]: row for row in tables.ablation.iter_rows(named=True) if row["mixers"] == first["mixers"]}
+    return f"{_cost(of['all'], of['ar_hit'])} {which_recall(tables)}"
 
 
-def _cost(row: Row, hits: Row) -> str:
-    """What AR hits lose without a set of mixers, beside all tokens."""
-    removing = f"Removing {labelled(row)}"
-    figures = f"{row['loss_ar_hit']:z.2f} nats, {row['loss']:z.2f} per token of all"
+def _cost(every: Row, hits: Row) -> str:
+    """What a model loses without a set of mixers, and whether AR hits lose more than other tokens."""
+    removing, loss = f"Removing {labelled(every)}", f"{every['loss']:z.2f} nats per token ({_LOSS(every)})"
+    if every["loss_ci_low"] is None:
+        few = too_few("all tokens", every["effective_clusters"], every["cluster"])
+        return f"What removing {labelled(every)} costs {every['model']} cannot be told: {few}."
+    if every["loss_ci_low"] <= 0 <= every["loss_ci_high"]:
+        return f"{removing} is not shown to cost {every['model']} anything: {loss}."
+    if every["loss"] < 0:
+        return f"{removing} makes {every['model']} better: {loss}."
     if hits["void"]:
-        return f"{removing} is not shown to cost {row['model']} anything: {row['loss']:z.2f} nats per token."
-    if row["loss"] < 0:
-        return f"{removing} makes {row['model']} better: {-row['loss']:z.2f} nats per token."
+        few = hits["effective_clusters"] < MIN_CLUSTERS
+        why = too_few("AR hits", hits["effective_clusters"], hits["cluster"]) if few else "the share of AR hits means nothing here"
+        return f"{removing} costs {every['model']} {loss}; whether AR hits lose more than other tokens cannot be told: {why}."
+    figures = f"{hits['loss']:z.2f} nats, beside {every['loss']:z.2f} per token of all"
     if hits["share_ci_low"] > hits["share_of_tokens"]:
         return f"{removing} hurts AR hits more than other tokens: {figures}."
     if hits["share_ci_high"] < hits["share_of_tokens"]:
         return f"{removing} hurts AR hits less than other tokens: {figures}."
-    return f"{removing} hurts AR hits no more than other tokens, as far as can be told: {figures}."
+    return f"{removing} is not shown to hurt AR hits more or less than other tokens: {figures}."
 
 
 def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -98,23 +105,23 @@ def which_recall(tables: AblationTables) -> str:
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
     rows = list(tables.mixers.iter_rows(named=True))
     whole, single = rows[0], [row for row in rows if row["layer"] is not None]
-    within = f"{whole['recall']:z.2f} nats per AR hit ({_WITHIN(whole)})"
+    recall = f"{whole['recall']:z.2f} nats per AR hit, {_RECALL(whole)}"
     if whole["recall_ci_low"] is None:
         return f"Which mixers recall goes through cannot be told: {too_few('AR hits', whole['effective_documents'])}."
     if whole["recall_ci_low"] <= 0:
-        return f"{whole['model']} is not shown to recall by association, {within}: nor is it through any mixer."
+        return f"{whole['model']} is not shown to recall by association ({recall}), so no mixer can be named."
     less = [row for row in single or rows if row["recall_lost_ci_low"] > 0]
     through = [row for row in less if _is_enriched(hits[row["mixers"]])]
-    names = [f"{labelled(row)} ({row['recall_lost']:.2f} lost)" for row in through]
-    sentences = [f"Of {within} recalled by association, the way is through {', '.join(names)}."]
-    if not names:
-        sentences = [f"None of these is shown to be what recall goes through, of {within}."]
-    if others := [labelled(row) for row in less if row not in through]:
-        sentences.append(f"Without these less is recalled, too, but AR hits are not shown to lose in particular: {', '.join(others)}.")
-    return " ".join(sentences)
+    others = ", ".join(labelled(row) for row in less if row not in through)
+    named = ", ".join(f"{labelled(row)} ({row['recall_lost']:.2f} lost without it)" for row in through)
+    said = f"Recall by association ({recall}) {f'goes through {named}' if named else 'is not shown to go through any of these mixers'}."
+    if not others:
+        return said
+    also = "Less is also recalled" if named else "Less is recalled"
+    return f"{said} {also} without {others}, but there AR hits are not shown to bear twice their share of the loss."
 
 
-_WITHIN = cells.interval("recall")
+_RECALL, _LOSS = cells.interval("recall"), cells.interval("loss")
 
 
 ENRICHED = 2.0
@@ -141,7 +148,7 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
 
 def _mixers(tables: AblationTables) -> Table:
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
-    one = next(iter(hits.values()))
+    one, effective = next(iter(hits.values())), tables.mixers["effective_documents"][0]
     times = {mixers: enrichment(row["share"], row["share_of_tokens"]) for mixers, row in hits.items()}
     return Table.of(
         "Which mixers recall goes through",
@@ -156,5 +163,5 @@ def _mixers(tables: AblationTables) -> Table:
         f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association, lost where "
         "no id of an earlier match is next to what it was next to. AR share: of the whole loss; enrichment: over their share of the "
         f"tokens, {percent(one['share_of_tokens'], 2)}. "
-        f"Intervals: {resampled(one, which=' with AR hits')}.",
+        f"Intervals: {resampled(one, which=' with AR hits')}; of recall lost, effectively {effective:,.1f} documents.",
     )

@@ -174,11 +174,11 @@ def interval_phrase(low: float | None, high: float | None) -> str:
 
 def difference_phrase(difference: float, low: float | None, high: float | None) -> str:
     """-0.3, -0.4, -0.2 -> `30.0 points fewer, 95 % interval 20.0 to 40.0`; where the interval contains 0 it says so."""
-    said = f"{100 * abs(difference):.1f} points {'more' if difference >= 0 else 'fewer'}"
+    said = f"{100 * abs(difference):.1f} points {'more' if difference > 0 else 'fewer'}" if difference else "as many"
     if low is None or high is None:
         return f"{said}, no interval"
     if low <= 0 <= high:
-        return f"{said}, which may be none: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        return f"{said}{', which may be none' if difference else ''}: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
     ends = sorted((abs(low), abs(high)))
     return f"{said}, 95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
 

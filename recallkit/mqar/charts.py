@@ -26,12 +26,13 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
     """The charts of a comparison (`MqarTables`), whose first model is the reference."""
     rows, distances = mqar.to_dicts(), by_distance.to_dicts()
     first, models = rows[0], list(dict.fromkeys(row["model"] for row in rows))
-    what = f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs; bands are 95 % intervals."
+    what = f"{counted(first['num_samples'], 'sequence')} of {first['length']:,} ids for each number of pairs; bands are 95 % intervals."
+    filler = ", and of the filler behind the pairs" if any(row["filler_nll"] is not None for row in rows) else ""
     return [
         Figure(
             "mqar_perplexity",
             "Perplexity in multi-query associative recall",
-            f"Perplexity of the values asked for, and of the filler behind the pairs, by number of pairs. {what}",
+            f"Perplexity of the values asked for{filler}, by number of pairs. {what}",
             _perplexity(models, rows),
             models,
         ),

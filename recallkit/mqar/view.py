@@ -158,7 +158,7 @@ def _points(row: Row) -> str:
 def _with_curves(table: Table, rows: Sequence[Row], pairs: Sequence[int]) -> Table:
     """Adds a column of curves over all numbers of pairs, on one scale from 0 on."""
     known = {(row["model"], row["pairs"]): row["accuracy"] for row in rows}
-    most = max(known.values())
+    most = max(known.values()) or 1.0
     curves = [sparkline([known.get((row[0], number)) for number in pairs], 0.0, most) for row in table.rows]
     lines = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
     caption = f"{table.caption} Curves: from 0 to {percent(most)}."
@@ -172,7 +172,7 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
     if len(highs) == 1:
         return
     known = {(row["model"], row["pairs"], row["high"]): row["accuracy"] for row in rows if row["num_queries"] >= _LEAST_QUERIES}
-    most = max(known.values(), default=0.0)
+    most = max(known.values(), default=0.0) or 1.0
     most_columns = max(1, _CURVES_WIDTH // (len(highs) + 3))
     for start in range(0, len(pairs), most_columns):
         shown = pairs[start : start + most_columns]

@@ -26,8 +26,8 @@ class TradeoffTables(Shown):
 
     `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and `loss_nats` are means over the tests, each of
     which counts the same; `state_bytes` are of float32 after the longest test sequence; `lowest_accuracy`: at the worst rate;
-    `at_edge`: whether a rate at the end of those tried is the best; `pareto`: whether no model of the task with as small a state
-    is as accurate.
+    `at_edge`: whether a rate at the end of those tried is the best; `pareto`: whether no model of the task is
+    more accurate with as small a state, or as accurate with a smaller one.
     `by_rate`: a row per run. `by_pairs`: a row per model, task and test, at the best rate.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
@@ -37,22 +39,30 @@ def look(folder: Path, tables: TradeoffTables | None = None) -> Look:
 def answer(tables: TradeoffTables) -> str:
     """A sentence for each of the first tasks: the most accurate model, and the smallest state of one nearly as accurate."""
     tasks = tables.tradeoff["task"].unique(maintain_order=True).to_list()
-    return " ".join(_task_answer(_of(tables.tradeoff, task), f" on {task}" * (len(tasks) > 1)) for task in tasks[:_MOST_SAID])
+    shown = [(task, f" on {task}" * (len(tasks) > 1)) for task in tasks[:_MOST_SAID]]
+    return " ".join(_task_answer(_of(tables.tradeoff, task), _of(tables.by_pairs, task), where) for task, where in shown)
 
 
-def _task_answer(rows: Sequence[Row], where: str) -> str:
+def _task_answer(rows: Sequence[Row], by_pairs: Sequence[Row], where: str) -> str:
     best = min(rows, key=lambda row: (-row["accuracy"], row["state_bytes"]))
     near = min((row for row in rows if row["accuracy"] >= best["accuracy"] - _NEAR), key=lambda row: (row["state_bytes"], -row["accuracy"]))
-    said = (
-        f"Of {len(rows):,} models{where}, {_named(best)} recalls most, {percent(best['accuracy'])} of the values with "
-        f"{best['state_bytes']:,} bytes of state"
-    )
-    if near is best:
-        return f"{said}; none with less is within {100 * _NEAR:.0f} points of it."
-    return (
-        f"{said}; the smallest state within {100 * _NEAR:.0f} points of that is {near['state_bytes']:,} bytes, of {_named(near)} "
-        f"({percent(near['accuracy'])})."
-    )
+    given = f"{percent(best['accuracy'])} of the values with {best['state_bytes']:,} bytes of state"
+    said = f"Of {len(rows):,} models{where}, none gives more values than {_named(best)}, {given}"
+    if len(rows) == 1:
+        said = f"{_named(best)} gives {given}{where}"
+    tests = [row for row in by_pairs if (row["model"], row["width"], row["size"]) == (best["model"], best["width"], best["size"])]
+    guess = fmean(1 / row["pairs"] for row in tests)
+    chance = sqrt(sum((1 - 1 / row["pairs"]) / row["pairs"] / row["num_queries"] for row in tests)) / len(tests)
+    if best["accuracy"] <= guess + 2 * chance:
+        return f"{said}: not shown to be more than guessing among a sequence's values ({percent(guess)})."
+    if len(rows) == 1:
+        return f"{said}."
+    if near is not best:
+        named = f"{near['state_bytes']:,} bytes, of {_named(near)} ({percent(near['accuracy'])})"
+        return f"{said}; the smallest state within {100 * _NEAR:.0f} points of that is {named}."
+    if all(row["state_bytes"] >= best["state_bytes"] for row in rows):
+        return f"{said}; none has a smaller state."
+    return f"{said}; none with a smaller state is within {100 * _NEAR:.0f} points of it."
 
 
 def _named(row: Row) -> str:
@@ -111,7 +121,8 @@ _OF_MODEL = {
 
 def _models(rows: Sequence[Row], task: str) -> Table:
     at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in rows) else ""
-    caption = f"Pareto: no model with as small a state (float32, after the longest test) is as accurate.{at_edge}"
+    pareto = "none is more accurate with as small a state (float32, after the longest test), or as accurate with a smaller one"
+    caption = f"Pareto: {pareto}.{at_edge}"
     return Table.of(f"MQAR, {task}: accuracy at the best learning rate", _OF_MODEL, rows, caption)
 
 
@@ -136,5 +147,6 @@ def _pairs(models: Sequence[Row], rows: Sequence[Row]) -> Table:
     headers = [f"{n:,}" if len(set(lengths)) == 1 else f"{n:,} in {length:,}" for length, n in zip(lengths, pairs, strict=True)]
     headed = [(header, cell) for header, (_, cell) in zip(headers, columns, strict=True)]
     few, many = min(pairs), max(pairs)
-    guess = f"Guessing among a sequence's values: {percent(1 / few)} at {few:,} pairs, {percent(1 / many)} at {many:,}."
+    guess = f"Guessing among a sequence's values: {percent(1 / few)} at {counted(few, 'pair')}"
+    guess += "." if few == many else f", {percent(1 / many)} at {many:,}."
     return Table.of("Accuracy by number of pairs, at the best rate", [*_NAMED.items(), *headed], models, guess)

@@ -30,11 +30,11 @@ CPU = ScoringOptions(device="cpu", batch_tokens=2048)
 RECALL, NOISE = 1, (0, 2)
 
 
-@pytest.fixture(scope="module")
-def recaller(tmp_path_factory):
+def built(folder, copied: float) -> str:
     """A hybrid whose layer 1 recalls by construction: it adds what followed the earlier occurrences of the token; the others add noise.
 
-    It attends to the places after the token's occurrences (`keys="matches"`), all alike since keys are zero, and copies what it finds.
+    It attends to the places after the token's occurrences (`keys="matches"`), all alike since keys are zero, and copies so much of what it
+    finds.
     """
     layers = (
         LayerConfig("gated_short_conv"),
@@ -46,15 +46,19 @@ def recaller(tmp_path_factory):
     with torch.no_grad():
         model.embedding.weight.copy_(0.15 * torch.randn(VOCAB, WIDTH))
         model.blocks[RECALL].mixer.qkv.weight.copy_(torch.cat([torch.zeros(2 * WIDTH, WIDTH), torch.eye(WIDTH)]))
-        model.blocks[RECALL].mixer.out_proj.weight.copy_(torch.eye(WIDTH))
+        model.blocks[RECALL].mixer.out_proj.weight.copy_(copied * torch.eye(WIDTH))
         for place in NOISE:
             for parameter in model.blocks[place].mixer.out_proj.parameters():
                 parameter.mul_(1e-3)
-    folder = tmp_path_factory.mktemp("models") / "recaller"
     folder.mkdir()
     save_file(model.state_dict(), folder / zoo.WEIGHTS)
     (folder / zoo.CONFIG).write_text(zoo.config_json(model.config))
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def recaller(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("models") / "recaller", 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +93,14 @@ def test_the_layer_that_recalls_is_found_and_the_others_lose_nothing(tables):
     assert 0 < best["recall_lost_ci_low"] < best["recall_lost"] < best["recall_lost_ci_high"]
     assert best["recall_lost"] == pytest.approx(best["recall"], abs=0.02), "without it nothing is recalled"
     assert tables.mixers["recall_lost"][1:].abs().max() < 0.02, "without another as much as before"
-    assert "the way is through 1 selective_attention (" in which_recall(tables)
+    assert " goes through 1 selective_attention (" in which_recall(tables)
+
+
+def test_a_model_of_the_same_layers_that_recalls_nothing_has_none_that_recalls(slices, tmp_path):
+    found = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, asked=["1"], samples=50)
+    said = which_recall(found)
+    assert said.startswith("forgetful is not shown to recall by association (0.00 nats per AR hit, ")
+    assert said.endswith("so no mixer can be named.")
 
 
 def test_the_tables_are_those_of_a_gap_with_the_model_as_the_reference(tables, recaller, slices):
@@ -166,7 +177,7 @@ def test_an_ablated_model_is_not_ablated_again(slices):
 def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
     text = TextOptions(("demo:sample",), "validation", limit_tokens=4000)
     slicing.slice_text(text, tmp_path / "slices", counts=builtin.counts(), seq_len=256)
-    found = ablate("zoo:base-conv-selective", tmp_path / "slices", options=CPU, asked=["0", "1", "2", "3"])
+    found = ablate("zoo:base-conv-selective", tmp_path / "slices", options=CPU, asked=["0", "1", "2", "3"], samples=100)
     hits, first, whole = (losses(found, name) for name in ("ar_hit", "first_rare", "all"))
     for name in ("1", "3"):
         assert hits[name] > 0.3
@@ -174,3 +185,8 @@ def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
         assert hits[name] > 3 * whole[name], "little else is lost"
     assert hits["2"] - first["2"] < 0.1, "what it does is of use where nothing is recalled"
     assert hits["0"] < 2 * whole["0"], "without the first layer nothing is predicted"
+    lost = dict(found.mixers.select("mixers", "recall_lost").rows())
+    assert lost["2"] < 0.1 < 0.3 < lost["3"] < lost["1"] < lost["0"], "a model that breaks without a layer recalls nothing, either"
+    assert (
+        which_recall(found) == "Which mixers recall goes through cannot be told: AR hits come from effectively 2.6 documents; 5 are needed."
+    )

@@ -74,23 +74,30 @@ def test_the_tables_have_a_row_a_set_in_order_and_the_baseline(tables):
     assert "their mean over the text" in str(ablation_tables(tables, {**MANIFEST, "by": "mean"})["ablation"].caption)
 
 
+RECALL = "(4.50 nats per AR hit, 4.00 to 5.00)"
+
+
 def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
-    told = "Of 4.50 nats per AR hit (4.00 to 5.00) recalled by association, the way is through 1 attention (3.88 lost). "
-    told += "Without these less is recalled, too, but AR hits are not shown to lose in particular: 0 mamba."
+    told = f"Recall by association {RECALL} goes through 1 attention (3.88 lost without it). "
+    told += "Less is also recalled without 0 mamba, but there AR hits are not shown to bear twice their share of the loss."
     assert which_recall(tables) == told
-    assert answer(tables) == f"Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, 0.12 per token of all. {told}"
+    assert answer(tables) == f"Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, beside 0.12 per token of all. {told}"
+    nowhere = f"Recall by association {RECALL} is not shown to go through any of these mixers."
     none = AblationTables(tables.ablation, tables.mixers.filter(pl.col("layer") == 2))
-    assert which_recall(none) == "None of these is shown to be what recall goes through, of 4.50 nats per AR hit (4.00 to 5.00)."
-    assert answer(none).startswith("Removing 2 mamba is not shown to cost m anything: 0.12 nats per token. None of these")
+    assert which_recall(none) == nowhere
+    broken = AblationTables(tables.ablation, tables.mixers.filter(pl.col("mixers") == "0"))
+    assert which_recall(broken) == (
+        f"{nowhere} Less is recalled without 0 mamba, but there AR hits are not shown to bear twice their share of the loss."
+    )
 
 
 @pytest.mark.parametrize(
     ("recall", "said"),
     [
-        ((0.1, -0.1, 0.3), "m is not shown to recall by association, 0.10 nats per AR hit (-0.10 to 0.30): nor is it through any mixer."),
+        ((0.1, -0.1, 0.3), "m is not shown to recall by association (0.10 nats per AR hit, -0.10 to 0.30), so no mixer can be named."),
         (
             (-0.3, -0.4, -0.1),
-            "m is not shown to recall by association, -0.30 nats per AR hit (-0.40 to -0.10): nor is it through any mixer.",
+            "m is not shown to recall by association (-0.30 nats per AR hit, -0.40 to -0.10), so no mixer can be named.",
         ),
         ((4.0, None, None), "Which mixers recall goes through cannot be told: AR hits come from effectively 4.5 documents; 5 are needed."),
     ],
@@ -101,21 +108,51 @@ def test_where_there_is_no_recall_to_lose_it_is_said(tables, recall, said):
     assert which_recall(AblationTables(tables.ablation, changed)) == said
 
 
+ALL, SHARE = {"loss": 0.125, "loss_ci_low": 0.1, "loss_ci_high": 0.15}, {"share_ci_low": 0.3, "share_ci_high": 0.9}
+BETTER = {"loss": -0.125, "loss_ci_low": -0.15, "loss_ci_high": -0.1}
+
+
 @pytest.mark.parametrize(
-    ("loss", "low", "high", "void", "said"),
+    ("every", "hits", "said"),
     [
-        (0.125, 0.3, 0.9, False, "hurts AR hits more than other tokens: 4.00 nats, 0.12 per token of all."),
-        (0.125, 0.1, 0.2, False, "hurts AR hits less than other tokens: 4.00 nats, 0.12 per token of all."),
-        (0.125, 0.2, 0.3, False, "hurts AR hits no more than other tokens, as far as can be told: 4.00 nats, 0.12 per token of all."),
-        (-0.125, 0.3, 0.9, False, "makes m better: 0.12 nats per token."),
-        (0.125, 0.3, 0.9, True, "is not shown to cost m anything: 0.12 nats per token."),
+        (ALL, SHARE, "Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, beside 0.12 per token of all."),
+        (
+            ALL,
+            {"share_ci_low": 0.1, "share_ci_high": 0.2},
+            "Removing 1 attention hurts AR hits less than other tokens: 4.00 nats, beside 0.12 per token of all.",
+        ),
+        (
+            ALL,
+            {"share_ci_low": 0.2, "share_ci_high": 0.3},
+            "Removing 1 attention is not shown to hurt AR hits more or less than other tokens: 4.00 nats, beside 0.12 per token of all.",
+        ),
+        (BETTER, SHARE, "Removing 1 attention makes m better: -0.12 nats per token (-0.15 to -0.10)."),
+        (
+            {**BETTER, "loss_ci_high": 0.1},
+            SHARE,
+            "Removing 1 attention is not shown to cost m anything: -0.12 nats per token (-0.15 to 0.10).",
+        ),
+        ({**ALL, "loss_ci_low": -0.1}, SHARE, "Removing 1 attention is not shown to cost m anything: 0.12 nats per token (-0.10 to 0.15)."),
+        (
+            ALL,
+            {"void": True, "effective_clusters": 4.5},
+            "Removing 1 attention costs m 0.12 nats per token (0.10 to 0.15); whether AR hits lose more than other tokens cannot be "
+            "told: AR hits come from effectively 4.5 documents; 5 are needed.",
+        ),
+        (
+            {**ALL, "loss_ci_low": None, "effective_clusters": 4.0},
+            {"void": True},
+            "What removing 1 attention costs m cannot be told: all tokens come from effectively 4.0 documents; 5 are needed.",
+        ),
     ],
 )
-def test_what_a_set_costs_has_a_sentence_for_each_sign(tables, loss, low, high, void, said):
+def test_what_a_set_costs_has_a_sentence_for_each_sign(tables, every, hits, said):
     """AR hits are a quarter of the tokens."""
-    shares = tables.ablation.with_columns(share_ci_low=pl.lit(low), share_ci_high=pl.lit(high), void=pl.lit(void))
-    changed = tables.mixers.with_columns(loss=pl.lit(loss))
-    assert answer(AblationTables(shares, changed)).startswith(f"Removing 1 attention {said} ")
+    changed = tables.ablation
+    for slice_, columns in (("all", every), ("ar_hit", hits)):
+        of = (pl.col("mixers") == "1") & (pl.col("slice") == slice_)
+        changed = changed.with_columns(pl.when(of).then(pl.lit(value)).otherwise(name).alias(name) for name, value in columns.items())
+    assert answer(AblationTables(changed, tables.mixers)).startswith(f"{said} Recall by association")
 
 
 def test_the_map_has_a_figure_for_every_set_and_slice(tables):

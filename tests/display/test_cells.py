@@ -72,6 +72,8 @@ def test_intervals_and_differences_in_words():
     assert difference_phrase(0.3, None, None) == "30.0 points more, no interval"
     told = "30.0 points fewer, which may be none: 95 % interval -40.0 to +0.0"
     assert difference_phrase(-0.3, -0.4, 0.0) == told
+    assert difference_phrase(0.0, -0.01, 0.01) == "as many: 95 % interval -1.0 to +1.0"
+    assert difference_phrase(0.0, None, None) == "as many, no interval"
 
 
 def test_of_many_models_the_nearest_and_the_farthest_are_named():

@@ -14,6 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
 from recallkit.recall.tasks import load_rows
+from recallkit.recall.view import answer
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import ROOT, made_up_texts
 
@@ -82,8 +83,16 @@ def test_a_documents_table_says_what_happened(home, rows, tmp_path):
         assert document["contains"] == (row.value.strip().lower() in document["generation"].lower())
         assert document["answer_tokens"] == len(tokenizer.encode([row.value])[0])
     assert documents(tmp_path / "out", "control:copy")["contains"].all()
+    assert answer(tables).startswith("On fda, control:copy gives the value in 100.0 % of 8 prompts (95 % interval ")
     assert tables.recall["num_documents"].to_list() == [NUM_ROWS // 2] * 2
     assert pl.read_parquet(folder / "recall.parquet").equals(tables.recall)
+
+
+def test_of_one_that_copies_and_one_that_does_not_it_is_said_so(home, tmp_path):
+    rows = write_rows(tmp_path / "fda.jsonl", 24)
+    tables, _ = evaluate_recall(["control:unigram", "control:copy"], ["fda"], tmp_path / "out", RecallOptions(data=rows))
+    assert answer(tables).startswith("On fda, control:unigram gives the value in 0.0 % of 24 prompts (95 % interval 0.0 to ")
+    assert "; control:copy in 100.0 % (100.0 points more, 95 % interval " in answer(tables)
 
 
 def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, tmp_path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import polars as pl
+import pytest
 
 from recallkit.display import console
 from recallkit.recall.tables import RecallTables
@@ -70,6 +73,24 @@ def test_differences_are_to_the_first_model():
     alone = made_tables(models=("attention",))
     assert differences_table(alone) is None
     assert list(recall_tables(alone)) == ["recall", "answer_nll"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "said"),
+    [
+        ((-0.5, -0.6, -0.4), "50.0 points fewer, 95 % interval 40.0 to 60.0"),
+        ((0.25, 0.1, 0.4), "25.0 points more, 95 % interval 10.0 to 40.0"),
+        ((0.1, -0.1, 0.3), "10.0 points more, which may be none: 95 % interval -10.0 to +30.0"),
+        ((-0.1, -0.3, 0.1), "10.0 points fewer, which may be none: 95 % interval -30.0 to +10.0"),
+        ((0.0, -0.2, 0.2), "as many: 95 % interval -20.0 to +20.0"),
+        ((0.1, None, None), "10.0 points more, no interval"),
+    ],
+)
+def test_each_sign_of_a_difference_has_its_words(difference, said):
+    tables = made_tables(tasks=("swde",))
+    columns = dict(zip(("difference", "difference_low", "difference_high"), difference, strict=True))
+    recall = tables.recall.with_columns(**{name: pl.lit(value, pl.Float64) for name, value in columns.items()})
+    assert answer(dataclasses.replace(tables, recall=recall)).endswith(f"; mamba in 50.0 % ({said}).")
 
 
 def test_curves_run_from_nothing_to_all():

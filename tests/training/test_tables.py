@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 
+import pytest
 from typer.main import get_command
 
 from recallkit.commands.app import app
@@ -93,14 +94,35 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     assert {f"256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure)))
 
 
-def test_the_answer_has_the_best_model_and_the_smallest_state_as_good():
-    tables = made([(800, [(0.98, 1.0)]), (1600, [(0.999, 1.0)]), (400, [(0.94, 1.0)]), (3200, [(0.999, 1.0)])], rates=(1e-2,))
-    assert answer(tables) == (
-        "Of 4 models, attention (width 32) recalls most, 99.9 % of the values with 1,600 bytes of state; the smallest state within 5 "
-        "points of that is 800 bytes, of attention (width 16) (98.0 %)."
-    )
-    alone = made([(800, [(0.9, 1.0)]), (400, [(0.8, 1.0)])], rates=(1e-2,))
-    assert answer(alone).endswith("90.0 % of the values with 800 bytes of state; none with less is within 5 points of it.")
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (
+            [(800, 0.98), (1600, 0.999), (400, 0.94), (3200, 0.999)],
+            "Of 4 models, none gives more values than attention (width 32), 99.9 % of the values with 1,600 bytes of state; the smallest "
+            "state within 5 points of that is 800 bytes, of attention (width 16) (98.0 %).",
+        ),
+        (
+            [(800, 0.9), (400, 0.8)],
+            "Of 2 models, none gives more values than attention (width 16), 90.0 % of the values with 800 bytes of state; none with a "
+            "smaller state is within 5 points of it.",
+        ),
+        (
+            [(800, 0.9), (1600, 0.9)],
+            "Of 2 models, none gives more values than attention (width 16), 90.0 % of the values with 800 bytes of state; none has a "
+            "smaller state.",
+        ),
+        ([(800, 0.9)], "attention (width 16) gives 90.0 % of the values with 800 bytes of state."),
+        (
+            [(800, 0.38), (400, 0.1)],
+            "Of 2 models, none gives more values than attention (width 16), 38.0 % of the values with 800 bytes of state: not shown to be "
+            "more than guessing among a sequence's values (37.5 %).",
+        ),
+    ],
+)
+def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, said):
+    """Also of equals, of one model, and of models that know which values there are and recall none: tests have 2 and 4 pairs."""
+    assert answer(made([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,))) == said
 
 
 def test_the_command_has_what_is_not_the_presets(tmp_path):
