@@ -3,8 +3,8 @@
 -- Grain in:  `tokens`, one row per predicted token: cluster, context_class, train_count, and in nats nll_0, nll_1 ... and first_0, first_1
 --            ..., which are equal of a token that repeats nothing.
 -- Grain out: one row per cluster, context class and class of counts that occurs.
--- Units:     a class of counts is named by its largest count, 0, a power of two, or one of the further cuts `papers` and `most`, which is
---            the largest count of an AR hit; NLLs are summed, in nats.
+-- Units:     a class of counts is named by its largest count, 0, a power of two, or one of the further cuts: `papers`, and `most`, the
+--            largest count of an AR hit, with a quarter and half of it, twice and four times it; NLLs are summed, in nats.
 -- Source:    Zoology section 3.1 and appendix C.1 (thresholds).
 WITH classes AS (
     SELECT
@@ -14,7 +14,11 @@ WITH classes AS (
         least(
             CASE WHEN train_count = 0 THEN 0 ELSE 1::BIGINT << greatest(ceil(log2(train_count - 0.5::DOUBLE)), 0)::INTEGER END,
             CASE WHEN train_count <= $papers THEN $papers END,
-            CASE WHEN train_count <= $most THEN $most END
+            CASE WHEN train_count <= $quarter THEN $quarter END,
+            CASE WHEN train_count <= $half THEN $half END,
+            CASE WHEN train_count <= $most THEN $most END,
+            CASE WHEN train_count <= $double THEN $double END,
+            CASE WHEN train_count <= $fourfold THEN $fourfold END
         )::BIGINT AS largest_count,
         COLUMNS('(nll|first)_\d+')
     FROM tokens

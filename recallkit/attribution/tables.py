@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EMPTY_SLICE = "no tokens in this slice"
 
-_CONTROL = ("control_share", "control_ci_low", "control_ci_high")
+_CONTROL, _RANGE = ("control_share", "control_ci_low", "control_ci_high"), ("range_low", "range_high")
 Row = dict[str, Any]
 
 
@@ -40,8 +40,9 @@ class GapTables(Shown):
 
     gap: model x source (ALL first) x slice (all, ar_hit, other, repeated, then the requested ones); `share_of_tokens` and `gap_share`
     are within the same source. `enrichment` is `gap_share` over `share_of_tokens`. `control_share`, of ar_hit and repeated: the share if
-    each token differed as the first occurrence of its bigram in its sequence does, where nothing can be recalled. `void`, as in
-    by_threshold and by_partition: whether the share means nothing, which `note` explains.
+    each token differed as the first occurrence of its bigram in its sequence does, where nothing can be recalled. `range_low` and
+    `range_high`, of ar_hit of ALL: the least and the largest share over thresholds from a quarter to four times the one in use. `void`, as
+    in by_threshold and by_partition: whether the share means nothing, which `note` explains.
     `bytes` of text in the slice's tokens, and `bpb_*` = bits of NLL per byte, if the slices have them (null otherwise).
     by_count, by_distance, by_match, by_position: model x bucket (`low`..`high`, both included); their shares are of all tokens.
     by_count: `nll_first_*` are the mean NLLs of the first occurrences, in the same sequence, of the bigrams of a bucket's repeated tokens.
@@ -145,7 +146,8 @@ class _Tables:
     ) -> None:
         self._names, self._sums, self._intervals, self._cluster, self._num_bytes = names, sums, intervals, cluster, num_bytes
         self._vocab_size = tokens.vocab_size
-        self._extra = Classes(tokens.max_count, tokens.seq_len).extra
+        classes = Classes(tokens.max_count, tokens.seq_len)
+        self._extra, self._least, self._most = classes.extra, classes.of_counts["quarter"], classes.of_counts["fourfold"]
 
     def pair(self, model: int) -> dict[str, pl.DataFrame]:
         """The tables of the reference and model number `model` (from 1), by name."""
@@ -161,6 +163,10 @@ class _Tables:
         for row in rows["by_threshold"]:
             row["gap_share_clipped"] = clipped_share(whole.gap, row["gap_share"])
             _judge(row, whole, whole.describe(row["gap_share"], _bounds(row)))
+        hits = next(row for row in rows["gap"] if row["slice"] == "ar_hit")
+        near = [row["gap_share"] for row in rows["by_threshold"] if not row["void"] and self._least <= row["threshold"] <= self._most]
+        if near and not hits["void"]:
+            hits |= {"range_low": min(near), "range_high": max(near)}
         for row in (*rows["by_partition"], *rows.get("by_overlap", ())):
             _judge(row, whole, whole.describe())
         plain = {row["slice"]: row for row in rows["gap"][: len(self._sums.rows["slices"])]}
@@ -198,7 +204,7 @@ class _Tables:
         of_split, of_others = whole.describe(hits["gap_share"], _bounds(hits)), whole.describe()
         clipped = _clipped_shares(by_slice)
         for name, row in by_slice.items():
-            row |= {"cluster": self._cluster, "gap_share_clipped": clipped[name], **dict.fromkeys(_CONTROL)}
+            row |= {"cluster": self._cluster, "gap_share_clipped": clipped[name], **dict.fromkeys((*_CONTROL, *_RANGE))}
             row |= _bits_per_byte(row, self._num_bytes.get((row["source"], name)))
             if row["gap_share"] is None:
                 row |= {"ci_low": None, "ci_high": None}

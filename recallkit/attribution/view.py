@@ -87,7 +87,7 @@ def shown_tables(
 ) -> dict[str, Table]:
     """Every table that has something to show, by file name, the gap first; `manifest` is the comparison's."""
     found = {
-        "gap": gap_table(tables, slices),
+        "gap": gap_table(tables, slices, has_other=not with_curves),
         "comparators": comparators_table(tables),
         "by_source": by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None,
         "curves": curves_table(tables, slices) if with_curves else None,
@@ -99,30 +99,38 @@ def shown_tables(
     return {name: table for name, table in found.items() if table is not None}
 
 
-def gap_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
-    """The reference and each model: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest."""
+def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_other: bool = True) -> Table:
+    """The reference and each model: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest.
+
+    `has_other`: also perplexities of tokens that are no AR hits, for which a terminal is too narrow.
+    """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
     together = f" Gaps are told from zero over all {len(models)} models (Holm)." if len(models) > 1 else ""
+    least, most = slices["max_count"] // 4, 4 * slices["max_count"]
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
+    told += f" Range: the AR share at thresholds from {least:,} to {most:,}, a quarter to four times this one."
+    kept = [place for place in range(7) if has_other or place != 3]
+    headers = ["model", "all", "AR hits", "other", "AR share", "95 % interval", "range, %"]
+    rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
     return Table(
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
-        ["model", "all", "AR hits", "other", "AR share", "95 % interval"],
-        gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models),
+        [headers[place] for place in kept],
+        [[row[place] for place in kept] for row in rows],
         caption="\n".join(line for line in (told, warn_of_common(tables, slices)) if line),
-        groups=[("", 1), ("perplexity", len(_KINDS)), ("gap in AR hits", 2)],
+        groups=[("", 1), ("perplexity", len(kept) - 4), ("gap in AR hits", 3)],
     )
 
 
 def gap_rows(totals: Mapping[tuple[str, str], Row], models: Sequence[str]) -> list[list[str]]:
-    """The reference and each model: perplexities of all tokens, AR hits and others, the AR hits' share of the gap, its interval."""
+    """The reference and each model: perplexities of all tokens, AR hits and others; the AR hits' share, its interval, its range."""
     of = {model: [totals[model, kind] for kind in _KINDS] for model in models}
-    first = [of[models[0]][0]["reference"], *(ppl(row["ppl_reference"]) for row in of[models[0]]), "", "reference"]
+    first = [of[models[0]][0]["reference"], *(ppl(row["ppl_reference"]) for row in of[models[0]]), "", "reference", ""]
     hits = {model: totals[model, "ar_hit"] for model in models}
     return [
         first,
-        *([model, *(ppl(row["ppl_model"]) for row in of[model]), gap_share(hits[model]), interval(hits[model])] for model in models),
+        *([model, *(ppl(row["ppl_model"]) for row in of[model]), *(cell(hits[model]) for cell in _OF_GAP)] for model in models),
     ]
 
 
@@ -336,6 +344,13 @@ interval = cells.share_interval("ci_low", "ci_high")
 """Its 95 % interval."""
 enriched = cells.valid(cells.number("enrichment", ".1f"))
 """Its ratio to the share of tokens."""
+_ENDS = ("range_low", "range_high")
+_OF_GAP = (
+    gap_share,
+    interval,
+    lambda row: cells.bounds(*(None if row["void"] or row[end] is None else 100 * row[end] for end in _ENDS), "z.0f"),
+)
+"""The share, its interval, and its range over thresholds."""
 
 
 def times(ratio: float | None) -> str:

@@ -78,14 +78,16 @@ class SliceClasses:
 class Classes:
     """The classes of `sum_by_count` and `sum_by_place`, numbered in mixed radix, of sequences of `seq_len` predictions.
 
-    Class 57 of `sum_by_count`, with 54 classes of training counts, is (1, 3): context class 1, counts up to the third threshold but not
+    Class 61 of `sum_by_count`, with 58 classes of training counts, is (1, 3): context class 1, counts up to the third threshold but not
     the second. `most`: the largest training count of an AR hit.
     """
 
     def __init__(self, max_count: int, seq_len: int) -> None:
         self.most, self.seq_len = min(max_count, LARGEST_THRESHOLD), seq_len
-        self.extra = [MAX_COUNT, self.most]
-        """Thresholds besides 0 and the powers of two: the papers', and the one of AR hits."""
+        near = {"quarter": self.most // 4, "half": self.most // 2, "most": self.most, "double": 2 * self.most, "fourfold": 4 * self.most}
+        cuts = {"papers": MAX_COUNT, **{name: min(cut, LARGEST_THRESHOLD) for name, cut in near.items()}}
+        self.extra = list(cuts.values())
+        """Thresholds besides 0 and the powers of two: the papers', and the one of AR hits, from a quarter of it to four times it."""
         self.thresholds = sorted({0, *(1 << power for power in range(52)), *self.extra})
         self.num_counts = len(CONTEXT_CLASSES) * len(self.thresholds)
         self.places: dict[str, Sequence[int]] = {
@@ -94,7 +96,7 @@ class Classes:
             "position": range(NUM_POSITION_BUCKETS),
         }
         """The classes of each column of `sum_by_place`, as it names them."""
-        self.of_counts = {"papers": MAX_COUNT, "most": self.most}
+        self.of_counts = cuts
         self.of_places = {"buckets": NUM_POSITION_BUCKETS, "seq_len": seq_len}
         """The parameters of the queries."""
 

@@ -109,11 +109,19 @@ def results_table(comparison: Comparison) -> Table:
     """
     reference, *rows = gap_rows(comparison.totals, comparison.models)
     more = []
-    for model, (*_, share, _) in zip(comparison.models, rows, strict=True):
+    for model, (*_, share, _, _) in zip(comparison.models, rows, strict=True):
         hits = comparison.totals[model, "ar_hit"]
         clipped = cells.valid(cells.share("gap_share_clipped"))(hits)
         more.append([percent(hits["share_of_tokens"], 2), enriched(hits), "" if clipped == share else clipped])
-    headers = ["model", "perplexity of all tokens", "of AR hits", "of other tokens", "AR share of the gap", "95 % interval"]
+    headers = [
+        "model",
+        "perplexity of all tokens",
+        "of AR hits",
+        "of other tokens",
+        "AR share of the gap",
+        "95 % interval",
+        "range over thresholds, %",
+    ]
     headers += ["share of the tokens", "enrichment", "share, clipped"]
     shown = len(headers) if any(clipped for *_, clipped in more) else -1
     lines = [[*row, *added][:shown] for row, added in zip([reference, *rows], [["", "", ""], *more], strict=True)]

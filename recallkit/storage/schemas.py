@@ -86,7 +86,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/gap": _columns(
         f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
         f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
-        f"{_with_ends('control', '_share', '_ci_low', '_ci_high')} real?, note text, void flag"
+        f"{_with_ends('control', '_share', '_ci_low', '_ci_high')} range_low range_high real?, note text, void flag"
     ),
     "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}, nll_first_reference nll_first_model real?"),
     "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),

@@ -442,7 +442,7 @@ def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     unknown = [
         value for name, value in rows["ar_hit"].items() if name not in ("reference", "model", "source", "slice", "tokens", "note", "void")
     ]
-    assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 18, "document"]
+    assert sorted(unknown, key=str) == [0, 0, 0.0, *[None] * 20, "document"]
 
 
 def many_sources(folder):
@@ -478,9 +478,25 @@ def test_sources_beyond_the_largest_are_one_row_and_all_is_still_of_every_source
 def test_thresholds_end_above_the_largest_count_and_hold_the_papers_and_the_files(tmp_path):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 0), (0, 2, "web", 1, 5)], max_count=40)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
-    assert tables.by_threshold["threshold"].to_list() == [0, 1, 2, 4, 8, 40, 1250]
-    assert tables.by_threshold["tokens"].to_list() == [0, 0, 0, 0, 1, 1, 1]
+    assert tables.by_threshold["threshold"].to_list() == [0, 1, 2, 4, 8, 10, 20, 40, 80, 160, 1250]
+    assert tables.by_threshold["tokens"].to_list() == [0] * 4 + [1] * 7
     assert tables.gap["ci_low"].null_count() == tables.gap.height
+
+
+PLANTED = {10**6: 0.0, 0: 0.5, 10: 1.5, 40: 1.0, 160: -2.0, 161: 5.0}
+"""Training count -> gap of a token, nats: 6 in all. The shares up to 8, 10, 40, 160 and 256 are 1/12, 1/3, 1/2, 1/6 and 1."""
+
+
+def test_the_range_is_of_the_shares_from_a_quarter_of_the_threshold_to_four_times_it(tmp_path):
+    tokens = [(sequence, place + 1, "web", 1, count) for sequence in range(12) for place, count in enumerate(PLANTED)]
+    corpus = Corpus(tmp_path, tokens, max_count=40)
+    reference, behind = [2.0] * len(tokens), [2 + gap for _ in range(12) for gap in PLANTED.values()]
+    scores = [corpus.score("behind", behind), corpus.score("alike", [3.0, 1.0] * (len(tokens) // 2))]
+    gap = attribute_gap(corpus.path, corpus.score("reference", reference), scores).gap.filter(pl.col("source") == "ALL")
+    found = {(row["model"], row["slice"]): (row["range_low"], row["range_high"]) for row in gap.iter_rows(named=True)}
+    assert found["behind", "ar_hit"] == pytest.approx((1 / 6, 1 / 2))
+    assert found["alike", "ar_hit"] == (None, None), "a void share has no range"
+    assert {ends for (_, kind), ends in found.items() if kind != "ar_hit"} == {(None, None)}
 
 
 @pytest.mark.parametrize("max_count", [2**51 + 1, 2**64])
@@ -488,7 +504,7 @@ def test_a_threshold_that_no_count_reaches_is_one_row_more(tmp_path, max_count):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 2**40), (0, 2, "web", 1, 5)], max_count=max_count)
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])], num_resamples=0)
     last = tables.by_threshold.row(-1, named=True)
-    assert (last["threshold"], last["tokens"]) == (min(max_count, 2**63 - 1), 1)
+    assert (last["threshold"], last["tokens"]) == (min(4 * max_count, 2**63 - 1), 1)
     assert tables.by_count.select("low", "high", "tokens").rows() == [(5, 8, 1), (2**39 + 1, 2**40, 1)]
 
 

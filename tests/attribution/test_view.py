@@ -31,7 +31,8 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
             "ppl_model": math.exp(2 + place + (kind == "ar_hit")), "bpb_reference": 1.0, "bpb_model": 1.5, "delta_nll": float(place),
             "cluster": "document", "clusters": 20, "effective_clusters": 18.24,
             "gap_share": 0.3 + place, "ci_low": 0.2, "ci_high": 0.4, "enrichment": 4 * (0.3 + place), "control_share": 0.015,
-            "control_ci_low": -0.002, "control_ci_high": 0.031, "note": "a note" if place else "", "void": False,
+            "control_ci_low": -0.002, "control_ci_high": 0.031, "range_low": 0.12, "range_high": 1.04,
+            "note": "a note" if place else "", "void": False,
         }
         for place, model in enumerate(models) for source in sources for kind in _SLICE_NAMES
     ]  # fmt: skip
@@ -75,10 +76,14 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
 def test_the_table_holds_the_reference_and_every_model():
     table = gap_table(made_tables(), SLICES)
     assert table.rows == [
-        ["ref", "7.39", "20.09", "7.39", "", "reference"],
-        ["behind", "7.39", "20.09", "7.39", "30.0 %", "20.0 to 40.0 %"],
-        ["ahead", "20.09", "54.60", "20.09", "130.0 %", "20.0 to 40.0 %"],
+        ["ref", "7.39", "20.09", "7.39", "", "reference", ""],
+        ["behind", "7.39", "20.09", "7.39", "30.0 %", "20.0 to 40.0 %", "12 to 104"],
+        ["ahead", "20.09", "54.60", "20.09", "130.0 %", "20.0 to 40.0 %", "12 to 104"],
     ]
+    assert "at thresholds from 1 to 16, a quarter to four times" in table.caption
+    narrow = gap_table(made_tables(), SLICES, has_other=False)
+    assert [sum(span for _, span in narrow.groups), len(narrow.rows[0])] == [len(narrow.headers)] * 2
+    assert narrow.headers == [header for header in table.headers if header != "other"]
     assert "25.00 % of 100 tokens" in table.caption
     assert "at most 4 times" in table.caption
     assert sum(span for _, span in table.groups) == len(table.headers)
@@ -105,7 +110,8 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     tables = replace(made, **{name: frame.with_columns(note=note, void=pl.col("model") == "void") for name, frame in frames.items()})
     shown = gap_tables(tables, SLICES)
     struck = {name: [[is_struck(cell) for cell in row] for row in table.rows] for name, table in shown.items()}
-    assert struck["gap"] == [[False] * 6, [*[False] * 4, True, False], [False] * 6]
+    assert struck["gap"] == [[False] * 7, [*[False] * 4, True, False, False], [False] * 7]
+    assert shown["gap"].rows[1][6] == "–"
     assert shown["gap"].rows[1][5] == "–", "no interval of what means nothing"
     assert struck["comparators"] == [[False, True, True, True, False], [False] * 5]
     assert shown["comparators"].rows[0][4] == "–"

@@ -29,7 +29,7 @@ def ask(query: str, **parameters: float) -> list[dict]:
 
 
 def test_counts_are_classed_by_the_smallest_cut_that_they_do_not_exceed():
-    rows = ask("sum_by_count", papers=1250, most=10)
+    rows = ask("sum_by_count", papers=1250, quarter=2, half=5, most=10, double=20, fourfold=40)
     found = {(row["cluster"], row["context_class"], row["largest_count"]): (row["tokens"], row["nll_0"], row["first_0"]) for row in rows}
     assert found == {
         (0, "new", 0): (1, 1, 1),

@@ -62,16 +62,24 @@ def test_the_table_holds_the_figures_of_the_gap(comparison, page):
     header, first, *rows = page.tables()[TABLE]
     cells = {(r["model"], r["slice"]): r for r in gap.iter_rows(named=True)}
     kinds = ("all", "ar_hit", "other")
-    assert header[4:] == ["AR share of the gap", "95 % interval", "share of the tokens", "enrichment", "share, clipped"]
-    assert first == [REFERENCE, *(f"{cells[MODELS[0], kind]['ppl_reference']:,.2f}" for kind in kinds), "", "reference", "", "", ""]
+    assert header[4:] == [
+        "AR share of the gap",
+        "95 % interval",
+        "range over thresholds, %",
+        "share of the tokens",
+        "enrichment",
+        "share, clipped",
+    ]
+    assert first == [REFERENCE, *(f"{cells[MODELS[0], kind]['ppl_reference']:,.2f}" for kind in kinds), "", "reference", "", "", "", ""]
     assert [row[0] for row in rows] == sorted(MODELS, key=lambda model: cells[model, "all"]["ppl_model"])
     for model, *figures in rows:
         hits = cells[model, "ar_hit"]
         shares = [f"{100 * hits['gap_share']:.1f} %", f"{100 * hits['ci_low']:.1f} to {100 * hits['ci_high']:.1f} %"]
         assert figures[:5] == [f"{cells[model, kind]['ppl_model']:,.2f}" for kind in kinds] + shares
-        assert figures[5:7] == [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gap_share'] / hits['share_of_tokens']:.1f}"]
+        assert figures[5] == f"{100 * hits['range_low']:z.0f} to {100 * hits['range_high']:z.0f}"
+        assert figures[6:8] == [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gap_share'] / hits['share_of_tokens']:.1f}"]
         clipped = f"{100 * hits['gap_share_clipped']:.1f} %"
-        assert figures[7] == ("" if clipped == shares[0] else clipped), "only where it differs"
+        assert figures[8] == ("" if clipped == shares[0] else clipped), "only where it differs"
 
 
 def test_the_question_and_its_answer(comparison, page):
@@ -151,7 +159,7 @@ def test_a_share_without_meaning_is_said_so(comparison):
     noise = next(row for row in page.tables()[TABLE] if row[0] == "noise")
     compared = next(row for row in page.tables()["What the AR share can be compared with"] if row[0] == "noise")
     assert noise[5] == compared[3] == "–", "a share that means nothing has no interval"
-    assert {noise[4], noise[7], compared[2]} <= set(page.texts("s"))
+    assert {noise[4], noise[8], compared[2]} <= set(page.texts("s"))
 
 
 def of_models(comparison: Comparison, rows: dict[str, dict[str, object]]) -> Comparison:
