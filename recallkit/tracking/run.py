@@ -95,6 +95,7 @@ class TrackedRun:
         manifest = self.tokens.manifest
         facts = {
             "models": [name for name, _ in files.values()],
+            "sources": [artifacts.read_manifest(file)["source"] for _, file in files.values()],
             "steps": {str(step): file.name for step, (_, file) in files.items() if step is not None},
             "asked": len(self.hits.asked),
             "slices": {name: manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import MOST_NAMED, command_line
+from recallkit.display.again import command_line
 from recallkit.display.cells import DASH, resampled
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import too_few
+from recallkit.models.spec import LIVE
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 from recallkit.tracking.charts import track_figures
@@ -34,7 +35,7 @@ def look(folder: Path, tables: TrackTables | None = None) -> Look:
         track_figures(tables),
         said,
         method(tables, manifest),
-        command(tables),
+        command(manifest),
         lines=[said],
         facts={"samples": manifest["options"]["samples"], "asked": manifest["asked"]},
     )
@@ -52,12 +53,15 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def command(tables: TrackTables) -> str:
-    """The command that makes it again; the checkpoints of many steps are `CHECKPOINT...`."""
-    rows = tables.track.to_dicts()
-    reference = rows[0]["reference"] or "REFERENCE"
-    models = [row["model"] for row in rows if row["step"] is not None]
-    return command_line("track", reference, *(models if len(models) <= MOST_NAMED else ["CHECKPOINT..."]), slices="DIR")
+def command(manifest: Mapping[str, Any]) -> str:
+    """The command that makes it again, where the checkpoints are files; empty for those of a running program."""
+    if any(source.startswith(LIVE) for source in manifest["sources"]):
+        return ""
+    named = [
+        source if source.endswith(name) else f"{name}={source}"
+        for name, source in zip(manifest["models"], manifest["sources"], strict=True)
+    ]
+    return command_line("track", *named, slices="DIR", samples=manifest["options"]["samples"])
 
 
 _INTERVAL = cells.interval("recall")
@@ -102,14 +106,13 @@ def answer(tables: TrackTables) -> str:
     beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:z.2f}"
     at_last = f"at step {last['step']:,} AR hits lose {last['recall']:z.2f} nats without it ({_INTERVAL(last)}){beside}"
     if verdict["verdict"] == APPEARS:
-        within = _steps(verdict["step"], verdict["step_ci_low"], verdict["step_ci_high"])
-        return f"Recall by association appears at step {within}: {at_last}."
+        return f"Recall by association {_appears(verdict, steps[0]['step'])}: {at_last}."
     earlier = verdict["step"] is not None
-    appeared = f"Recall by association appeared at step {verdict['step']:,}" if earlier else ""
-    if verdict["verdict"] == GONE:
-        return f"{appeared} and is absent again at the last: {at_last}, less than {LEAST_RECALL}."
-    if verdict["verdict"] == ABSENT:
-        return f"Recall by association is absent: {at_last}, less than {LEAST_RECALL}."
+    appeared = f"Recall by association {_appeared(verdict['step'], steps[0]['step'])}" if earlier else ""
+    if verdict["verdict"] in (ABSENT, GONE):
+        some = "slight" if last["recall_ci_low"] > 0 else "absent"
+        is_there = f"{appeared} and is {some} again at the last" if earlier else f"Recall by association is {some}"
+        return f"{is_there}: {at_last}, less than {LEAST_RECALL}."
     if last["recall_ci_low"] is None:
         return f"Whether there is recall by association cannot be told: {at_last}.{_few(last)}"
     where = f"{last['recall_ci_low']:z.2f} and {last['recall_ci_high']:z.2f} lie on either side of {LEAST_RECALL}"
@@ -118,6 +121,14 @@ def answer(tables: TrackTables) -> str:
     return f"Whether there is recall by association cannot be told: {at_last}, and {where}."
 
 
-def _steps(step: int | None, low: int | None, high: int | None) -> str:
-    """200 (95 % interval 150 to 300)."""
-    return f"{step:,} (95 % interval {low:,} to {'later than the last' if high is None else f'{high:,}'})"
+def _appears(verdict: Row, first: int) -> str:
+    """`appears at step 200 (95 % interval 150 to 300)`; of the first step is only known that recall is there."""
+    step, low, high = (verdict[name] for name in ("step", "step_ci_low", "step_ci_high"))
+    if high == first:
+        return f"is there from step {first:,} on, the first"
+    ends = f"{low:,}{', the first,' if low == first else ''} to {'later than the last' if high is None else f'{high:,}'}"
+    return f"{'is there from' if step == first else 'appears at'} step {step:,}{' on' if step == first else ''} (95 % interval {ends})"
+
+
+def _appeared(step: int, first: int) -> str:
+    return f"was there at step {step:,}, the first," if step == first else f"appeared at step {step:,}"

@@ -14,6 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
+from recallkit.tracking.view import look
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def test_rows_are_those_of_the_same_weights_in_files(model, small_slices, tmp_pa
         assert {name: mine[name] for name in names} == pytest.approx({name: other[name] for name in names}, rel=1e-6)
         assert mine["ar_gap"] is None
     assert pl.read_parquet(tmp_path / "live" / "track.parquet")["step"].to_list() == [0, 5]
+    assert look(tmp_path / "live").command == "", "no command makes what a running program was"
 
 
 class Draws(LanguageModel):

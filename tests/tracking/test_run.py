@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 
 import polars as pl
@@ -22,7 +23,7 @@ def command(small_slices):
     return ("track", "control:recall", *STEPS, "--slices", small_slices, "--counts", small_slices.parent / "counts.duckdb")
 
 
-def test_the_command_prints_draws_and_reports(command, run, tmp_path):
+def test_the_command_prints_draws_and_reports(command, run, small_slices, tmp_path):
     done = run(*command, "-o", tmp_path / "out", "--figures", tmp_path / "figures", "--export", "csv,md")
     assert done.returncode == 0, done.stderr
     assert "Recall by association appears at step 20 (95 % interval 20 to 20): at step 20 AR hits lose" in " ".join(done.stdout.split())
@@ -36,7 +37,12 @@ def test_the_command_prints_draws_and_reports(command, run, tmp_path):
     assert "Recall by step" in html
     assert "Recall by association appears at step 20" in html
     told = re.sub("<[^>]*>", "", html)
-    assert "recallkit track control:recall step-0 step-10 step-20 --slices DIR" in told
+    [again] = re.findall(r"recallkit track control:recall .*? --slices DIR --samples 500", told)
+    assert again == f"recallkit track control:recall {' '.join(STEPS)} --slices DIR --samples 500"
+    words = shlex.split(again.replace("DIR", str(small_slices)))[1:]
+    repeated = run(*words, "-o", tmp_path / "again", "--json")
+    assert repeated.returncode == 0, repeated.stderr
+    assert json.loads(repeated.stdout)["track"] == found["track"]
 
 
 def test_mistakes_are_usage(run, small_slices):

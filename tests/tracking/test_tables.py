@@ -8,15 +8,13 @@ import pytest
 
 import recallkit
 from recallkit.errors import UserError
-from recallkit.intervening.association import AskedHits
-from recallkit.measure.intervals import effective_number, freedom_of
 from recallkit.measure.labelled import open_tokens
-from recallkit.measure.sums import RowSums
 from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, plan_scores, score_path
 from recallkit.tracking.run import TrackedRun, track
-from recallkit.tracking.tables import ABSENT, APPEARS, GONE, LEAST_RECALL, UNKNOWN, Tracked, TrackTables, make_tables
+from recallkit.tracking.tables import ABSENT, APPEARS, GONE, LEAST_RECALL, UNKNOWN, TrackTables
 from recallkit.tracking.view import answer
+from tests.benchmarks.tracking import judged
 from tests.known_truth import PATH
 
 STEPS = {"step-0": "control:unigram", "step-10": "control:bigram", "step-20": "control:recall"}
@@ -88,7 +86,7 @@ def test_presence_is_not_called_recall_and_a_cache_is(small_slices, tmp_path):
         row = tables.track.filter(step=1).row(0, named=True)
         assert row["first_nll"] - row["ar_nll"] > 0.2
     assert said["presence"].startswith("Recall by association is absent: at step 1 AR hits lose 0.0")
-    assert said["bigram_cache"].startswith("Recall by association appears at step 1 (95 % interval 1 to 1): at step 1 AR hits lose ")
+    assert said["bigram_cache"].startswith("Recall by association is there from step 1 on, the first: at step 1 AR hits lose ")
 
 
 # ------------------------------------------------------------------------------------------------------------- verdicts
@@ -97,10 +95,7 @@ def test_presence_is_not_called_recall_and_a_cache_is(small_slices, tmp_path):
 def run_of(recall: np.ndarray) -> TrackTables:
     """Tables of a run from what it recalls in documents with 20 asked hits each, (steps, documents)."""
     number = recall.shape[1]
-    tokens = np.full((number, 4), [1000, 20, 980, 20]).astype(float)
-    sums = RowSums(tokens, np.zeros((1, number, 4)), np.full(4, number), effective_number(tokens), freedom_of(tokens))
-    hits = AskedHits(None, None, pl.DataFrame({"document": np.arange(number), "weight": np.full(number, 20.0)}))
-    return make_tables([Tracked(str(step), step, sums, of_step) for step, of_step in enumerate(recall)], hits, num_resamples=400)
+    return judged(recall.T, np.arange(number), np.full(number, 20.0), num_resamples=400)
 
 
 def planted(*means: float, documents: int = 30, spread: float = 0.2, seed: int = 0) -> TrackTables:
@@ -113,13 +108,19 @@ def planted(*means: float, documents: int = 30, spread: float = 0.2, seed: int =
     ("tables", "verdict", "said"),
     [
         (planted(0, 0, 2, 2), (APPEARS, 2, 2, 2), "Recall by association appears at step 2 (95 % interval 2 to 2): at step 3 "),
-        (planted(1, 1, 1), (APPEARS, 0, 0, 0), "Recall by association appears at step 0 (95 % interval 0 to 0): at step 2 "),
+        (planted(1, 1, 1), (APPEARS, 0, 0, 0), "Recall by association is there from step 0 on, the first: at step 2 "),
         (planted(0, 0, 0), (ABSENT, None, None, None), "Recall by association is absent: at step 2 AR hits lose "),
         (
             planted(0, 2, 2, 0),
             (GONE, 1, None, None),
             "Recall by association appeared at step 1 and is absent again at the last: at step 3 ",
         ),
+        (
+            planted(2, 2, 0),
+            (GONE, 0, None, None),
+            "Recall by association was there at step 0, the first, and is absent again at the last: at ",
+        ),
+        (planted(0.1, 0.1), (ABSENT, None, None, None), "Recall by association is slight: at step 1 AR hits lose 0.08 nats"),
         (planted(0, LEAST_RECALL), (UNKNOWN, None, None, None), "Whether there is recall by association cannot be told: at step 1 "),
         (
             planted(0, 2, LEAST_RECALL),
@@ -141,15 +142,17 @@ def test_each_verdict_has_its_sentence(tables, verdict, said):
 
 def test_a_step_that_is_not_sharp_has_an_interval():
     """Recall rises slowly, and documents differ: resamples begin earlier and later."""
-    name, step, low, high = planted(0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 2).verdict.row(0)
+    tables = planted(0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 2)
+    name, step, low, high = tables.verdict.row(0)
     assert name == APPEARS
+    assert f" appears at step {step} (95 % interval {low} to {high}): " in answer(tables)
     assert low < high
     assert low <= step <= high
 
 
 def test_false_verdicts_are_rare():
     """Recall that is LEAST_RECALL itself is called there, or absent, about once in forty times each, however many checkpoints there are."""
-    runs = 300
+    runs = 150
     for steps in (1, 12):
         found = [planted(*[LEAST_RECALL] * steps, documents=20, spread=1.0, seed=seed).verdict["verdict"][0] for seed in range(runs)]
         assert found.count(APPEARS) / runs < 0.045
