@@ -24,7 +24,7 @@ SAMPLE_TOKENS = 20_000
 """Tokens that are scored each time."""
 
 SAMPLED_HITS = 200
-"""AR hits of them that are asked about; the changed text is about as long again."""
+"""AR hits of them that are asked about, at most; the changed text has about twice as many tokens."""
 
 
 class Tracker:
