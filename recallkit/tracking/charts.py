@@ -1,4 +1,4 @@
-"""The curve of a run: NLLs of AR hits, of the first occurrences of their bigrams and of other tokens, by step."""
+"""A run by step: recall by association, and NLLs of AR hits, of the first occurrences of their bigrams and of other tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from recallkit.tracking.tables import APPEARS
 if TYPE_CHECKING:
     from recallkit.tracking.tables import TrackTables
 
-_CURVES = {"ar_nll": "AR hits", "first_nll": "their first occurrences", "other_nll": "other tokens"}
+_CURVES = {"recall": "recalled", "ar_nll": "AR hits", "first_nll": "their first occurrences", "other_nll": "other tokens"}
 _STYLES = {
+    "recall": Style("m0", (5, 3), "triangle-up"),
     "ar_nll": Style("hits", (1, 0), "circle"),
     "first_nll": Style("ink", (1, 0), "diamond"),
     "other_nll": Style("rest", (1, 0), "square"),
@@ -28,11 +29,13 @@ def track_figures(tables: TrackTables) -> list[Figure]:
         return []
     reference = next((row for row in rows if row["step"] is None), None)
     caption = (
-        "NLL by training step (bands: 95 % over documents): tokens that complete a rare bigram of their context, the first occurrences of "
-        "those bigrams, where nothing can be recalled, and other tokens."
+        "By training step (bands: 95 % over documents), what is recalled by association, nats lost in AR hits without it, and NLLs "
+        "of AR hits, of the first occurrences of their bigrams, where nothing can be recalled, and of other tokens."
     )
     caption += "" if reference is None else f" Dashed: {reference['model']}."
-    appears = next((row["step"] for row in tables.verdict.to_dicts() if row["verdict"] == APPEARS), None)
+    appears = next(
+        (row["step"] for row in tables.verdict.to_dicts() if row["verdict"] == APPEARS and row["step"] != steps[0]["step"]), None
+    )
     caption += "" if appears is None else f" Upright: recall by association appears at step {appears:,}."
     points = [
         {
@@ -41,7 +44,7 @@ def track_figures(tables: TrackTables) -> list[Figure]:
             "y": row[name],
             "low": row[f"{name}_ci_low"],
             "high": row[f"{name}_ci_high"],
-            "tip": f"step {row['step']:,}, {named}: {row[name]:.2f} nats",
+            "tip": f"step {row['step']:,}, {named}: {row[name]:z.2f} nats",
         }
         for name, named in _CURVES.items()
         for row in steps
@@ -57,6 +60,6 @@ def track_figures(tables: TrackTables) -> list[Figure]:
             before.append(across(style.colour, y=reference[name], strokeDash=[3, 3], opacity=0.8))
     if appears is not None:
         before.append(across("soft", x=appears, tip=f"recall appears at step {appears:,}", strokeDash=[2, 2]))
-    y = number("y", "NLL, nats per token", zero=True)
+    y = number("y", "nats per token", zero=True)
     drawn = line_chart(points, list(_CURVES), x, y, *before, styles=_STYLES, shown=_CURVES)
-    return [Figure("track", "NLL by training step", caption, drawn)]
+    return [Figure("track", "Recall and NLL by training step", caption, drawn)]

@@ -30,11 +30,12 @@ def made_tables(steps: list[int], *, reference: bool) -> TrackTables:
 def test_every_checkpoint_is_drawn_with_its_intervals():
     [figure] = track_figures(made_tables([0, 10, 1000], reference=True))
     rows = data(figure)
-    assert [(row["x"], row["y"], row["low"], row["high"]) for row in rows[:3]] == [(step, 6.0, 5.5, 6.5) for step in (0, 10, 1000)]
-    assert {row["model"] for row in rows} == {"AR hits", "their first occurrences", "other tokens"}
+    assert [(row["x"], row["y"]) for row in rows[:3]] == [(0, 0.0), (10, 3.0), (1000, 3.0)]
+    assert [(row["x"], row["y"], row["low"], row["high"]) for row in rows[3:6]] == [(step, 6.0, 5.5, 6.5) for step in (0, 10, 1000)]
+    assert {row["model"] for row in rows} == {"recalled", "AR hits", "their first occurrences", "other tokens"}
     assert "Dashed: ref." in figure.caption
     shown = texts(svg(figure))
-    assert {"step 1,000, AR hits: 6.00 nats", "training step", "NLL, nats per token"} <= set(shown)
+    assert {"step 1,000, AR hits: 6.00 nats", "training step", "nats per token"} <= set(shown)
     upright = re.search(r"recall appears at step ([\d,]+)", " ".join(shown))
     assert upright
     assert f"step {upright[1]}." in figure.caption
@@ -46,5 +47,11 @@ def test_the_reference_is_a_line_across_the_whole_plot():
         return [line for line in lines if line.get("stroke-dasharray") == "3,3"]
 
     across = dashed(made_tables([0, 10, 1000], reference=True))
-    assert [(float(line.get("x2", 0)), float(line.get("y2", 0))) for line in across] == [(330.0, 0.0)] * 3
+    assert [(float(line.get("x2", 0)), float(line.get("y2", 0))) for line in across] == [(330.0, 0.0)] * 4
     assert dashed(made_tables([0, 10, 1000], reference=False)) == []
+
+
+def test_recall_that_is_there_from_the_first_step_on_has_no_step_at_which_it_appears():
+    tables = made_tables([5, 10], reference=False)
+    first = TrackTables(tables.track, tables.verdict.with_columns(step=pl.lit(5)))
+    assert ["appears at step" in figure.caption for made in (tables, first) for figure in track_figures(made)] == [True, False]
