@@ -104,7 +104,7 @@ class Asker:
             places = find(ids, position, self._end_id)
             rng = np.random.default_rng((self._seed, row["sequence"], position))
             replacements = self._replacements.draw(ids, positions([*places.spans, *places.placebo]), rng)
-            return AskedToken(row, places, {name: CHANGES[name].new(ids, places, replacements) for name in self._changes})
+            return AskedToken(row, places, {name: CHANGES[name](ids, places, replacements) for name in self._changes})
         except NotChangedError as reason:
             return AskedToken(row, excluded=str(reason))
 

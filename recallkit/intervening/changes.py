@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    Change = Callable[[np.ndarray, "Places", Mapping[int, int]], dict[int, int]]
 
 MARGIN = 8
 """Ids between a placebo and whatever else is changed or asked about, where there is room."""
@@ -60,31 +62,23 @@ def positions(spans: Sequence[tuple[int, int]]) -> np.ndarray:
     return np.concatenate([np.arange(start, stop) for start, stop in spans])
 
 
-class Change(NamedTuple):
-    """One change: the new id at each position that it concerns, of a sequence (n,), by a token's places; what it does, in words.
-
-    It is also given a replacement of each id in the spans and placebos. Raises NotChangedError where there is no room for it.
-    """
-
-    new: Callable[[np.ndarray, Places, Mapping[int, int]], dict[int, int]]
-    description: str
-
-
-def _replace(where: Callable[[Places], np.ndarray]) -> Callable[[np.ndarray, Places, Mapping[int, int]], dict[int, int]]:
+def _replace(where: Callable[[Places], np.ndarray]) -> Change:
     return lambda ids, places, replacements: {place: replacements[int(ids[place])] for place in where(places).tolist()}
 
 
 CHANGES: Mapping[str, Change] = {
-    "completion": Change(_replace(lambda places: places.before_ends(1)), "the last id of each earlier occurrence is replaced"),
-    "key": Change(_replace(lambda places: places.before_ends(2)), "the id before it"),
-    "span": Change(_replace(lambda places: positions(places.spans)), "the whole match"),
-    "placebo": Change(_replace(lambda places: positions(places.placebo)), "as many ids elsewhere, equally far"),
-    "moved": Change(
-        lambda ids, places, _: move(ids, places, places.spans), "every second id of each match trades places with one elsewhere"
-    ),
-    "moved_placebo": Change(lambda ids, places, _: move(ids, places, places.placebo), "as many ids of no match trade places"),
+    "completion": _replace(lambda places: places.before_ends(1)),
+    "key": _replace(lambda places: places.before_ends(2)),
+    "span": _replace(lambda places: positions(places.spans)),
+    "placebo": _replace(lambda places: positions(places.placebo)),
+    "moved": lambda ids, places, _: move(ids, places, places.spans),
+    "moved_placebo": lambda ids, places, _: move(ids, places, places.placebo),
 }
-"""What is changed of every earlier occurrence; the tables of `storage.schemas` have columns of each."""
+"""What is changed of every earlier occurrence; the tables of `storage.schemas` have columns of each.
+
+Each gives the new id at each position that it concerns, of a sequence (n,), by a token's places and a replacement of each id in the spans
+and placebos. Raises NotChangedError where there is no room for it.
+"""
 
 BY_ASSOCIATION = ("moved", "moved_placebo")
 """The two that tell what is recalled by association: what is lost by the first, less what is lost by the second."""

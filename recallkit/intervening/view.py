@@ -10,7 +10,6 @@ from recallkit.display.again import command_line
 from recallkit.display.cells import DASH, bounds, counted, percent, percent_range, powers_of_two, resampled, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.charts import FEW, intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED, InterveneTables
@@ -112,15 +111,13 @@ def _of_gap(row: Row) -> str:
     place, gap = ("behind", "the gap") if row["gap"] > 0 else ("ahead of", "its lead")
     low, high = row["recall_share_ci_low"], row["recall_share_ci_high"]
     if low > 0:
-        would = f"{percent(row['recall_share'])} of {gap} would be gone ({percent_range(low, high)})"
+        would = f"{percent(row['recall_share'])} ({percent_range(low, high)}) would be gone"
     elif high < 0:
-        would = f"{gap} would be {percent(-row['recall_share'])} larger ({percent_range(-high, -low)})"
+        would = f"it would be {percent(-row['recall_share'])} larger ({percent_range(-high, -low)})"
     else:
-        would = f"{gap} is not shown to be smaller or larger: {percent(row['recall_share'])} of it gone ({percent_range(low, high)})"
-    return (
-        f"{row['model']} is {place} {row['reference']}; {percent(row['gap_share'])} of {gap} lies in {_called(row['slice'])}. "
-        f"If neither could recall by association there, {would}. "
-    )
+        would = f"it is not shown to be smaller or larger ({percent_range(low, high)} gone)"
+    lies = f"{percent(row['gap_share'])} of {gap} lies in {_called(row['slice'])}"
+    return f"{row['model']} is {place} {row['reference']}: {lies}, and {would} if neither could recall by association there. "
 
 
 def _of_points(row: Row, recalled: Mapping[str, Row]) -> str:
@@ -221,9 +218,9 @@ def _method(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
     return (
-        f"Completion: {CHANGES['completion'].description}; key: {CHANGES['key'].description}; any use: {CHANGES['span'].description}, less "
-        f"{CHANGES['placebo'].description}. Recalled: {CHANGES['moved'].description}, less {CHANGES['moved_placebo'].description}; floor: "
-        f"the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
+        "Completion: the last id of each earlier occurrence is replaced; key: the id before it; any use: the whole match, less what as "
+        "many replacements elsewhere cost. Recalled: every second id of each match trades places with one elsewhere, less what as many "
+        f"moves elsewhere cost; floor: the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
     )
 
 

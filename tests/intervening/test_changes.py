@@ -40,7 +40,7 @@ def found(ids: list[int]):
 
 def changed(ids: list[int], change: str) -> dict[int, int]:
     """The new id at each position that a change for the last id concerns; a replacement is 100 more."""
-    return CHANGES[change].new(np.array(ids, np.uint32), found(ids), {number: number + 100 for number in ids})
+    return CHANGES[change](np.array(ids, np.uint32), found(ids), {number: number + 100 for number in ids})
 
 
 def test_places_are_those_counted_by_hand():

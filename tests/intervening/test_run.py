@@ -270,4 +270,4 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     recallkit.write_report(folder, out=tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "Is it recall?" in text
-    assert "of the gap would be gone" in text
+    assert "if neither could recall by association there" in text

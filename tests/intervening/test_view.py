@@ -55,8 +55,8 @@ def test_each_is_described_as_what_it_is(known):
         pair = {name: frame.filter(pl.col("model").is_in([REFERENCE, model])) for name, frame in frames(tables).items()}
         said[model] = look(folder, InterveneTables(**pair)).answer
     for model in ("presence", "bigram", "worse", "worse_at_rare"):
-        assert f"{model} is behind {REFERENCE}; " in said[model]
-        assert "% of the gap would be gone (" in said[model]
+        assert f"{model} is behind {REFERENCE}: " in said[model]
+        assert "%) would be gone if neither could recall" in said[model]
         assert f"{model} recalls less: 0.0 points of probability, {REFERENCE} 2" in said[model]
     assert "In what they recall the two cannot be told apart: 2" in said["unigram_cache"]
     assert "recalls less" not in said["unigram_cache"]
@@ -72,9 +72,9 @@ def frames(tables: InterveneTables) -> dict[str, pl.DataFrame]:
 
 
 SHARES = {
-    "gone": (0.4, 0.2, 0.6, "40.0 % of {gap} would be gone (20.0 to 60.0 %)."),
-    "larger": (-0.4, -0.6, -0.2, "{gap} would be 40.0 % larger (20.0 to 60.0 %)."),
-    "unknown": (0.1, -0.1, 0.3, "{gap} is not shown to be smaller or larger: 10.0 % of it gone (-10.0 to 30.0 %)."),
+    "gone": (0.4, 0.2, 0.6, "40.0 % (20.0 to 60.0 %) would be gone"),
+    "larger": (-0.4, -0.6, -0.2, "it would be 40.0 % larger (20.0 to 60.0 %)"),
+    "unknown": (0.1, -0.1, 0.3, "it is not shown to be smaller or larger (-10.0 to 30.0 % gone)"),
 }
 POINTS = {
     "less": (-0.2, -0.3, -0.1, "m recalls less: 10.0 points of probability, r 30.0."),
@@ -98,8 +98,8 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     seen = look(folder, made)
     called = "the gap" if gap > 0 else "its lead"
     place = "behind" if gap > 0 else "ahead of"
-    of_gap = f"m is {place} r; 25.0 % of {called} lies in AR hits. If neither could recall by association there, "
-    assert seen.answer == (recalls if void else f"{of_gap}{would.format(gap=called)} {recalls}")
+    of_gap = f"m is {place} r: 25.0 % of {called} lies in AR hits, and {would} if neither could recall by association there."
+    assert seen.answer == (recalls if void else f"{of_gap} {recalls}")
     assert ("recall alike in AR hits" in " ".join(seen.lines)) == (points == "alike" and share != "unknown" and not void)
     assert ("m: the shares mean nothing: no gap" in seen.lines) == void
     caption = seen.shown["share_ar_hit"].caption
