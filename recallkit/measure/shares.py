@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, holm, p_values, too_few
+from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, effective_number, expanded_interval, holm, p_values, too_few
 from recallkit.measure.sums import resampled
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ BETTER_ON_HITS = "negative share: model is better on AR hits"
 BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 SHARE_MAY_BE_POSITIVE = "negative share, but by its interval it may be positive"
 SHARE_MAY_BE_BELOW = "share above 100 %, but by its interval it may be below"
+
+FEW_INFLUENTIAL = 3
+"""Effective clusters below which a share is said to depend on few (docs/intervals.md has how often its interval is then too narrow)."""
 
 
 def gap_figures(
@@ -132,6 +135,18 @@ class WholeGap:
         if not none and self.is_distinct is not None and not self.is_distinct:
             none = [GAP_MAY_BE_ZERO]
         return [*self.uniform, *none]
+
+
+def few_influential(part: np.ndarray, whole: np.ndarray, cluster: str) -> list[str]:
+    """The note on a share, the sum of `part` over that of `whole` (g,) by cluster, that depends on few of them; empty if it does not.
+
+    A cluster's influence is its part less the share of its whole; their effective number is that of the squares of these.
+    """
+    influence = part - whole * (part.sum() / whole.sum())
+    influence[np.abs(influence) < 1e-9 * np.abs(part).max()] = 0  # rounded, where all have the same share
+    number = float(effective_number(np.square(influence)))
+    depends = f"AR share depends on effectively {number:.1f} {cluster}s unlike the others: other text may have none or more of them"
+    return [depends] if 0 < number < FEW_INFLUENTIAL else []
 
 
 def is_void(row: Mapping[str, Any]) -> bool:

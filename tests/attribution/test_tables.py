@@ -430,6 +430,21 @@ def test_hits_of_few_documents_have_no_share_however_many_documents_there_are(tm
     assert (rows["other"]["note"], rows["other"]["void"]) == ("", False)
 
 
+@pytest.mark.parametrize(("unlike", "told"), [(1, "1.1"), (2, "2.5"), (10, None)])
+def test_a_share_that_few_documents_decide_is_said_to_be_so(tmp_path, unlike, told):
+    # Of 20 documents, in so many nearly the whole gap is elsewhere, in the others it is in AR hits.
+    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(20) for p in (1, 2)])
+    elsewhere = [(5.0 if s < unlike else 0.1 * (s % 3)) if p == 1 else 1.0 for s in range(20) for p in (1, 2)]
+    tables = attribute_gap(corpus.path, corpus.score("reference", [1.0] * 40), [corpus.score("model", np.add(elsewhere, 1))])
+    rows = {row["slice"]: row for row in tables.gap.filter(source="ALL").iter_rows(named=True)}
+    expected = (
+        f"AR share depends on effectively {told} documents unlike the others: other text may have none or more of them" if told else ""
+    )
+    assert rows["ar_hit"]["note"] == expected
+    assert [row["note"] for name, row in rows.items() if name != "ar_hit"] == ["", "", ""]
+    assert not shares.is_void(rows["ar_hit"])
+
+
 def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     corpus = Corpus(tmp_path, [(0, 1, "web", None, 5), (0, 2, "web", None, 5)])
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])])

@@ -84,6 +84,40 @@ def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[
         yield Population(f"gap, sequences of {seq_len}, {cut}", len(sums.tables["slices"].tokens), partial(measure_gap, parts))
 
 
+MINORITY = {"Github": 9, "FreeLaw": 101}
+"""Documents by source of a population in which a minority differs."""
+
+
+def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """The beginnings of 101 statutes and of 9 files of code, as they are, and with code's gap made another's.
+
+    So that the code's share is small, its gap in AR hits is divided by 3, and that of its other tokens multiplied by 2 or 6.
+    """
+    import recallkit
+    from recallkit import builtin
+    from recallkit.measure.labelled import open_scores, open_tokens
+    from recallkit.measure.sums import add_up
+    from recallkit.scoring import score_path
+    from recallkit.text.corpus import open_corpus
+
+    models, slices, file = ("control:recall", "control:bigram"), folder / "minority", folder / "minority.jsonl"
+    documents = [text for text in open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents() if len(text.text) > 400]
+    texts = [text for source, number in MINORITY.items() for text in [one for one in documents if one.source == source][:number]][:limit]
+    file.write_text("".join(json.dumps({"text": text.text[:SHORT]}) + "\n" for text in texts))
+    with contextlib.redirect_stdout(io.StringIO()):
+        recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
+        recallkit.score(models, slices=slices)
+    labelled = open_tokens(slices / "tokens.parquet")
+    sums = add_up(labelled, [open_scores(score_path(slices, model), labelled) for model in models], every_table=False).tables["slices"]
+    gaps, is_code = sums.nlls[1] - sums.nlls[0], (np.arange(len(sums.tokens)) < MINORITY["Github"]).astype(float)
+    for part, times in ((1, 1), (1 / 3, 2), (1 / 3, 6)):
+        hits = gaps[:, 1] * (1 + is_code * (part - 1))
+        rows = {"all tokens": (sums.tokens[:, 0], hits + gaps[:, 2] * (1 + is_code * (times - 1))), "AR hits": (sums.tokens[:, 1], hits)}
+        shares = [hits[of > 0].sum() / rows["all tokens"][1][of > 0].sum() for of in (is_code, 1 - is_code)]
+        told = ", ".join(f"{share:.2f}" for share in shares)
+        yield Population(f"minority, AR shares of code and of the others {told}", len(gaps), partial(measure_gap, [rows]))
+
+
 Rows = dict[str, tuple[np.ndarray, np.ndarray]]
 """By name, a row of a table: tokens and summed gaps of each document (n,); the first is what shares are of."""
 
@@ -351,6 +385,7 @@ NLLS_AND_ACCURACIES = [
 
 KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = {
     "gap": populations_of_gap,
+    "minority": populations_of_minority,
     "intervene": populations_of_intervene,
     "profile": populations_of_profile,
     "accuracy": populations_of_accuracy,
