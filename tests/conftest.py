@@ -56,7 +56,13 @@ FIRST = ("recall/test_run.py", "mqar/test_run.py", "scoring/test_run.py", "comma
 CI = (
     *("benchmarks", "examples", "faults", "fuzz", "security", "verification"),
     *("models/test_families.py", "models/test_ablation.py", "models/test_gguf.py", "models/test_fla.py"),
-    *("commands/test_log_json.py", "counting/test_index_import.py", "doctor/test_doctor.py", "recall/test_lm_eval_model.py"),
+    *(
+        "commands/test_log_json.py",
+        "counting/test_index_import.py",
+        "counting/test_unseen.py",
+        "doctor/test_doctor.py",
+        "recall/test_lm_eval_model.py",
+    ),
     "intervening/test_view.py",
     *("report/test_browser.py", "scoring/test_alignment.py", "slicing/test_labels.py", "slicing/test_copies.py"),
 )

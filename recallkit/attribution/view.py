@@ -14,7 +14,7 @@ from recallkit.display.cells import more_in_file, or_dash, percent, powers_of_tw
 from recallkit.display.tables import Table
 from recallkit.measure.shares import is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
-from recallkit.slicing.threshold import common_warning
+from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import what_is_copied, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
@@ -38,14 +38,15 @@ _MOST_COLUMNS, _MOST_FAR_COLUMNS = 3, 2
 def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """The gap table row by row, as in `gap.parquet`.
 
-    With the threshold, a warning if it calls common bigrams rare (or null), and the knees. `slices` is the labels' manifest.
+    With the threshold, a warning if it calls common bigrams rare or other text was counted (or null), and the knees.
+    `slices` is the labels' manifest.
     """
     manifest = artifacts.read_manifest(out / "gap.parquet")
     return {
         "path": str(out),
         "max_count": slices["max_count"],
         "threshold": slices.get("threshold"),
-        "warning": warn_of_common(tables, slices),
+        "warning": warn_of_counts(tables, slices),
         "knee": knee_facts(tables.by_count),
         "gap": tables.gap.to_dicts(),
         "by_threshold": tables.by_threshold.to_dicts(),
@@ -59,11 +60,12 @@ def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[st
     }
 
 
-def warn_of_common(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
-    """The warning of `common_warning` for a comparison; `slices` is the labels' manifest."""
-    hits, first = _cells(tables)[_models(tables)[0], "ALL", "ar_hit"], tables.by_threshold["model"] == _models(tables)[0]
-    shares = tables.by_threshold.filter(first).select("threshold", "share_of_tokens").rows()
-    return common_warning(hits["share_of_tokens"], shares, slices["counts"]["num_tokens"])
+def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
+    """The warning of `counts_warning` for a comparison; `slices` is the labels' manifest."""
+    model = _models(tables)[0]
+    shares = tables.by_threshold.filter(model=model).select("threshold", "share_of_tokens").rows()
+    unseen = tables.by_count.filter(model=model, high=0)["share_of_tokens"].sum()
+    return counts_warning(slices["counts"], _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares, unseen)
 
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
@@ -118,7 +120,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_other: bool =
         "Perplexity, and the share of the gap to the reference that lies in AR hits",
         [headers[place] for place in kept],
         [[row[place] for place in kept] for row in rows],
-        caption="\n".join(line for line in (told, warn_of_common(tables, slices)) if line),
+        caption="\n".join(line for line in (told, warn_of_counts(tables, slices)) if line),
         groups=[("", 1), ("perplexity", len(kept) - 4), ("gap in AR hits", 3)],
     )
 

@@ -67,7 +67,7 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
     """
     from recallkit import builtin, counting
     from recallkit.counting.table import NGRAM_HASHES
-    from recallkit.display.cells import timings_lines
+    from recallkit.display.cells import percent, timings_lines
     from recallkit.display.console import print_result
 
     if asked.import_file is not None:
@@ -89,7 +89,11 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
     if asked.export is not None:
         counting.export_counts(file, path(asked.export), force=asked.force)
     told = f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams"
-    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only", "sources", "timings")
+    if unseen := meta.get("unseen"):
+        told += (
+            f"; {percent(unseen['share'])} of a document's bigrams are in no other one ({unseen['documents']:,} sampled)"
+        )
+    kept = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
     return Outcome(
         value=lambda: _row(file, meta),

@@ -7,7 +7,7 @@ in pairs, so that even a long range has only a few. After every run the position
 resumes there. Totals do not depend on where the text was divided into shard ranges and chunks.
 
 Of the n-grams of 13 and 50 ids a sample of hashes is kept in the same way (`hash_kernels`), by which text that is sliced later is
-recognised as a copy.
+recognised as a copy; and a sample of documents, by which it is recognised as of the same kind (`unseen`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES, RunFiles, SavedRun, kind_of
+from recallkit.counting.unseen import SampledDocument, unseen_elsewhere, with_documents
 from recallkit.ragged import run_starts
 from recallkit.storage import artifacts
 from recallkit.text.records import Boundary, Position, join_documents
@@ -98,19 +99,19 @@ def plan_shard_ranges(sizes: Sequence[int | None]) -> list[range]:
 
 @dataclass(frozen=True, slots=True)
 class CountingState:
-    """Where counting a range resumes: the next record, the tokens so far, the first and the last ids (packed text only)."""
+    """Where counting a range resumes: the next record, the tokens so far, the first and the last ids (packed text only), the sample."""
 
     position: Position = Position()
     num_tokens: int = 0
     num_documents: int = 0
     head: tuple[int, ...] = ()
     tail: tuple[int, ...] = ()
+    sample: tuple[SampledDocument, ...] = ()
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> CountingState:
         """The inverse of `dataclasses.asdict`."""
-        ends = {name: tuple(saved[name]) for name in ("head", "tail")}
-        return cls(**{**saved, **ends, "position": Position(**saved["position"])})
+        return cls(**{**saved, **_tuples(saved), "position": Position(**saved["position"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class CountedShardRange:
     num_documents: int
     head: tuple[int, ...]
     tail: tuple[int, ...]
+    sample: tuple[SampledDocument, ...] = ()
     limit: int | None = None
     num_skipped: int = 0
     first_skipped: tuple[str, ...] = ()
@@ -147,8 +149,13 @@ class CountedShardRange:
         runs = {kind: SavedRun(**run) for kind, run in saved["runs"].items()}
         if not all(RunFiles(path.parent, kind).is_whole(run) for kind, run in runs.items()):
             return None
-        lists = {name: tuple(saved[name]) for name in ("head", "tail", "first_skipped")}
-        return cls(**{**saved, **lists, "runs": runs})
+        return cls(**{**saved, **_tuples(saved), "first_skipped": tuple(saved["first_skipped"]), "runs": runs})
+
+
+def _tuples(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What was saved as lists."""
+    ends = {name: tuple(saved[name]) for name in ("head", "tail")}
+    return {**ends, "sample": tuple(SampledDocument(*document) for document in saved["sample"])}
 
 
 def counting_state(journal: Journal) -> CountingState | None:
@@ -291,6 +298,7 @@ class _ShardRangeCounter:
             num_documents=self.state.num_documents + len(starts),
             head=(*self.state.head, *ids[:overlap].tolist())[:overlap],
             tail=last_ids((*self.state.tail, *ids[max(0, len(ids) - overlap) :].tolist()), overlap),
+            sample=with_documents(self.state.sample, ids, starts) if self.counting.only is None else (),
         )
 
     def _count_unigrams(self, ids: np.ndarray) -> None:
@@ -324,7 +332,7 @@ class _ShardRangeCounter:
         tokens = RunFiles(folder, "tokens")
         runs["tokens"] = tokens.add(tokens.kind.make(seen, self.unigrams[seen]))
         state = self.state
-        return CountedShardRange(runs, state.num_tokens, state.num_documents, state.head, state.tail, self.limit)
+        return CountedShardRange(runs, state.num_tokens, state.num_documents, state.head, state.tail, state.sample, self.limit)
 
 
 def last_ids(ids: tuple[int, ...], number: int) -> tuple[int, ...]:
@@ -348,7 +356,8 @@ def keep_only(counted: BigramRun, needed: np.ndarray | None) -> BigramRun:
 class CountedStream:
     """A finished count: the sorted run of bigrams, the tokens that occur (uint32, sorted) with their counts (uint64), the totals.
 
-    Runs may be memory-mapped. `hashes`: the sample of hashes of the n-grams of each size, of the `num_hashes` smallest, if they were kept.
+    Runs may be memory-mapped. `hashes`: the sample of hashes of the n-grams of each size, of the `num_hashes` smallest, if they were kept;
+    `unseen`: `unseen_elsewhere` in a sample of its documents, if it is known.
     """
 
     bigrams: BigramRun
@@ -358,6 +367,7 @@ class CountedStream:
     num_documents: int
     hashes: Mapping[int, HashRun] = field(default_factory=dict)
     num_hashes: int = 0
+    unseen: Mapping[str, Any] | None = None
 
 
 def join_shard_ranges(
@@ -389,6 +399,7 @@ def join_shard_ranges(
         sum(shard_range.num_documents for shard_range in shard_ranges),
         hashes={HASHES[kind]: merged[kind] for kind in counting.kinds() if kind in HASHES},
         num_hashes=counting.num_hashes,
+        unseen=unseen_elsewhere([document for shard_range in shard_ranges for document in shard_range.sample], merged["bigrams"]),
     )
 
 

@@ -41,6 +41,7 @@ def write_counts(path: Path, counted: CountedStream, meta: dict[str, Any], timin
         "num_tokens": counted.num_tokens,
         "num_documents": counted.num_documents,
         "num_bigrams": len(keys),
+        "unseen": counted.unseen,
         **({} if not counted.hashes else {NGRAM_HASHES: _describe_hashes(counted)}),
         "id": counts_id(meta, *counted.bigrams, counted.tokens, counted.token_counts),
     }

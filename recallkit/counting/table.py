@@ -139,6 +139,7 @@ class CountsTable:
             "num_tokens": self.num_tokens,
             "num_bigrams": len(self.keys),
             "boundary": self.meta.get("boundary"),
+            "unseen": self.meta.get("unseen"),
             **({} if self.hash_facts is None else {"hashes": self.hash_facts["digest"]}),
         }
 

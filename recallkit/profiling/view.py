@@ -12,7 +12,7 @@ from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.profiling.charts import profile_figures
 from recallkit.profiling.tables import ProfileTables
-from recallkit.slicing.threshold import common_warning
+from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
@@ -179,6 +179,6 @@ def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
         f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation or "
         f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}",
         f"Intervals: {resampled(whole, 'document', 'document')}; none for effectively fewer than {MIN_CLUSTERS}.",
-        common_warning(whole["ar_hit_share"], [], manifest["counts"]["num_tokens"]) if manifest["counts"] else None,
+        counts_warning(manifest["counts"], whole["ar_hit_share"]),
     )
     return "\n".join(line for line in lines if line)

@@ -1,4 +1,5 @@
-"""Which bigrams are rare in training: the papers' rate where the counts resolve it, and a warning where common bigrams are called rare."""
+"""Which bigrams are rare in training: the papers' rate where the counts resolve it, and a warning where they are not: common bigrams, or
+counts of text of another kind."""
 
 from __future__ import annotations
 
@@ -28,6 +29,10 @@ PAPERS_SHARE = 0.064
 
 COMMON_SHARE = 0.15
 """Above this share of tokens, more than twice the papers', a warning says that common bigrams are called rare."""
+
+OTHER_KIND = 1.6
+"""Text is of another kind if the odds of its bigrams to be unseen are more than this times those of held-out text of the counted corpus. Of
+eight kinds of real text, each counted alone, held-out text of the same kind reached 1.4, the nearest other kind 1.8 (docs/slices.md)."""
 
 BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
 """The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""
@@ -135,12 +140,24 @@ def rate_and_rule(labels: Mapping[str, Any]) -> str:
     }.get(chosen.get("rule", ""), "")
 
 
-def common_warning(share: float | None, shares: Iterable[tuple[int, float]], num_tokens: int) -> str | None:
-    """One line where AR hits are more than COMMON_SHARE of tokens, with the threshold that gives about the papers' share; else None.
+def counts_warning(
+    counts: Mapping[str, Any] | None, share: float | None, shares: Iterable[tuple[int, float]] = (), unseen: float | None = None
+) -> str | None:
+    """One line where rare bigrams are not what they seem, with a remedy; else None. `counts`: as a manifest of labels describes them.
 
+    Where the text is of another kind than what was counted (OTHER_KIND): `unseen` is the share of its bigrams that were not. Else where AR
+    hits are more than COMMON_SHARE of tokens, with the threshold that gives about the papers' share.
     `share`: AR hits among all tokens (None if not known); `shares`: thresholds, and what `share` would be at each.
     The threshold proposed is the power of two, or 0, whose share is nearest to PAPERS_SHARE in ratio, if one gives at most COMMON_SHARE.
     """
+    if counts is None:
+        return None
+    held_out = (counts.get("unseen") or {}).get("share")
+    if unseen is not None and held_out is not None and unseen * (1 - held_out) > OTHER_KIND * held_out * (1 - unseen):
+        return (
+            f"Warning: {percent(unseen)} of the text's bigrams are not in the counts, {percent(held_out)} of those of held-out text of the "
+            "counted kind: these counts are of other text. Count the models' training text."
+        )
     if share is None or share <= COMMON_SHARE:
         return None
     near = [(abs(math.log(at / PAPERS_SHARE)), most, at) for most, at in shares if not most & (most - 1) and 0 < at <= COMMON_SHARE]
@@ -149,4 +166,4 @@ def common_warning(share: float | None, shares: Iterable[tuple[int, float]], num
     if not near:
         return f"{warning}. Count more training text."
     _, most, at = min(near)
-    return f"{warning}. --max-count {most} ({abbreviate(per_billion(most, num_tokens))} per billion) gives {percent(at)}."
+    return f"{warning}. --max-count {most} ({abbreviate(per_billion(most, counts['num_tokens']))} per billion) gives {percent(at)}."

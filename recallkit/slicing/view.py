@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import cells, console
 from recallkit.display.cells import abbreviate, percent, powers_of_two, sparkline, timings_lines
 from recallkit.display.tables import Table
-from recallkit.slicing.threshold import COMMON_SHARE, common_warning, rate_and_rule
+from recallkit.slicing.threshold import counts_warning, rate_and_rule
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
@@ -26,7 +26,7 @@ _MOST_ROWS = 20
 def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes of the slices by source, the text and counts that they were made of.
 
-    `warning`: that common bigrams are called rare; null if they are not.
+    `warning`: that common bigrams are called rare, or that other text was counted; null if they are not, and it was not.
     """
     from recallkit.slicing.labels import summarise_slices
 
@@ -34,7 +34,7 @@ def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     added = {key: manifest.get(key) for key in ("threshold", "in_training")}
     facts = {**{key: manifest[key] for key in kept}, **added, "timings": slice_timings(path)}
     summary = summarise_slices(path / "tokens.parquet")
-    return {"path": str(path), **facts, "warning": warn_of_common(path, summary, manifest), "by_source": summary.to_dicts()}
+    return {"path": str(path), **facts, "warning": warn_of_counts(path, summary, manifest), "by_source": summary.to_dicts()}
 
 
 def slice_timings(path: Path) -> dict[str, Any] | None:
@@ -53,21 +53,22 @@ def read_slices_table(path: Path, manifest: Mapping[str, Any]) -> Table:
     from recallkit.slicing.labels import summarise_slices
 
     summary = summarise_slices(path / "tokens.parquet")
-    return slices_table(summary, manifest, warn_of_common(path, summary, manifest))
+    return slices_table(summary, manifest, warn_of_counts(path, summary, manifest))
 
 
-def warn_of_common(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
-    """The warning of `common_warning` for a slice directory with this `summary`; reads the labels again only if there is one."""
-    share = summary["ar_hit_share"][0]
-    if share is None or share <= COMMON_SHARE:
+def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
+    """The warning of `counts_warning` for a slice directory with this `summary`; reads the labels again only if there is one."""
+    facts = manifest["counts"], summary["ar_hit_share"][0]
+    if counts_warning(*facts, unseen=(unseen := summary["unseen_share"][0])) is None:
         return None
-    return common_warning(share, _query(path, "slices/sweep_thresholds").rows(), manifest["counts"]["num_tokens"])
+    return counts_warning(*facts, _query(path, "slices/sweep_thresholds").rows(), unseen)
 
 
 def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
     rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
-    caption = "\n".join(line for line in (what_is_rare(manifest), what_is_copied(manifest), warning) if line)
+    lines = (what_is_rare(manifest), what_is_unseen(manifest, summary["unseen_share"][0]), what_is_copied(manifest), warning)
+    caption = "\n".join(filter(None, lines))
     return Table.of("Predicted tokens, and those that repeat a bigram of their context", _COLUMNS, rows, caption, hidden=hidden)
 
 
@@ -121,6 +122,15 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
         f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
         f"{abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )
+
+
+def what_is_unseen(manifest: Mapping[str, Any], share: float | None) -> str:
+    """What share of tokens has a bigram that training never had, and what held-out text of the counted kind has; empty without counts."""
+    if share is None:
+        return ""
+    held_out = (manifest["counts"].get("unseen") or {}).get("share")
+    compared = "" if held_out is None else f" ({percent(held_out)} in held-out text of the counted kind)"
+    return f"Bigrams that the counted text does not have: {percent(share)} of tokens{compared}."
 
 
 def what_is_copied(manifest: Mapping[str, Any]) -> str:

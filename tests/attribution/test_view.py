@@ -47,7 +47,7 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
     by_count = [
         {
             "reference": reference, "model": model, "repeated": repeated, "low": low, "high": high, "tokens": 100,
-            "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0,
+            "share_of_tokens": 0.1, "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0,
             "nll_first_reference": 8.5 if repeated else None, "nll_first_model": 9.0 if repeated else None,
         }
         for model in models for repeated in (True, False) for low, high in [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)]
@@ -87,6 +87,16 @@ def test_the_table_holds_the_reference_and_every_model():
     assert "25.00 % of 100 tokens" in table.caption
     assert "at most 4 times" in table.caption
     assert sum(span for _, span in table.groups) == len(table.headers)
+
+
+@pytest.mark.parametrize(("held_out", "is_warned"), [(0.05, True), (0.13, True), (0.14, False), (0.3, False), (None, False)])
+def test_counts_of_other_text_are_warned_of(held_out, is_warned):
+    """A fifth of the tokens has a bigram that was not counted: odds of 0.25, 1.67 times those of 0.13 and 1.54 times those of 0.14."""
+    counts = {"num_tokens": 10_000, "unseen": held_out and {"share": held_out, "bigrams": 1000, "documents": 30}}
+    caption = gap_table(made_tables(), {**SLICES, "counts": counts}).caption
+    assert ("Warning: 20.0 % of the text's bigrams are not in the counts" in caption) == is_warned
+    assert ("Count the models' training text." in caption) == is_warned
+    assert ("common bigrams" in caption) == (not is_warned), "AR hits are 25 % of tokens: one warning, of the cause"
 
 
 def test_what_a_share_can_be_compared_with_is_beside_it():

@@ -11,7 +11,7 @@ import pytest
 from recallkit import counting
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.slicing.threshold import LEAST_COUNT, RareCount, Threshold, common_warning, note_threshold
+from recallkit.slicing.threshold import LEAST_COUNT, RareCount, Threshold, counts_warning, note_threshold
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
@@ -101,7 +101,7 @@ SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (1
     ],
 )
 def test_common_bigrams_called_rare_are_warned_of(share, shares, shown):
-    warning = common_warning(share, shares, 10**6)
+    warning = counts_warning({"num_tokens": 10**6}, share, shares)
     assert (warning is None) == (shown is None)
     if shown is not None:
         assert f"AR hits are {100 * share:.1f} % of tokens (6.4 % in Zoology)" in warning

@@ -1,0 +1,110 @@
+"""What a text's documents find in no other one: against plain loops, in bounded memory, and on real text of several kinds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+
+import pytest
+import zstandard
+
+from recallkit import counting
+from recallkit.counting import bigrams, unseen
+from recallkit.counting.table import open_counts
+from recallkit.options import TextOptions
+from recallkit.slicing.run import slice_text
+from recallkit.slicing.view import slices_json
+from recallkit.storage import artifacts
+from recallkit.text.open_text import OpenText
+from recallkit.text.records import Position
+from tests.conftest import made_up_texts, write_jsonl
+
+
+def documents(text: TextOptions) -> list[Counter]:
+    """The bigrams of each document, the end token in front of it included."""
+    opened = OpenText(text)
+    found = []
+    for encoded in opened.encoded(Position()):
+        for start, stop in itertools.pairwise(encoded.offsets.tolist()):
+            ids = [opened.tokenizer.end_token_id, *encoded.ids[start:stop].tolist()]
+            found.append(Counter(itertools.pairwise(ids)))
+    return found
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_the_share_is_that_of_bigrams_in_no_other_document(tmp_path, copies):
+    texts = made_up_texts(40, 60, seed=3)
+    path = write_jsonl(tmp_path / "text.jsonl", [*texts, *texts[:20] * copies])
+    text = TextOptions([str(path)], "train", boundary="document")
+    meta = counting.count(text, tmp_path / "counts.duckdb")
+    of_each = documents(text)
+    total = sum(of_each, Counter())
+    alone = sum(number for each in of_each for bigram, number in each.items() if number == total[bigram])
+    assert alone > 0
+    assert meta["unseen"] == {"share": alone / total.total(), "bigrams": total.total(), "documents": 40 + 20 * copies}
+
+
+@pytest.mark.parametrize("boundary", ["pack", "document"])
+def test_a_sample_is_bounded_and_the_same_however_the_text_is_divided(tmp_path, monkeypatch, boundary):
+    texts = made_up_texts(200, 60, seed=4)
+    whole = write_jsonl(tmp_path / "whole.jsonl", texts)
+    for part in range(5):
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        write_jsonl(tmp_path / "parts" / f"{part}.jsonl", texts[40 * part : 40 * part + 40])
+    exact = counting.count(TextOptions([str(whole)], "train", boundary=boundary), tmp_path / "exact.duckdb")
+    monkeypatch.setattr(unseen, "SAMPLED_BIGRAMS", 4000)
+    monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
+    found = [
+        counting.count(TextOptions([str(tmp_path / name)], "train", boundary=boundary), tmp_path / f"{name}.duckdb")
+        for name in ("whole.jsonl", "parts")
+    ]
+    assert found[0]["unseen"] == found[1]["unseen"]
+    assert 4000 <= found[0]["unseen"]["bigrams"] < 4600
+    assert found[0]["unseen"]["share"] == pytest.approx(exact["unseen"]["share"], abs=0.03)
+    assert found[0]["id"] == exact["id"], "the sample is no part of what identifies counts"
+
+
+def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_imports(tmp_path, small_slices):
+    few = write_jsonl(tmp_path / "few.jsonl", made_up_texts(19, 60))
+    assert counting.count(TextOptions([str(few)], "train"), tmp_path / "few.duckdb")["unseen"] is None
+    more = write_jsonl(tmp_path / "more.jsonl", made_up_texts(30, 60))
+    assert counting.count(TextOptions([str(more)], "train"), tmp_path / "only.duckdb", only=small_slices)["unseen"] is None
+    counting.export_counts(tmp_path / "few.duckdb", tmp_path / "few.parquet", force=False)
+    counting.import_counts(
+        tmp_path / "few.parquet", tmp_path / "again.duckdb", tokenizer=None, num_tokens=None, boundary="pack", force=False
+    )
+    assert open_counts(tmp_path / "again.duckdb").describe()["unseen"] is None
+
+
+KINDS = ("FreeLaw", "Github", "StackExchange")
+
+
+@pytest.fixture(scope="module")
+def of_kinds(test_data, tmp_path_factory):
+    """Counts of 1.5 million characters of each kind, and 200,000 of other documents: (counts, text) by kind."""
+    folder, found = tmp_path_factory.mktemp("kinds"), {}
+    for kind in KINDS:
+        paths = []
+        for name in ("train-00", "valid"):
+            lines, room = [], 1_500_000 if name != "valid" else 200_000
+            with zstandard.open(test_data / "corpus" / f"{name}.jsonl.zst", "rt", encoding="utf-8", newline="\n") as file:
+                for record in map(json.loads, file):
+                    if record["meta"]["pile_set_name"] == kind and room > 0:
+                        lines.append(record["text"][:20_000])
+                        room -= len(lines[-1])
+            paths.append(write_jsonl(folder / f"{kind}-{name}.jsonl", lines))
+        counting.count(TextOptions([str(paths[0])], "train"), folder / f"{kind}.duckdb")
+        found[kind] = folder / f"{kind}.duckdb", paths[1]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(of_kinds, tmp_path, kind):
+    for counted, (counts, _) in of_kinds.items():
+        out = tmp_path / counted
+        slice_text(TextOptions([str(of_kinds[kind][1])], "validation", limit_tokens=30_000), out, counts=counts, seq_len=256)
+        manifest = artifacts.read_manifest(out / "tokens.parquet")
+        found = slices_json(out, manifest)
+        assert ("of other text" in (found["warning"] or "")) == (counted != kind), (counted, found["by_source"][0], manifest["counts"])
+        json.dumps(found)
