@@ -90,9 +90,7 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
         counting.export_counts(file, path(asked.export), force=asked.force)
     told = f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams"
     if unseen := meta.get("unseen"):
-        told += (
-            f"; {percent(unseen['share'])} of a document's bigrams are in no other one ({unseen['documents']:,} sampled)"
-        )
+        told += f"; {percent(unseen['share'])} of a document's bigrams are in no other one ({unseen['documents']:,} sampled)"
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
     return Outcome(

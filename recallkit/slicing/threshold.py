@@ -32,7 +32,7 @@ COMMON_SHARE = 0.15
 
 OTHER_KIND = 1.6
 """Text is of another kind if the odds of its bigrams to be unseen are more than this times those of held-out text of the counted corpus. Of
-eight kinds of real text, each counted alone, held-out text of the same kind reached 1.4, the nearest other kind 1.8 (docs/slices.md)."""
+seven kinds of real text, each counted alone, held-out text of the same kind reached 1.4, the nearest other kind 1.8 (docs/slices.md)."""
 
 BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
 """The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""
