@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import NUM_RESAMPLES, estimates, number_or_none
+from recallkit.measure.intervals import NUM_RESAMPLES, estimates, expanded_interval, number_or_none
 from recallkit.measure.labelled import open_scores
 from recallkit.measure.sums import RowSums, add_up, resampled
 from recallkit.storage.schemas import frame_of
@@ -129,7 +129,8 @@ def _verdict(rows: Sequence[dict[str, Any]], recall: np.ndarray, effective: floa
         return [{"verdict": UNKNOWN, **found}]
     if last["recall_ci_low"] > LEAST_RECALL:
         since = np.array([_since(one) for one in recall])
-        places = [int(since[0]), *(int(np.quantile(since[1:], level, method="inverted_cdf")) for level in (0.025, 0.975))]
+        low, high = expanded_interval(since[1:].astype(np.float64), effective, freedom)
+        places = [int(since[0]), int(np.floor(low)), int(np.ceil(high))]
         found = dict(zip(found, (steps[place] if place < len(steps) else None for place in places), strict=True))
         return [{"verdict": APPEARS, **found}]
     if len(earlier := np.flatnonzero(_above_together(recall, effective, freedom))):

@@ -31,6 +31,7 @@ RUNS = {
     "none": (0.0,) * 12,
     "1.0 throughout": (1.0,) * 12,
     "appears at the seventh": (0, 0, 0, 0, 0.05, 0.1, 0.4, 0.8, 1, 1, 1, 1),
+    "appears slowly, at the seventh": (0, 0.05, 0.1, 0.15, 0.17, 0.19, 0.22, 0.3, 0.4, 0.6, 0.8, 1),
     "1.0, none at the last": (*(1.0,) * 11, 0.0),
     "0.2 at eleven, then none": (*(0.2,) * 11, 0.0),
 }
