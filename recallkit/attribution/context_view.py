@@ -47,7 +47,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     keys = " / ".join(f"{found[models[0], last, KEY_TOKENS, None]['tokens']:,}" for last in lasts)
     caption = (
         f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that between "
-        "the models with the last ids alone, and, the far share of it, what the reference gains more. LongPPL: perplexity of the "
+        "the models with the last ids alone, and, the far share of the gap, what the reference gains more. LongPPL: perplexity of the "
         f"reference's key tokens ({keys}): with the full context their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower."
     )
     return Table(

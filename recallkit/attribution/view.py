@@ -187,8 +187,14 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
         *((model, _share_of(found, model)) for model in models),
     ]
     hidden = len(hits) - len(largest)
-    caption = f"{hidden:,} smaller sources: see the Parquet file." if hidden else None
-    return Table.of("AR share of the gap by source", columns, largest, caption)
+    shown = [found[model, row["source"], "ar_hit"] for model in models for row in largest]
+    is_lead = [not is_void(row) and found[row["model"], row["source"], "all"]["delta_nll"] < 0 for row in shown]
+    leads = [f"{row['model']} in {row['source']}" for row, is_of_lead in zip(shown, is_lead, strict=True) if is_of_lead]
+    lines = [
+        *([f"{hidden:,} smaller sources: see the Parquet file."] if hidden else []),
+        *([f"Shares of a lead: {', '.join(leads)}."] if leads else []),
+    ]
+    return Table.of("AR share of the gap by source", columns, largest, "\n".join(lines) or None)
 
 
 def _share_of(found: Mapping[tuple[str, str, str], Row], model: str) -> Cell:

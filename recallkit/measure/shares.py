@@ -26,8 +26,8 @@ MODEL_LIKE_UNIFORM = "model predicts no better than a uniform guess"
 REFERENCE_LIKE_UNIFORM = "reference predicts no better than a uniform guess"
 ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
 MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
-WORSE_ON_HITS = "model is better overall but worse on AR hits"
-WORSE_ON_OTHER = "model is better overall but worse on the other tokens"
+WORSE_ON_HITS = "negative share: model is worse on AR hits"
+WORSE_ON_OTHER = "share above 100 %: model is worse on the other tokens"
 BETTER_ON_HITS = "negative share: model is better on AR hits"
 BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 SHARE_MAY_BE_POSITIVE = "negative share, but by its interval it may be positive"
@@ -116,19 +116,20 @@ class WholeGap:
 
         `hits_share` is None if there are no AR hits, or another share is asked about; `share_interval` is its confidence interval. Where a
         share is void, only why is said. Which model is better on AR hits, or on the other tokens, is said only where the share's interval
-        says the same.
+        says the same (of printed figures, which have none, by the share).
         """
         if void := self._of_gap():
             return void
-        behind, low_or_high = self.gap > 0, hits_share is not None and (hits_share < 0 or hits_share > 1)
-        if not low_or_high or hits_share is None:
-            return [] if behind else [MODEL_BETTER]
+        if self.effective < MIN_CLUSTERS:  # nothing is told from zero
+            return []
+        behind = self.gap > 0
+        lead = [] if behind else [MODEL_BETTER]
+        if hits_share is None or 0 <= hits_share <= 1 or (share_interval is None and self.is_distinct is not None):
+            return lead
         low, high = share_interval or (hits_share, hits_share)
-        if high >= 0 if hits_share < 0 else low <= 1:
-            return [*([] if behind else [MODEL_BETTER]), SHARE_MAY_BE_POSITIVE if hits_share < 0 else SHARE_MAY_BE_BELOW]
         if hits_share < 0:
-            return [BETTER_ON_HITS if behind else WORSE_ON_HITS]
-        return [BETTER_ON_OTHER if behind else WORSE_ON_OTHER]
+            return [*lead, SHARE_MAY_BE_POSITIVE if high >= 0 else BETTER_ON_HITS if behind else WORSE_ON_HITS]
+        return [*lead, SHARE_MAY_BE_BELOW if low <= 1 else BETTER_ON_OTHER if behind else WORSE_ON_OTHER]
 
     def _of_gap(self) -> list[str]:
         none = [NO_GAP] if self.gap == 0 else []

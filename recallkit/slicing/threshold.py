@@ -30,9 +30,9 @@ PAPERS_SHARE = 0.064
 COMMON_SHARE = 0.15
 """Above this share of tokens, more than twice the papers', a warning says that common bigrams are called rare."""
 
-OTHER_KIND = 1.6
+OTHER_KIND = 1.5
 """Text is of another kind if the odds of its bigrams to be unseen are more than this times those of held-out text of the counted corpus. Of
-seven kinds of real text, each counted alone, held-out text of the same kind reached 1.4, the nearest other kind 1.8 (docs/slices.md)."""
+seven kinds of real text, each counted alone, held-out text of the same kind reached 1.4, the nearest other kind 1.6 (docs/slices.md)."""
 
 BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
 """The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""

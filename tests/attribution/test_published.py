@@ -95,8 +95,8 @@ def test_the_example_is_zoologys_first_table():
     [
         ("10.00,3.00", None, NO_GAP),
         ("9.00,2.00", "raw", MODEL_BETTER),
-        ("9.90,4.00", 1.0, WORSE_ON_HITS),
-        ("9.90,1.00", 1.0, WORSE_ON_OTHER),
+        ("9.90,4.00", 1.0, f"{MODEL_BETTER}; {WORSE_ON_HITS}"),
+        ("9.90,1.00", 1.0, f"{MODEL_BETTER}; {WORSE_ON_OTHER}"),
         ("11.00,2.90", "raw", BETTER_ON_HITS),
         ("10.10,4.00", 1.0, BETTER_ON_OTHER),
     ],

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
+from recallkit.attribution.view import share_notes
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
 from recallkit.measure import intervals, labelled, shares
@@ -396,8 +397,8 @@ NOTES = {
     "cancels": ((1, 1), (-1, -1), shares.NO_GAP, (None, None)),
     "not told from zero": ((3, -2), (3, -2), shares.GAP_MAY_BE_ZERO, (0.5, 0.5)),
     "better": ((-1, -1), (-1, -1), shares.MODEL_BETTER, (0.5, 0.5)),
-    "better, worse on AR hits": ((1, 1), (-3, -3), shares.WORSE_ON_HITS, (1, 0)),
-    "better, worse on other tokens": ((-3, -3), (1, 1), shares.WORSE_ON_OTHER, (1, 0)),
+    "better, worse on AR hits": ((1, 1), (-3, -3), f"{shares.MODEL_BETTER}; {shares.WORSE_ON_HITS}", (1, 0)),
+    "better, worse on other tokens": ((-3, -3), (1, 1), f"{shares.MODEL_BETTER}; {shares.WORSE_ON_OTHER}", (1, 0)),
     "above 100 %": ((3, 3), (-1, -1), shares.BETTER_ON_OTHER, (1, 0)),
     "negative": ((-1, -1), (3, 3), shares.BETTER_ON_HITS, (-0.5, 1.5)),
     "negative, perhaps": ((1, -1.2), (3, 3), shares.SHARE_MAY_BE_POSITIVE, (-0.1 / 2.9, 3 / 2.9)),
@@ -420,6 +421,15 @@ def test_notes_and_clipped_shares(tmp_path, case):
     assert [shares.is_void(row) for row in rows.iter_rows(named=True)] == [note in (shares.NO_GAP, shares.GAP_MAY_BE_ZERO)] * 4
     if note != shares.GAP_MAY_BE_ZERO:
         assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
+
+
+@pytest.mark.parametrize(("hits", "others"), [(1, 2), (-1, -2), (1, -3), (-3, 1), (3, -1), (-1, 3)])
+def test_of_few_documents_only_that_is_said_whatever_the_signs(tmp_path, hits, others):
+    """Which model is better, and where, is not told from chance."""
+    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(4) for p in (1, 2)])
+    scores = corpus.score("reference", [5.0] * 8), [corpus.score("model", [5.0 + others, 5.0 + hits] * 4)]
+    rows = attribute_gap(corpus.path, *scores, num_resamples=100).gap.filter(source="ALL", slice="ar_hit").to_dicts()
+    assert share_notes(rows) == ["model: the share means nothing: all tokens come from effectively 4.0 documents; 5 are needed"]
 
 
 def test_hits_of_few_documents_have_no_share_however_many_documents_there_are(tmp_path):
