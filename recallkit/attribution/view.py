@@ -10,7 +10,7 @@ from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
 from recallkit.display import cells, console
-from recallkit.display.cells import more_in_file, or_dash, percent, powers_of_two, resampled, sparkline
+from recallkit.display.cells import DASH, more_in_file, or_dash, percent, powers_of_two, resampled, sparkline
 from recallkit.display.tables import Table
 from recallkit.measure.shares import is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
@@ -64,7 +64,7 @@ def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     """The warning of `counts_warning` for a comparison; `slices` is the labels' manifest."""
     model = _models(tables)[0]
     shares = tables.by_threshold.filter(model=model).select("threshold", "share_of_tokens").rows()
-    unseen = tables.by_count.filter(model=model, high=0)["share_of_tokens"].sum()
+    unseen = float(sum(tables.by_count.filter(model=model, high=0)["share_of_tokens"].to_list()))
     return counts_warning(slices["counts"], _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares, unseen)
 
 
@@ -352,11 +352,10 @@ interval = cells.share_interval("ci_low", "ci_high")
 """Its 95 % interval."""
 enriched = cells.valid(cells.number("enrichment", ".1f"))
 """Its ratio to the share of tokens."""
-_ENDS = ("range_low", "range_high")
 _OF_GAP = (
     gap_share,
     interval,
-    lambda row: cells.bounds(*(None if row["void"] or row[end] is None else 100 * row[end] for end in _ENDS), "z.0f"),
+    lambda row: DASH if row["void"] or row["range_low"] is None else cells.bounds(100 * row["range_low"], 100 * row["range_high"], "z.0f"),
 )
 """The share, its interval, and its range over thresholds."""
 
