@@ -73,14 +73,14 @@ def _claim(model: str, totals: Mapping[tuple[str, str], Mapping[str, Any]]) -> s
 
 
 def _beyond(hits: Mapping[str, Any], gap: str) -> str:
-    """The meaning of a share below 0 or above 1: which model is better differs between the two slices."""
+    """The meaning of a share below 0 or above 1: which model is better differs between the two slices, if the interval says so, too."""
     low, high = (hits["gap_share"] if hits[name] is None else hits[name] for name in ("ci_low", "ci_high"))
-    is_clear = high < 0 or low > 1
-    place = "better" if gap == "gap" else "worse"
-    side = f"it is {place} than the reference" if is_clear else f"it is not clearly {'worse' if gap == 'gap' else 'better'}"
+    side = f"it is {'better' if gap == 'gap' else 'worse'} than the reference"
     if hits["gap_share"] < 0:
-        return f"none of this {gap} lies in AR hits; there {side}"
-    return f"all of this {gap} lies in AR hits; on the other tokens {side}"
+        return f"none of this {gap} lies in AR hits; there {side}" if high < 0 else f"no part of this {gap} is shown to lie in AR hits"
+    return (
+        f"all of this {gap} lies in AR hits; on the other tokens {side}" if low > 1 else f"no part of this {gap} is shown to lie elsewhere"
+    )
 
 
 def definition(comparison: Comparison) -> str:
