@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, made_up_texts, write_jsonl
+from tests.known_truth import PATH
 
 pytestmark = pytest.mark.ci
 
@@ -37,15 +38,14 @@ def test_every_step_runs_something_and_actions_have_versions():
 @pytest.mark.parametrize(
     ("candidate", "status"),
     [
-        ("control:recall", 1),
-        pytest.param("control:bigram", 0, marks=pytest.mark.slow),
+        ("worse", 1),
+        pytest.param("bigram", 0, marks=pytest.mark.slow),
         pytest.param("tiny", 1, marks=pytest.mark.slow),
     ],
 )
 def test_its_commands_measure_judge_and_show(run, small_slices, tiny_model, tmp_path, monkeypatch, candidate, status):
-    models = {"REFERENCE": "control:bigram" if status else "control:recall", "CANDIDATE": candidate}
-    if candidate == "tiny":
-        models["CANDIDATE"] = f"candidate={tiny_model('mamba')}"
+    path = tiny_model("mamba") if candidate == "tiny" else f"{PATH}:{candidate}"
+    models = {"REFERENCE": f"reference={PATH}:{'bigram' if status else 'worse'}", "CANDIDATE": f"candidate={path}"}
     (tmp_path / "eval").mkdir()
     write_jsonl(tmp_path / "eval/valid.jsonl", made_up_texts(20, 100, seed=2))
     shutil.copy(small_slices.parent / "counts.duckdb", tmp_path / "eval")

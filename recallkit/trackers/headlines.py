@@ -31,7 +31,9 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     ),
     "intervene/recall_share": (Headline(("model", "slice"), ("gap_share", "recall_share", "recall_share_ci_low", "recall_share_ci_high")),),
     "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "recall_ci_low", "recall_ci_high", "points")),),
-    "ablation/mixers": (Headline(("model", "mixers"), ("loss", "loss_ar_hit", "specific", "specific_ci_low", "specific_ci_high")),),
+    "ablation/mixers": (
+        Headline(("model", "mixers"), ("loss", "loss_ar_hit", "recall_lost", "recall_lost_ci_low", "recall_lost_ci_high")),
+    ),
     "recall/recall": (Headline(("model", "task"), ("accuracy", "ci_low", "ci_high", "f1", "answer_nll")),),
     "metrics/metrics": (Headline(("model", "task", "metric", "filter"), ("value",)),),
     "mqar/mqar": (Headline(("model", "pairs"), ("accuracy", "accuracy_low", "accuracy_high", "ar_ppl", "filler_ppl")),),

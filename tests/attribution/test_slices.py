@@ -172,7 +172,7 @@ def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):
     assert len(members([parse_slice(f"x={expression}") for expression in expressions], rows, 9)) == len(expressions)
     named = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert {*named} == {*SLICES, "copy:kN"} - {"all"}
-    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith(("| bigram", "| token"))] == list(
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith(("| bigram ", "| token "))] == list(
         dict.fromkeys(class_.name.split(",")[0] for class_ in PARTITION)
     )
     recallkit.gap("control:recall", "control:bigram", slices=small_slices, out=tmp_path / "python", slice=["copy:k4", "far=distance > 100"])

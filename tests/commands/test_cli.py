@@ -197,7 +197,7 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     line = next(line for line in table.splitlines() if "control:bigram" in line and " to " in line)
     shown = re.findall(r"-?[\d,]+\.\d+", line)
     every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
-    expected = [f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")]
+    expected = [f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit")]
     expected += [f"{100 * row['gap_share']:.1f}", f"{100 * row['ci_low']:.1f}", f"{100 * row['ci_high']:.1f}"]
     assert shown == expected
 

@@ -19,18 +19,21 @@ def test_import_adds_up_and_sorts():
 
 @pytest.mark.parametrize("hits", [[True, False, False, True, False], [None] * 5])
 def test_summarise_slices(hits):
+    known = hits[0] is not None
     frame = pl.DataFrame(
-        {"source": ["b", "b", "a", "b", "a"], "repeated": [True, False, True, True, False], "ar_hit": pl.Series(hits, dtype=pl.Boolean)}
+        {
+            "source": ["b", "b", "a", "b", "a"],
+            "repeated": [True, False, True, True, False],
+            "ar_hit": pl.Series(hits, dtype=pl.Boolean),
+            "train_count": pl.Series([0, 1, 0, 2, 0] if known else hits, dtype=pl.Int64),
+        }
     )
     with db.connect() as connection:
         connection.register("tokens", frame.to_arrow())
         rows = db.frame(connection, "slices/summarise_slices").rows()
-    known = hits[0] is not None
-    assert rows == [
-        ("ALL", 5, 3, 3 / 5, 2 if known else None, 2 / 5 if known else None),
-        ("b", 3, 2, 2 / 3, 2 if known else None, 2 / 3 if known else None),
-        ("a", 2, 1, 1 / 2, 0 if known else None, 0.0 if known else None),
-    ]
+    of_counts = [(2, 2 / 5, 3 / 5), (2, 2 / 3, 1 / 3), (0, 0.0, 1.0)] if known else [(None, None, None)] * 3
+    sizes = [("ALL", 5, 3, 3 / 5), ("b", 3, 2, 2 / 3), ("a", 2, 1, 1 / 2)]
+    assert rows == [(*of_all, *of_hits) for of_all, of_hits in zip(sizes, of_counts, strict=True)]
 
 
 def test_sweep_thresholds():
