@@ -203,7 +203,7 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     told = f"{first['samples']:,} of {first['tokens']:,} tokens, of {counted(first['documents'], 'document')}"
     if first["excluded"]:
         told += (
-            f"; {first['excluded']:,} more could not be changed and count as the rest: if they recalled nothing, or twice as much, figures "
+            f"; {first['excluded']:,} more could not be changed and count as the rest: if they recalled nothing, or twice as much, recall "
             f"would be {percent(first['excluded_share'])} smaller or larger"
         )
     title = f"Nats lost in {called} where earlier occurrences are changed"
