@@ -2,8 +2,8 @@
 
 Reads the training part of the `demo` text and, given with --shards, JSON Lines shards in the Pile's format; documents
 of the sets named with --leave-out are dropped, so that no evaluation text of the demo is seen. The shipped file was
-made with four shards of mixed text (books, papers, encyclopedia, law, dialogue) and `--leave-out Github`, because that
-set contains the standard library, whose validation modules are evaluation text.
+made with READMEs of packages, four shards of mixed text (books, papers, encyclopedia, law, dialogue) and `--leave-out Github`,
+because that set contains the standard library, whose validation modules are evaluation text.
 
     python examples/01_train_tokenizer.py --out recallkit/data/tokenizer.json [--shards 'shards/*.jsonl.zst' --leave-out Github]
 """

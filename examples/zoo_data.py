@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 DEMO = "demo:train"
-"""The text that every model sees, whatever the shards: a source as `recallkit` names them."""
+"""The text that every model sees, whatever the shards: a source as `recallkit` names them; `readmes` are added to it."""
 CONTEXT = 256
 HELD_OUT = 256
 """Number of held-out windows, for the loss curves."""
@@ -39,7 +39,7 @@ def prepare(args: argparse.Namespace) -> None:
     if not 0 < args.demo_share <= 1:
         raise SystemExit(f"--demo-share {args.demo_share:g}: give a share above 0, at most 1")
     others = documents_of(args.shards, set(args.leave_out)) if args.shards else []
-    ids, manifest = encoded_documents(mixed(documents_of([DEMO]), others, args.demo_share))
+    ids, manifest = encoded_documents(mixed([*documents_of([DEMO]), *readmes()], others, args.demo_share))
     num_windows = max(0, (len(ids) - 1) // CONTEXT)
     if num_windows <= HELD_OUT:
         raise SystemExit(f"{len(ids):,} tokens make {num_windows} windows, and {HELD_OUT} are held out: give more text with --shards")
@@ -57,6 +57,14 @@ def documents_of(sources: list[str], leave_out: AbstractSet[str] = frozenset()) 
     from recallkit.text.corpus import open_corpus
 
     return [(document.source, document.text) for document in open_corpus(sources).documents() if document.source not in leave_out]
+
+
+def readmes() -> list[tuple[str, str]]:
+    """Set and text of the descriptions of installed packages, but for the tenth of the names that is validation text."""
+    from recallkit.recall.tasks import installed_projects
+    from recallkit.text.demo_text import is_validation
+
+    return [("readme", each.description) for each in installed_projects() if each.description and not is_validation(each.name)]
 
 
 def mixed(demo: list[tuple[str, str]], others: list[tuple[str, str]], demo_share: float) -> list[tuple[str, str]]:

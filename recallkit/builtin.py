@@ -1,4 +1,4 @@
-"""The built-in default: text that every Python installation contains, sliced once in the user's cache folder, and models for it.
+"""The built-in default: the shipped text, sliced once in the user's cache folder, and models for it.
 
 `count`, `slice`, `score`, `gap` and `demo` use it when no input is given, so that each works with nothing downloaded
 and nothing prepared. The counts are those of the same tokens that the models of the zoo were trained on.
@@ -6,10 +6,7 @@ and nothing prepared. The counts are those of the same tokens that the models of
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass, replace
-from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +18,7 @@ from recallkit.models import zoo
 from recallkit.models.spec import list_models
 from recallkit.options import LabelledTextOptions, TextOptions
 from recallkit.storage import artifacts
+from recallkit.text import demo_text
 from recallkit.text.tokenizers import BUILTIN
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 TRAINING_TEXT = TextOptions("demo:train")
 VALIDATION_TEXT = TextOptions("demo:validation")
-SAMPLE_TEXT = TextOptions("demo:sample")
-"""A passage of each document of the validation text, which all models of the zoo score quickly."""
 
 MODELS = tuple(f"{zoo.PREFIX}{name}" for name in zoo.shipped())
 """The models that `gap` compares by default, the reference first."""
@@ -48,23 +44,9 @@ _LAYOUT = 3
 
 
 def folder() -> Path:
-    """The cache folder of the built-in results: one per set of installed packages, whose READMEs are part of the text."""
-    installed = sorted(set(map(_name_and_version, distributions())))
-    shipped = artifacts.digest_file(zoo.TRAINING_BIGRAMS)
-    made_by = [VERSION, config.SCHEMA_VERSION, _LAYOUT, sys.version]
-    return config.home() / "demo" / artifacts.digest_json([*made_by, installed, shipped])[:12]
-
-
-def _name_and_version(distribution: Distribution) -> tuple[str, str]:
-    """These two headers, empty where they are missing or broken: to parse all the metadata of a hundred packages takes 0.2 s."""
-    try:
-        text = next(filter(None, map(distribution.read_text, ("METADATA", "PKG-INFO", ""))), "")
-    except (OSError, ValueError):
-        return "", ""
-    headers = text.partition("\n\n")[0]
-    found = (re.search(rf"^{name}:[ \t]*(.*)$", headers, re.MULTILINE | re.IGNORECASE) for name in ("Name", "Version"))
-    name, version = ("" if header is None else header[1] for header in found)
-    return name, version
+    """The cache folder of the built-in results: one per version of the program, of its schema, and of what is shipped."""
+    shipped = [artifacts.digest_file(path) for path in (zoo.TRAINING_BIGRAMS, demo_text.SHIPPED)]
+    return config.home() / "demo" / artifacts.digest_json([VERSION, config.SCHEMA_VERSION, _LAYOUT, *shipped])[:12]
 
 
 def page() -> Path:
@@ -81,10 +63,10 @@ def counts(*, force: bool = False) -> Path:
 
 
 def slices(*, force: bool = False) -> Path:
-    """The slice directory of the sample, made if it is missing, or with `force`."""
+    """The slice directory of the validation text, made if it is missing, or with `force`."""
     made = folder() / "slices"
     if force or not (made / "tokens.parquet").exists():
-        slicing.slice_text(SAMPLE_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
+        slicing.slice_text(VALIDATION_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
     return made
 
 
@@ -111,17 +93,16 @@ class Slicing:
     seq_len: int
 
 
-def resolve_slice_defaults(asked: LabelledTextOptions, out: Path | None = None, *, is_sample: bool, name: str = "slices") -> Slicing:
+def resolve_slice_defaults(asked: LabelledTextOptions, out: Path | None = None, *, is_builtin: bool, name: str = "slices") -> Slicing:
     """What `slice` (and `profile`, by its `name`) reads and writes; a text without sources is the built-in one.
 
     With its own tokenizer, the built-in text is read as the models of the zoo read it: in sequences of their length, with the
-    counts of their training text. If nothing at all was given (`is_sample`), it is the
-    sample that the zoo is compared on, in the cache folder.
+    counts of their training text. If nothing at all was given (`is_builtin`), the result is in the cache folder.
     """
     is_ours = not asked.source_names and asked.tokenizer is None
     return Slicing(
-        text=SAMPLE_TEXT if is_sample else or_builtin(asked, VALIDATION_TEXT),
-        out=results_folder(name, out, is_builtin=is_sample),
+        text=or_builtin(asked, VALIDATION_TEXT),
+        out=results_folder(name, out, is_builtin=is_builtin),
         counts=counts() if asked.counts is None and is_ours else path(asked.counts),
         rare=slicing.RareCount(asked.max_count, asked.max_rate),
         seq_len=asked.seq_len if asked.seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,

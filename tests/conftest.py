@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import multiprocessing
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -22,6 +24,7 @@ import hypothesis
 import pytest
 
 from recallkit.options import TextOptions
+from recallkit.text.corpus import open_corpus
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads crawl where another job has one of the cores
 
@@ -91,6 +94,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["RECALLKIT_HOME"]
     else:
         os.environ["RECALLKIT_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def short_text(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], str]:
+    """short_text(n, length) is a file of the first n built-in documents, each cut to about so many characters: few tokens of many."""
+
+    @functools.cache
+    def write(n: int, length: int) -> str:
+        path = tmp_path_factory.mktemp("short") / "text.jsonl"
+        kept = islice(open_corpus(["demo:validation"]).documents(), n)
+        lines = [json.dumps({"text": d.text[: d.text.find("\n", length)], "source": d.source, "id": d.id}) for d in kept]
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return str(path)
+
+    return write
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -169,7 +169,7 @@ def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
     from recallkit.slicing.labels import summarise_slices
     from recallkit.slicing.view import print_slices, read_slices_table, slices_json
 
-    read = builtin.resolve_slice_defaults(asked, path(asked.out), is_sample=asked.is_usual(TextOptions, LabelOptions))
+    read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=asked.is_usual(TextOptions, LabelOptions))
     folder = read.out
     manifest = slicing.slice_text(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, force=asked.force)
 
@@ -222,8 +222,8 @@ def profile(asked: Profile) -> Outcome["ProfileTables"]:
         folder = path(asked.out) or Path("profile")
         tables = profiling.profile_slices(path(asked.slices), folder, asked)
     else:
-        is_sample = asked.is_usual(TextOptions, LabelOptions) and (asked.stop_words, asked.x_min) == ("ours", None)
-        read = builtin.resolve_slice_defaults(asked, path(asked.out), is_sample=is_sample, name="profile")
+        is_builtin = asked.is_usual(TextOptions, LabelOptions) and (asked.stop_words, asked.x_min) == ("ours", None)
+        read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=is_builtin, name="profile")
         folder = read.out
         tables = profiling.profile(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, options=asked)
     return Outcome.of(tables, lambda: look(folder, tables))

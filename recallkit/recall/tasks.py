@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from recallkit import config
 from recallkit.errors import UserError
 from recallkit.recall.rows import RecallRow, RowFinder, read_records
 from recallkit.registry import look_up
 from recallkit.storage.artifacts import digest_bytes, digest_json
-from recallkit.text.demo_text import installed_projects
 from recallkit.text.readers import compressed, suffix_of
 from recallkit.text.rows import HubShard
 from recallkit.text.sources import file_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from importlib.metadata import Distribution
     from pathlib import Path
 
     from recallkit.recall.rows import QuestionRow
-    from recallkit.text.demo_text import InstalledProject
     from recallkit.text.readers import Shard
 
 SUFFIXES = (*compressed(".jsonl"), ".parquet")
@@ -192,3 +193,43 @@ def _rows_of(project: InstalledProject) -> Iterator[RecallRow]:
     for (key, value), line in zip(headers, lines, strict=True):
         if key in _KEYS and times[key] == 1 and len(value) in _VALUE_CHARACTERS and line in kept:
             yield RecallRow(doc_id=project.name, text=f"{document}\n{key}:", value=value, key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledProject:
+    """The metadata of an installed project; `headers` are (name, value), the description not among them."""
+
+    name: str
+    version: str
+    description: str
+    headers: tuple[tuple[str, str], ...]
+
+
+def installed_projects() -> list[InstalledProject]:
+    """Installed projects by canonical name, each once even if several copies are on the path; broken ones are left out.
+
+    Among copies, one with a description takes precedence, then the one whose version string sorts last.
+    """
+    from importlib.metadata import distributions
+
+    found: dict[str, InstalledProject] = {}
+    for project in filter(None, map(_described, distributions())):
+        if project.name != config.DISTRIBUTION:
+            found[project.name] = max(found.get(project.name, project), project, key=_preference)
+    return [project for _, project in sorted(found.items())]
+
+
+def _preference(project: InstalledProject) -> tuple[bool, str, str]:
+    return bool(project.description), project.version, project.description
+
+
+def _described(distribution: Distribution) -> InstalledProject | None:
+    """The parsed metadata, with the name in canonical form; None if they are broken or have no name."""
+    try:
+        fields: Any = distribution.metadata
+    except (OSError, ValueError):
+        return None
+    name = re.sub(r"[-_.]+", "-", fields.get("Name") or "").lower()
+    text = (fields.get("Description") or "").strip()
+    headers = tuple((header, str(value)) for header, value in fields.items() if header.lower() != "description")
+    return InstalledProject(name, str(fields.get("Version")), "" if text == "UNKNOWN" else text, headers) if name else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.errors import UserError
 from recallkit.registry import may_be_hub_id
-from recallkit.text.demo_text import DemoShard
+from recallkit.text.demo_text import demo_shard
 from recallkit.text.fasta import FastaShard
 from recallkit.text.fields import FieldFinder
 from recallkit.text.places import RemotePath, files_below, is_url
@@ -80,10 +80,7 @@ class Reading(NamedTuple):
 def describe_sources() -> list[tuple[str, str]]:
     """What a source can be: name and one line each."""
     return [
-        (
-            "demo",
-            "text of this Python installation: library, language reference, READMEs (demo:train, demo:validation, its demo:sample)",
-        ),
+        ("demo", "CPython's library and language reference: demo:validation is shipped, demo:train is the running Python's"),
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
         ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
         ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
@@ -104,7 +101,7 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     name, _, rest = argument.partition(":")
     split = rest or default_split
     if name == "demo":
-        return [DemoShard(split)]
+        return [demo_shard(split)]
     if name in PRESETS:
         return [_preset_shard(name, split, how)]
     path = _expanded(argument)

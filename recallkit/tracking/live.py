@@ -124,7 +124,7 @@ def _sample(folder: Path, num_tokens: int) -> Path:
     """The first tokens of the built-in text as a slice directory, made where it is missing."""
     from recallkit import builtin, slicing
 
-    text = dataclasses.replace(builtin.SAMPLE_TEXT, limit_tokens=num_tokens)
+    text = dataclasses.replace(builtin.VALIDATION_TEXT, limit_tokens=num_tokens)
     try:
         slicing.slice_text(text, folder, counts=builtin.counts(), seq_len=BUILTIN_SEQ_LEN)
     except UserError as error:

@@ -312,5 +312,5 @@ def test_the_builtin_text_is_cut_as_the_zoo_reads_it(home):
     from recallkit.commands.text import Slice
 
     for said in ({}, {"limit_tokens": 1000}, {"boundary": "document"}):
-        assert builtin.resolve_slice_defaults(Slice(None, **said), is_sample=False).seq_len == config.BUILTIN_SEQ_LEN
-        assert builtin.resolve_slice_defaults(Slice(("a.jsonl",), **said), is_sample=False).seq_len == config.SEQ_LEN
+        assert builtin.resolve_slice_defaults(Slice(None, **said), is_builtin=False).seq_len == config.BUILTIN_SEQ_LEN
+        assert builtin.resolve_slice_defaults(Slice(("a.jsonl",), **said), is_builtin=False).seq_len == config.SEQ_LEN

@@ -25,5 +25,5 @@ def test_a_shell_reads_what_was_meant():
 
 def test_folders_are_left_out():
     assert [bare(name) for name in ("/home/me/a b.txt", "./x.json", "../y/z", "~/w")] == ["a b.txt", "x.json", "z", "w"]
-    others = ["owner/name", "https://host/f.json", "demo:sample", "plain.txt"]
+    others = ["owner/name", "https://host/f.json", "demo:validation", "plain.txt"]
     assert [bare(name) for name in others] == others

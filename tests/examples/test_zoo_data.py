@@ -43,6 +43,7 @@ def prepare(train_zoo, zoo_data, tmp_path, monkeypatch):
     write_jsonl(tmp_path / "shards" / "a.jsonl", numbered(100, 30), "kept")
     write_jsonl(tmp_path / "shards" / "b.jsonl", numbered(200, 30), "unwanted")
     monkeypatch.setattr(zoo_data, "DEMO", str(tmp_path / "demo.jsonl"))
+    monkeypatch.setattr(zoo_data, "readmes", list)
     monkeypatch.setattr(zoo_data, "HELD_OUT", 4)
 
     def call(*arguments):

@@ -19,7 +19,6 @@ from recallkit.intervening.view import answer, look
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
 from recallkit.storage import artifacts
-from recallkit.text import demo_text
 
 FEW = InterventionOptions(samples=60)
 EXACT = InterventionOptions(samples=60, design="exact")
@@ -27,12 +26,10 @@ CONTROLS = ("control:recall", "control:bigram")
 
 
 @pytest.fixture(scope="module")
-def slices(home, tmp_path_factory) -> Path:
-    """Half of the built-in sample: real text."""
+def slices(home, short_text, tmp_path_factory) -> Path:
+    """Short passages of 32 built-in documents: real text."""
     folder = tmp_path_factory.mktemp("sliced") / "slices"
-    with pytest.MonkeyPatch.context() as patch:  # short passages, so that they are of many documents whatever is installed
-        patch.setattr(demo_text, "SAMPLE_CHARACTERS", 90_000)
-        recallkit.slice("demo:sample", folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256, limit_tokens="12k")
+    recallkit.slice(short_text(32, 1100), folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
     return folder
 
 
@@ -238,7 +235,7 @@ def test_slices_of_ones_own_and_of_words_too(slices):
     assert tables.by_distance.filter(slice="far")["low"].min() >= 65
     assert (tables.intervene.filter(model="control:recall")["recall"] > 0).all()
     assert tables.recall_share["slice"].to_list() == ["far", "rare_word"]
-    alone = intervene(["control:recall"], slices, options=InterventionOptions(samples=10, slice=[far, "rare_word"]))
+    alone = intervene(["control:recall"], slices, options=InterventionOptions(samples=4, slice=[far, "rare_word"]))
     assert len(alone.recall_share) == 0
     row = alone.intervene.row(0, named=True)
     told = f"{100 * row['points']:.1f} points of probability, {row['recall']:.2f} nats in far, of too few documents for an interval."
@@ -251,7 +248,7 @@ def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
     other = small_slices.parent / "counts.duckdb"
     with pytest.raises(UserError, match="other counts"):
         recallkit.intervene(induction(tmp_path), slices=slices, samples=7, counts=other)
-    recallkit.slice("demo:sample", tmp_path / "plain", limit_tokens="2k", counts=None, tokenizer="bytes")
+    recallkit.slice("demo:validation", tmp_path / "plain", limit_tokens="2k", counts=None, tokenizer="bytes")
     with pytest.raises(UserError, match="without training counts"):
         recallkit.intervene("control:copy", slices=tmp_path / "plain")
 

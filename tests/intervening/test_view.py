@@ -12,7 +12,6 @@ import recallkit
 from recallkit.intervening.tables import InterveneTables
 from recallkit.intervening.view import look
 from recallkit.storage import artifacts
-from recallkit.text import demo_text
 from tests.known_truth import PATH
 
 REFERENCE = "bigram_cache"
@@ -20,12 +19,10 @@ MODELS = (REFERENCE, "unigram_cache", "trigram_cache", "presence", "bigram", "wo
 
 
 @pytest.fixture(scope="module")
-def known(home, tmp_path_factory) -> tuple[Path, InterveneTables]:
+def known(home, short_text, tmp_path_factory) -> tuple[Path, InterveneTables]:
     """The folder and the tables of models with a known truth, of real text: short passages of many documents."""
     folder, out = tmp_path_factory.mktemp("known") / "slices", tmp_path_factory.mktemp("tables")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo_text, "SAMPLE_CHARACTERS", 30_000)
-        recallkit.slice("demo:sample", out=folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256, limit_tokens="6k")
+    recallkit.slice(short_text(48, 350), out=folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
     models = [f"{name}={PATH}:{name}" for name in MODELS]
     tables = recallkit.intervene(models, slices=folder, out=out, samples=40, slice=["ar_hit"])
     [samples] = folder.glob("intervene/text-*/samples.parquet")

@@ -14,7 +14,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.recall import tasks
 from recallkit.recall.rows import QuestionRow, RecallRow
-from recallkit.recall.tasks import load_rows
+from recallkit.recall.tasks import installed_projects, load_rows
 
 RECORDS: list[dict[str, Any]] = [
     {"doc_id": "a", "text": "Colour: réd\nSize: 3\ncolour:", "key": "colour", "value": "réd"},
@@ -229,3 +229,20 @@ def test_headers_become_rows(installed: Path) -> None:
     found = {str(row.key): row.value for row in loaded.rows}
     assert found == {"Name": "My_Pkg", "Version": "2.0", "Summary": "A  café", "Home-page": "h" * 100}
     assert (loaded.num_dropped, loaded.origin) == (0, "METADATA of 1 installed packages")
+
+
+def test_readmes_of_copies_and_broken_metadata(installed: Path) -> None:
+    for folder, metadata in {
+        "My_Pkg-1.0.dist-info": "Metadata-Version: 2.1\nName: My_Pkg\nVersion: 1.0\n\nold",
+        "my.pkg-2.0.dist-info": "Metadata-Version: 2.1\nName: my.pkg\nVersion: 2.0\n\nnew é\n\nwith a second paragraph\n",
+        "unknown-1.dist-info": "Metadata-Version: 2.1\nName: unknown\nVersion: 1\n\nUNKNOWN\n",
+        "bare-1.dist-info": "Metadata-Version: 2.1\nName: bare\nVersion: 1\n",
+        "nameless-1.dist-info": "Metadata-Version: 2.1\n\ntext",
+    }.items():
+        (installed / folder).mkdir()
+        (installed / folder / "METADATA").write_text(metadata, encoding="utf-8")
+    assert {each.name: each.description for each in installed_projects()} == {
+        "my-pkg": "new é\n\nwith a second paragraph",
+        "unknown": "",
+        "bare": "",
+    }

@@ -24,7 +24,6 @@ from recallkit.report import sections
 from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
-from recallkit.text import demo_text
 from tests.attribution.test_tables import Corpus
 from tests.known_truth import PATH
 from tests.report.conftest import MODELS, REFERENCE
@@ -206,11 +205,9 @@ def test_a_share_below_0_or_above_100_percent_is_put_in_words(comparison, delta,
 
 
 @pytest.mark.ci
-def test_what_the_answer_says_of_models_of_which_the_truth_is_known(home, tmp_path):
+def test_what_the_answer_says_of_models_of_which_the_truth_is_known(home, tmp_path, short_text):
     """A gap that is all cache, one of knowledge alone, and one of rare bigrams alone, which lies in AR hits without any recall."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo_text, "SAMPLE_CHARACTERS", 30_000)
-        recallkit.slice("demo:sample", out=tmp_path, counts=recallkit.zoo_counts(), max_count=5, seq_len=256, limit_tokens="6k")
+    recallkit.slice(short_text(48, 350), out=tmp_path, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
     compared = {"cache": ("bigram_cache", "presence", "unigram_cache", "worse"), "knowledge": ("bigram", "worse", "worse_at_rare")}
     hits = {}
     for folder, truth in compared.items():

@@ -163,7 +163,7 @@ def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
         ("piles", "did you mean pile?"),
         ("pile:dev", "choose pile:train or pile:validation or pile:test"),
         ("redpajama:test", "choose redpajama:train"),
-        ("demo:test", "choose demo:train, demo:validation, demo:sample"),
+        ("demo:test", "choose demo:train, demo:validation"),
     ],
 )
 def test_wrong_arguments_are_told_before_anything_is_read(
