@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import estimates, expanded_interval, holm, number_or_none, p_values
+from recallkit.measure.intervals import estimates, expanded_interval, freedom_of_ratio, holm, number_or_none, p_values
 from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_rows
 from recallkit.measure.sums import Clusters, RowSums, resampled, row_sums
@@ -49,9 +49,8 @@ EARLY, LATE = 50, 500
 """Positions of the two tokens of the in-context-learning score: predicted from so many ids."""
 
 _MIRRORED = [place for place, (_, gains) in enumerate(ROWS) if gains]
-_RATIOS = ("delta", "gain_reference", "gain_model", "local_gap", "far_gap")
+_MEANS = ("delta", "gain_reference", "gain_model", "local_gap", "far_gap")
 _WHOLE = ("delta_nll", "delta_ci_low", "delta_ci_high", "effective_clusters")
-_SHARES = ("gap_share", "far_share", "mirror_share")
 
 
 def context_gains(
@@ -115,8 +114,8 @@ def _unions() -> np.ndarray:
     return np.stack([*columns, *(of_class[ROWS[place][0]] & (model_gains == 1) for place in _MIRRORED)], axis=1)
 
 
-def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Means per token in nats and shares of the whole gap, (..., ROWS), of `sums` (5, ..., K); NaN without tokens, or without a gap.
+def _ratios(sums: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The sums whose ratio each figure is, (..., ROWS): means per token in nats, and shares of the whole gap; of `sums` (5, ..., K).
 
     Only rows of _MIRRORED have a `mirror_share`: the sum of G(model) - G(ref) over tokens where the model gains.
     """
@@ -125,22 +124,34 @@ def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
     of_mirrors = sums[..., len(ROWS) :]
     mirror = np.full(far.shape, np.nan)
     mirror[..., _MIRRORED] = (of_mirrors[4] - of_mirrors[2]) - (of_mirrors[3] - of_mirrors[1])
-    ratios = (model - reference, short_reference - reference, short_model - model, short_model - short_reference, far)
+    whole = np.broadcast_to((model - reference)[..., :1], far.shape)
+    parts = (model - reference, short_reference - reference, short_model - model, short_model - short_reference, far)
+    return dict(zip(_MEANS, [(part, tokens) for part in parts], strict=True)) | {
+        "gap_share": (model - reference, whole),
+        "far_share": (far, whole),
+        "mirror_share": (mirror, whole),
+    }
+
+
+def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """`_ratios` of `sums` (5, ..., K); NaN without tokens (but for mirrors, which are of others), or without a gap."""
+    ratios, has_tokens = _ratios(sums), sums[0][..., : len(ROWS)] > 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = (model - reference)[..., :1]
-        whole = np.where(whole == 0, np.nan, whole)
-        shares = [np.where(tokens > 0, part / whole, np.nan) for part in (model - reference, far)]
-        return dict(zip((*_RATIOS, *_SHARES), [*(part / tokens for part in ratios), *shares, mirror / whole], strict=True))
+        return {
+            name: np.where((whole != 0) & (has_tokens | (name == "mirror_share")), part / whole, np.nan)
+            for name, (part, whole) in ratios.items()
+        }
 
 
 def _table(pair: RowSums, sampled: np.ndarray) -> list[dict[str, Any]]:
     """The rows of one model and one k; `sampled` (5, num_resamples, K)."""
     shown, figures = pair.at(np.arange(len(ROWS))), _figures(pair.totals)
-    spread = shown.effective, shown.freedom
-    smaller = [np.minimum(of, of[0]) for of in spread]  # of a share: its row's, or those of all tokens
-    columns: dict[str, np.ndarray] = {}
+    sizes = shown.effective, shown.freedom
+    smaller = [np.minimum(of, of[0]) for of in sizes]  # of a share: its row's, or those of all tokens
+    in_cluster, columns = _ratios(pair.by_group), dict[str, np.ndarray]()
     for name, samples in _figures(sampled).items():
-        columns |= estimates(name, figures[name], samples, *(smaller if name in _SHARES else spread))
+        effective, freedom = sizes if name in _MEANS else smaller
+        columns |= estimates(name, figures[name], samples, effective, np.minimum(freedom, freedom_of_ratio(*in_cluster[name])))
     columns |= {"ci_low": columns.pop("gap_share_ci_low"), "ci_high": columns.pop("gap_share_ci_high")}
     columns |= {"clusters": shown.clusters, "effective_clusters": shown.effective}
     keys: dict[str, Sequence[Any]] = {"slice": [name for name, _ in ROWS], "reference_gains": [gains for _, gains in ROWS]}

@@ -15,7 +15,7 @@ from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes
 from recallkit.measure.labelled import LabelledTokens, open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, clipped_share, few_influential, gap_intervals, gap_rows
+from recallkit.measure.shares import WholeGap, clipped_share, gap_intervals, gap_rows
 from recallkit.measure.sums import Sums, add_up
 from recallkit.slicing.definitions import SPLIT, Slice
 from recallkit.storage import schemas
@@ -188,15 +188,10 @@ class _Tables:
         size = num_slices + num_controls
         wholes = np.repeat(self._sums.tables["by_source"].totals[:, ::size], size, axis=1)  # the first row of each source
         every = self._rows("by_source", model, wholes)
-        gaps = self._sums.tables["by_source"].nlls[model] - self._sums.tables["by_source"].nlls[0]
         found = []
         for start in range(0, len(every), size):
             rows, controls = every[start : start + num_slices], every[start + num_slices : start + size]
             self._complete(rows, {row["slice"]: row for row in controls}, every[0])
-            hits = next(place for place, row in enumerate(rows) if row["slice"] == "ar_hit")
-            if not rows[hits]["void"]:
-                few = few_influential(gaps[:, start + hits], gaps[:, start], self._cluster)
-                rows[hits]["note"] = "; ".join(filter(None, [rows[hits]["note"], *few]))
             found += rows
         return found
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DASH = "–"
 """In place of a figure that there is none of."""
+MANY = 50
+"""Documents from which on intervals cover also where a minority differs (docs/intervals.md)."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MINUTE, _HOUR = 60, 3600
 
@@ -157,9 +159,15 @@ def valid(cell: Cell) -> Cell:
 
 
 def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:
-    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `75 documents resampled (effective number 71.2)`."""
-    counted_units = counted(row[f"{units}s"], noun or row[units])
-    return f"{counted_units}{which} resampled (effective number {row[f'effective_{units}s']:,.1f})"
+    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `75 documents resampled (effective number 71.2)`.
+
+    Of fewer than MANY it is said which kinds may be missing from them altogether, of which no resample can tell: those that are missing
+    from more than one in twenty samples of so many.
+    """
+    number, noun = row[f"{units}s"], noun or row[units]
+    rare = math.ceil(1 / -math.expm1(math.log(0.05) / number)) if number else 0
+    missing = f"; kinds rarer than one {noun} in {rare} may be missing" if 1 < number < MANY else ""
+    return f"{counted(number, noun)}{which} resampled (effective number {row[f'effective_{units}s']:,.1f}){missing}"
 
 
 def more_in_file(hidden: int, noun: str) -> str:

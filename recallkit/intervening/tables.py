@@ -18,7 +18,7 @@ from recallkit.display.notebook import Shown
 from recallkit.intervening.changes import CHANGES
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.classes import log2_bucket
-from recallkit.measure.intervals import effective_number, estimates, freedom_of, number_or_none, resample_totals
+from recallkit.measure.intervals import effective_number, estimates, freedom_of, freedom_of_ratio, number_or_none, resample_totals
 from recallkit.measure.labelled import RowReader, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
 from recallkit.measure.sums import add_up
@@ -223,7 +223,9 @@ class _Gaps:
             shares = np.column_stack([inside, -more[:, _RECALL], -more[:, _USE]]) / gaps[:, :1]
             points = more[:, _POINTS] / tokens[:, columns].sum(axis=1)
         effective = min(float(self._text.effective[0]), *(part.effective for part in parts))
-        freedom = min(float(self._text.freedom[0]), *(part.freedom for part in parts))
+        in_document = self._text.gaps(model - 1)
+        of_ratio = float(freedom_of_ratio(in_document[:, columns].sum(axis=1), in_document[:, 0]))
+        freedom = min(float(self._text.freedom[0]), of_ratio, *(part.freedom for part in parts))
         share_of_tokens = float(tokens[0, columns].sum() / tokens[0, 0])
         note = "; ".join(self._wholes[model].why_void(share_of_tokens=share_of_tokens, effective=effective, slice_=name))
         return {

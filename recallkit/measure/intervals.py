@@ -27,6 +27,8 @@ FAMILY_ERROR = 0.05
 """How often at least one of the models of a command is told from the reference that is not different."""
 
 _LEAST_FREEDOM = 1.0
+_ROUNDED = 1e-9
+"""Of the largest part: less than this does not move a ratio."""
 
 
 def group_numbers(num_clusters: int) -> np.ndarray:
@@ -80,6 +82,20 @@ def freedom_of(sizes: np.ndarray) -> np.ndarray:
     """
     squares = np.square(np.asarray(sizes, np.float64))
     return ratio_of_squares(squares.sum(axis=0), np.square(squares).sum(axis=0)) - 1.0
+
+
+def freedom_of_ratio(parts: np.ndarray, wholes: np.ndarray) -> np.ndarray:
+    """Degrees of freedom of the variance of the ratio r of two sums over clusters (n, ...), float64 (...): (sum z^2)^2 / sum z^4 - 1.
+
+    z is what a cluster moves the ratio by, its part less r of its whole: where few clusters are unlike all others, they show the spread no
+    better than so few clusters of equal size do (`freedom_of`). Without bound where no cluster moves it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moves = parts - wholes * (parts.sum(axis=0) / wholes.sum(axis=0))
+    moves[np.abs(moves) < _ROUNDED * np.abs(parts).max(axis=0)] = 0.0
+    squares = np.square(moves)
+    number = ratio_of_squares(squares.sum(axis=0), np.square(squares).sum(axis=0))
+    return np.where(number > 0, number - 1.0, np.inf)
 
 
 def expanded_interval(

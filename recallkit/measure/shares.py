@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, effective_number, expanded_interval, holm, p_values, too_few
+from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, freedom_of_ratio, holm, p_values, too_few
 from recallkit.measure.sums import resampled
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ BETTER_ON_HITS = "negative share: model is better on AR hits"
 BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 SHARE_MAY_BE_POSITIVE = "negative share, but by its interval it may be positive"
 SHARE_MAY_BE_BELOW = "share above 100 %, but by its interval it may be below"
-
-FEW_INFLUENTIAL = 3
-"""Effective clusters below which a share is said to depend on few (docs/intervals.md has how often its interval is then too narrow)."""
 
 
 def gap_figures(
@@ -138,18 +135,6 @@ class WholeGap:
         return [*self.uniform, *none]
 
 
-def few_influential(part: np.ndarray, whole: np.ndarray, cluster: str) -> list[str]:
-    """The note on a share, the sum of `part` over that of `whole` (g,) by cluster, that depends on few of them; empty if it does not.
-
-    A cluster's influence is its part less the share of its whole; their effective number is that of the squares of these.
-    """
-    influence = part - whole * (part.sum() / whole.sum())
-    influence[np.abs(influence) < 1e-9 * np.abs(part).max()] = 0  # rounded, where all have the same share
-    number = float(effective_number(np.square(influence)))
-    depends = f"AR share depends on effectively {number:.1f} {cluster}s unlike the others: other text may have none or more of them"
-    return [depends] if 0 < number < FEW_INFLUENTIAL else []
-
-
 def is_void(row: Mapping[str, Any]) -> bool:
     """Whether the share in a row of a table means nothing: such a figure is struck out wherever it is shown."""
     return row["gap_share"] is None or bool(row["void"])
@@ -174,26 +159,30 @@ def gap_intervals(
     `whole`: for tables whose rows are of several sources, the row of all tokens that each row's share is of, (K,); the shares of all
     others are of the first row of the first table.
 
-    A share is a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens', and so are its
-    degrees of freedom.
+    A share is a ratio of two sums: its effective number of clusters is the smaller one of the row's and of all tokens'. Degrees of freedom
+    are the smallest of those by sizes (of the row's, of a share also of all tokens') and of `freedom_of_ratio`.
     """
     drawn = dict(zip(tables, resampled(list(tables.values()), num_resamples, seed), strict=True))
     first, found = next(iter(tables)), {}
     for name, of in tables.items():
         rows = np.flatnonzero(of.clusters)
         base, at = (name, whole[name][rows]) if name in whole else (first, np.zeros(len(rows), np.int64))
-        smaller = [np.minimum(getattr(of, kind)[rows], getattr(tables[base], kind)[at]) for kind in ("effective", "freedom")]
+        effective, smaller = (np.minimum(getattr(of, kind)[rows], getattr(tables[base], kind)[at]) for kind in ("effective", "freedom"))
         tokens, reference, *models = drawn[name]
         delta_nll, share = np.full((2, 2, len(models), tokens.shape[1]), np.nan)
+        freedom = np.full(delta_nll.shape[1:], np.nan)
         for number, model in enumerate(models):  # one at a time: samples are the largest arrays here
             gaps = (model - reference)[:, rows]
             wholes = drawn[base][2 + number][:, at] - drawn[base][1][:, at]
+            in_cluster, in_whole = of.gaps(number)[:, rows], tables[base].gaps(number)[:, at]
+            freedom[number, rows] = np.minimum(of.freedom[rows], freedom_of_ratio(in_cluster, of.tokens[:, rows]))
+            of_share = np.minimum(smaller, freedom_of_ratio(in_cluster, in_whole))
             with np.errstate(divide="ignore", invalid="ignore"):
-                delta_nll[:, number, rows] = expanded_interval(gaps / tokens[:, rows], of.effective[rows], of.freedom[rows])
-                share[:, number, rows] = expanded_interval(gaps / wholes, *smaller)
+                delta_nll[:, number, rows] = expanded_interval(gaps / tokens[:, rows], of.effective[rows], freedom[number, rows])
+                share[:, number, rows] = expanded_interval(gaps / wholes, effective, of_share)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = (of.totals[2:] - of.totals[1]) / of.totals[0]
-        p = p_values(np.stack([values, *delta_nll]), of.freedom)
+        p = p_values(np.stack([values, *delta_nll]), freedom)
         found[name] = GapIntervals(delta_nll, share, np.where(np.isnan(p), np.nan, holm(p)))
     return found
 

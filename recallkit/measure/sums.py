@@ -56,6 +56,11 @@ class RowSums:
         """The sums of these groups alone, bool (g,), which have all tokens."""
         return replace(self, tokens=self.tokens[held], nlls=self.nlls[:, held])
 
+    def gaps(self, model: int) -> np.ndarray:
+        """The gap of a model to the first one, summed by group, (g, K) nats; `model` counts from 0 without the first."""
+        found: np.ndarray = self.nlls[1 + model] - self.nlls[0]
+        return found
+
     @property
     def by_group(self) -> np.ndarray:
         """Tokens and NLLs, (1 + v, g, K)."""

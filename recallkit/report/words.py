@@ -113,7 +113,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
-        "Intervals": f"95 %, {resampled(whole)} 2,000 times; expanded percentile intervals (Hesterberg, 2015)",
+        "Intervals": f"95 %, {resampled(whole)}; expanded percentile intervals of 2,000 resamples (Hesterberg, 2015)",
         "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
         "Slices": f"sequences {facts['sequences_digest']}",
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +82,15 @@ def test_of_many_models_the_nearest_and_the_farthest_are_named():
     rows = [{"name": name, "gap": gap} for name, gap in (("a", -0.3), ("b", 0.1), ("c", 0.2), ("d", -0.9))]
     assert [row["name"] for row in nearest_and_farthest(rows, "gap")] == ["b", "d"]
     assert [row["name"] for row in nearest_and_farthest(rows[:2], "gap")] == ["b", "a"]
+
+
+@pytest.mark.parametrize("documents", [2, 20, 49, 50])
+def test_few_documents_may_lack_what_is_rarer_than_is_said(documents):
+    """Of a kind as rare as that, or rarer, more than one sample in twenty has no document; of one a little more frequent, fewer."""
+    told = cells.resampled({"documents": documents, "effective_documents": documents}, "document", "document")
+    assert told.startswith(f"{documents} documents resampled (effective number {documents}.0)")
+    if documents < 50:
+        rare = int(re.search(r"; kinds rarer than one document in (\d+) may be missing$", told)[1])
+        assert (1 - 1 / rare) ** documents > 0.05 > (1 - 1 / (rare - 1)) ** documents
+    else:
+        assert told.endswith(")")
