@@ -2,9 +2,9 @@
 
     name=tests/known_truth.py:bigram_cache        as any user's model; `PATH` below is the file's
 
-`presence` gives weight to the ids that are in the context, whatever precedes them, and `recent` more to the latest: they associate
-nothing. The caches give it to what followed the last id, or the last two, in the context: they recall by association, and use nothing else
-of it. `worse` knows less of everything, `worse_at_rare` has forgotten rare bigrams alone; neither recalls.
+`presence` gives weight to the ids that are in the context, whatever precedes them, `recent` more to the latest, `window` to the last
+64 alone: they associate nothing. The caches give it to what followed the last id, or the last two, in the context: they recall by
+association, and use nothing else of it. `worse` knows less of everything, `worse_at_rare` has forgotten rare ones; neither recalls.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ PATH = __file__
 WEIGHT = 0.3
 """Probability that presence and the caches take from the base."""
 HALF_LIFE = 32
+WINDOW = 64
 FORGOTTEN = 5
 """The training count up to which `worse_at_rare` has forgotten a bigram."""
 
@@ -54,6 +55,11 @@ def recent(request) -> Logits:
         return probabilities
 
     return _logits(mixed)
+
+
+def window(request) -> Logits:
+    """Presence among the last WINDOW ids alone."""
+    return _model(_bigram(request), lambda ids, place: ids[max(0, place + 1 - WINDOW) : place + 1])
 
 
 def bigram_cache(request) -> Logits:

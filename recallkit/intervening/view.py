@@ -229,8 +229,10 @@ def _notes(tables: InterveneTables) -> list[str]:
     notes = dict.fromkeys((row["model"], row["note"]) for row in tables.recall_share.iter_rows(named=True) if row["note"])
     lines = [f"{model}: the shares mean nothing: {note}" for model, note in notes]
     alike: dict[str, Row] = {}
+    recall = {row["model"] for row in tables.intervene.to_dicts() if row["slice"] != FIRST_RARE and (row["points_ci_low"] or 0) > 0}
     for row in tables.recall_share.filter(tables.recall_share["slice"] != FIRST_RARE, void=False).to_dicts():
-        if _recall_alike(row) and not row["recall_share_ci_low"] <= 0 <= row["recall_share_ci_high"]:
+        is_recalled = not recall.isdisjoint((row["model"], row["reference"]))
+        if is_recalled and _recall_alike(row) and not row["recall_share_ci_low"] <= 0 <= row["recall_share_ci_high"]:
             alike.setdefault(row["model"], row)
     for model, of in alike.items():
         differ = bounds(100 * of["points_difference_ci_low"], 100 * of["points_difference_ci_high"], "z.1f")

@@ -126,3 +126,15 @@ def test_what_is_told(copied):
         caption = gap_tables(tables, manifest_of(copied))["gap"].caption
         assert share in caption
         assert (f"The {len(marked):,} tokens found there are left out" in caption) == clean
+
+
+def test_ablation_without_copies_asks_about_no_copied_hit(copied):
+    found = {
+        clean: recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", samples=60, clean=clean) for clean in (False, True)
+    }
+    asked = [pl.read_parquet(path).filter(excluded="") for path in copied.glob("intervene/text-*/samples.parquet")]
+    tokens = pl.read_parquet(copied / "tokens.parquet")
+    copies = sorted((tokens["in_training"].to_numpy()[sample["row"].to_numpy()] > 0).mean() for sample in asked)
+    assert len(copies) == 2
+    assert copies[0] == 0 < copies[1]
+    assert found[True].ablation["tokens"].max() == (tokens["in_training"] == 0).sum()

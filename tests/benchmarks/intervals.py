@@ -244,11 +244,11 @@ def measure_intervention(
     figures = {}
     for row in tables["intervene"]:
         if row["model"] == models[0]:
-            figures |= {
-                f"{row['slice']}: {name}, nats": (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in ("span", "recall")
-            }
+            for name in ("span", "recall", "points"):
+                figures[f"{row['slice']}: {name}"] = (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"])
     for row in tables["recall_share"]:
-        figures[f"{row['slice']}: recall share"] = (row["recall_share"], row["recall_share_ci_low"], row["recall_share_ci_high"])
+        for name in ("recall_share", "points_difference"):
+            figures[f"{row['slice']}: {name}"] = (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"])
     return figures
 
 
