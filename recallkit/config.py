@@ -26,6 +26,9 @@ BUILTIN_SEQ_LEN = 256
 MAX_COUNT = 1250
 """Largest training count at which Zoology calls a bigram rare: <= 1250 in 10B tokens (section 3.1)."""
 
+MIN_CLUSTERS = 5
+"""Clusters of equal size that a 95 % interval needs at least: of fewer, 2,000 resamples do not reach its tails."""
+
 NUM_HASHES = 2_000_000
 """Hashes kept of the training text's n-grams of each size, 8 bytes each: all of them up to about 2 million tokens, a sample beyond."""
 

@@ -79,7 +79,7 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
         f"{SLICES}",
         "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
         "Recall": f"by association, of {manifest['asked']:,} AR hits",
-        "Intervals": f"95 %, {resampled(one, which=' with AR hits')}",
+        "95 % intervals": resampled(one, which=" with AR hits"),
     }
 
 

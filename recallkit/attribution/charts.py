@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees, knees
+from recallkit.attribution.view import shares_of_leads
 from recallkit.display.cells import counted, percent, span
 from recallkit.display.charts import (
     FEW,
@@ -88,9 +89,10 @@ def _perplexities(comparison: Comparison) -> list[Figure]:
             shown, ppl = _perplexity(nll), math.exp(min(nll, _LARGEST_NLL))
             tip = f"{shorten(model, 60)}, {named}: perplexity {shown} ({nll:.2f} nats), {counted(row['tokens'], 'token')}"
             rows.append({"model": name, "kind": named, "ppl": ppl, "shown": shown, "reference": is_reference, "tip": tip})
-    caption = "Perplexity on AR hits and on other tokens, on a logarithmic scale. The dashed lines are the reference's."
     if not rows:
         return []
+    on = " and on ".join(dict.fromkeys(row["kind"] for row in rows))
+    caption = f"Perplexity on {on}, on a logarithmic scale. The dashed lines are the reference's."
     x = log_number("ppl", "perplexity", [row["ppl"] for row in rows])
     y = _model_rows(list(names.values()))
     ends = {"x": {**x, "aggregate": "min"}, "x2": {"field": "ppl", "aggregate": "max"}, "y": y}
@@ -133,15 +135,16 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
         for kind, named in _KINDS.items():
             row = comparison.totals[model, kind]
             nats = (row["delta_nll"] or 0.0) * row["share_of_tokens"]
-            tip = f"{shorten(model, 60)}, {named}: {nats:.3f} of {gap:.3f} nats, {counted(row['tokens'], 'token')}"
+            tip = f"{shorten(model, 60)}, {named}: {nats:z.3f} of {gap:z.3f} nats, {counted(row['tokens'], 'token')}"
             rows.append({"model": names[model], "kind": named, "nats": nats, "tip": tip})
         known = not is_void(hits)
         said = f"{percent(hits['gap_share'])} in AR hits" if known else "share means nothing"
         bounds = {"low": hits["ci_low"] * gap, "high": hits["ci_high"] * gap} if known and hits["ci_low"] is not None else {}
-        ends.append({"model": names[model], "shown": f"{gap:.3f} nats, {said}".replace("-", "−"), **bounds})
+        ends.append({"model": names[model], "shown": f"{gap:z.3f} nats, {said}".replace("-", "−"), **bounds})
+    leads = any(comparison.totals[model, "all"]["delta_nll"] < 0 for model in comparison.models)
     caption = (
-        "How far each model is behind the reference (a lead to the left), split over AR hits and other tokens, "
-        "with the 95 % interval of the AR hits' part."
+        f"How far each model is behind the reference{', to the left ahead of it,' * leads} split over AR hits and other tokens"
+        f"{', with the 95 % interval of the share in AR hits' * any('low' in row for row in ends)}."
     )
     x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
     y = _model_rows([row["model"] for row in ends])
@@ -160,22 +163,25 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
 def _by_bucket(comparison: Comparison) -> list[Figure]:
     """Mean NLLs by training frequency of the bigram, by distance, by length of match and by position."""
     tables, threshold = comparison.tables, comparison.manifest["slices"]["max_count"]
-    panels = {True: "bigram repeated (shaded: AR hits)", False: "bigram not repeated"}
-    by_count = [{**row, "panel": panels[row["repeated"]]} for row in tables.by_count.to_dicts()]
+    of_counts = tables.by_count.to_dicts()
+    has_hits = any(row["repeated"] and row["low"] <= threshold for row in of_counts)
+    panels = {True: f"bigram repeated{' (shaded: AR hits)' * has_hits}", False: "bigram not repeated"}
+    by_count = [{**row, "panel": panels[row["repeated"]]} for row in of_counts]
     by_distance, by_match = (frame.filter("ar_hit").to_dicts() for frame in (tables.by_distance, tables.by_match))
     positions = {named: _joined(tables.by_position.filter(slice=kind).to_dicts()) for kind, named in _KINDS.items()}
     by_position = [{**row, "panel": named, "middle": (row["low"] + row["high"]) / 2} for named, rows in positions.items() for row in rows]
-    caption = (
-        "Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology): above, tokens that repeat a bigram "
-        f"of their context, AR hits up to the threshold of {threshold:,} (shaded); below, those that do not. {_HOLLOW}"
-    )
-    shaded, axis = (panels[True], threshold), "training count of the bigram, up to"
+    hits = f", AR hits up to the threshold of {threshold:,} (shaded)" * has_hits
+    which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
+    shown = [told for kind, told in which.items() if any(row["repeated"] == kind for row in of_counts)]
+    both = f"above, {which[True]}; below, those that do not" if len(shown) > 1 else "".join(shown)
+    caption = f"Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology): {both}."
+    shaded, axis = (panels[True], threshold) if has_hits else None, "training count of the bigram, up to"
     count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
-    caption = f"NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context. {_HOLLOW}"
+    caption = "NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context."
     distance = _lines(comparison, ("by_distance", "By distance", caption), by_distance, "distance", "tokens back to the bigram, up to")
-    caption = f"NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence. {_HOLLOW}"
+    caption = "NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence."
     match = _lines(comparison, ("by_match", "By length of match", caption), by_match, "match length", "tokens matched, from", at="low")
-    told = ("by_position", "By position", f"NLL by position in the sequence. {_HOLLOW}")
+    told = ("by_position", "By position", "NLL by position in the sequence.")
     position = _lines(comparison, told, by_position, "position", "position in the sequence", at="middle")
     return [*count, *distance, *match, *position]
 
@@ -233,7 +239,9 @@ def _lines(
         before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
     names = [comparison.reference, *comparison.models]
     more: Spec = {"panels": panels, "resolve": {"scale": {"y": "independent"}}, "height": 150} if panels else {}
-    return _figure(comparison, *told, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
+    name, called, caption = told
+    caption += f" {_HOLLOW}" * any(point["few"] for point in points)
+    return _figure(comparison, name, called, caption, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
 
 
 # ---------------------------------------------------------------------------------------------------- shares of the gap
@@ -248,37 +256,50 @@ def _by_source(comparison: Comparison) -> list[Figure]:
     sources = sorted(tokens, key=lambda source: (-tokens[source], source))
     sources, smaller = sources[:MOST_SOURCES], sources[MOST_SOURCES:]
     rows = [row for of in every.values() for row in of if row["slice"] == "ar_hit" and row["source"] in sources]
-    caption = (
-        f"The AR hits' share of each source's gap, with its 95 % interval; the dashed line is the share of all sources "
-        f"together. {_LEFT_OUT}{not_drawn(smaller)}"
-    )
     whole = {model: comparison.totals[model, "ar_hit"] for model in comparison.models}
+    dashed = "; the dashed line is the share of all sources together" * any(not is_void(row) for row in whole.values())
+    gaps = {(model, row["source"]): row["delta_nll"] for model, of in every.items() for row in of if row["slice"] == "all"}
+    leads = [f"{row['model']} in {row['source']}" for row in rows if not is_void(row) and gaps[row["model"], row["source"]] < 0]
+    caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {_LEFT_OUT}{_leads(leads)}{not_drawn(smaller)}"
     return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
 
 
 def _by_partition(comparison: Comparison) -> list[Figure]:
     """The share of the gap in each class of PARTITION."""
+    rows = [row for row in comparison.tables.by_partition.to_dicts() if row["model"] in comparison.models and not is_void(row)]
+    rows = [row for row in rows if _has_share(comparison, row["model"])]
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
-        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. The first class is the AR hits. "
-        f"{_LEFT_OUT}"
+        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. AR hits are the class "
+        f'"{PARTITION[0].name}". {_LEFT_OUT}{_leads(_ahead(comparison, (row["model"] for row in rows)))}'
     )
-    rows = [row for row in comparison.tables.by_partition.to_dicts() if row["model"] in comparison.models]
-    rows = [row for row in rows if _has_share(comparison, row["model"])]
     told = ("by_partition", "By what is in the context", caption)
     return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
 
 
 def _by_slice(comparison: Comparison) -> list[Figure]:
     """The share of the gap in each requested slice."""
-    caption = (
-        "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. Slices may overlap. "
-        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
-    )
     models = [model for model in comparison.models if _has_share(comparison, model)]
+    caption = (
+        "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. "
+        + "Slices may overlap. " * (len(comparison.given) > 1)
+        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
+        + _leads(_ahead(comparison, models))
+    )
     names = [slice_.name for slice_ in comparison.given]
     rows = [comparison.totals[model, name] for model in models for name in names]
     return _shares(comparison, ("by_slice", "By slice", caption), rows, "slice", names)
+
+
+def _ahead(comparison: Comparison, models: Iterable[str]) -> list[str]:
+    """Those of the models that are better than the reference overall."""
+    return [model for model in models if comparison.totals[model, "all"]["delta_nll"] < 0]
+
+
+def _leads(names: Iterable[str]) -> str:
+    """`shares_of_leads`, after a space."""
+    said = shares_of_leads(shorten(name, 60) for name in names)
+    return said and f" {said}"
 
 
 def _has_share(comparison: Comparison, model: str) -> bool:
@@ -370,18 +391,17 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
     bends = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
-    caption = (
-        "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval. "
-        f"Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}. {_LEFT_OUT}"
-    )
-    if told := describe_knees(comparison.tables.by_count):
-        caption += f" Solid upright lines are the knees of the models, in their colours. {told}"
     x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
     y = share("y", _OF_AR_HITS, **_share_scale(points))
-    last = x["scale"]["domain"][1]
-
-    known = {name: place for name, place in bends.items() if place <= last and name in (comparison.reference, *comparison.models)}
-    before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks if 0 < mark <= last]
+    first, last = x["scale"]["domain"]
+    marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
+    known = {name: at for name, at in bends.items() if first <= at <= last and name in (comparison.reference, *comparison.models)}
+    before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
     before += [across(StyleOf(name, "stroke"), x=place) for name, place in known.items()]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
+    caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
+    caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
+    caption += f" {_LEFT_OUT}{_leads(_ahead(comparison, models))}"
+    caption += " Solid upright lines are knees, in the colours of their models." if known else ""
+    caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
     return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, LATE
 from recallkit.display import cells
-from recallkit.display.cells import more_in_file, or_dash, percent
+from recallkit.display.cells import counted, more_in_file, or_dash, percent
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     windows = ", ".join(f"{ids:,} to {ids + stride - 1:,}" if stride > 1 else f"{ids:,}" for ids, stride in strides)
     keys = " / ".join(f"{found[models[0], last, KEY_TOKENS, None]['tokens']:,}" for last in lasts)
     caption = (
-        f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that between "
-        "the models with the last ids alone, and, the far share of the gap, what the reference gains more. LongPPL: perplexity of the "
+        f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that with the "
+        "last ids alone plus the difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
         f"reference's key tokens ({keys}): with the full context their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower."
     )
     return Table(
@@ -76,10 +76,10 @@ def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
         "The far gap by class of token, as a share of the whole gap",
         columns,
         [found[models[0], last, name, gains] for last in lasts for name in CLASSES for gains in (None, True)],
-        caption="Gain: the reference's, in nats per token. AR hit, other repeated and not repeated add up to the far share; the last is "
-        f"what bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own "
-        "figures, so that it does better on them also by chance: in brackets the mirror, the share if the models traded places, which two "
-        f"equally good models have alike.{more_in_file(len(models) - most_columns, 'models')}",
+        caption="Gain: the reference's, in nats per token. Every token is an AR hit, other repeated or not repeated; the last is what "
+        f"bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, "
+        "so that it does better on them also by chance: in brackets the mirror, the share if the models traded places."
+        f"{more_in_file(len(models) - most_columns, 'models')}",
     )
 
 
@@ -90,7 +90,7 @@ def _in_context(names: Sequence[str], in_context: Mapping[str, Any] | None) -> s
     late, early = in_context["late"], in_context["early"]
     what = "In-context-learning score" if late == LATE else f"Like the in-context-learning score, which is of position {LATE}"
     told = ", ".join(f"{name} {_with_ends(in_context['models'][name])}" for name in names)
-    return f"{what}: NLL at position {late} less that at position {early}, of {in_context['sequences']:,} sequences: {told}."
+    return f"{what}: NLL at position {late} less that at position {early}, of {counted(in_context['sequences'], 'sequence')}: {told}."
 
 
 def _with_ends(found: Mapping[str, Any]) -> str:

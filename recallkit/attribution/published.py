@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 NO_AR_PERPLEXITY = "no perplexity on AR hits"
 ROUNDED_AWAY = "rounding hides which of the two is better"
-MISSTATED = "the stated share is not what these perplexities give, however they were rounded"
-MISFIT = "its own perplexities imply {:.1f} % of AR hits, whatever the rounding: one is wrong, or of other tokens"
+MISSTATED = "the stated share is not what these figures give, however they were rounded"
+MISFIT = "its own perplexities imply {:.1f} % of AR hits, which no rounding explains: one is wrong, or of other tokens"
 
 Range = tuple[float | None, float | None]
 
@@ -179,7 +179,9 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> d
     low, high = _range_of_share(row, reference, ar_share if given else None)
     result |= {"gap_share": share, "gap_share_low": low, "gap_share_high": high}
     result |= {"gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
-    notes = [ROUNDED_AWAY] if gap and low is None and row.all.half else WholeGap(gap, None, [], math.inf).describe(share)
+    is_sure = low is None or high is None or high < 0 or low > 1  # of a share beyond 0 to 1, that rounding does not explain it
+    whole = WholeGap(gap, None, [], math.inf)
+    notes = [ROUNDED_AWAY] if gap and _may_be_equal(row, reference) else whole.describe(share if is_sure else None)
     notes += [MISFIT.format(100 * implied)] if implied is not None and _contradict(row, reference) else []
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]
@@ -193,11 +195,16 @@ def _share(ar_share: float | None, ppl: float, ar: float, reference_ppl: float, 
     return None if gap == 0 or ar_share is None else ar_share * (math.log(ar) - math.log(reference_ar)) / gap
 
 
+def _may_be_equal(row: _Row, reference: _Row) -> bool:
+    """Whether rounding hides which of two models is better."""
+    (low, high), (reference_low, reference_high) = row.all.ends(), reference.all.ends()
+    return low <= reference_high and reference_low <= high
+
+
 def _range_of_share(row: _Row, reference: _Row, ar_share: float | None) -> Range:
     """Of the share before rounding; with `ar_share` None that is derived from the reference's perplexities before rounding, too."""
-    (low, high), (reference_low, reference_high) = row.all.ends(), reference.all.ends()
-    if low <= reference_high and reference_low <= high:
-        return None, None  # rounding hides which is better
+    if _may_be_equal(row, reference):
+        return None, None
     four = [row.all, row.ar, reference.all, reference.ar]
     if ar_share is not None:
         return _range(lambda *values: _share(ar_share, *values), four)

@@ -214,11 +214,11 @@ class _Tables:
 
 
 def _judge(row: Row, whole: WholeGap, notes: Sequence[str]) -> None:
-    """Adds to a row, whose intervals are there, `note`, which begins with `notes` on the gap, and `void`."""
+    """Adds to a row, whose intervals are there, `void` and `note`: why the share is void, or else `notes` on the gap."""
     of_tokens = row["share_of_tokens"] if row.get("slice") != "all" else None
     of_slice = {"share_of_tokens": of_tokens, "effective": row["effective_clusters"], "slice_": row.get("slice", "ar_hit")}
-    why = whole.why_void(**of_slice) if row["tokens"] else [EMPTY_SLICE]
-    row["note"] = "; ".join(dict.fromkeys([*notes, *why]))
+    why = whole.why_void(**of_slice) if row["tokens"] else [*whole.of_gap(), EMPTY_SLICE]
+    row["note"] = "; ".join(dict.fromkeys(why or notes))
     row["void"] = row["gap_share"] is None or bool(why)
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
-from recallkit.attribution.published import REFERENCE
+from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, more_in_file, or_dash, percent, powers_of_two, resampled, sparkline
+from recallkit.display.cells import DASH, counted, more_in_file, or_dash, percent, powers_of_two, resampled, sparkline
 from recallkit.display.tables import Table
-from recallkit.measure.shares import is_void
+from recallkit.measure.intervals import MIN_CLUSTERS
+from recallkit.measure.shares import MODEL_BETTER, is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import what_is_copied, what_is_rare
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
 _MOST_ROWS = 20
+_MOST_LEADS = 12
 _MOST_COLUMNS, _MOST_FAR_COLUMNS = 3, 2
 """Sources and models in the table by source, models in that of the far gap: as many as a terminal shows; Parquet files contain all."""
 
@@ -73,7 +75,7 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
     found, models = _cells(tables), _models(tables)
     table, *further = shown_tables(tables, slices, artifacts.read_manifest(out / "gap.parquet"), with_curves=True).values()
     console.print_table(table)
-    notes = share_notes(found[model, "ALL", "ar_hit"] for model in models)
+    notes = share_notes((found[model, "ALL", "all"], found[model, "ALL", "ar_hit"]) for model in models)
     for line in [*_bits_per_byte([found[model, "ALL", "all"] for model in models]), *_inexact(out), *notes, ""]:
         console.print_line(line)
     console.print_result(further, tables=out)
@@ -109,10 +111,12 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_other: bool =
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
-    together = f" Gaps are told from zero over all {len(models)} models (Holm)." if len(models) > 1 else ""
+    is_tested = len(models) > 1 and first["effective_clusters"] >= MIN_CLUSTERS
+    together = f" Gaps are tested against zero over all {len(models)} models (Holm)." if is_tested else ""
     least, most = slices["max_count"] // 4, 4 * slices["max_count"]
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
-    told += f" Range: the AR share at thresholds from {least:,} to {most:,}, a quarter to four times this one."
+    if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
+        told += f" Range: the AR share at thresholds from {least:,} to {most:,}."
     kept = [place for place in range(7) if has_other or place != 3]
     headers = ["model", "all", "AR hits", "other", "AR share", "95 % interval", "range, %"]
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
@@ -142,7 +146,7 @@ def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
     `slices` is the labels' manifest, `tokens` the number of those compared.
     """
     copied, left_out = what_is_copied(slices), slices.get("num_rows", tokens) - tokens
-    return [*([copied] if copied else []), *([f"The {left_out:,} tokens found there are left out (--clean)."] if left_out else [])]
+    return [*([copied] if copied else []), *([f"Left out (--clean): the {counted(left_out, 'token')} found there."] if left_out else [])]
 
 
 def comparators_table(tables: GapTables, *, has_enrichment: bool = True) -> Table:
@@ -162,14 +166,28 @@ def comparators_table(tables: GapTables, *, has_enrichment: bool = True) -> Tabl
         [found[model, "ALL", "ar_hit"] for model in models],
         f"{explained}Repeated: share of the gap in all repeated bigrams, rare or not "
         f"({percent(found[models[0], 'ALL', 'repeated']['share_of_tokens'], 2)} of tokens). Control: what the AR share would be if each "
-        "AR hit differed as the first occurrence of its bigram does, where nothing can be recalled; it is not subtracted, because it "
-        "over-corrects where the models differ much in what they know.",
+        "AR hit differed as the first occurrence of its bigram does, where nothing can be recalled; it is not subtracted.",
     )
 
 
-def share_notes(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each model whose share needs one; `rows` of the gap table, one per model."""
-    return [f"{row['model']}: {'the share means nothing: ' * is_void(row)}{row['note']}" for row in rows if row["note"]]
+def share_notes(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    """A line for each model whose share needs one; of each its rows of the gap table of all tokens and of AR hits.
+
+    Where it is only the AR hits' share that is void, that the model leads is a line of its own: other shares are of its lead.
+    """
+    lines = []
+    for whole, hits in pairs:
+        lead = is_void(hits) and not is_void(whole) and whole["delta_nll"] < 0
+        lines += [f"{hits['model']}: {MODEL_BETTER}"] if lead else []
+        lines += [f"{hits['model']}: {'the share means nothing: ' * is_void(hits)}{hits['note']}"] if hits["note"] else []
+    return lines
+
+
+def shares_of_leads(leads: Iterable[str]) -> str:
+    """Which of the shares shown are of a lead, named by model or source, once each; empty if none is."""
+    names = list(dict.fromkeys(leads))
+    more = f" and {len(names) - _MOST_LEADS:,} more" if len(names) > _MOST_LEADS else ""
+    return f"Shares of a lead: {', '.join(names[:_MOST_LEADS])}{more}." if names else ""
 
 
 def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
@@ -192,9 +210,9 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
     leads = [f"{row['model']} in {row['source']}" for row, is_of_lead in zip(shown, is_lead, strict=True) if is_of_lead]
     lines = [
         *([f"{hidden:,} smaller sources: see the Parquet file."] if hidden else []),
-        *([f"Shares of a lead: {', '.join(leads)}."] if leads else []),
+        shares_of_leads(leads),
     ]
-    return Table.of("AR share of the gap by source", columns, largest, "\n".join(lines) or None)
+    return Table.of("AR share of the gap by source", columns, largest, "\n".join(filter(None, lines)) or None)
 
 
 def _share_of(found: Mapping[tuple[str, str, str], Row], model: str) -> Cell:
@@ -220,7 +238,8 @@ def given_table(tables: GapTables) -> Table | None:
             "enrichment": enriched,
         },
         [found[model, "ALL", name] for name in names for model in _models(tables)],
-        "Slices may overlap: their shares need not add up to 100 %. Enrichment: share of the gap over share of tokens.",
+        f"{'Slices may overlap: their shares need not add up to 100 %. ' * (len(names) > 1)}"
+        "Enrichment: share of the gap over share of tokens.",
         groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
     )
 
@@ -231,6 +250,7 @@ def overlap_table(tables: GapTables) -> Table | None:
         return None
     found = {(row["slice"], row["model"]): row for row in tables.by_overlap.iter_rows(named=True)}
     names = list(dict.fromkeys(slice_ for slice_, _ in found))
+    rows = [found[name, model] for name in names for model in _models(tables)]
     columns = {
         "share": gap_share,
         "95 % interval": interval,
@@ -240,26 +260,32 @@ def overlap_table(tables: GapTables) -> Table | None:
     return Table.of(
         "The gap to the reference divided among the slices",
         {**_OF_SLICE, **columns},
-        [found[name, model] for name in names for model in _models(tables)],
-        "A token in several slices counts for each in equal parts, so that tokens and shares add up to 100 % (Shapley values).",
+        rows,
+        f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values).",
     )
 
 
 def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table:
     """Where the gap is: one row per class of PARTITION with its share of tokens and of each model's gap."""
     models = _models(tables)
+    shown, hidden = models[:most_columns], len(models) - most_columns
     found = {(row["model"], "ALL", row["slice"]): {**row, "source": "ALL"} for row in tables.by_partition.iter_rows(named=True)}
     return Table.of(
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
         [
             ("in the context, bigram", cells.name("slice")),
             ("tokens", cells.share("share_of_tokens", 2)),
-            *((model, _share_of(found, model)) for model in models[:most_columns]),
+            *((model, _share_of(found, model)) for model in shown),
         ],
         [found[models[0], "ALL", class_.name] for class_ in PARTITION],
-        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits; columns add up to 100 %."
-        + more_in_file(len(models) - most_columns, "models"),
+        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits"
+        f"{_sum([row for row in found.values() if row['model'] in shown], '; columns')}.{more_in_file(hidden, 'models')}",
     )
+
+
+def _sum(rows: Sequence[Row], what: str) -> str:
+    """That shares add up to 100 %, after `what`; empty where one of them is struck out."""
+    return "" if any(is_void(row) for row in rows if row["share_of_tokens"]) else f"{what} add up to 100 %"
 
 
 def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns: int = _MOST_FAR_COLUMNS) -> dict[str, Table]:
@@ -281,6 +307,7 @@ def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
     (Zoology figure 1).
     """
     headers, lines, scales, told = ["model"], [[tables.gap["reference"][0]], *([model] for model in _models(tables))], [], [""]
+    of_hits, of_repeated = list[str](), list[str]()
     for name, (what, kind) in _CURVES.items():
         frame = getattr(tables, name).filter(kind)
         highs = frame["high"].to_list()
@@ -294,16 +321,19 @@ def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
         known = [nll for side in sides.values() for nll in side.values() if math.isfinite(nll)]
         low, high = min(known, default=0.0), max(known, default=0.0)
         headers.append(f"{what}\n{frame['low'].min():,} to {frame['high'].max():,}")
-        scales.append(f"by {what} {low:.2f} (▁) to {high:.2f} (█)")
+        scales.append(f"by {what} {low:.2f} (▁) to {high:.2f} (█)" if low < high else f"by {what} {low:.2f} throughout")
         for line, side in zip(lines, sides.values(), strict=True):
             line.append(sparkline([side.get(bucket) for bucket in buckets], low, high))
-        if name == "by_count":
+        if kind == "ar_hit":
+            of_hits.append("length of match" if of_hits else f"of AR hits by {what}")
+        else:
+            of_repeated.append(f"of all repeated tokens by {what}")
             told = [f" Bigrams seen at most {slices['max_count']:,} times are AR hits.", describe_knees(tables.by_count) or ""]
     if not scales:
         return None
     told[0] = f"Nats per token {'; '.join(scales)}, in steps of powers of two.{told[0]}"
-    title = "NLL of AR hits by distance and length of match, and of all repeated tokens by training count"
-    return Table(title, headers, lines, caption="\n".join(filter(None, told)))
+    by = [" and ".join(of_hits), *of_repeated]
+    return Table(f"NLL {', and '.join(filter(None, by))}", headers, lines, caption="\n".join(filter(None, told)))
 
 
 def _match_ends(highs: Sequence[int]) -> list[int]:
@@ -335,10 +365,14 @@ def _inexact(out: Path) -> list[str]:
     """A line for each model with a tokenizer of its own: how much of the text it splits elsewhere."""
     found = artifacts.read_manifest(out / "gap.parquet")["inexact"]
     return [
-        f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens, {percent(share.get('ar_hit'))} of AR hits do not begin and "
-        "end where its tokens do"
+        f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens{_of_hits(share.get('ar_hit'))} do not begin and end where "
+        "its tokens do"
         for model, share in found.items()
     ]
+
+
+def _of_hits(share: float | None) -> str:
+    return "" if share is None else f", {percent(share)} of AR hits"
 
 
 def ppl(value: float | None) -> str:
@@ -378,11 +412,18 @@ def print_published(published: PublishedGap) -> None:
     """Printed perplexities with the share of the gap that they imply, group by group, and what is remarkable about a row."""
     for group in published.groups:
         console.print_table(_group_table(published, group))
-        for row in published.frame.filter(group=group.name).iter_rows(named=True):
+        for row in _rows_of(published, group):
             if row["note"] not in ("", REFERENCE):
-                console.print_line(f"{row['model']}: {row['note']}")
+                console.print_line(f"{row['model']}: {'the share means nothing: ' * row['void']}{row['note']}")
 
 
+def _rows_of(published: PublishedGap, group: PublishedGroup) -> list[dict[str, Any]]:
+    """A group's rows, each with `void`: whether rounding hides the sign of the gap that its share is of."""
+    rows = published.frame.filter(group=group.name).to_dicts()
+    return [{**row, "void": row["gap_share"] is not None and ROUNDED_AWAY in row["note"]} for row in rows]
+
+
+@cells.valid
 def _rounded_share(row: Row) -> str:
     """12.3 ± 0.4 %, the greater distance to what the unrounded perplexities can give; the share alone where that is not known."""
     share, low, high = row["gap_share"], row["gap_share_low"], row["gap_share_high"]
@@ -400,21 +441,24 @@ def published_tables(published: PublishedGap) -> dict[str, Table]:
 
 def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     """One row per model, as in the given table; the share that it states itself, if it states any."""
-    frame = published.frame.filter(group=group.name)
-    is_stated = frame["printed"].null_count() < len(frame)
+    rows = _rows_of(published, group)
+    is_stated, is_ranged = (any(row[name] is not None for row in rows) for name in ("printed", "gap_share_low"))
+    implied = next(row["implied_ar_share"] for row in rows if row["model"] == group.reference)
+    origin = f"by the row of {group.reference}" if group.ar_share == implied else "as given"
     columns = {
         "model": cells.name("model"),
         **{header: cells.number(column, _PPL) for header, column in (("all", "all"), ("AR hits", "ar"), ("other", "other"))},
         "raw share": _rounded_share,
-        "clipped": cells.share("gap_share_clipped"),
+        "clipped": cells.valid(cells.share("gap_share_clipped")),
         **({"stated": cells.share("printed")} if is_stated else {}),
-        "enrich-\nment": cells.number("enrichment", ".1f"),
+        "enrich-\nment": enriched,
     }
     return Table.of(
         "Share of the gap that lies in AR hits, from printed perplexities" + (f": {group.name}" if group.name else ""),
         columns,
-        frame.to_dicts(),
-        f"AR hits are {percent(group.ar_share, 2)} of tokens, by the row of {group.reference}. After ±: how far "
-        "the perplexities before rounding can move a share. Enrichment: raw share over share of tokens.",
+        rows,
+        f"AR hits are {percent(group.ar_share, 2)} of tokens, {origin}. "
+        f"{'After ±: how far the perplexities before rounding can move a share. ' * is_ranged}"
+        "Enrichment: raw share over share of tokens.",
         groups=[("", 1), ("perplexity", 3), ("gap in AR hits", 3 + is_stated)],
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from recallkit.config import MIN_CLUSTERS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -161,13 +163,20 @@ def valid(cell: Cell) -> Cell:
 def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:
     """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `75 documents resampled (effective number 71.2)`.
 
-    Of fewer than MANY it is said which kinds may be missing from them altogether, of which no resample can tell: those that are missing
-    from more than one in twenty samples of so many.
+    Of effectively fewer than MIN_CLUSTERS there are none. Of fewer than MANY it is said which kinds may be missing from them altogether,
+    of which no resample can tell: those that are missing from more than one in twenty samples of so many.
     """
-    number, noun = row[f"{units}s"], noun or row[units]
+    number, effective, noun = row[f"{units}s"], row[f"effective_{units}s"], noun or row[units]
+    if effective < MIN_CLUSTERS:
+        return f"none ({too_few(effective, noun, which)})"
     rare = math.ceil(1 / -math.expm1(math.log(0.05) / number)) if number else 0
     missing = f"; kinds rarer than one {noun} in {rare} may be missing" if 1 < number < MANY else ""
-    return f"{counted(number, noun)}{which} resampled (effective number {row[f'effective_{units}s']:,.1f}){missing}"
+    return f"{counted(number, noun)}{which} resampled (effective number {effective:,.1f}){missing}"
+
+
+def too_few(effective: float, noun: str, which: str = "") -> str:
+    """Why there is no interval: `effectively 4.5 documents; 5 are needed`. 4.97 are 4.9, not 5.0."""
+    return f"effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {noun}s{which}; {MIN_CLUSTERS} are needed"
 
 
 def more_in_file(hidden: int, noun: str) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 FEW = 20
 """A mean over fewer samples is drawn hollow."""
 _PANELS = {
-    "by_distance": ("AR hits by distance", "tokens back to the bigram, up to"),
-    "by_count": ("Repeated bigrams by training count", "training count of the bigram, up to"),
+    "by_distance": ("AR hits by distance to the latest occurrence", "tokens back to the bigram, up to"),
+    "by_count": ("Repeated bigrams by how often training had them", "training count of the bigram, up to"),
 }
 
 
@@ -30,9 +30,9 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
     models = tables.intervene["model"].unique(maintain_order=True).to_list()
     caption = (
         "Nats that a model loses where no id of the earlier matches of a token is next to what it was next to, less what as many moves "
-        "elsewhere cost: above by distance to the latest occurrence, below by how often training had the bigram. Hollow: fewer than "
-        f"{FEW} samples."
+        "elsewhere cost."
     )
+    caption += f" Hollow: fewer than {FEW} samples." * any(point["few"] for found in panels.values() for point in found)
     return [Figure("recall", "Is it recall?", caption, _drawn(panels, models), models)] if panels else []
 
 

@@ -58,7 +58,7 @@ def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
         "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; of each slice up to "
         f"{manifest['samples']:,} tokens sampled with seed {manifest['seed']}",
         "Changes": _method(manifest),
-        "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
+        "95 % intervals": resampled(first, "document", "document"),
     }
 
 

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from recallkit import config
+from recallkit.display import cells
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MIN_CLUSTERS = 5
-"""Clusters of equal size (see `effective_number`) that an interval needs at least: of fewer, 2,000 resamples do not reach its tails."""
+MIN_CLUSTERS = config.MIN_CLUSTERS
+"""Of equal size: see `effective_number`."""
 
 MOST_GROUPS = 1024
 """Clusters are resampled singly up to this number, and beyond it in so many groups, drawn at random: a standard error is then known to
@@ -172,7 +175,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 def too_few(what: str, effective: float, cluster: str = "document") -> str:
     """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`."""
-    return f"{what} come from effectively {effective:.1f} {cluster}s; {MIN_CLUSTERS} are needed"
+    return f"{what} come from {cells.too_few(effective, cluster)}"
 
 
 def number_or_none(value: float) -> float | None:

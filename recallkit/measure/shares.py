@@ -106,7 +106,7 @@ class WholeGap:
         called = "all tokens" if self.effective <= effective else "AR hits" if slice_ == "ar_hit" else "its tokens"
         least = min(self.effective, effective)
         few = [too_few(called, least, self.cluster)] if least < MIN_CLUSTERS else []
-        return [*self._of_gap(), *of_slice, *few]
+        return [*self.of_gap(), *of_slice, *few]
 
     def describe(self, hits_share: float | None = None, share_interval: tuple[float, float] | None = None) -> list[str]:
         """What to know before quoting the AR hits' share of the gap; empty if nothing is unusual. Little text is not said here.
@@ -115,7 +115,7 @@ class WholeGap:
         share is void, only why is said. Which model is better on AR hits, or on the other tokens, is said only where the share's interval
         says the same (of printed figures, which have none, by the share).
         """
-        if void := self._of_gap():
+        if void := self.of_gap():
             return void
         if self.effective < MIN_CLUSTERS:  # nothing is told from zero
             return []
@@ -128,7 +128,8 @@ class WholeGap:
             return [*lead, SHARE_MAY_BE_POSITIVE if high >= 0 else BETTER_ON_HITS if behind else WORSE_ON_HITS]
         return [*lead, SHARE_MAY_BE_BELOW if low <= 1 else BETTER_ON_OTHER if behind else WORSE_ON_OTHER]
 
-    def _of_gap(self) -> list[str]:
+    def of_gap(self) -> list[str]:
+        """Why every share of the gap is void; empty if that is not for the gap itself."""
         none = [NO_GAP] if self.gap == 0 else []
         if not none and self.is_distinct is not None and not self.is_distinct:
             none = [GAP_MAY_BE_ZERO]

@@ -26,7 +26,9 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
     """The charts of a comparison (`MqarTables`), whose first model is the reference."""
     rows, distances = mqar.to_dicts(), by_distance.to_dicts()
     first, models = rows[0], list(dict.fromkeys(row["model"] for row in rows))
-    what = f"{counted(first['num_samples'], 'sequence')} of {first['length']:,} ids for each number of pairs; bands are 95 % intervals."
+    bands = "; bands are 95 % intervals" * any(row["accuracy_low"] is not None for row in rows)
+    what = f"{counted(first['num_samples'], 'sequence')} of {first['length']:,} ids for each number of pairs{bands}."
+    hollow = f" Hollow: fewer than {FEW} queries." * any(row["num_queries"] < FEW for row in distances)
     filler = ", and of the filler behind the pairs" if any(row["filler_nll"] is not None for row in rows) else ""
     return [
         Figure(
@@ -47,7 +49,7 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
             "mqar_by_distance",
             "Values recalled by distance",
             "Share of the values asked for that the model ranks first, by the ids from the pair's key to the query's, in powers of two; "
-            f"a plot for each number of pairs. Hollow: fewer than {FEW} queries.",
+            f"a plot for each number of pairs.{hollow}",
             _by_distance(models, distances),
             models,
         ),

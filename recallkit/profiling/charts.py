@@ -43,17 +43,18 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     sources = drawn_sources(tables)
     names = [_ALL, *sources]
     rest = not_drawn(tables.profile["source"].to_list()[1 + len(sources) :]) if sources else ""
+    has_intervals = any(row["repeated_bigrams_ci_low"] is not None for row in tables.profile.to_dicts() if row["source"] in names)
+    has_fits = any(_line(tables.fits, name) for name in names)
     told = {
         "repeated_bigrams": (
             "Repeated bigrams a sequence",
-            f"Tokens in {seq_len:,} that complete a bigram of earlier in the sequence, stop words and punctuation left out, with "
-            "95 % intervals; the tick counts a bigram once a sequence.",
+            f"Tokens in {seq_len:,} that complete a bigram of earlier in the sequence, without the bigrams that are left out"
+            f"{', with 95 % intervals' * has_intervals}; the tick counts a bigram once a sequence.",
             _bigrams(tables, names),
         ),
         "distances": (
             "How far back a repeated bigram last occurred",
-            "Share of the distances at each distance, in half octaves; lines: power laws fitted to the tails. Points fall "
-            "below them at the end, for few tokens of a sequence have so many before them.",
+            f"Share of the distances at each distance, in half octaves{'; lines: power laws fitted to the tails' * has_fits}.",
             _distances(tables, names),
         ),
         "repeated_by_position": (

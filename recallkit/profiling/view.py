@@ -70,13 +70,13 @@ def method(tables: ProfileTables, manifest: Mapping[str, Any]) -> dict[str, str]
     """How it was measured: the text, what its bigrams are, the intervals."""
     counts = manifest["counts"]
     packing = "documents packed one after the other" if manifest["boundary"] == "pack" else "the context reset at each document"
-    hits, content, *_ = _caption(manifest, tables.profile.row(0, named=True)).split("\n")
+    whole = tables.profile.row(0, named=True)
     return {
         "Text": f"{manifest['num_tokens']:,} tokens in {manifest['num_sequences']:,} sequences of up to {manifest['seq_len']:,}, "
         f"{packing}; tokenizer {bare(manifest['tokenizer']['name'])}",
         **({} if counts is None else {"Training counts": f"{counts['num_tokens']:,} tokens; id {counts['id']}"}),
-        "Bigrams": hits.removeprefix("Bigrams: "),
-        "Intervals": f"95 %, {content.removeprefix('Intervals: ')}",
+        "Bigrams": _what_repeats(manifest),
+        "95 % intervals": _what_is_resampled(whole),
     }
 
 
@@ -172,13 +172,27 @@ def _curves(tables: ProfileTables) -> dict[str, str]:
     return {source: sparkline(curve, low=0) for source, curve in curves.items() if any(curve)}
 
 
-def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+def _what_repeats(manifest: Mapping[str, Any]) -> str:
+    """What is counted as a repeated bigram, and as an AR hit."""
     words = manifest["stop_words"]
-    listed = {"ours": "our list", "nltk": "nltk's list", "none": "none", "file": "the given list"}[words["name"]]
+    listed = {"ours": "our list", "nltk": "nltk's list", "none": "", "file": "the given list"}[words["name"]]
+    stopped = f" or a stop word ({listed}, {words['num_words']:,} words)" if listed else ""
+    return (
+        f"tokens in {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation{stopped} "
+        f"left out. {what_is_rare(manifest)}"
+    )
+
+
+def _what_is_resampled(whole: Mapping[str, Any]) -> str:
+    """What intervals resample, and of which rows there are none."""
+    of_some = f"; none for effectively fewer than {MIN_CLUSTERS}" * (whole["effective_documents"] >= MIN_CLUSTERS)
+    return f"{resampled(whole, 'document', 'document')}{of_some}."
+
+
+def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     lines = (
-        f"Bigrams: tokens in {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation or "
-        f"a stop word ({listed}, {words['num_words']:,} words) left out. {what_is_rare(manifest)}",
-        f"Intervals: {resampled(whole, 'document', 'document')}; none for effectively fewer than {MIN_CLUSTERS}.",
+        f"Bigrams: {_what_repeats(manifest)}",
+        f"Intervals: {_what_is_resampled(whole)}",
         counts_warning(manifest["counts"], whole["ar_hit_share"]),
     )
     return "\n".join(line for line in lines if line)

@@ -30,11 +30,13 @@ def figures(tables: RecallTables) -> list[Figure]:
     if not rows:
         return []
     models, reference = list(dict.fromkeys(row["model"] for row in rows)), rows[0]["reference"]
-    caption = "Share of prompts whose generation contains the value, with its 95 % interval (documents are the units)."
+    within = ", with its 95 % interval (documents are the units)" * any(row["ci_low"] is not None for row in rows)
+    caption = f"Share of prompts whose generation contains the value{within}."
     found = [Figure("recall_accuracy", "Accuracy by task", caption, _accuracy(models, reference, rows), models)]
     for name, (title, axis, what) in _BUCKETS.items():
         if points := _points(getattr(tables, name).to_dicts(), what.split()[0]):
-            caption = f"Accuracy by {what} buckets of powers of two). Hollow: fewer than {_FEW_PROMPTS} prompts."
+            hollow = f" Hollow: fewer than {_FEW_PROMPTS} prompts." * any(point["few"] for point in points)
+            caption = f"Accuracy by {what} buckets of powers of two).{hollow}"
             found.append(Figure(f"recall_{name}", title, caption, _buckets(models, reference, points, axis), models))
     return found
 

@@ -19,7 +19,7 @@ from recallkit.attribution.view import (
     share_notes,
 )
 from recallkit.display import cells, charts
-from recallkit.display.cells import percent
+from recallkit.display.cells import counted, percent
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import is_void
@@ -61,7 +61,8 @@ def results(comparison: Comparison, first_figures: str = "") -> str:
     headline, answer = words.headline(comparison), words.answer(comparison)
     answers = [tag("p", headline, class_="answer"), tag("p", answer)] if headline else [tag("p", answer, class_="answer")]
     how = tag("p", text(words.measured(comparison)), " ", tag("a", "How, commands, files", href="#method"), class_="notes")
-    remarks = [tag("li", text(line)) for line in share_notes(comparison.totals[model, "ar_hit"] for model in comparison.models)]
+    pairs = [(comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]) for model in comparison.models]
+    remarks = [tag("li", text(line)) for line in share_notes(pairs)]
     table = markup.table(results_table(comparison), id="shares") + (tag("ul", *remarks, class_="notes") if remarks else "")
     compared = markup.titled_table(comparators_table(comparison.tables, has_enrichment=False))
     return "\n".join([*answers, how, first_figures, tag("p", text(words.definition(comparison))), table, compared])
@@ -80,7 +81,7 @@ def first_figures(comparison: Comparison, figures: Sequence[Figure], styles: Map
         first = [figure for name in _FIRST for figure in figures if figure.name == name]
         return _fold(first, styles), [figure for figure in figures if figure not in first]
     some = replace(comparison, models=models)
-    of_some = f" {len(models)} of {len(comparison.models):,} models, from the nearest to the farthest; figures of all are further down."
+    of_some = f" {len(models)} of {len(comparison.models):,} models; figures of all are further down."
     drawn = {figure.name: replace(figure, caption=figure.caption + of_some) for figure in draw(some)}
     return _fold([drawn[name] for name in _FIRST if name in drawn], styles, class_="some"), list(figures)
 
@@ -193,18 +194,18 @@ def token_section(view: TokenView) -> Section:
 
 
 def no_token_section(reason: str) -> Section:
-    """Why there is no token view, and how to add it."""
-    remedy = "with the slices and scores that were compared, recallkit report DIR --slices DIR adds it"
-    return Section("tokens", "The text, token by token", notes(f"The text is not shown here: {reason}; {remedy}."))
+    """Why there is no token view, and what can be done about it."""
+    return Section("tokens", "The text, token by token", notes(f"The text is not shown here: {reason}."))
 
 
 def _view_notes(view: TokenView) -> list[str]:
     """Which part of the text is shown, and notes on models with other tokenizers."""
-    unit = "sequences" if view.excerpts == view.sequences else f"parts of {view.sequences:,} sequences"
+    unit = "sequences" if view.excerpts == view.sequences else f"parts of {counted(view.sequences, 'sequence')}"
     lines = [
-        f"{view.shown:,} of {view.excerpts:,} {unit} are on this page: those where the models' NLL on AR hits exceeds the reference's most"
-        f"{', and those asked for' if view.asked else ''}. Others: recallkit report DIR --sequence N, or --document N."
+        f"{view.shown:,} of {view.excerpts:,} {unit} are on this page: those where the models do worst on AR hits, compared with the "
+        f"reference{', and those asked for' if view.asked else ''}. Others: recallkit report DIR --sequence N, or --document N."
     ]
+    lines = lines if view.shown < view.excerpts else []
     if view.asked_shown < view.asked:
         lines.append(f"Of {view.asked:,} that were asked for, the first {view.asked_shown:,} are here; the page has room for no more.")
     lines += [

@@ -153,7 +153,7 @@ def _heading(shown: ShownSequence) -> list[str]:
         return [first]
     hits = shown.rows.filter(shown.hits)
     more = sum(hits["nll_1"].to_list()) - sum(hits["nll_0"].to_list())
-    most = f", the most of all {shown.num_sequences:,} sequences" if shown.is_chosen else ""
+    most = f", the largest difference of {shown.num_sequences:,} sequences" if shown.is_chosen and shown.num_sequences > 1 else ""
     return [first, f"On these {shown.model} needs {abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {shown.reference}{most}."]
 
 

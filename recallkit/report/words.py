@@ -54,6 +54,8 @@ def answer(comparison: Comparison) -> str:
     if len(placed) == 1:
         return _claim(placed[0], totals)
     places = {placed[0]: "Nearest to", placed[-1]: "Farthest from"}
+    if len({abs(totals[model, "all"]["delta_nll"]) for model in places}) == 1:
+        return " ".join(_claim(model, totals) for model in places)
     reference = tag("b", text(comparison.reference))
     return " ".join(f"{place} {reference} is {_claim(model, totals)}" for model, place in places.items())
 
@@ -62,7 +64,7 @@ def _claim(model: str, totals: Mapping[tuple[str, str], Mapping[str, Any]]) -> s
     """The share of one model's gap that lies in AR hits, or that it means nothing."""
     whole, hits = totals[model, "all"], totals[model, "ar_hit"]
     subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
-    gap = "lead" if whole["delta_nll"] < 0 else "gap"
+    gap = "lead" if whole["delta_nll"] < 0 and not is_void(whole) else "gap"
     if is_void(hits):
         return f"{subject}: a share of this {gap} means nothing ({text(hits['note'])})."
     share, bounds = tag("strong", percent(hits["gap_share"])), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
@@ -113,7 +115,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
-        "Intervals": f"95 %, {resampled(whole)}; expanded percentile intervals of 2,000 resamples (Hesterberg, 2015)",
+        "95 % intervals": f"{resampled(whole)}; expanded percentile intervals of 2,000 resamples (Hesterberg, 2015)",
         "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
         "Slices": f"sequences {facts['sequences_digest']}",
     }

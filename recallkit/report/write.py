@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 3
 _MOST_NAMED = 5
+_ADDED = "with the slices and scores that were compared, recallkit report DIR --slices DIR adds it"
+"""The text, where it is not on a page."""
 _SEVERAL_QUESTION = "How much do these models, and this text, recall?"
 """Of a page with several kinds of results, but no comparison."""
 
@@ -172,17 +174,18 @@ def _asks_for_text(options: ReportOptions) -> bool:
 
 def _text(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
     """The token view, or why there is none; an error if text was requested, or a file of it is damaged."""
-    reason = UserError("the slices of this comparison were not found")
+    reason, remedy = UserError("the slices of this comparison were not found"), f"; {_ADDED}"
     if comparison.slices is not None:
         try:
             view = excerpts.token_view(comparison, numbers(options.sequence), numbers(options.document), most_bytes)
             if view.shown:
                 return sections.token_section(view), view.shown
-            reason = UserError("no excerpt contains AR hits, or none fits on a page")
+            problem = "no excerpt contains AR hits, or none fits on a page"
+            reason, remedy = UserError(problem, remedy="leave out --slices, --sequence, --document"), ""
         except DamagedError:
             raise
         except UserError as error:
             reason = error
     if _asks_for_text(options):
         raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
-    return sections.no_token_section(reason.problem), 0
+    return sections.no_token_section(f"{reason.problem}{remedy}"), 0

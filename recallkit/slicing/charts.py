@@ -19,7 +19,8 @@ def slice_figures(summary: pl.DataFrame) -> list[Figure]:
     rows = [whole, *sources[:MOST_SOURCES]] if len(sources) > 1 else [whole]
     hits = "" if whole["ar_hit_share"] is None else ", and of AR hits, which are repeated and rare in training"
     rest = not_drawn([row["source"] for row in sources[len(rows) - 1 :]]) if len(sources) > 1 else ""
-    caption = f"Share of predicted tokens that repeat a bigram of their context{hits}, by source.{rest}"
+    by_source = ", by source" * (len(rows) > 1)
+    caption = f"Share of predicted tokens that repeat a bigram of their context{hits}{by_source}.{rest}"
     names = labels([row["source"] for row in rows])
     drawn = []
     for kind, named in _KINDS.items():
@@ -39,4 +40,5 @@ def slice_figures(summary: pl.DataFrame) -> list[Figure]:
         for named, height in zip(kinds, (15, 9), strict=False)
     ]
     spec = plot(drawn, *bars, width=WIDTH + 30 - 6.5 * max(map(len, names.values())), height=24 * len(rows))
-    return [Figure("slices", "Repeated tokens and AR hits by source", caption, spec)]
+    title = "Repeated tokens" if whole["ar_hit_share"] is None else "Repeated tokens and AR hits"
+    return [Figure("slices", f"{title}{' by source' * (len(rows) > 1)}", caption, spec)]

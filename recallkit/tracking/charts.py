@@ -28,8 +28,9 @@ def track_figures(tables: TrackTables) -> list[Figure]:
     if len(steps) < 2:
         return []
     reference = next((row for row in rows if row["step"] is None), None)
+    bands = " (bands: 95 % over documents)" * any(row[f"{name}_ci_low"] is not None for row in steps for name in _CURVES)
     caption = (
-        "By training step (bands: 95 % over documents), what is recalled by association, nats lost in AR hits without it, and NLLs "
+        f"By training step{bands}, what is recalled by association, nats lost in AR hits without it, and NLLs "
         "of AR hits, of the first occurrences of their bigrams, where nothing can be recalled, and of other tokens."
     )
     caption += "" if reference is None else f" Dashed: {reference['model']}."

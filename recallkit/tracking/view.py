@@ -49,7 +49,7 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
         f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
         "Recall": f"by association: what {manifest['asked']:,} AR hits lose where ids of their earlier matches trade places with others, "
         "less what as many moves elsewhere cost, nats per token",
-        "Intervals": f"95 %, {resampled(first, 'document', 'document')}",
+        "95 % intervals": resampled(first, "document", "document"),
     }
 
 
@@ -79,10 +79,11 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     }
     if first["reference"] is not None:
         columns["gap in AR hits"] = lambda row: DASH if row["step"] is None else f"{row['ar_gap']:z.2f}"
+    measured = f" Intervals: {resampled(first, 'document', 'document')}."
     caption = (
         f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens. First: the first occurrences of the hits' "
         "bigrams in their sequences. Recall: what hits lose where no id of an earlier match is next to what it was next to, beyond "
-        f"what as many moves elsewhere cost. Intervals: {resampled(first, 'document', 'document')}.{_few(first)}"
+        f"what as many moves elsewhere cost.{_few(first) or measured}"
     )
     caption += "" if first["reference"] is None else " Last row: the reference."
     return {"track": Table.of("NLL and recall by step", columns, rows, caption)}

@@ -84,7 +84,7 @@ def test_of_many_models_the_nearest_and_the_farthest_are_named():
     assert [row["name"] for row in nearest_and_farthest(rows[:2], "gap")] == ["b", "a"]
 
 
-@pytest.mark.parametrize("documents", [2, 20, 49, 50])
+@pytest.mark.parametrize("documents", [5, 20, 49, 50])
 def test_few_documents_may_lack_what_is_rarer_than_is_said(documents):
     """Of a kind as rare as that, or rarer, more than one sample in twenty has no document; of one a little more frequent, fewer."""
     told = cells.resampled({"documents": documents, "effective_documents": documents}, "document", "document")
@@ -94,3 +94,8 @@ def test_few_documents_may_lack_what_is_rarer_than_is_said(documents):
         assert (1 - 1 / rare) ** documents > 0.05 > (1 - 1 / (rare - 1)) ** documents
     else:
         assert told.endswith(")")
+
+
+def test_of_fewer_than_five_documents_there_are_no_intervals():
+    told = cells.resampled({"documents": 40, "effective_documents": 4.96}, "document", "document", which=" with AR hits")
+    assert told == "none (effectively 4.9 documents with AR hits; 5 are needed)"

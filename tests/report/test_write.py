@@ -253,7 +253,7 @@ def test_of_many_models_the_first_figures_show_four(comparison):
     assert [figure.name for figure in rest] == [figure.name for figure in drawn], "figures of all models follow"
     captions = shown.texts("figcaption")
     assert len(captions) == 2
-    assert all(text.endswith("4 of 6 models, from the nearest to the farthest; figures of all are further down.") for text in captions)
+    assert all(text.endswith("4 of 6 models; figures of all are further down.") for text in captions)
     labels = " ".join(attributes.get("aria-label", "") for _, attributes, _, _ in shown.elements)
     assert [name for name in names if f"{name}," in labels] == ["m1", "m2", "m4", "m5"], "from the nearest whose share means something"
     assert not [attributes for _, attributes, _, _ in shown.elements if attributes.get("id", "").startswith("figure-")]
