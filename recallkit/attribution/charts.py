@@ -143,7 +143,7 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
         ends.append({"model": names[model], "shown": f"{gap:z.3f} nats, {said}".replace("-", "−"), **bounds})
     leads = any(comparison.totals[model, "all"]["delta_nll"] < 0 for model in comparison.models)
     caption = (
-        f"How far each model is behind the reference{', to the left ahead of it,' * leads} split over AR hits and other tokens"
+        f"How far each model is behind the reference{' (to the left: ahead of it)' * leads}, split over AR hits and other tokens"
         f"{', with the 95 % interval of the share in AR hits' * any('low' in row for row in ends)}."
     )
     x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
@@ -279,15 +279,15 @@ def _by_partition(comparison: Comparison) -> list[Figure]:
 
 def _by_slice(comparison: Comparison) -> list[Figure]:
     """The share of the gap in each requested slice."""
-    models = [model for model in comparison.models if _has_share(comparison, model)]
+    names = [slice_.name for slice_ in comparison.given]
+    rows = [comparison.totals[model, name] for model in comparison.models if _has_share(comparison, model) for name in names]
+    rows = [row for row in rows if not is_void(row)]
     caption = (
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. "
-        + "Slices may overlap. " * (len(comparison.given) > 1)
+        + "Slices may overlap. " * (len(names) > 1)
         + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
-        + _leads(_ahead(comparison, models))
+        + _leads(_ahead(comparison, (row["model"] for row in rows)))
     )
-    names = [slice_.name for slice_ in comparison.given]
-    rows = [comparison.totals[model, name] for model in models for name in names]
     return _shares(comparison, ("by_slice", "By slice", caption), rows, "slice", names)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from recallkit.measure.shares import GapIntervals
 
-EMPTY_SLICE = "no tokens in this slice"
+EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 _CONTROL, _RANGE = ("control_share", "control_ci_low", "control_ci_high"), ("range_low", "range_high")
 Row = dict[str, Any]
@@ -217,7 +217,8 @@ def _judge(row: Row, whole: WholeGap, notes: Sequence[str]) -> None:
     """Adds to a row, whose intervals are there, `void` and `note`: why the share is void, or else `notes` on the gap."""
     of_tokens = row["share_of_tokens"] if row.get("slice") != "all" else None
     of_slice = {"share_of_tokens": of_tokens, "effective": row["effective_clusters"], "slice_": row.get("slice", "ar_hit")}
-    why = whole.why_void(**of_slice) if row["tokens"] else [*whole.of_gap(), EMPTY_SLICE]
+    empty = NO_HITS if of_slice["slice_"] == "ar_hit" else EMPTY_SLICE
+    why = whole.why_void(**of_slice) if row["tokens"] else [*whole.of_gap(), empty]
     row["note"] = "; ".join(dict.fromkeys(why or notes))
     row["void"] = row["gap_share"] is None or bool(why)
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
+from recallkit.attribution.tables import EMPTY_SLICE, NO_HITS, attribute_gap
 from recallkit.attribution.view import share_notes
 from recallkit.config import SCHEMA_VERSION
 from recallkit.errors import UserError
@@ -471,7 +471,7 @@ def test_one_document_has_no_interval_and_an_empty_slice_no_numbers(tmp_path):
     tables = attribute_gap(corpus.path, corpus.score("reference", [1, 2]), [corpus.score("model", [2, 2])])
     rows = {row["slice"]: row for row in tables.gap.filter(pl.col("source") == "web").iter_rows(named=True)}
     few = "all tokens come from effectively 1.0 documents; 5 are needed"
-    assert [rows[name]["note"] for name in SLICES] == [few, EMPTY_SLICE, f"{shares.ALL_TOKENS}; {few}", EMPTY_SLICE]
+    assert [rows[name]["note"] for name in SLICES] == [few, NO_HITS, f"{shares.ALL_TOKENS}; {few}", EMPTY_SLICE]
     assert all(map(shares.is_void, rows.values()))
     assert (rows["other"]["gap_share"], rows["other"]["gap_share_clipped"]) == (1, 1)
     assert {rows[name][column] for name in SLICES for column in ("ci_low", "ci_high", "delta_ci_low", "delta_ci_high")} == {None}

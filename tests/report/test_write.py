@@ -16,7 +16,7 @@ import pytest
 import recallkit
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.attribution.tables import EMPTY_SLICE, GapTables, attribute_gap
+from recallkit.attribution.tables import NO_HITS, GapTables, attribute_gap
 from recallkit.display.charts import styles_of
 from recallkit.errors import UserError
 from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
@@ -267,8 +267,19 @@ def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
     put(attribute_gap(corpus.path, paths[0], paths[1:]), tmp_path / "a" / "b", comparison, models=["model"])
     page = Page.read(write_report(tmp_path / "a" / "b").page)
     assert page.texts("p")[0].startswith("model (perplexity ")
-    assert f"means nothing ({EMPTY_SLICE})" in page.texts("p")[0]
+    assert f"means nothing ({NO_HITS})" in page.texts("p")[0]
     assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in page.elements]
+
+
+def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(small_slices, tmp_path):
+    (tmp_path / "text.txt").write_text("memory window layer head scan gate")
+    slices = tmp_path / "slices"
+    recallkit.slice(tmp_path / "text.txt", out=slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64)
+    recallkit.gap(REFERENCE, MODELS, slices=slices)
+    told = [text for text in Page.read(write_report(slices).page).texts("p") if "The text is not shown here" in text]
+    assert told == ["The text is not shown here: no excerpt contains AR hits, or none fits on a page."]
+    with pytest.raises(UserError, match=r"no excerpt contains AR hits.*; leave out --slices, --sequence, --document"):
+        write_report(slices, options=ReportOptions(slices=slices))
 
 
 # ------------------------------------------------------------------------------------------------ data is text alone
