@@ -36,7 +36,6 @@ def look(folder: Path, tables: AblationTables | None = None) -> Look:
         answer(tables),
         method(tables, manifest),
         command(manifest),
-        lines=[which_recall(tables)],
         facts={"by": manifest["by"], "placed": manifest["placed"]},
     )
 
@@ -93,7 +92,7 @@ def command(manifest: Mapping[str, Any]) -> str:
 
 def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
     """What is printed, by file name."""
-    return {"ablation": _losses(tables, manifest), "mixers": _mixers(tables)}
+    return {"mixers": _mixers(tables), "ablation": _losses(tables, manifest)}
 
 
 def which_recall(tables: AblationTables) -> str:

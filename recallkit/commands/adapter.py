@@ -31,8 +31,9 @@ E = TypeVar("E")
 class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
-    `exports` are frames by name (a dataclass or a mapping), tables as they are printed, and the folder, if there is one; with `figures`
-    they are also what a notebook shows of the value. `failure` ends the command with status 1, after this note.
+    `show` prints the answer, `full` all there is (`show`, if there is no more). `exports` are frames by name (a dataclass or a mapping),
+    tables as they are printed, and the folder, if there is one; with `figures` they are also what a notebook shows of the value.
+    `failure` ends the command with status 1, after this note.
     """
 
     value: Callable[[], T]
@@ -41,6 +42,7 @@ class Outcome(Generic[T]):
     exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
     figures: Callable[[], Sequence["Figure"]] = tuple
     failure: str | None = None
+    full: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, tables: T, look: "Callable[[], Look]") -> "Outcome[T]":
@@ -52,6 +54,7 @@ class Outcome(Generic[T]):
             json=lambda: seen().json(),
             exports=lambda: [(tables, seen().shown, seen().folder)],
             figures=lambda: seen().figures,
+            full=lambda: seen().print_full(),
         )
 
 
@@ -72,6 +75,7 @@ class _Printed(Options):
 class _Exported(_Printed):
     """The same of a result with tables and figures."""
 
+    full: bool = option("Print all tables and notes, not the answer alone.", False, panel=OUTPUT)
     figures: File | None = option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
     export: str | None = option(
         "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.",
@@ -123,7 +127,8 @@ class Command:
         if printed.as_json:
             console.print_json({**outcome.json(), "files": [str(path) for path in written]} if formats or folder else outcome.json())
         else:
-            outcome.show()
+            show = outcome.full if outcome.full and getattr(printed, "full", False) else outcome.show
+            show()
             print_files(written)
         is_logged = self.log(trackers, outcome, asked)
         if outcome.failure is not None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.cells import Struck
+from recallkit.display.cells import Struck, counted
 from recallkit.errors import printable
 from recallkit.events import note as note
 from recallkit.events import strict
@@ -67,6 +68,20 @@ def print_result(shown: Iterable[Table], /, *lines: str, **places: Path) -> None
         print_line(f"{PLACES[what]}: {place}", is_path=True)
 
 
+def print_answer(text: str) -> None:
+    """The answer in a sentence or two, apart from the table that is its evidence."""
+    print_line(text)
+    print_line("")
+
+
+def print_rest(tables: int, notes: int, folder: Path) -> None:
+    """What is not printed, the option that prints it, and the folder of the tables."""
+    rest = [counted(number, f"more {noun}") for number, noun in ((tables, "table"), (notes, "note")) if number]
+    if rest:
+        print_line(f"{' and '.join(rest)} with --full, figures with `recallkit report`.")
+    print_line(f"{PLACES['tables']}: {folder}", is_path=True)
+
+
 PLACES = {
     "tables": "Tables (Parquet)",
     "scores": "Scores (Parquet)",
@@ -86,10 +101,9 @@ def print_page(path: Path) -> None:
 
 
 def print_files(files: Sequence[Path]) -> None:
-    """What a command wrote beside its tables, exports and charts: the folder, then the names of the files in it."""
-    for folder in dict.fromkeys(path.parent for path in files):
-        print_line(f"Written to {folder}:", is_path=True)
-        print_line(", ".join(path.name for path in files if path.parent == folder))
+    """What a command wrote beside its tables, exports and charts: folders, and how many files there are in each."""
+    for folder, number in Counter(path.parent for path in files).items():
+        print_line(f"{counted(number, 'file')} written to {folder}", is_path=True)
 
 
 def print_list(rows: list[tuple[str, str]]) -> None:

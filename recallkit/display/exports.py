@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 class Look:
     """A result in `folder` as people see it: printed, as JSON, exported, on a page.
 
-    `tables`: a dataclass of its frames; those `untold` are too long for JSON, where `facts` of the run are. `shown`: tables of an export
-    and a page; a terminal has those `printed`, if these are others, and below them `lines` and further `places`. On a page: `answer`, what
-    they say in a sentence; `method`, how it was measured, as facts by name; `command` makes it again; `files` are read beside its tables.
+    `answer`: what it says, in a sentence or two. `tables`: a dataclass of its frames; those `untold` are too long for JSON, where `facts`
+    of the run are. `shown`: tables of an export and a page; a terminal has those `printed`, if these are others, the first of which is
+    the one that people need, and below them `lines`, notes by their weight, and further `places`. On a page: `method`, how it was
+    measured, as facts by name; `command` makes it again; `files` are read beside its tables.
     """
 
     folder: Path
@@ -53,9 +54,20 @@ class Look:
     files: Sequence[str] = ()
 
     def print(self) -> None:
-        """The tables, what is said below them, and where they are."""
-        tables = list(self.shown.values()) if self.printed is None else self.printed
-        console.print_result(tables, *self.lines, tables=self.folder, **self.places)
+        """The answer, one table, the first notes, and where the rest is."""
+        first, *others = self._printed
+        console.print_answer(self.answer)
+        console.print_result([first], *self.lines[:MOST_NOTES])
+        console.print_rest(len(others), max(0, len(self.lines) - MOST_NOTES), self.folder)
+
+    def print_full(self) -> None:
+        """The answer, all tables and notes, and where they are."""
+        console.print_answer(self.answer)
+        console.print_result(self._printed, *self.lines, tables=self.folder, **self.places)
+
+    @property
+    def _printed(self) -> Sequence[Table]:
+        return list(self.shown.values()) if self.printed is None else self.printed
 
     def json(self) -> dict[str, Any]:
         """Facts of its run, the tables row by row, how long it took."""
@@ -63,6 +75,9 @@ class Look:
         timings = read_timings(self.folder / MANIFEST, kind=self.kind)
         return {"path": str(self.folder), **self.facts, **rows, "timings": timings}
 
+
+MOST_NOTES = 3
+"""Notes below a table of a terminal; the others are printed with `--full`."""
 
 FORMATS = ("csv", "json", "md", "tex")
 

@@ -26,17 +26,15 @@ if TYPE_CHECKING:
 def look(folder: Path, tables: TrackTables | None = None) -> Look:
     """The tracked run in a folder as people see it: its table is read unless it is given."""
     tables, manifest = tables or read_tables(TrackTables, folder), artifacts.read_manifest(folder / "track.parquet")
-    said = answer(tables)
     return Look(
         folder,
         "track",
         tables,
         shown_track(tables),
         track_figures(tables),
-        said,
+        answer(tables),
         method(tables, manifest),
         command(manifest),
-        lines=[said],
         facts={"samples": manifest["options"]["samples"], "asked": manifest["asked"]},
     )
 
