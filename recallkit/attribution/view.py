@@ -6,11 +6,13 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval, ppl
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, counted, more_in_file, or_dash, percent, powers_of_two, resampled, sparkline
+from recallkit.display.cells import DASH, Struck, counted, more_in_file, percent, powers_of_two, resampled, sparkline
+from recallkit.display.exports import MOST_NOTES
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from recallkit.attribution.answer import Recalled
     from recallkit.attribution.published import PublishedGap, PublishedGroup
     from recallkit.attribution.tables import GapTables
     from recallkit.display.cells import Cell, Row
@@ -70,15 +73,30 @@ def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     return counts_warning(slices["counts"], _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares, unseen)
 
 
-def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path) -> None:
-    """Perplexities of every model overall, on AR hits and on other tokens, and the share of the gap with its interval; then its parts."""
+def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: bool = False, recalled: Recalled | None = None) -> None:
+    """The answer, the table of shares and three notes, then the slices and contexts that were asked for; `full`: every table and note.
+
+    `recalled`: how much of each model's gap would be gone if neither could recall, where that is known (`answer.Recalled`).
+    """
     found, models = _cells(tables), _models(tables)
-    table, *further = shown_tables(tables, slices, artifacts.read_manifest(out / "gap.parquet"), with_curves=True).values()
-    console.print_table(table)
-    notes = share_notes((found[model, "ALL", "all"], found[model, "ALL", "ar_hit"]) for model in models)
-    for line in [*_bits_per_byte([found[model, "ALL", "all"] for model in models]), *_inexact(out), *notes, ""]:
+    totals = {(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}
+    shown = shown_tables(tables, slices, artifacts.read_manifest(out / "gap.parquet"), with_curves=True)
+    shown["gap"] = gap_table(tables, slices, recalled)
+    notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(out)]
+    asked = [name for name in _ASKED if name in shown]
+    first = list(shown) if full else ["gap", *asked]
+    console.print_answer(in_short(tables.gap["reference"][0], models, totals, recalled or {}))
+    console.print_table(shown["gap"])
+    for line in [*(_bits_per_byte([totals[model, "all"] for model in models]) if full else ()), *(notes if full else notes[:MOST_NOTES])]:
         console.print_line(line)
-    console.print_result(further, tables=out)
+    if len(first) > 1:
+        console.print_line("")
+        console.print_tables(shown[name] for name in first[1:])
+    console.print_rest(len(shown) - len(first), 0 if full else max(0, len(notes) - MOST_NOTES), out)
+
+
+_ASKED = ("by_slice", "by_overlap", "context_gain", "by_context")
+"""Tables that there are only where somebody asked for what is in them."""
 
 
 def gap_tables(tables: GapTables, slices: Mapping[str, Any], out: Path | None = None) -> dict[str, Table]:
@@ -91,7 +109,7 @@ def shown_tables(
 ) -> dict[str, Table]:
     """Every table that has something to show, by file name, the gap first; `manifest` is the comparison's."""
     found = {
-        "gap": gap_table(tables, slices, has_other=not with_curves),
+        "gap": gap_table(tables, slices),
         "comparators": comparators_table(tables),
         "by_source": by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None,
         "curves": curves_table(tables, slices) if with_curves else None,
@@ -103,10 +121,10 @@ def shown_tables(
     return {name: table for name, table in found.items() if table is not None}
 
 
-def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_other: bool = True) -> Table:
-    """The reference and each model: perplexities, and the AR hits' share of the gap; `slices` is the labels' manifest.
+def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled | None = None) -> Table:
+    """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` is the labels' manifest.
 
-    `has_other`: also perplexities of tokens that are no AR hits, for which a terminal is too narrow.
+    A narrow terminal leaves out the gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it.
     """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
@@ -116,28 +134,54 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_other: bool =
     least, most = slices["max_count"] // 4, 4 * slices["max_count"]
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
-        told += f" Range: the AR share at thresholds from {least:,} to {most:,}."
-    kept = [place for place in range(7) if has_other or place != 3]
-    headers = ["model", "all", "AR hits", "other", "AR share", "95 % interval", "range, %"]
+        told += f" Range: of the share, at thresholds from {least:,} to {most:,}."
+    told += " Control: the share if hits differed as first occurrences of their bigrams do, where nothing can be recalled."
+    told += " Recalled: what would be gone if neither model could recall (`recallkit intervene`)." * bool(recalled)
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
+    of_gap = ["AR\nshare", "95 %\ninterval", "range", "control"]
+    if recalled:
+        of_gap.append("re-\ncalled")
+        rows = [[*row, "" if row is rows[0] else _share(recalled[row[0]]["recall_share"] if row[0] in recalled else None)] for row in rows]
     return Table(
-        "Perplexity, and the share of the gap to the reference that lies in AR hits",
-        [headers[place] for place in kept],
-        [[row[place] for place in kept] for row in rows],
+        "Perplexity, and how much of the gap to the reference lies in AR hits, in %",
+        ["model", "all", "AR\nhits", "other", "gap", *of_gap],
+        rows,
         caption="\n".join(line for line in (told, warn_of_counts(tables, slices)) if line),
-        groups=[("", 1), ("perplexity", len(kept) - 4), ("gap in AR hits", 3)],
+        groups=[("", 1), ("perplexity", 3), ("", 1), ("gap in AR hits (%)", len(of_gap))],
+        optional=["gap", "other"],
     )
 
 
 def gap_rows(totals: Mapping[tuple[str, str], Row], models: Sequence[str]) -> list[list[str]]:
-    """The reference and each model: perplexities of all tokens, AR hits and others; the AR hits' share, its interval, its range."""
+    """The reference and each model: perplexities of all tokens, AR hits and others; the gap; in % the share, interval, range, control."""
     of = {model: [totals[model, kind] for kind in _KINDS] for model in models}
-    first = [of[models[0]][0]["reference"], *(ppl(row["ppl_reference"]) for row in of[models[0]]), "", "reference", ""]
-    hits = {model: totals[model, "ar_hit"] for model in models}
+    first = [of[models[0]][0]["reference"], *(ppl(row["ppl_reference"]) for row in of[models[0]]), "", "", "reference", "", ""]
     return [
         first,
-        *([model, *(ppl(row["ppl_model"]) for row in of[model]), *(cell(hits[model]) for cell in _OF_GAP)] for model in models),
+        *(
+            [model, *(ppl(row["ppl_model"]) for row in of[model]), _gap(of[model][0]), *_of_hits(totals[model, "ar_hit"])]
+            for model in models
+        ),
     ]
+
+
+_gap = cells.number("delta_nll", "z.3f")
+
+
+def _of_hits(row: Row) -> list[str]:
+    """The share of the gap, its interval, its range over thresholds, and the control, in % without the sign."""
+    if row["void"]:
+        return [Struck(_share(row["gap_share"])), DASH, DASH, Struck(_share(row["control_share"]))]
+    scaled = {name: None if row[name] is None else 100 * row[name] for name in ("ci_low", "ci_high", "range_low", "range_high")}
+    within, over = (
+        cells.bounds(scaled["ci_low"], scaled["ci_high"], "z.1f"),
+        cells.bounds(scaled["range_low"], scaled["range_high"], "z.0f"),
+    )
+    return [_share(row["gap_share"]), within, over, _share(row["control_share"])]
+
+
+def _share(share: float | None) -> str:
+    return DASH if share is None else f"{100 * share:z.1f}"
 
 
 def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
@@ -231,8 +275,8 @@ def given_table(tables: GapTables) -> Table | None:
         "Perplexity, and the share of the gap to the reference, in each slice",
         {
             **_OF_SLICE,
-            "reference": cells.number("ppl_reference", _PPL),
-            "model's": cells.number("ppl_model", _PPL),
+            "reference": cells.number("ppl_reference", PPL),
+            "model's": cells.number("ppl_model", PPL),
             "share": gap_share,
             "95 % interval": interval,
             "enrichment": enriched,
@@ -365,41 +409,16 @@ def _inexact(out: Path) -> list[str]:
     """A line for each model with a tokenizer of its own: how much of the text it splits elsewhere."""
     found = artifacts.read_manifest(out / "gap.parquet")["inexact"]
     return [
-        f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens{_of_hits(share.get('ar_hit'))} do not begin and end where "
+        f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens{_and_hits(share.get('ar_hit'))} do not begin and end where "
         "its tokens do"
         for model, share in found.items()
     ]
 
 
-def _of_hits(share: float | None) -> str:
+def _and_hits(share: float | None) -> str:
     return "" if share is None else f", {percent(share)} of AR hits"
 
 
-def ppl(value: float | None) -> str:
-    """A perplexity; a dash if there is none."""
-    return or_dash(value, _PPL)
-
-
-gap_share = cells.valid(cells.share("gap_share"))
-"""A row's share of the gap."""
-interval = cells.share_interval("ci_low", "ci_high")
-"""Its 95 % interval."""
-enriched = cells.valid(cells.number("enrichment", ".1f"))
-"""Its ratio to the share of tokens."""
-_OF_GAP = (
-    gap_share,
-    interval,
-    lambda row: DASH if row["void"] or row["range_low"] is None else cells.bounds(100 * row["range_low"], 100 * row["range_high"], "z.0f"),
-)
-"""The share, its interval, and its range over thresholds."""
-
-
-def times(ratio: float | None) -> str:
-    """An enrichment: 7.92 -> 7.9; a dash if there is none."""
-    return or_dash(ratio, ".1f")
-
-
-_PPL = ",.2f"
 _OF_SLICE = {"slice": cells.name("slice"), "tokens": cells.share("share_of_tokens", 2), "model": cells.name("model")}
 
 
@@ -447,7 +466,7 @@ def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     origin = f"by the row of {group.reference}" if group.ar_share == implied else "as given"
     columns = {
         "model": cells.name("model"),
-        **{header: cells.number(column, _PPL) for header, column in (("all", "all"), ("AR hits", "ar"), ("other", "other"))},
+        **{header: cells.number(column, PPL) for header, column in (("all", "all"), ("AR hits", "ar"), ("other", "other"))},
         "raw share": _rounded_share,
         "clipped": cells.valid(cells.share("gap_share_clipped")),
         **({"stated": cells.share("printed")} if is_stated else {}),

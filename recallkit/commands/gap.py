@@ -37,11 +37,13 @@ if TYPE_CHECKING:
 @command("demo", ForceOptions, examples=("recallkit demo",), exports=True)
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
-    from recallkit import attribution, builtin, scoring
+    from recallkit import attribution, builtin, intervening, scoring
     from recallkit.attribution import comparison
     from recallkit.attribution.charts import figures
     from recallkit.attribution.view import gap_json, gap_tables, print_gap
     from recallkit.display import console
+    from recallkit.intervening.view import look, recalled_shares
+    from recallkit.options import ReportOptions
     from recallkit.report.write import write_report
     from recallkit.slicing.view import manifest_of, print_slices, slices_json
 
@@ -51,22 +53,38 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
         scoring.score(model, slices, force=asked.force)
     tables = attribution.gap(reference, models, slices, force=asked.force)
     out = attribution.gap_path(slices, reference, models)
-    page = write_report(out, builtin.page()).page
+    specs = builtin.named_models(None)
+    causal = intervening.intervention_path(slices, specs, _OF_DEMO)
+    recall = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=asked.force))
+    page = write_report(out, builtin.page(), ReportOptions(more=causal)).page
     sliced = manifest_of(slices)
 
-    def show() -> None:
-        print_slices(slices, sliced)
-        print_gap(tables, sliced, out)
-        console.print_line("The same as a page, with the text token by token (`recallkit report --open` opens it):")
+    def show(*, full: bool = False) -> None:
+        if full:
+            print_slices(slices, sliced)
+        print_gap(tables, sliced, out, full=full, recalled=recalled_shares(recall))
+        if full:
+            look(causal, recall).print_full()
+        console.print_line("As a page, with the text token by token (`recallkit report --open`):")
         console.print_page(page)
 
     return Outcome(
         value=lambda: tables,
         show=show,
-        json=lambda: {"slices": slices_json(slices, sliced), "gap": gap_json(tables, sliced, out), "page": str(page)},
+        full=lambda: show(full=True),
+        json=lambda: {
+            "slices": slices_json(slices, sliced),
+            "gap": gap_json(tables, sliced, out),
+            "intervene": look(causal, recall).json(),
+            "page": str(page),
+        },
         exports=lambda: [(tables, gap_tables(tables, sliced, out), out)],
         figures=lambda: figures(comparison.read_comparison(out, slices)),
     )
+
+
+_OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",))
+"""What `demo` asks of its models: as much as it has the time for."""
 
 
 def _gate(given: Any) -> Any:
@@ -148,12 +166,13 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of
     Zoology.
     """
-    from recallkit import attribution, builtin
+    from recallkit import attribution, builtin, intervening
     from recallkit.attribution import comparison
     from recallkit.attribution.charts import figures
     from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
     from recallkit.attribution.view import gap_json, gap_tables, print_gap
     from recallkit.display import console
+    from recallkit.intervening.view import recalled_shares
     from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
     from recallkit.slicing.view import manifest_of
@@ -169,12 +188,13 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     question: dict[str, Any] = {"given": given, "cluster": asked.cluster, "clean": asked.clean, "context_gain": last}
     tables = attribution.gap(compared[0], compared[1:], folder, target, asked, force=asked.force, **question)
     causal = _causal(compared, folder, asked) if asked.causal else None
+    known = causal.value() if causal else None if asked.clean else intervening.finished_intervention(folder, compared)
     verdicts = judge_gates(gates, tables)
 
-    def show() -> None:
-        print_gap(tables, manifest_of(folder), target)
+    def show(*, full: bool = False) -> None:
+        print_gap(tables, manifest_of(folder), target, full=full, recalled=recalled_shares(known))
         if causal is not None:
-            causal.show()
+            (causal.full if full and causal.full else causal.show)()
         for line in unjudged_lines(verdicts):
             console.note(line)
 
@@ -185,6 +205,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     return Outcome(
         value=lambda: tables,
         show=show,
+        full=lambda: show(full=True),
         json=json,
         exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
         figures=lambda: [*figures(comparison.read_comparison(target, folder)), *(causal.figures() if causal else ())],

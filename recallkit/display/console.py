@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,7 @@ def print_table(table: Table) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    table = _narrowed(table, stdout().width)
     rows = [[_cut(cell) for cell in row] for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     between, widths = _layout(headers, rows, stdout().width)
@@ -162,9 +164,24 @@ def print_tables(tables: Iterable[Table]) -> None:
         follows_caption = table.caption is not None  # a table without one ends with a blank line
 
 
+def _narrowed(table: Table, available: int) -> Table:
+    """The table without as many of its optional columns as do not fit."""
+    from rich.cells import cell_len
+
+    for header in table.optional:
+        widths = [max(map(cell_len, [*name.split("\n"), *cells])) for name, *cells in zip(table.headers, *table.rows, strict=True)]
+        if sum(widths) + _BETWEEN[-1] * (len(widths) - 1) + 2 <= available:
+            break
+        kept = [place for place, name in enumerate(table.headers) if name != header]
+        table = replace(
+            table, headers=[table.headers[place] for place in kept], rows=[[row[place] for place in kept] for row in table.rows], groups=()
+        )
+    return table
+
+
 def _cut(cell: str) -> str:
-    """A cell as it is shown, with marks if it is struck out, and cut if it is too long."""
-    shown = printable(cell.marked if isinstance(cell, Struck) else cell)
+    """A cell as it is shown, with marks if it is struck out where no line can be drawn through it, and cut if it is too long."""
+    shown = printable(cell.marked if isinstance(cell, Struck) and not stdout().is_terminal else cell)
     return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
 
 

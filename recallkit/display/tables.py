@@ -66,10 +66,10 @@ _OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfL
 class Table:
     """Cells are text, never markup; the first column names the row and is left-aligned, figures are right-aligned.
 
-    A cell that is `Struck` is struck out: with a line and `~~` in a terminal, as Markdown, LaTeX and the page do it.
+    A cell that is `Struck` is struck out: with a line in a terminal, in LaTeX and on the page, with `~~` in Markdown and in a pipe.
 
     `groups` are headings above the headers, each with the number of columns that it spans (together all columns); "" is no
-    heading. Only LaTeX shows them, as the papers do.
+    heading. Only LaTeX shows them, as the papers do. `optional` are headers of columns that a narrow terminal leaves out, in this order.
     """
 
     title: str
@@ -77,6 +77,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str | None = None
     groups: Sequence[tuple[str, int]] = ()
+    optional: Sequence[str] = ()
 
     @classmethod
     def of(

@@ -11,11 +11,11 @@ from recallkit.intervening.changed_text import asked_slices, make_changed_text
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import list_models
-from recallkit.options import InterventionOptions, ScoringOptions
+from recallkit.options import BUILTIN_SAMPLES, InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, table_files
+from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -36,6 +36,15 @@ def intervention_path(slices: Path, models: Sequence[ModelSpec], options: Interv
     first, *others = [spec.shown for spec in models]
     short = f"{first} and {len(others)} more" if len(others) > 1 else " ".join([first, *others])
     return slices / "intervene" / artifacts.file_slug(" ".join(spec.key for spec in models) + more, short + more)
+
+
+def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> InterveneTables | None:
+    """What `intervene` has found of these models in these slices with its usual options, or None."""
+    for samples in (None, BUILTIN_SAMPLES):
+        folder = intervention_path(slices, models, InterventionOptions(samples=samples))
+        if (folder / "intervene.parquet").exists():
+            return read_tables(InterveneTables, folder)
+    return None
 
 
 def intervene(

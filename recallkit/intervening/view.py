@@ -51,6 +51,12 @@ def look(folder: Path, tables: InterveneTables | None = None) -> Look:
     )
 
 
+def recalled_shares(tables: InterveneTables | None) -> dict[str, Row]:
+    """By model the row that says how much of its gap would be gone if neither could recall in AR hits, where that means something."""
+    rows = [] if tables is None else tables.recall_share.filter(slice="ar_hit", void=False).to_dicts()
+    return {row["model"]: row for row in rows}
+
+
 def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
     """How it was measured: the sample, the changes, the intervals."""
     first, slices = tables.intervene.row(0, named=True), manifest["slices"]

@@ -6,6 +6,7 @@ import re
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution import answer
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.view import (
     by_source_table,
@@ -58,8 +59,9 @@ def _picture(figure: Figure, styles: Mapping[str, Style], **more: str) -> str:
 
 def results(comparison: Comparison, first_figures: str = "") -> str:
     """The top of the page: the answer, the figures that show it, its definition, the table, and what its shares can be compared with."""
-    headline, answer = words.headline(comparison), words.answer(comparison)
-    answers = [tag("p", headline, class_="answer"), tag("p", answer)] if headline else [tag("p", answer, class_="answer")]
+    of = (comparison.reference, comparison.models, comparison.totals)
+    first, *more = filter(None, (answer.headline(*of), answer.answer(*of)))
+    answers = [tag("p", text(first), class_="answer"), *(tag("p", text(each)) for each in more)]
     how = tag("p", text(words.measured(comparison)), " ", tag("a", "How, commands, files", href="#method"), class_="notes")
     pairs = [(comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]) for model in comparison.models]
     remarks = [tag("li", text(line)) for line in share_notes(pairs)]
@@ -110,18 +112,22 @@ def results_table(comparison: Comparison) -> Table:
     """
     reference, *rows = gap_rows(comparison.totals, comparison.models)
     more = []
-    for model, (*_, share, _, _) in zip(comparison.models, rows, strict=True):
+    for model in comparison.models:
         hits = comparison.totals[model, "ar_hit"]
         clipped = cells.valid(cells.share("gap_share_clipped"))(hits)
-        more.append([percent(hits["share_of_tokens"], 2), enriched(hits), "" if clipped == share else clipped])
+        more.append(
+            [percent(hits["share_of_tokens"], 2), enriched(hits), "" if hits["gap_share_clipped"] == hits["gap_share"] else clipped]
+        )
     headers = [
         "model",
         "perplexity of all tokens",
         "of AR hits",
         "of other tokens",
-        "AR share of the gap",
+        "gap, nats per token",
+        "AR share of the gap, %",
         "95 % interval",
-        "range over thresholds, %",
+        "range over thresholds",
+        "control",
     ]
     headers += ["share of the tokens", "enrichment", "share, clipped"]
     shown = len(headers) if any(clipped for *_, clipped in more) else -1

@@ -1,14 +1,12 @@
-"""A comparison in words: the question, the answer in a sentence or two, the definition of AR hits, how it was measured."""
+"""A comparison in words: the question, the definition of AR hits, how it was measured."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.view import interval, ppl, times, what_of_training
+from recallkit.attribution.view import what_of_training
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.cells import percent, percent_range, resampled
-from recallkit.measure.shares import is_void
-from recallkit.report.markup import tag, text
+from recallkit.display.cells import percent, resampled
 from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
@@ -24,65 +22,10 @@ def question(comparison: Comparison) -> str:
     return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
 
 
-def headline(comparison: Comparison) -> str:
-    """The range of the shares of the models that are behind the reference, as markup; "" if there are not two whose share is one."""
-    totals = comparison.totals
-    hits = {model: totals[model, "ar_hit"] for model in comparison.models}
-    behind = [
-        row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
-    ]
-    if len(behind) < 2:
-        return ""
-    shares, tokens = sorted(row["gap_share"] for row in behind), behind[0]["share_of_tokens"]
-    whose = f"{len(behind):,} models" if len(behind) == len(hits) else f"{len(behind):,} of {len(hits):,} models"
-    return (
-        f"{tag('strong', percent_range(shares[0], shares[-1]))} of what {whose} lose to {tag('b', text(comparison.reference))} lies in the "
-        f"{percent(tokens, 2)} of tokens that are AR hits: {times(shares[0] / tokens)} to {times(shares[-1] / tokens)} times their share."
-    )
-
-
 def measured(comparison: Comparison) -> str:
     """How it was measured, in a line of text."""
     facts, whole = comparison.manifest["slices"], comparison.totals[comparison.models[0], "all"]
     return f"{whole['tokens']:,} tokens in sequences of up to {facts['seq_len']:,}; 95 % intervals: {resampled(whole)}."
-
-
-def answer(comparison: Comparison) -> str:
-    """The question's answer, as markup: a sentence on the model nearest to the reference, and one on the farthest."""
-    totals = comparison.totals
-    placed = sorted(comparison.models, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
-    if len(placed) == 1:
-        return _claim(placed[0], totals)
-    places = {placed[0]: "Nearest to", placed[-1]: "Farthest from"}
-    if len({abs(totals[model, "all"]["delta_nll"]) for model in places}) == 1:
-        return " ".join(_claim(model, totals) for model in places)
-    reference = tag("b", text(comparison.reference))
-    return " ".join(f"{place} {reference} is {_claim(model, totals)}" for model, place in places.items())
-
-
-def _claim(model: str, totals: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:
-    """The share of one model's gap that lies in AR hits, or that it means nothing."""
-    whole, hits = totals[model, "all"], totals[model, "ar_hit"]
-    subject = f"{tag('b', text(model))} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
-    gap = "lead" if whole["delta_nll"] < 0 and not is_void(whole) else "gap"
-    if is_void(hits):
-        return f"{subject}: a share of this {gap} means nothing ({text(hits['note'])})."
-    share, bounds = tag("strong", percent(hits["gap_share"])), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
-    if 0 <= hits["gap_share"] <= 1:
-        enriched = f", {times(hits['enrichment'])} times their share of the tokens" if hits["enrichment"] is not None else ""
-        return f"{subject}: {share}{bounds and f' ({bounds})'} of this {gap} lies in AR hits{enriched}."
-    return f"{subject}: {_beyond(hits, gap)} (share {share}{bounds and f', {bounds}'})."
-
-
-def _beyond(hits: Mapping[str, Any], gap: str) -> str:
-    """The meaning of a share below 0 or above 1: which model is better differs between the two slices, if the interval says so, too."""
-    low, high = (hits["gap_share"] if hits[name] is None else hits[name] for name in ("ci_low", "ci_high"))
-    side = f"it is {'better' if gap == 'gap' else 'worse'} than the reference"
-    if hits["gap_share"] < 0:
-        return f"none of this {gap} lies in AR hits; there {side}" if high < 0 else f"no part of this {gap} is shown to lie in AR hits"
-    return (
-        f"all of this {gap} lies in AR hits; on the other tokens {side}" if low > 1 else f"no part of this {gap} is shown to lie elsewhere"
-    )
 
 
 def definition(comparison: Comparison) -> str:

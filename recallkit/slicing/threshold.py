@@ -124,7 +124,8 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 
 def _papers_rate_allows(num_tokens: int) -> str:
-    return f"the papers' rate of {PAPERS_RATE:g} would allow {PAPERS_RATE * num_tokens / 1e9:.2g}"
+    allowed = PAPERS_RATE * num_tokens / 1e9
+    return f"the papers' rate of {PAPERS_RATE:g} would be {'below once' if allowed < 1 else f'{allowed:.2g} times'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:
