@@ -110,7 +110,7 @@ def results_table(comparison: Comparison) -> Table:
 
     Beside the share of the gap are the share of tokens and their ratio; the clipped share only where it is another.
     """
-    reference, *rows = gap_rows(comparison.totals, comparison.models)
+    reference, *rows = [row[:-1] for row in gap_rows(comparison.totals, comparison.models)]  # the control has a table with its interval
     more = []
     for model in comparison.models:
         hits = comparison.totals[model, "ar_hit"]
@@ -127,7 +127,6 @@ def results_table(comparison: Comparison) -> Table:
         "AR share of the gap, %",
         "95 % interval",
         "range over thresholds",
-        "control",
     ]
     headers += ["share of the tokens", "enrichment", "share, clipped"]
     shown = len(headers) if any(clipped for *_, clipped in more) else -1

@@ -76,14 +76,14 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
 def test_the_table_holds_the_reference_and_every_model():
     table = gap_table(made_tables(), SLICES)
     assert table.rows == [
-        ["ref", "7.39", "20.09", "7.39", "", "reference", ""],
-        ["behind", "7.39", "20.09", "7.39", "30.0 %", "20.0 to 40.0 %", "12 to 104"],
-        ["ahead", "20.09", "54.60", "20.09", "130.0 %", "20.0 to 40.0 %", "12 to 104"],
+        ["ref", "7.39", "20.09", "7.39", "", "", "reference", "", ""],
+        ["behind", "7.39", "20.09", "7.39", "0.000", "30.0", "20.0 to 40.0", "12 to 104", "1.5"],
+        ["ahead", "20.09", "54.60", "20.09", "1.000", "130.0", "20.0 to 40.0", "12 to 104", "1.5"],
     ]
     assert "at thresholds from 1 to 16." in table.caption
-    narrow = gap_table(made_tables(), SLICES, has_other=False)
-    assert [sum(span for _, span in narrow.groups), len(narrow.rows[0])] == [len(narrow.headers)] * 2
-    assert narrow.headers == [header for header in table.headers if header != "other"]
+    known = gap_table(made_tables(), SLICES, {"behind": {"recall_share": 0.25}})
+    assert [row[-1] for row in known.rows] == ["", "25.0", "–"], "what would be gone without recall, where it is known"
+    assert [len(known.headers), sum(span for _, span in known.groups)] == [len(known.rows[0])] * 2
     assert "25.00 % of 100 tokens" in table.caption
     assert "at most 4 times" in table.caption
     assert sum(span for _, span in table.groups) == len(table.headers)
@@ -119,9 +119,8 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     tables = replace(made, **{name: frame.with_columns(note=note, void=pl.col("model") == "void") for name, frame in frames.items()})
     shown = gap_tables(tables, SLICES)
     struck = {name: [[is_struck(cell) for cell in row] for row in table.rows] for name, table in shown.items()}
-    assert struck["gap"] == [[False] * 7, [*[False] * 4, True, False, False], [False] * 7]
-    assert shown["gap"].rows[1][6] == "–"
-    assert shown["gap"].rows[1][5] == "–", "no interval of what means nothing"
+    assert struck["gap"] == [[False] * 9, [*[False] * 5, True, False, False, True], [False] * 9]
+    assert shown["gap"].rows[1][6:8] == ["–", "–"], "no interval, and no range, of what means nothing"
     assert struck["comparators"] == [[False, True, True, True, False], [False] * 5]
     assert shown["comparators"].rows[0][4] == "–"
     assert struck["by_source"] == [[False, False, False, True, False]] * 2
@@ -129,12 +128,12 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     artifacts.write_parquet(tmp_path / "gap.parquet", [made.gap.to_arrow()], made.gap.to_arrow().schema, FACTS)
     monkeypatch.setenv("COLUMNS", "80")
     console.stdout.cache_clear()
-    print_gap(tables, SLICES, tmp_path)
+    print_gap(tables, SLICES, tmp_path, full=True)
     console.stdout.cache_clear()
     out = capsys.readouterr().out
     assert f"void: the share means nothing: a note; {GAP_MAY_BE_ZERO}" in " ".join(out.split())
     assert "sound: another note" in out.splitlines()
-    assert out.count("~~") == 2 * (1 + 3 + 2 + 6)
+    assert out.count("~~") == 2 * (2 + 3 + 2 + 6)
 
 
 def test_curves_of_all_models_have_one_scale():
@@ -188,14 +187,15 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     facts = {"schema_version": config.SCHEMA_VERSION, "inexact": {models[0]: {"all": 0.1, "ar_hit": 0.2}}}
     artifacts.write_parquet(tmp_path / "gap.parquet", [table], table.schema, facts)
     console.stdout.cache_clear()
-    print_gap(tables, SLICES, tmp_path)
+    print_gap(tables, SLICES, tmp_path, full=True)
     console.stdout.cache_clear()
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {tmp_path}"
     assert max(map(len, lines[:-1])) <= 80
     assert "…" not in out
-    assert out.count("20.0 to 40.0 %") == out.count("-0.2 to 3.1 %") == len(models), "intervals stay whole"
+    shown = out.partition("Perplexity, and how much")[2]
+    assert shown.count("20.0 to 40.0") == shown.count("-0.2 to 3.1 %") == len(models), "intervals stay whole"
     assert sum("█" in line and "▁" in line for line in lines) > 1, "curves"
     assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
 
