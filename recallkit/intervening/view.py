@@ -232,8 +232,8 @@ def _method(manifest: Row) -> str:
 
 def _notes(tables: InterveneTables) -> list[str]:
     """Why shares mean nothing, once per model; which models recall alike; why there are no intervals."""
-    notes = dict.fromkeys((row["model"], row["note"]) for row in tables.recall_share.iter_rows(named=True) if row["note"])
-    lines = [f"{model}: the shares mean nothing: {note}" for model, note in notes]
+    void = {row["model"]: row["note"] for row in reversed(tables.recall_share.to_dicts()) if row["note"]}
+    lines = [f"{model}: the shares mean nothing: {note}" for model, note in reversed(void.items())]
     alike: dict[str, Row] = {}
     recall = {row["model"] for row in tables.intervene.to_dicts() if row["slice"] != FIRST_RARE and (row["points_ci_low"] or 0) > 0}
     for row in tables.recall_share.filter(tables.recall_share["slice"] != FIRST_RARE, void=False).to_dicts():

@@ -103,7 +103,8 @@ def answer(tables: TrackTables) -> str:
     last, verdict = steps[-1], tables.verdict.row(0, named=True)
     reference = next((row for row in rows if row["step"] is None), None)
     beside = "" if reference is None else f"; {reference['model']} recalls {reference['recall']:z.2f}"
-    at_last = f"at step {last['step']:,} AR hits lose {last['recall']:z.2f} nats without it ({_INTERVAL(last)}){beside}"
+    within = "" if last["recall_ci_low"] is None else f" ({_INTERVAL(last)})"
+    at_last = f"at step {last['step']:,} AR hits lose {last['recall']:z.2f} nats without it{within}{beside}"
     if verdict["verdict"] == APPEARS:
         return f"Recall by association {_appears(verdict, steps[0]['step'])}: {at_last}."
     earlier = verdict["step"] is not None

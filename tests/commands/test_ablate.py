@@ -23,7 +23,7 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
     arguments = ("ablate", model, "--slices", small_slices, "--mixers", "1,0+1", "--device", "cpu", "-o", out)
     status, shown = call(capsys, *arguments, "--export", "csv,md", "--figures", tmp_path / "figures")
     assert status == 0
-    assert "What llama" in shown.out
+    assert "Which mixers recall goes through" in shown.out
     assert "1 attention" in shown.out
     made = {path.name for path in (*out.iterdir(), *(tmp_path / "figures").iterdir())}
     assert {"ablation.parquet", "mixers.parquet", "manifest.json", "ablation.csv", "mixers.md", "ablation.svg", "ablation.png"} <= made

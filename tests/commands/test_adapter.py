@@ -165,7 +165,7 @@ def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
     status, out, _ = invoke("-o", tmp_path, "--export", "csv")
     assert (status, (tmp_path / "toy.csv").read_text()) == (0, "order\n2\n")
     assert out.splitlines()[0] == "order 2"
-    assert out.splitlines()[-1] == "toy.csv"
+    assert out.splitlines()[-1] == f"1 file written to {tmp_path}"
     status, out, _ = invoke("--figures", tmp_path / "drawn", "--json")
     files = [str(tmp_path / "drawn" / f"orders.{ending}") for ending in ("svg", "png", "pdf")]
     assert (status, json.loads(out)["files"]) == (0, files)

@@ -192,12 +192,14 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     assert pl.read_parquet(tmp_path / "gap" / "gap.parquet").to_dicts() == as_json
     status, table, _ = invoke(*arguments)
     row = next(r for r in as_json if r["source"] == "ALL" and r["slice"] == "ar_hit")
-    line = next(line for line in table.splitlines() if "control:bigram" in line and " to " in line)
+    line = next(line for line in table.splitlines() if line.startswith(" control:bigram"))
     shown = re.findall(r"-?[\d,]+\.\d+", line)
     every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
-    expected = [f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit")]
-    expected += [f"{100 * row['gap_share']:.1f}", f"{100 * row['ci_low']:.1f}", f"{100 * row['ci_high']:.1f}"]
-    assert shown == expected
+    expected = [*(f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")), f"{every['all']['delta_nll']:.3f}"]
+    assert shown == [*expected, *(f"{100 * row[name]:.1f}" for name in ("gap_share", "ci_low", "ci_high", "control_share"))]
+    assert "--full" in table
+    assert "Where the gap lies" not in table
+    assert "Where the gap lies" in invoke(*arguments, "--full")[1]
 
 
 def test_the_share_of_control_models_is_what_their_definition_gives(invoke, test_data, tmp_path):

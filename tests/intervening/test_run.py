@@ -255,7 +255,8 @@ def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
 
 def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     done = run(
-        "intervene", *CONTROLS, "--slices", slices, "--samples", 60, "--design", "exact", "--export", "csv,tex", "--figures", tmp_path
+        *("intervene", *CONTROLS, "--slices", slices, "--samples", 60, "--design", "exact"),
+        *("--export", "csv,tex", "--figures", tmp_path, "--full"),
     )
     assert done.returncode == 0, done.stderr
     assert "Is it recall? AR hits" in done.stdout

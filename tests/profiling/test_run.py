@@ -136,7 +136,7 @@ def test_command_prints_draws_and_exports(run: Callable, small_slices, tmp_path)
     out, figures = tmp_path / "out", tmp_path / "figures"
     done = run("profile", "--slices", small_slices, "-o", out, "--figures", figures, "--export", "csv,json,md,tex", "--stop-words", "none")
     assert done.returncode == 0, done.stderr
-    assert {"books", "alpha"} <= set(done.stdout.split())
+    assert {"books", "repeated"} <= set(done.stdout.split())
     profile_rows = pl.read_parquet(out / "profile.parquet")
     assert_frame_equal(pl.read_csv(out / "profile.csv").select("source", "tokens"), profile_rows.select("source", "tokens"))
     assert (out / "fits.tex").read_text().count("\\\\") > len(profile_rows)
