@@ -453,6 +453,9 @@ class InterventionOptions(ForceOptions):
     design: Literal["joint", "exact"] = option(
         "joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long.", "joint"
     )
+    changes: Literal["all", "moved"] = option(
+        "moved: only what is recalled by association, at a third of the cost; all: also what other changes of the occurrences cost.", "all"
+    )
     seed: int = option("Decides samples and replacements.", 0, least=0, most=config.MOST)
 
     @property

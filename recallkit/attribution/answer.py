@@ -47,11 +47,12 @@ def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
     shares = sorted(row["recall_share"] for row in rows if (row["recall_share_ci_low"] or 0) > 0 and row["recall_share"] <= 1)
     if not shares:
         return ""
-    if len(shares) == 1 == len(models):
-        return f" If neither could recall by association, {percent(shares[0])} of the gap would be gone."
-    whose = "one of them" if len(shares) == 1 else f"{len(shares):,} of them"
-    would = percent_range(shares[0], shares[-1]) if len(shares) > 1 else percent(shares[0])
-    return f" If neither they nor the reference could recall by association, {would} of the gaps of {whose} would be gone."
+    if len(shares) == 1:
+        whose = "the gap" if len(models) == 1 else "one of these gaps"
+        return f" If neither model could recall by association, {percent(shares[0])} of {whose} would be gone."
+    return (
+        f" If no model could recall by association, {percent_range(shares[0], shares[-1])} of {len(shares):,} of these gaps would be gone."
+    )
 
 
 def headline(reference: str, models: Sequence[str], totals: Totals) -> str:

@@ -135,13 +135,16 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
         told += f" Range: of the share, at thresholds from {least:,} to {most:,}."
-    told += " Control: the share if hits differed as first occurrences of their bigrams do, where nothing can be recalled."
-    told += " Recalled: what would be gone if neither model could recall (`recallkit intervene`)." * bool(recalled)
+    told += " Control: the share if hits differed as their bigrams' first occurrences."
+    told += " Recalled: what would be gone if neither could recall (`recallkit intervene`)." * bool(recalled)
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
     of_gap = ["AR\nshare", "95 %\ninterval", "range", "control"]
     if recalled:
         of_gap.append("re-\ncalled")
         rows = [[*row, "" if row is rows[0] else _share(recalled[row[0]]["recall_share"] if row[0] in recalled else None)] for row in rows]
+    kinds = {row[0].partition(":")[0] for row in rows}
+    if len(kinds) == 1 and all(":" in row[0] for row in rows):  # zoo:based -> based, where all are of the zoo
+        rows = [[row[0].partition(":")[2], *row[1:]] for row in rows]
     return Table(
         "Perplexity, and how much of the gap to the reference lies in AR hits, in %",
         ["model", "all", "AR\nhits", "other", "gap", *of_gap],

@@ -65,7 +65,6 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
         print_gap(tables, sliced, out, full=full, recalled=recalled_shares(recall))
         if full:
             look(causal, recall).print_full()
-        console.print_line("As a page, with the text token by token (`recallkit report --open`):")
         console.print_page(page)
 
     return Outcome(
@@ -83,7 +82,7 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     )
 
 
-_OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",))
+_OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
 """What `demo` asks of its models: as much as it has the time for."""
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import Struck, counted
+from recallkit.display.tables import folded
 from recallkit.errors import printable
 from recallkit.events import note as note
 from recallkit.events import strict
@@ -147,6 +148,7 @@ def print_table(table: Table) -> None:
     for index, (header, width) in enumerate(zip(headers, widths, strict=True)):
         shown.add_column(Text(header), justify="left" if index == 0 else "right", overflow="fold", width=width)
     for cells, row in zip(table.rows, rows, strict=True):
+        row[0] = "\n".join(folded(row[0], widths[0]))
         shown.add_row(*(Text(text, style="strike" if isinstance(cell, Struck) else "") for cell, text in zip(cells, row, strict=True)))
     stdout().print(Text(printable(table.title), style="bold"))
     stdout().print(shown)

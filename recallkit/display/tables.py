@@ -145,11 +145,11 @@ def _latex(text: str) -> str:
 
 def _latex_cell(parts: Sequence[str], side: str, widest: int) -> str:
     """A cell of some lines, aligned at its `side`; a line of more than `widest` characters is folded, and none of them left out."""
-    lines = [_latex(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in _folded(printable(part), widest)]
+    lines = [_latex(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in folded(printable(part), widest)]
     return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}" if len(lines) > 1 else lines[0]
 
 
-def _folded(text: str, widest: int) -> list[str]:
+def folded(text: str, widest: int) -> list[str]:
     """Lines of at most `widest` characters, folded behind signs that join the parts of names."""
     if len(text) <= widest:
         return [text]

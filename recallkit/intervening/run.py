@@ -8,6 +8,7 @@ from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
 from recallkit.intervening.association import as_scored
 from recallkit.intervening.changed_text import asked_slices, make_changed_text
+from recallkit.intervening.changes import BY_ASSOCIATION, CHANGES
 from recallkit.intervening.tables import InterveneTables, measure
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import list_models
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 def intervention_path(slices: Path, models: Sequence[ModelSpec], options: InterventionOptions) -> Path:
     """Default folder of the result: each question has a folder of its own."""
     usual = InterventionOptions()
-    deciding = {"samples": "num_samples", "design": "design", "seed": "seed"}
+    deciding = {"samples": "num_samples", "design": "design", "changes": "changes", "seed": "seed"}
     changed = {name: value for name, of in deciding.items() if (value := getattr(options, of)) != getattr(usual, of)} | (
         {"slices": [slice_.given for slice_ in asked_slices(options)]} if options.slice else {}
     )
@@ -67,6 +68,7 @@ def intervene(
         "slices": [slice_.given for slice_ in asked],
         "samples": options.num_samples,
         "design": options.design,
+        "changes": options.changes,
         "seed": options.seed,
     }
     beside = table_files(InterveneTables, out)
@@ -77,14 +79,15 @@ def intervene(
         make_words(slices)
     plans = plan_scores(specs, slices, scoring)
     timings = Timings()
-    changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings)
+    changes = BY_ASSOCIATION if options.changes == "moved" else tuple(CHANGES)
+    changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings, changes)
     manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
     alike = [plan_scores([spec], changed.folder, as_scored(scoring, manifests[spec.shown]["options"]))[0] for spec in specs]
     for plan in one_after_another(alike):
         plan.run()
     with timings.stage("measuring"):
         files = {spec.shown: (score_path(slices, spec), score_path(changed.folder, spec)) for spec in specs}
-        tables = measure(tokens, changed, files, asked)
+        tables = measure(tokens, changed, files, asked, changes)
     counted = ("tokens_of_slices", "excluded", "num_far", "changed_tokens")
     facts = {
         **question,

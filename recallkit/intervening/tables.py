@@ -67,15 +67,21 @@ class InterveneTables(Shown):
 
 
 def measure(
-    tokens: LabelledTokens, changed: ChangedText, files: Mapping[str, tuple[Path, Path]], slices: Sequence[Slice]
+    tokens: LabelledTokens,
+    changed: ChangedText,
+    files: Mapping[str, tuple[Path, Path]],
+    slices: Sequence[Slice],
+    changes: Sequence[str] = tuple(CHANGES),
 ) -> InterveneTables:
     """The tables of models, the reference first, from their scores of the text and of the changed text (`files`).
+
+    Columns of changes that were not made are null.
 
     Raises UserError if scores are damaged or of other text.
     """
     text = add_up(tokens, [open_scores(path, tokens) for path, _ in files.values()], slices, every_table=False)
     asked, names = changed.samples.filter(excluded=""), [slice_.name for slice_ in slices]
-    values = read_values(asked, tokens, changed, list(files.values()))
+    values = read_values(asked, tokens, changed, list(files.values()), changes)
     vocab_size = tokens.vocab_size
     rows = make_rows(list(files), names, asked, values, text.tables["slices"], text.row_of_cluster, vocab_size)
     for row in rows["intervene"]:
@@ -86,9 +92,16 @@ def measure(
     return InterveneTables(**{table: frame_of(f"intervene/{table}", of_table) for table, of_table in rows.items()})
 
 
-def read_values(asked: pl.DataFrame, tokens: LabelledTokens, changed: ChangedText, files: Sequence[tuple[Path, Path]]) -> np.ndarray:
-    """The MEASURES of n asked tokens under each of m models, float64 (n, m, 10): nats, the last one in probability."""
-    before, after = read_nlls(asked, tokens, changed, files)
+def read_values(
+    asked: pl.DataFrame,
+    tokens: LabelledTokens,
+    changed: ChangedText,
+    files: Sequence[tuple[Path, Path]],
+    changes: Sequence[str] = tuple(CHANGES),
+) -> np.ndarray:
+    """The MEASURES of n asked tokens under each of m models, float64 (n, m, 10): nats, the last one in probability; NaN if not known."""
+    before, made = read_nlls(asked, tokens, changed, files, changes)
+    after = {change: made.get(change, np.full_like(before, np.nan)) for change in CHANGES}
     lost = {change: nlls - before for change, nlls in after.items()}
     probability = {change: np.exp(-nlls) for change, nlls in after.items()}
     use, recall = lost["span"] - lost["placebo"], lost["moved"] - lost["moved_placebo"]

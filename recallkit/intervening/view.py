@@ -47,7 +47,7 @@ def look(folder: Path, tables: InterveneTables | None = None) -> Look:
         method(tables, manifest),
         command(manifest),
         lines=_notes(tables),
-        facts={name: manifest[name] for name in ("samples", "design", "seed", "excluded", "changed_text", "changed_tokens")},
+        facts={name: manifest[name] for name in ("samples", "design", "changes", "seed", "excluded", "changed_text", "changed_tokens")},
     )
 
 
@@ -74,7 +74,7 @@ def command(manifest: Row) -> str:
 
     options = manifest["options"]
     given = () if tuple(options["slices"]) == DEFAULT_SLICES else tuple(options["slices"])
-    more = {name: options[name] for name in ("samples", "design", "seed")}
+    more = {name: options[name] for name in ("samples", "design", "changes", "seed")}
     return command_line("intervene", *manifest["models"], slices="DIR", slice=given, **more)
 
 
@@ -170,6 +170,8 @@ _LOST = {
     "recalled": cells.number("recall", "z.2f"),
     "95 % interval": cells.interval("recall"),
 }
+_OF_OTHERS = ("comple-\ntion", "key", "any use")
+"""Columns of other changes than those that tell what is recalled by association."""
 
 
 def _share_tables(tables: InterveneTables) -> dict[str, Table]:
@@ -217,16 +219,20 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
         title = f"Control: nats lost in {called}, where nothing can be recalled, by the same changes"
     for row in rows:
         row["floor"] = None if row["nll"] is None else row["nll"] + row["moved"]
-    return Table.of(title, _LOST, rows, f"{told}.")
+    columns = {header: cell for header, cell in _LOST.items() if header not in _OF_OTHERS or rows[0]["use"] is not None}
+    return Table.of(title, columns, rows, f"{told}.")
 
 
 def _method(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
-    return (
+    others = (
         "Completion: the last id of each earlier occurrence is replaced; key: the id before it; any use: the whole match, less what as "
-        "many replacements elsewhere cost. Recalled: every second id of each match trades places with one elsewhere, less what as many "
-        f"moves elsewhere cost; floor: the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
+        "many replacements elsewhere cost. "
+    ) * (manifest["changes"] == "all")
+    return (
+        f"{others}Recalled: every second id of each match trades places with one elsewhere, less what as many moves elsewhere cost; floor: "
+        f"the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
     )
 
 

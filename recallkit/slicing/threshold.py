@@ -125,7 +125,7 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 def _papers_rate_allows(num_tokens: int) -> str:
     allowed = PAPERS_RATE * num_tokens / 1e9
-    return f"the papers' rate of {PAPERS_RATE:g} would be {'below once' if allowed < 1 else f'{allowed:.2g} times'}"
+    return f"the papers' rate would be {'below once' if allowed < 1 else f'{allowed:.2g} times'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:
@@ -133,12 +133,12 @@ def rate_and_rule(labels: Mapping[str, Any]) -> str:
     tokens = labels["counts"]["num_tokens"]
     rate = f"{abbreviate(per_billion(labels['max_count'], tokens))} per billion"
     chosen = labels.get("threshold") or {}
-    return rate + {
-        BY_COUNT: ", as given",
-        BY_RATE: ", as given",
-        BY_PAPERS: ", the papers' rate",
-        FALLBACK: f"; {_papers_rate_allows(tokens)}",
-    }.get(chosen.get("rule", ""), "")
+    return {
+        BY_COUNT: f"{rate}, as given",
+        BY_RATE: f"{rate}, as given",
+        BY_PAPERS: f"{rate}, the papers' rate",
+        FALLBACK: _papers_rate_allows(tokens),
+    }.get(chosen.get("rule", ""), rate)
 
 
 def counts_warning(

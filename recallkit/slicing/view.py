@@ -119,7 +119,7 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
         return "No training counts: repetition only. Label AR hits with --counts."
     tokens = manifest["counts"]["num_tokens"]
     return (
-        f"AR hit: bigram repeated in the context and seen at most {manifest['max_count']:,} times in "
+        f"AR hit: bigram repeated in the context, seen at most {manifest['max_count']:,} times in "
         f"{abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )
 

@@ -18,7 +18,7 @@ from scipy import stats
 
 from recallkit import __version__, builtin, counting
 from recallkit.options import TextOptions
-from tests.conftest import made_up_texts, write_jsonl
+from tests.conftest import ROOT, made_up_texts, write_jsonl
 
 
 @pytest.fixture
@@ -295,6 +295,15 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
         assert hits["ci_low"] < hits["gap_share"] < hits["ci_high"]
     assert Path(result["gap"]["path"], "gap.parquet").is_file()
     assert "zoo:hyena" in Path(result["page"]).read_text(encoding="utf-8")
+    recalled = {row["model"]: row["recall_share"] for row in result["intervene"]["recall_share"]}
+    printed = invoke("demo")[1]
+    assert len(printed.splitlines()) <= 32
+    line = next(line for line in printed.splitlines() if line.startswith(" zoo:hyena"))
+    assert line.split()[-1] == f"{100 * recalled['zoo:hyena']:.1f}"
+    caption = ROOT.joinpath("README.md").read_text(encoding="utf-8").split("```")[1].split("\n\n")[2]
+    sentences = {re.sub(r"[\d.,]+", "#", sentence) for sentence in re.split(r"(?<=[.:)]) ", " ".join(caption.split()))}
+    found = re.sub(r"[\d.,]+", "#", " ".join(printed.split()))
+    assert [sentence for sentence in sentences if "zoo:" not in sentence and "/" not in sentence and sentence not in found] == []
 
 
 # ------------------------------------------------------------------------------------------------------------- start-up
