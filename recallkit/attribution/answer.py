@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import or_dash, percent, percent_range
+from recallkit.display.cells import or_dash, percent
 from recallkit.measure.shares import is_void
 
 if TYPE_CHECKING:
@@ -50,25 +50,7 @@ def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
     if len(shares) == 1:
         whose = "the gap" if len(models) == 1 else "one of these gaps"
         return f" If neither model could recall by association, {percent(shares[0])} of {whose} would be gone."
-    return (
-        f" If no model could recall by association, {percent_range(shares[0], shares[-1])} of {len(shares):,} of these gaps would be gone."
-    )
-
-
-def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
-    """The range of the shares of the models that are behind the reference; "" if there are not two whose share is one."""
-    hits = {model: totals[model, "ar_hit"] for model in models}
-    behind = [
-        row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
-    ]
-    if len(behind) < 2:
-        return ""
-    shares, tokens = sorted(row["gap_share"] for row in behind), behind[0]["share_of_tokens"]
-    whose = f"{len(behind):,} models" if len(behind) == len(hits) else f"{len(behind):,} of {len(hits):,} models"
-    return (
-        f"{percent_range(shares[0], shares[-1])} of what {whose} lose to {reference} lies in the {percent(tokens, 2)} of tokens that are "
-        f"AR hits: {times(shares[0] / tokens)} to {times(shares[-1] / tokens)} times their share."
-    )
+    return f" If no model could recall by association, {_range(shares)} of {len(shares):,} of these gaps would be gone."
 
 
 def answer(reference: str, models: Sequence[str], totals: Totals) -> str:

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees, knees
-from recallkit.attribution.view import shares_of_leads
-from recallkit.display.cells import counted, percent, span
+from recallkit.display.cells import counted, percent, shares_of_leads, span
 from recallkit.display.charts import (
     FEW,
     MOST_SOURCES,
@@ -259,8 +258,14 @@ def _by_source(comparison: Comparison) -> list[Figure]:
     whole = {model: comparison.totals[model, "ar_hit"] for model in comparison.models}
     dashed = "; the dashed line is the share of all sources together" * any(not is_void(row) for row in whole.values())
     gaps = {(model, row["source"]): row["delta_nll"] for model, of in every.items() for row in of if row["slice"] == "all"}
-    leads = [f"{row['model']} in {row['source']}" for row in rows if not is_void(row) and gaps[row["model"], row["source"]] < 0]
-    caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {_LEFT_OUT}{_leads(leads)}{not_drawn(smaller)}"
+    leads = [
+        f"{shorten(row['model'], 60)} in {shorten(row['source'], 40)}"
+        for row in rows
+        if not is_void(row) and gaps[row["model"], row["source"]] < 0
+    ]
+    caption = (
+        f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {_LEFT_OUT}{shares_of_leads(leads)}{not_drawn(smaller)}"
+    )
     return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
 
 
@@ -271,7 +276,7 @@ def _by_partition(comparison: Comparison) -> list[Figure]:
     caption = (
         "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
         "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. AR hits are the class "
-        f'"{PARTITION[0].name}". {_LEFT_OUT}{_leads(_ahead(comparison, (row["model"] for row in rows)))}'
+        f'"{PARTITION[0].name}". {_LEFT_OUT}{_leads(comparison, (row["model"] for row in rows))}'
     )
     told = ("by_partition", "By what is in the context", caption)
     return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
@@ -286,20 +291,14 @@ def _by_slice(comparison: Comparison) -> list[Figure]:
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. "
         + "Slices may overlap. " * (len(names) > 1)
         + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
-        + _leads(_ahead(comparison, (row["model"] for row in rows)))
+        + _leads(comparison, (row["model"] for row in rows))
     )
     return _shares(comparison, ("by_slice", "By slice", caption), rows, "slice", names)
 
 
-def _ahead(comparison: Comparison, models: Iterable[str]) -> list[str]:
-    """Those of the models that are better than the reference overall."""
-    return [model for model in models if comparison.totals[model, "all"]["delta_nll"] < 0]
-
-
-def _leads(names: Iterable[str]) -> str:
-    """`shares_of_leads`, after a space."""
-    said = shares_of_leads(shorten(name, 60) for name in names)
-    return said and f" {said}"
+def _leads(comparison: Comparison, models: Iterable[str]) -> str:
+    """Which of the models drawn have shares of a lead, after a space; empty if none has."""
+    return shares_of_leads(shorten(model, 60) for model in models if comparison.totals[model, "all"]["delta_nll"] < 0)
 
 
 def _has_share(comparison: Comparison, model: str) -> bool:
@@ -401,7 +400,7 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
     caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
-    caption += f" {_LEFT_OUT}{_leads(_ahead(comparison, models))}"
+    caption += f" {_LEFT_OUT}{_leads(comparison, models)}"
     caption += " Solid upright lines are knees, in the colours of their models." if known else ""
     caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
     return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, LATE
 from recallkit.display import cells
-from recallkit.display.cells import counted, more_in_file, or_dash, percent
+from recallkit.display.cells import counted, more_in_file, or_dash, percent, shares_of_leads
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that with the "
         "last ids alone plus the difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
         f"reference's key tokens ({keys}): with the full context their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower."
+        f"{_leads(found, models, lasts)}"
     )
     return Table(
         "What is gained from context further back than the last ids, in nats per token, and that part of the gap",
@@ -79,8 +80,14 @@ def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
         caption="Gain: the reference's, in nats per token. Every token is an AR hit, other repeated or not repeated; the last is what "
         f"bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, "
         "so that it does better on them also by chance: in brackets the mirror, the share if the models traded places."
-        f"{more_in_file(len(models) - most_columns, 'models')}",
+        f"{_leads(found, models[:most_columns], lasts)}{more_in_file(len(models) - most_columns, 'models')}",
     )
+
+
+def _leads(found: Cells, models: Sequence[str], lasts: Sequence[int]) -> str:
+    """Which of the models have shares of a lead, after a space; empty if none has."""
+    wholes = [found[model, lasts[0], ALL, None] for model in models]
+    return shares_of_leads(whole["model"] for whole in wholes if not whole["void"] and whole["delta_nll"] < 0)
 
 
 def _in_context(names: Sequence[str], in_context: Mapping[str, Any] | None) -> str | None:

@@ -11,7 +11,7 @@ from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, Struck, counted, more_in_file, percent, powers_of_two, resampled, sparkline
+from recallkit.display.cells import DASH, Struck, counted, more_in_file, percent, powers_of_two, resampled, shares_of_leads, sparkline
 from recallkit.display.exports import MOST_NOTES
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
 _MOST_ROWS = 20
-_MOST_LEADS = 12
 _MOST_COLUMNS, _MOST_FAR_COLUMNS = 3, 2
 """Sources and models in the table by source, models in that of the far gap: as many as a terminal shows; Parquet files contain all."""
 
@@ -81,7 +80,7 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: 
     found, models = _cells(tables), _models(tables)
     totals = {(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}
     shown = shown_tables(tables, slices, artifacts.read_manifest(out / "gap.parquet"), with_curves=True)
-    shown["gap"] = gap_table(tables, slices, recalled)
+    shown["gap"] = gap_table(tables, slices, recalled or {})
     notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(out)]
     asked = [name for name in _ASKED if name in shown]
     first = list(shown) if full else ["gap", *asked]
@@ -135,6 +134,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
         told += f" Range: of the share, at thresholds from {least:,} to {most:,}."
+    told += _leads(tables) if recalled is None else ""  # in a terminal notes on the models follow
     told += " Control: the share if hits differed as their bigrams' first occurrences."
     told += " Recalled: what would be gone if neither could recall (`recallkit intervene`)." * bool(recalled)
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
@@ -213,7 +213,8 @@ def comparators_table(tables: GapTables, *, has_enrichment: bool = True) -> Tabl
         [found[model, "ALL", "ar_hit"] for model in models],
         f"{explained}Repeated: share of the gap in all repeated bigrams, rare or not "
         f"({percent(found[models[0], 'ALL', 'repeated']['share_of_tokens'], 2)} of tokens). Control: what the AR share would be if each "
-        "AR hit differed as the first occurrence of its bigram does, where nothing can be recalled; it is not subtracted.",
+        "AR hit differed as the first occurrence of its bigram does, where nothing can be recalled; it is not subtracted."
+        f"{_leads(tables)}",
     )
 
 
@@ -230,11 +231,11 @@ def share_notes(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
     return lines
 
 
-def shares_of_leads(leads: Iterable[str]) -> str:
-    """Which of the shares shown are of a lead, named by model or source, once each; empty if none is."""
-    names = list(dict.fromkeys(leads))
-    more = f" and {len(names) - _MOST_LEADS:,} more" if len(names) > _MOST_LEADS else ""
-    return f"Shares of a lead: {', '.join(names[:_MOST_LEADS])}{more}." if names else ""
+def _leads(tables: GapTables, models: Sequence[str] | None = None) -> str:
+    """Which of the models, of all if not given, have shares of a lead, after a space; empty if none has."""
+    found = _cells(tables)
+    wholes = [found[model, "ALL", "all"] for model in models or _models(tables)]
+    return shares_of_leads(whole["model"] for whole in wholes if not is_void(whole) and whole["delta_nll"] < 0)
 
 
 def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
@@ -257,7 +258,7 @@ def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | N
     leads = [f"{row['model']} in {row['source']}" for row, is_of_lead in zip(shown, is_lead, strict=True) if is_of_lead]
     lines = [
         *([f"{hidden:,} smaller sources: see the Parquet file."] if hidden else []),
-        shares_of_leads(leads),
+        shares_of_leads(leads).strip(),
     ]
     return Table.of("AR share of the gap by source", columns, largest, "\n".join(filter(None, lines)) or None)
 
@@ -286,7 +287,7 @@ def given_table(tables: GapTables) -> Table | None:
         },
         [found[model, "ALL", name] for name in names for model in _models(tables)],
         f"{'Slices may overlap: their shares need not add up to 100 %. ' * (len(names) > 1)}"
-        "Enrichment: share of the gap over share of tokens.",
+        f"Enrichment: share of the gap over share of tokens.{_leads(tables)}",
         groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
     )
 
@@ -308,7 +309,7 @@ def overlap_table(tables: GapTables) -> Table | None:
         "The gap to the reference divided among the slices",
         {**_OF_SLICE, **columns},
         rows,
-        f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values).",
+        f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values).{_leads(tables)}",
     )
 
 
@@ -326,7 +327,8 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: 
         ],
         [found[models[0], "ALL", class_.name] for class_ in PARTITION],
         f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits"
-        f"{_sum([row for row in found.values() if row['model'] in shown], '; columns')}.{more_in_file(hidden, 'models')}",
+        f"{_sum([row for row in found.values() if row['model'] in shown], '; columns')}.{_leads(tables, shown)}"
+        f"{more_in_file(hidden, 'models')}",
     )
 
 

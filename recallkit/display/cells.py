@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from recallkit.config import MIN_CLUSTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Row = Mapping[str, Any]
     Cell = Callable[[Row], str]
@@ -20,6 +20,7 @@ DASH = "–"
 MANY = 50
 """Documents from which on intervals cover also where a minority differs (docs/intervals.md)."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_MOST_LEADS = 12
 _MINUTE, _HOUR = 60, 3600
 
 
@@ -198,6 +199,13 @@ def difference_phrase(difference: float, low: float | None, high: float | None) 
         return f"{said}{', which may be none' if difference else ''}: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
     ends = sorted((abs(low), abs(high)))
     return f"{said}, 95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
+
+
+def shares_of_leads(leads: Iterable[str]) -> str:
+    """Which of the shares shown are of a lead, named by model or source, once each, after a space; empty if none is."""
+    names = list(dict.fromkeys(leads))
+    more = f" and {len(names) - _MOST_LEADS:,} more" if len(names) > _MOST_LEADS else ""
+    return f" Shares of a lead: {', '.join(names[:_MOST_LEADS])}{more}." if names else ""
 
 
 def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.again import command_line
-from recallkit.display.cells import DASH, bounds, counted, percent, percent_range, powers_of_two, resampled, sparkline
+from recallkit.display.cells import DASH, bounds, counted, percent, percent_range, powers_of_two, resampled, shares_of_leads, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.intervening.charts import FEW, intervene_figures
@@ -195,8 +195,8 @@ def _share_table(tables: InterveneTables, slice_: str, *, explained: bool) -> Ta
         if known := [row["recall_share"] for row in tables.recall_share.filter(slice=FIRST_RARE, void=False).to_dicts()]:
             found = percent(known[0]) if len(known) == 1 else percent_range(min(known), max(known))
             told += f" Control: around rare first occurrences, where nothing can be recalled, it is {found} of the gap."
-    if ahead := [row["model"] for row in rows if row["gap"] < 0 and not row["void"]]:
-        told += f" Ahead of the reference, so that shares are of a lead: {', '.join(ahead)}."
+    ahead = [row["model"] for row in rows if row["gap"] < 0 and not row["void"]]
+    told += shares_of_leads(ahead)
     return Table.of(
         f"Is it recall? {called[0].upper()}{called[1:]}",
         {name: cell for name, cell in _RECALL.items() if name != "points" or points},

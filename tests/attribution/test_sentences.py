@@ -54,13 +54,17 @@ UNTOLD = Model(-0.1, -0.01, 3, 3)
 
 
 def compared(
-    folder, models: dict[str, Model], *, documents=40, with_hits=10**9, max_count=8, sources=("books", "letters"), slices=()
+    folder, models: dict[str, Model], *, documents=40, with_hits=10**9, max_count=8, counts=(0, 3), run=2, slices=()
 ) -> Comparison:
-    """Models compared with `ref`, written and read back; only the first `with_hits` documents repeat anything."""
+    """Models compared with `ref`, written and read back.
+
+    Only the first `with_hits` documents repeat anything; `counts`: of the two bigrams that are AR hits if at most `max_count`. Sources
+    take turns after `run` documents.
+    """
     tokens = [
-        (s, p, sources[s // 2 % len(sources)], back if s < with_hits else None, count)
+        (s, p, ("books", "letters")[s // run % 2], back if s < with_hits else None, count)
         for s in range(documents)
-        for p, back, count in zip(range(1, SIZE + 1), (None, 1, 2, 1, *[None] * 4), (9, 0, 3, 2000, 5, 5000, 5, 5000), strict=True)
+        for p, back, count in zip(range(1, SIZE + 1), (None, 1, 2, 1, *[None] * 4), (9, *counts, 2000, 5, 5000, 5, 5000), strict=True)
     ]
     corpus = Corpus(folder, tokens, max_count=max_count)
     nlls = {"ref": np.tile(REFERENCE, documents)}
@@ -148,7 +152,7 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "no gap": (
         {"models": {"m": EQUAL}},
-        ("a share of this gap means nothing (no gap overall)", "m: the share means nothing: no gap overall"),
+        ("a share of this gap means nothing (no gap overall)", "by match length 1.00 throughout; by training count 1.00 (▁)", "m: the share means nothing: no gap overall"),
         (LEAD, "this lead", "ahead", SUM, "Range:", "cannot be distinguished from zero)", "-0.0"),
     ),
     "no AR hits": (
@@ -156,6 +160,17 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
         ("AR hits are 0.00 % of 320 tokens", f"m: {SHARE}: no token is an AR hit", "perplexities: Perplexity on other tokens, on a",
          "tokens that do not repeat a bigram of their context.", SUM, 'AR hits are the class "bigram repeated, rare"'),
         ("Perplexity on AR hits", "shaded", "above, tokens", "NLL of AR hits", "with the 95 % interval of the share", "by_source:", LEAD),
+    ),
+    "repeated bigrams are all frequent": (
+        {"models": {"m": BEHIND}, "counts": (3000, 3000)},
+        ("AR hits are 0.00 %", "above, tokens that repeat a bigram of their context; below, those that do not."),
+        ("shaded", "NLL of AR hits"),
+    ),
+    "a gap in each source, none in all": (
+        {"models": {"m": UNTOLD}, "run": 1},
+        (f"m: {SHARE}: overall gap cannot", "by_source: The AR hits' share of each source's gap, with its 95 % interval.",
+         "Shares of a lead: m in books."),
+        (LEAD, "dashed line is the share", "m in letters", LEADS),
     ),
     "AR hits in two documents, ahead": (
         {"models": {"m": AHEAD}, "with_hits": 2},
@@ -187,7 +202,7 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "two models alike": (
         {"models": {"m": BEHIND, "n": BEHIND}},
-        ("76.9 to 76.9 % of what 2 models lose to ref lies in the 25.00 % of tokens that are AR hits: 3.1 to 3.1 times",),
+        ("76.9 % of what 2 models lose to ref lies in the 25.00 % of tokens that are AR hits: 3.1 times their share.",),
         ("Nearest", "Farthest", LEAD),
     ),
     "one slice": (
@@ -275,8 +290,10 @@ def test_the_far_share_is_the_difference_in_gain_over_the_gap(tmp_path, said, mo
     short = [_added(path, gain) for path, gain in zip(full.values(), gains, strict=True)]
     far = context_gains(corpus, full, {LastIds(4, 1): short})
     found = replace(comparison, tables=replace(comparison.tables, by_context=far))
-    _, row = shown_tables(found.tables, found.manifest["slices"], {})["context_gain"].rows
-    assert row[:4] == ["m", "4", f"{gains[1]:.3f}", far_share]
+    shown = shown_tables(found.tables, found.manifest["slices"], {})
+    assert shown["context_gain"].rows[1][:4] == ["m", "4", f"{gains[1]:.3f}", far_share]
+    for table in shown.values():
+        assert (" Shares of a lead: m" in f" {table.caption}") == lead, "also of one that is exported alone"
     text = said(found)
     assert "Gain: NLL with the last ids alone (4 of them) less NLL with the full context." in text
     assert (LEAD in text) == lead

@@ -102,7 +102,7 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     assert "recall alike" not in " ".join(look(folder, neither).lines), "where neither is shown to recall at all"
     assert ("m: the shares mean nothing: no gap" in seen.lines) == void
     caption = seen.shown["share_ar_hit"].caption
-    assert ("Ahead of the reference, so that shares are of a lead: m." in caption) == (gap < 0 and not void)
+    assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)
 
 
 def test_tokens_that_could_not_be_changed_are_bounds(known):
