@@ -258,14 +258,9 @@ def _by_source(comparison: Comparison) -> list[Figure]:
     whole = {model: comparison.totals[model, "ar_hit"] for model in comparison.models}
     dashed = "; the dashed line is the share of all sources together" * any(not is_void(row) for row in whole.values())
     gaps = {(model, row["source"]): row["delta_nll"] for model, of in every.items() for row in of if row["slice"] == "all"}
-    leads = [
-        f"{shorten(row['model'], 60)} in {shorten(row['source'], 40)}"
-        for row in rows
-        if not is_void(row) and gaps[row["model"], row["source"]] < 0
-    ]
-    caption = (
-        f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {_LEFT_OUT}{shares_of_leads(leads)}{not_drawn(smaller)}"
-    )
+    ahead = [row for row in rows if not is_void(row) and gaps[row["model"], row["source"]] < 0]
+    leads = shares_of_leads(f"{shorten(row['model'], 60)} in {shorten(row['source'], 40)}" for row in ahead)
+    caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {_LEFT_OUT}{leads}{not_drawn(smaller)}"
     return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
 
 

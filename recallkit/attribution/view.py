@@ -309,7 +309,8 @@ def overlap_table(tables: GapTables) -> Table | None:
         "The gap to the reference divided among the slices",
         {**_OF_SLICE, **columns},
         rows,
-        f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values).{_leads(tables)}",
+        f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values)."
+        f"{_leads(tables)}",
     )
 
 

@@ -152,7 +152,8 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "no gap": (
         {"models": {"m": EQUAL}},
-        ("a share of this gap means nothing (no gap overall)", "by match length 1.00 throughout; by training count 1.00 (▁)", "m: the share means nothing: no gap overall"),
+        ("a share of this gap means nothing (no gap overall)",
+         "by match length 1.00 throughout; by training count 1.00 (▁)", "m: the share means nothing: no gap overall"),
         (LEAD, "this lead", "ahead", SUM, "Range:", "cannot be distinguished from zero)", "-0.0"),
     ),
     "no AR hits": (
