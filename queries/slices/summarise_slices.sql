@@ -1,7 +1,7 @@
 -- Sizes of the slices. Grain: one row per source, and `ALL` first. Units: predicted tokens; shares are of a row's tokens.
--- `ar_hits` and its share, and the share of bigrams that training did not have, are null if the slices were made without training counts.
+-- `ar_hits` and its share are null if the slices were made without training counts.
 WITH labelled AS (
-    SELECT source, repeated, ar_hit, train_count
+    SELECT source, repeated, ar_hit
     FROM tokens
 ),
 
@@ -11,8 +11,7 @@ counted AS (
         grouping(source) = 1 AS is_all,
         count(*) AS tokens,
         count(*) FILTER (WHERE repeated) AS repeated,
-        CASE WHEN count(ar_hit) > 0 THEN count(*) FILTER (WHERE ar_hit) END AS ar_hits,
-        CASE WHEN count(train_count) > 0 THEN count(*) FILTER (WHERE train_count = 0) END AS unseen
+        CASE WHEN count(ar_hit) > 0 THEN count(*) FILTER (WHERE ar_hit) END AS ar_hits
     FROM labelled
     GROUP BY GROUPING SETS ((), (source))
 ),
@@ -25,7 +24,6 @@ final AS (
         repeated / tokens AS repeated_share,
         ar_hits,
         ar_hits / tokens AS ar_hit_share,
-        unseen / tokens AS unseen_share,
         is_all
     FROM counted
     WHERE tokens > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import or_dash, percent
+from recallkit.display.cells import or_dash, percent, percent_range
 from recallkit.measure.shares import is_void
 
 if TYPE_CHECKING:
@@ -39,6 +39,29 @@ enriched = cells.valid(cells.number("enrichment", ".1f"))
 def in_short(reference: str, models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
     """The answer as a terminal has it: of several models the range of their shares, or else of the nearest and the farthest."""
     return f"{headline(reference, models, totals) or answer(reference, models, totals)}{_recalled(models, totals, recalled)}"
+
+
+def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
+    """The range of the shares of the models that are behind the reference; "" if there are not two whose share is one."""
+    hits = {model: totals[model, "ar_hit"] for model in models}
+    behind = [
+        row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
+    ]
+    if len(behind) < 2:
+        return ""
+    shares, tokens = sorted(row["gap_share"] for row in behind), behind[0]["share_of_tokens"]
+    whose = f"{len(behind):,} models" if len(behind) == len(hits) else f"{len(behind):,} of {len(hits):,} models"
+    ratios = " to ".join(dict.fromkeys([times(shares[0] / tokens), times(shares[-1] / tokens)]))
+    return (
+        f"{_range(shares)} of what {whose} lose to {reference} lies in the {percent(tokens, 2)} of tokens that are AR hits: {ratios} "
+        "times their share."
+    )
+
+
+def _range(shares: Sequence[float]) -> str:
+    """The first to the last of ascending shares, one figure if they read alike."""
+    low, high = shares[0], shares[-1]
+    return percent(low) if percent(low) == percent(high) else percent_range(low, high)
 
 
 def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:

@@ -18,7 +18,7 @@ from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import counts_warning
-from recallkit.slicing.view import what_is_copied, what_is_rare
+from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
@@ -68,8 +68,7 @@ def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     """The warning of `counts_warning` for a comparison; `slices` is the labels' manifest."""
     model = _models(tables)[0]
     shares = tables.by_threshold.filter(model=model).select("threshold", "share_of_tokens").rows()
-    unseen = float(sum(tables.by_count.filter(model=model, high=0)["share_of_tokens"].to_list()))
-    return counts_warning(slices["counts"], _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares, unseen)
+    return counts_warning(slices, _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares)
 
 
 def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: bool = False, recalled: Recalled | None = None) -> None:
@@ -149,7 +148,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
         "Perplexity, and how much of the gap to the reference lies in AR hits, in %",
         ["model", "all", "AR\nhits", "other", "gap", *of_gap],
         rows,
-        caption="\n".join(line for line in (told, warn_of_counts(tables, slices)) if line),
+        caption="\n".join([told, *about_counts(slices, warn_of_counts(tables, slices))]),
         groups=[("", 1), ("perplexity", 3), ("", 1), ("gap in AR hits (%)", len(of_gap))],
         optional=["gap", "other"],
     )

@@ -3,6 +3,9 @@
 A bounded sample of documents is drawn while the text is counted: those of the smallest hashes, of each a block of bigrams. When all is
 counted, the bigrams whose count is that within their own document would not be in the table had this document not been counted. A hash
 depends on a document's ids alone, so the sample is the same however the text was divided, and documents that are copies are never unseen.
+
+Bigrams of the same id twice are left out: tokenizers without tokens for indentation or rules make runs of one id, which say nothing of the
+kind of a text, because text of every kind has them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 from recallkit.counting.table import search_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from recallkit.counting.bigram_kernels import BigramRun
 
@@ -25,7 +28,7 @@ _BLOCK = 512
 _LEAST_DOCUMENTS = 20
 _HASHED_IDS = 16
 _BASE, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
-_HALF = np.uint64(32)
+_HALF, _LOW = np.uint64(32), np.uint64(2**32 - 1)
 
 
 class SampledDocument(NamedTuple):
@@ -39,13 +42,18 @@ class SampledDocument(NamedTuple):
 
 def smallest(documents: Iterable[SampledDocument]) -> tuple[SampledDocument, ...]:
     """Those of the smallest hashes, until they have SAMPLED_BIGRAMS."""
-    kept, room = [], SAMPLED_BIGRAMS
-    for document in sorted(documents):
+    return tuple(_first(sorted(documents)))
+
+
+def _first(documents: Iterable[SampledDocument]) -> Iterator[SampledDocument]:
+    """Those that have bigrams, until they have SAMPLED_BIGRAMS."""
+    room = SAMPLED_BIGRAMS
+    for document in documents:
+        if document.keys:
+            yield document
+            room -= sum(document.in_block)
         if room <= 0:
-            break
-        kept.append(document)
-        room -= sum(document.in_block)
-    return tuple(kept)
+            return
 
 
 def with_documents(sample: tuple[SampledDocument, ...], ids: np.ndarray, starts: np.ndarray) -> tuple[SampledDocument, ...]:
@@ -61,14 +69,14 @@ def with_documents(sample: tuple[SampledDocument, ...], ids: np.ndarray, starts:
     order = np.argsort(hashes, kind="stable")
     if is_full:
         order = order[: np.searchsorted(hashes[order], sample[-1].hash, "right")]
-    before = np.cumsum(np.minimum(lengths[order] - 1, _BLOCK)) - np.minimum(lengths[order] - 1, _BLOCK)
-    chosen = order[before < SAMPLED_BIGRAMS].tolist()
-    found = [_sampled(int(hashes[at]), ids[starts[at] : starts[at] + lengths[at]]) for at in chosen]
-    return smallest([*sample, *found]) if found else sample
+    documents = ((int(hashes[at]), ids[starts[at] : starts[at] + lengths[at]]) for at in order.tolist())
+    found = _first(sample_document(hashed, (of[:-1].astype(np.uint64) << _HALF) | of[1:]) for hashed, of in documents)
+    return smallest([*sample, *found]) if len(order) else sample
 
 
-def _sampled(hashed: int, ids: np.ndarray) -> SampledDocument:
-    keys = (ids[:-1].astype(np.uint64) << _HALF) | ids[1:]
+def sample_document(hashed: int, keys: np.ndarray) -> SampledDocument:
+    """A document of the sample: `keys` uint64 (n,), first << 32 | second, are its bigrams in their order; `hashed` chooses the block."""
+    keys = keys[keys >> _HALF != keys & _LOW]
     size = min(len(keys), _BLOCK)
     first = hashed % (len(keys) - size + 1)
     asked, in_block = np.unique(keys[first : first + size], return_counts=True)
@@ -88,6 +96,6 @@ def unseen_elsewhere(documents: Iterable[SampledDocument], counted: BigramRun) -
     keys, in_block, in_document = (
         np.concatenate([np.array(part, np.uint64) for part in parts]) for parts in list(zip(*sample, strict=True))[1:]
     )
-    total = search_counts(counted.keys, counted.counts, keys >> _HALF, keys & np.uint64(2**32 - 1))
+    total = search_counts(counted.keys, counted.counts, keys >> _HALF, keys & _LOW)
     num_bigrams = int(in_block.sum())
     return {"share": int(in_block[total == in_document].sum()) / num_bigrams, "bigrams": num_bigrams, "documents": len(sample)}

@@ -193,6 +193,6 @@ def _caption(manifest: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     lines = (
         f"Bigrams: {_what_repeats(manifest)}",
         f"Intervals: {_what_is_resampled(whole)}",
-        counts_warning(manifest["counts"], whole["ar_hit_share"]),
+        counts_warning(manifest, whole["ar_hit_share"]),
     )
     return "\n".join(line for line in lines if line)

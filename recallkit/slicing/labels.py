@@ -148,16 +148,47 @@ class BytesBySource:
         return [list(row) for row in pl.concat([whole, largest]).select("source", "num_bytes", "hits").rows()]
 
 
+class UnseenBigrams:
+    """How many bigrams of each document the counts do not have, summed while tokens are labelled; those of one id twice are left out.
+
+    `counting.unseen` measures the same of documents that were counted.
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[pl.DataFrame] = []
+
+    def add(self, table: pa.Table) -> None:
+        """Counts rows of `tokens.parquet`."""
+        import polars as pl
+
+        rows = pl.DataFrame(table.select(["document", "prev_token", "token", "train_count"])).filter(pl.col("prev_token") != pl.col("token"))
+        self._sums.append(rows.group_by("document").agg(unseen=(pl.col("train_count") == 0).sum(), bigrams=pl.len()))
+
+    def summary(self) -> dict[str, Any] | None:
+        """The `share` of `bigrams` that is unseen, and its standard error over `documents`, None of a single one; None without bigrams."""
+        import polars as pl
+
+        by_document = pl.concat(self._sums).group_by("document").sum().sort("document")
+        unseen, bigrams = (by_document[name].to_numpy().astype(np.float64) for name in ("unseen", "bigrams"))
+        if not (total := bigrams.sum()):
+            return None
+        share, number = unseen.sum() / total, len(bigrams)
+        squares = np.square(unseen - share * bigrams).sum()
+        error = None if number == 1 else float(np.sqrt(number / (number - 1) * squares) / total)
+        return {"share": float(share), "standard_error": error, "bigrams": int(total), "documents": number}
+
+
 def label_sequences(
     groups: Iterable[pa.Table],
     counts: CountsTable | None,
     max_count: int,
     *,
     num_bytes: BytesBySource | None = None,
+    unseen: UnseenBigrams | None = None,
     copies: CopyFinder | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Generator[pa.Table]:
-    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `num_bytes` every group.
+    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `num_bytes` and `unseen` every group.
 
     `copies` finds what was copied from the training text; without it, that is not known.
 
@@ -167,8 +198,9 @@ def label_sequences(
     def labelled() -> Iterator[pa.Table]:
         for group, in_training in ((group, None) for group in groups) if copies is None else copies.marked(groups):
             table = label_group(group, counts, max_count, in_training)
-            if num_bytes is not None:
-                num_bytes.add(table)
+            for sums in (num_bytes, unseen):
+                if sums is not None:
+                    sums.add(table)
             if copies is not None:
                 copies.count(table)
             yield table

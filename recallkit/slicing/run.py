@@ -154,19 +154,25 @@ def make_labels(
     if (finished := result.reused()) is not None:
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
+    unseen = labels.UnseenBigrams() if table is not None else None
     copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
 
     def manifest_at_end() -> dict[str, Any]:
         kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
         rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
-        found = {"num_bytes": None if num_bytes is None else num_bytes.rows(), "in_training": None if copies is None else copies.summary()}
+        found = {
+            "num_bytes": None if num_bytes is None else num_bytes.rows(),
+            "unseen": None if unseen is None else unseen.summary(),
+            "in_training": None if copies is None else copies.summary(),
+        }
         return {**result.stamp(), "counts": counts, **rarity, **{name: of_sequences[name] for name in kept}, **found}
 
     manifest: dict[str, Any] = {}
     with result.writing(manifest, timings) as new:
         with timings.stage("labelling") as stage, progress("labelling", total=of_sequences["num_rows"]) as show:
             groups = sequence_groups(sequences)
-            tables = labels.label_sequences(groups, table, threshold.max_count, num_bytes=num_bytes, copies=copies, progress=show)
+            sums = {"num_bytes": num_bytes, "unseen": unseen, "copies": copies}
+            tables = labels.label_sequences(groups, table, threshold.max_count, **sums, progress=show)
             schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
                 manifest |= artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)

@@ -31,8 +31,8 @@ COMMON_SHARE = 0.15
 """Above this share of tokens, more than twice the papers', a warning says that common bigrams are called rare."""
 
 OTHER_KIND = 1.5
-"""Text is of another kind if the odds of its bigrams to be unseen are more than this times those of held-out text of the counted corpus. Of
-seven kinds of real text, each counted alone, held-out text of the same kind reached 1.4, the nearest other kind 1.6 (docs/slices.md)."""
+"""Text is of another kind if the odds of its bigrams to be unseen are more than this times those of held-out text of the counted corpus,
+even if its share of unseen bigrams were less by two standard errors (docs/slices.md)."""
 
 BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
 """The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""
@@ -141,24 +141,39 @@ def rate_and_rule(labels: Mapping[str, Any]) -> str:
     }.get(chosen.get("rule", ""), rate)
 
 
-def counts_warning(
-    counts: Mapping[str, Any] | None, share: float | None, shares: Iterable[tuple[int, float]] = (), unseen: float | None = None
-) -> str | None:
-    """One line where rare bigrams are not what they seem, with a remedy; else None. `counts`: as a manifest of labels describes them.
+def what_is_unseen(labels: Mapping[str, Any]) -> str | None:
+    """How much of the text the counts do not have, beside what held-out text of the counted corpus has, if it is known; else None.
 
-    Where the text is of another kind than what was counted (OTHER_KIND): `unseen` is the share of its bigrams that were not. Else where AR
-    hits are more than COMMON_SHARE of tokens, with the threshold that gives about the papers' share.
+    `labels`: the manifest of labels.
+    """
+    if not (unseen := labels.get("unseen")):
+        return None
+    held_out = (labels["counts"].get("unseen") or {}).get("share")
+    compared = "" if held_out is None else f"; held-out text of the counted corpus has {percent(held_out)}"
+    return f"{percent(unseen['share'])} of the text's bigrams are not in the counts{compared}"
+
+
+def _is_other_kind(labels: Mapping[str, Any]) -> bool:
+    """Whether the text is of another kind than what was counted (OTHER_KIND). False where it is of one document, or nothing is known."""
+    unseen, held_out = labels.get("unseen"), (labels["counts"] or {}).get("unseen")
+    if not unseen or not held_out or unseen["standard_error"] is None:
+        return False
+    least, share = unseen["share"] - 2 * unseen["standard_error"], held_out["share"]
+    return bool(least * (1 - share) > OTHER_KIND * share * (1 - least))
+
+
+def counts_warning(labels: Mapping[str, Any], share: float | None, shares: Iterable[tuple[int, float]] = ()) -> str | None:
+    """One line where rare bigrams are not what they seem, with a remedy; else None. `labels`: the manifest of labels.
+
+    Where the text is of another kind than what was counted (OTHER_KIND). Else where AR hits are more than COMMON_SHARE of tokens, with
+    the threshold that gives about the papers' share.
     `share`: AR hits among all tokens (None if not known); `shares`: thresholds, and what `share` would be at each.
     The threshold proposed is the power of two, or 0, whose share is nearest to PAPERS_SHARE in ratio, if one gives at most COMMON_SHARE.
     """
-    if counts is None:
+    if (counts := labels["counts"]) is None:
         return None
-    held_out = (counts.get("unseen") or {}).get("share")
-    if unseen is not None and held_out is not None and unseen * (1 - held_out) > OTHER_KIND * held_out * (1 - unseen):
-        return (
-            f"Warning: {percent(unseen)} of the text's bigrams are not in the counts, {percent(held_out)} of those of held-out text of the "
-            "counted kind: these counts are of other text. Count the models' training text."
-        )
+    if _is_other_kind(labels):
+        return f"Warning: {what_is_unseen(labels)}: these counts are of other text. Count the models' training text."
     if share is None or share <= COMMON_SHARE:
         return None
     near = [(abs(math.log(at / PAPERS_SHARE)), most, at) for most, at in shares if not most & (most - 1) and 0 < at <= COMMON_SHARE]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import cells, console
 from recallkit.display.cells import abbreviate, percent, powers_of_two, sparkline, timings_lines
 from recallkit.display.tables import Table
-from recallkit.slicing.threshold import counts_warning, rate_and_rule
+from recallkit.slicing.threshold import counts_warning, rate_and_rule, what_is_unseen
 from recallkit.storage import artifacts
 from recallkit.storage.timings import read_timings
 
@@ -31,7 +31,7 @@ def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     from recallkit.slicing.labels import summarise_slices
 
     kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
-    added = {key: manifest.get(key) for key in ("threshold", "in_training")}
+    added = {key: manifest.get(key) for key in ("threshold", "unseen", "in_training")}
     facts = {**{key: manifest[key] for key in kept}, **added, "timings": slice_timings(path)}
     summary = summarise_slices(path / "tokens.parquet")
     return {"path": str(path), **facts, "warning": warn_of_counts(path, summary, manifest), "by_source": summary.to_dicts()}
@@ -58,17 +58,16 @@ def read_slices_table(path: Path, manifest: Mapping[str, Any]) -> Table:
 
 def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
     """The warning of `counts_warning` for a slice directory with this `summary`; reads the labels again only if there is one."""
-    facts = manifest["counts"], summary["ar_hit_share"][0]
-    if counts_warning(*facts, unseen=(unseen := summary["unseen_share"][0])) is None:
+    share = summary["ar_hit_share"][0]
+    if counts_warning(manifest, share) is None:
         return None
-    return counts_warning(*facts, _query(path, "slices/sweep_thresholds").rows(), unseen)
+    return counts_warning(manifest, share, _query(path, "slices/sweep_thresholds").rows())
 
 
 def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
     rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
-    lines = (what_is_rare(manifest), what_is_unseen(manifest, summary["unseen_share"][0]), what_is_copied(manifest), warning)
-    caption = "\n".join(filter(None, lines))
+    caption = "\n".join(filter(None, (what_is_rare(manifest), what_is_copied(manifest), *about_counts(manifest, warning))))
     return Table.of("Predicted tokens, and those that repeat a bigram of their context", _COLUMNS, rows, caption, hidden=hidden)
 
 
@@ -124,13 +123,11 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def what_is_unseen(manifest: Mapping[str, Any], share: float | None) -> str:
-    """What share of tokens has a bigram that training never had, and what held-out text of the counted kind has; empty without counts."""
-    if share is None:
-        return ""
-    held_out = (manifest["counts"].get("unseen") or {}).get("share")
-    compared = "" if held_out is None else f" ({percent(held_out)} in held-out text of the counted kind)"
-    return f"Bigrams that the counted text does not have: {percent(share)} of tokens{compared}."
+def about_counts(manifest: Mapping[str, Any], warning: str | None) -> list[str]:
+    """How much of the text is not in the counts, unless the warning says it, and the warning, if there is one."""
+    unseen = what_is_unseen(manifest)
+    told = [f"{unseen}."] if unseen and unseen not in (warning or "") else []
+    return [*told, *([warning] if warning else [])]
 
 
 def what_is_copied(manifest: Mapping[str, Any]) -> str:

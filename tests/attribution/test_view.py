@@ -47,7 +47,7 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
     by_count = [
         {
             "reference": reference, "model": model, "repeated": repeated, "low": low, "high": high, "tokens": 100,
-            "share_of_tokens": 0.1, "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0,
+            "nll_reference": 8.0 - low - 9 * (not repeated), "nll_model": 8.0,
             "nll_first_reference": 8.5 if repeated else None, "nll_first_model": 9.0 if repeated else None,
         }
         for model in models for repeated in (True, False) for low, high in [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)]
@@ -89,13 +89,22 @@ def test_the_table_holds_the_reference_and_every_model():
     assert sum(span for _, span in table.groups) == len(table.headers)
 
 
-@pytest.mark.parametrize(("held_out", "is_warned"), [(0.05, True), (0.14, True), (0.15, False), (0.3, False), (None, False)])
-def test_counts_of_other_text_are_warned_of(held_out, is_warned):
-    """A fifth of the tokens has a bigram that was not counted: odds of 0.25, 1.54 times those of 0.14 and 1.42 times those of 0.15."""
+@pytest.mark.parametrize(
+    ("held_out", "error", "is_warned"),
+    [(0.05, 0.0, True), (0.14, 0.0, True), (0.15, 0.0, False), (0.3, 0.0, False), (None, 0.0, False)]
+    + [(0.1, 0.02, True), (0.1, 0.03, False), (0.05, None, False)],
+)
+def test_counts_of_other_text_are_warned_of(held_out, error, is_warned):
+    """A fifth of the bigrams was not counted: odds of 0.25, 1.54 times those of 0.14 and 1.42 times those of 0.15.
+
+    Two standard errors less they are 0.19 or 0.163, where half as much again as those of 0.1 is 0.167; of one document nothing is known.
+    """
     counts = {"num_tokens": 10_000, "unseen": held_out and {"share": held_out, "bigrams": 1000, "documents": 30}}
-    caption = gap_table(made_tables(), {**SLICES, "counts": counts}).caption
-    assert ("Warning: 20.0 % of the text's bigrams are not in the counts" in caption) == is_warned
-    assert ("Count the models' training text." in caption) == is_warned
+    unseen = {"share": 0.2, "standard_error": error, "bigrams": 90, "documents": 10}
+    caption = gap_table(made_tables(), {**SLICES, "counts": counts, "unseen": unseen}).caption
+    assert caption.count("20.0 % of the text's bigrams are not in the counts") == 1, "said once, with the warning or without it"
+    assert ("held-out text of the counted corpus has" in caption) == (held_out is not None)
+    assert ("Count the models' training text." in caption) == ("Warning: 20.0 %" in caption) == is_warned
     assert ("common bigrams" in caption) == (not is_warned), "AR hits are 25 % of tokens: one warning, of the cause"
 
 

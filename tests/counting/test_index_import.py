@@ -52,7 +52,7 @@ def imported(place: Path, folder: Path, tokenizer: Path | str, boundary: str = "
     return counting.import_counts(place, folder / "imported.duckdb", tokenizer=str(tokenizer), boundary=boundary, **given)
 
 
-FACTS = ("id", "num_tokens", "num_documents", "num_bigrams", "boundary", "tokenizer", "only")
+FACTS = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only")
 
 
 def check_same(one: dict, other: dict) -> None:
@@ -70,6 +70,7 @@ def test_the_table_is_that_of_our_own_count(tmp_path, tokenizer, kind, boundary,
         place = write_infini_gram(tmp_path / "index", [stored[::2], stored[1::2]])
     meta = imported(place, tmp_path, tokenizer, boundary)
     check_same(counted(tmp_path, tokenizer, boundary), meta)
+    assert meta["unseen"]["documents"] > 40
     assert meta["index"]["reversed"] == ("reversed" in kind) == ("documents are reversed" in capsys.readouterr().err)
     assert meta["index"]["token_bytes"] == width
 
@@ -80,6 +81,7 @@ def test_text_without_end_tokens_is_counted_as_it_stands(tmp_path, tokenizer, ca
     table = open_counts(tmp_path / "imported.duckdb")
     assert (meta["num_tokens"], meta["num_documents"], int(table.counts.sum())) == (len(ids), 1, len(ids) - 1)
     assert table.token_counts.sum() == len(ids)
+    assert meta["unseen"] is None, "without documents nothing is held out"
     assert "cross from each document into the next" in capsys.readouterr().err
 
 

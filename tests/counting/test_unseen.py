@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -22,13 +23,13 @@ from tests.conftest import made_up_texts, write_jsonl
 
 
 def documents(text: TextOptions) -> list[Counter]:
-    """The bigrams of each document, the end token in front of it included."""
+    """The bigrams of two different ids of each document, the end token in front of it included."""
     opened = OpenText(text)
     found = []
     for encoded in opened.encoded(Position()):
         for start, stop in itertools.pairwise(encoded.offsets.tolist()):
             ids = [opened.tokenizer.end_token_id, *encoded.ids[start:stop].tolist()]
-            found.append(Counter(itertools.pairwise(ids)))
+            found.append(Counter(pair for pair in itertools.pairwise(ids) if len({*pair}) == 2))
     return found
 
 
@@ -75,6 +76,20 @@ def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_imports(tmp_p
         tmp_path / "few.parquet", tmp_path / "again.duckdb", tokenizer=None, num_tokens=None, boundary="pack", force=False
     )
     assert open_counts(tmp_path / "again.duckdb").describe()["unseen"] is None
+
+
+def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):
+    """Against plain loops, and documents drawn anew."""
+    counted, read = (write_jsonl(tmp_path / f"{seed}.jsonl", made_up_texts(40, 60, seed=seed)) for seed in (3, 4))
+    text = TextOptions([str(counted)], "train", boundary="document")
+    counting.count(text, tmp_path / "counts.duckdb")
+    text, known = TextOptions([str(read)], "validation", boundary="document"), set(sum(documents(text), Counter()))
+    found = slice_text(text, tmp_path / "slices", counts=tmp_path / "counts.duckdb", seq_len=1000)["unseen"]
+    of_each = np.array([[sum(n for pair, n in each.items() if pair not in known), each.total()] for each in documents(text)])
+    unseen, total = of_each.sum(0)
+    assert (found["share"], found["bigrams"], found["documents"]) == (unseen / total, total, 40)
+    drawn = of_each[np.random.default_rng(0).integers(0, 40, (4000, 40))].sum(1)
+    assert found["standard_error"] == pytest.approx((drawn[:, 0] / drawn[:, 1]).std(), rel=0.1)
 
 
 KINDS = ("FreeLaw", "Github", "StackExchange")

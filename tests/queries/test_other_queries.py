@@ -25,13 +25,12 @@ def test_summarise_slices(hits):
             "source": ["b", "b", "a", "b", "a"],
             "repeated": [True, False, True, True, False],
             "ar_hit": pl.Series(hits, dtype=pl.Boolean),
-            "train_count": pl.Series([0, 1, 0, 2, 0] if known else hits, dtype=pl.Int64),
         }
     )
     with db.connect() as connection:
         connection.register("tokens", frame.to_arrow())
         rows = db.frame(connection, "slices/summarise_slices").rows()
-    of_counts = [(2, 2 / 5, 3 / 5), (2, 2 / 3, 1 / 3), (0, 0.0, 1.0)] if known else [(None, None, None)] * 3
+    of_counts = [(2, 2 / 5), (2, 2 / 3), (0, 0.0)] if known else [(None, None)] * 3
     sizes = [("ALL", 5, 3, 3 / 5), ("b", 3, 2, 2 / 3), ("a", 2, 1, 1 / 2)]
     assert rows == [(*of_all, *of_hits) for of_all, of_hits in zip(sizes, of_counts, strict=True)]
 

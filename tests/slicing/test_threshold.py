@@ -101,7 +101,7 @@ SHARES = [(0, 0.01), (1, 0.03), (2, 0.055), (4, 0.08), (7, 0.064), (8, 0.14), (1
     ],
 )
 def test_common_bigrams_called_rare_are_warned_of(share, shares, shown):
-    warning = counts_warning({"num_tokens": 10**6}, share, shares)
+    warning = counts_warning({"counts": {"num_tokens": 10**6}}, share, shares)
     assert (warning is None) == (shown is None)
     if shown is not None:
         assert f"AR hits are {100 * share:.1f} % of tokens (6.4 % in Zoology)" in warning
