@@ -27,6 +27,8 @@ BATCH = 4
 LIST_EVERY = 4
 """While a model learns text, the last row of every so many steps is a list: one row in 16."""
 VOCAB_SIZE = 4096
+END = 0
+"""The end token of the built-in tokenizer, which precedes each document."""
 SEED = 0
 _DIGESTED_BYTES = 1 << 20
 
@@ -96,15 +98,41 @@ def encoded_documents(documents: list[tuple[str, str]]) -> tuple[np.ndarray, dic
 
 
 def count(args: argparse.Namespace) -> None:
-    """Writes training_bigrams.parquet: first, second, count of every bigram of text that a run of --tokens predicts; not of lists."""
+    """Writes training_bigrams.parquet: first, second, count of every bigram of text that a run of --tokens predicts; not of lists.
+
+    In its footer is what `count` measures of any text, too: the share of a document's bigrams that the others do not have.
+    """
     import polars as pl
 
-    windows = np.load(args.data / "windows.npy", mmap_mode="r")[: rows_before(num_steps(args.tokens))].astype(np.uint32)
-    keys, counts = np.unique((windows[:, :-1] << 16 | windows[:, 1:]).ravel(), return_counts=True)
-    table = pl.DataFrame({"first": keys >> 16, "second": keys & 0xFFFF, "count": counts.astype(np.uint32)})
+    from recallkit.counting.bigram_kernels import BigramRun
+    from recallkit.counting.unseen import sample_document, unseen_elsewhere
+    from recallkit.storage.artifacts import MANIFEST_KEY
+
+    by_document = bigrams_by_document(np.load(args.data / "windows.npy", mmap_mode="r"), rows_before(num_steps(args.tokens)))
+    keys, counts = np.unique(np.concatenate(by_document), return_counts=True)
+    table = pl.DataFrame({"first": keys >> 32, "second": keys & 0xFFFFFFFF, "count": counts}).cast(pl.UInt32)
+    hashes = np.random.default_rng(SEED).permutation(len(by_document)).tolist()
+    sample = [sample_document(hashed, bigrams) for hashed, bigrams in zip(hashes, by_document, strict=True)]
+    facts = {"unseen": unseen_elsewhere(sample, BigramRun(keys, counts.astype(np.uint64)))}
     args.to.mkdir(parents=True, exist_ok=True)
-    table.write_parquet(args.to / "training_bigrams.parquet", compression="zstd", compression_level=19)
-    print(f"{len(table):,} bigrams, {counts.sum():,} tokens", file=sys.stderr)
+    path, footer = args.to / "training_bigrams.parquet", {MANIFEST_KEY.decode(): json.dumps(facts)}
+    table.write_parquet(path, compression="zstd", compression_level=19, metadata=footer)
+    print(f"{len(table):,} bigrams, {counts.sum():,} tokens, {facts}", file=sys.stderr)
+
+
+def bigrams_by_document(windows: np.ndarray, num_seen: int) -> list[np.ndarray]:
+    """The bigrams of each document of the text, first << 32 | second, among those that the first `num_seen` windows predict.
+
+    `windows` (n, CONTEXT + 1) are those of `prepare`, in the order of training; documents begin with an end token, and so the bigram that
+    ends in it is of the one before.
+    """
+    place = np.argsort(np.random.default_rng(SEED).permutation(len(windows)))  # of each window of the text in the order of training
+    text = windows[place].astype(np.uint64)
+    first, second = text[:, :-1], text[:, 1:]
+    document = np.cumsum(first == END).reshape(first.shape)
+    is_seen = place < num_seen
+    bigrams, document = (first << np.uint64(32) | second)[is_seen].ravel(), document[is_seen].ravel()
+    return np.split(bigrams, np.flatnonzero(np.diff(document)) + 1)
 
 
 def rows_before(step: int) -> int:

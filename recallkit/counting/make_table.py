@@ -108,8 +108,9 @@ def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.nda
 def read_foreign_counts(path: Path) -> CountedStream:
     """Reads a table of bigram counts made by another program: Parquet or CSV with columns first, second, count.
 
-    Unigram counts are summed over second tokens, hence exact except for the first token of the text. Raises UserError if a
-    column is missing or a value is not a whole number from 0 to 2^32 - 1.
+    Unigram counts are summed over second tokens, hence exact except for the first token of the text. What held-out text finds unseen is
+    known of tables that `export_counts` wrote, from their footers. Raises UserError if a column is missing or a value is not a whole
+    number from 0 to 2^32 - 1.
     """
     import duckdb
     import pyarrow as pa
@@ -134,7 +135,15 @@ def read_foreign_counts(path: Path) -> CountedStream:
     tokens, starts = np.unique(second[order], return_index=True)
     token_counts = np.add.reduceat(counts[order].astype(np.uint64), starts)
     keys = (first.astype(np.uint64) << np.uint64(32)) | second
-    return CountedStream(BigramRun(keys, counts.astype(np.uint64)), tokens.astype(np.uint32), token_counts, int(counts.sum()), 0)
+    facts = artifacts.footer_facts(path) if path.suffix == ".parquet" else None
+    return CountedStream(
+        BigramRun(keys, counts.astype(np.uint64)),
+        tokens.astype(np.uint32),
+        token_counts,
+        int(counts.sum()),
+        0,
+        unseen=(facts or {}).get("unseen"),
+    )
 
 
 def export_counts(table: CountsTable, path: Path) -> None:
@@ -149,4 +158,5 @@ def export_counts(table: CountsTable, path: Path) -> None:
             columns = (keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]
             yield pa.Table.from_arrays([arrow.array(column) for column in columns], schema=schema)
 
-    artifacts.write_parquet(path, groups(), schema, {"kind": "bigrams", "counts_id": table.meta["id"]})
+    facts = {"kind": "bigrams", "counts_id": table.meta["id"], "unseen": table.meta["unseen"]}
+    artifacts.write_parquet(path, groups(), schema, facts)

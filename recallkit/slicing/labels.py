@@ -161,7 +161,9 @@ class UnseenBigrams:
         """Counts rows of `tokens.parquet`."""
         import polars as pl
 
-        rows = pl.DataFrame(table.select(["document", "prev_token", "token", "train_count"])).filter(pl.col("prev_token") != pl.col("token"))
+        rows = pl.DataFrame(table.select(["document", "prev_token", "token", "train_count"])).filter(
+            pl.col("prev_token") != pl.col("token")
+        )
         self._sums.append(rows.group_by("document").agg(unseen=(pl.col("train_count") == 0).sum(), bigrams=pl.len()))
 
     def summary(self) -> dict[str, Any] | None:

@@ -363,7 +363,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError("no such table", where=path, remedy="make it with the command that writes it (`recallkit slice`, `gap` ...)")
     try:
         listing = check_member(path)
-        facts = _footer(path)
+        facts = footer_facts(path)
     except FileNotFoundError as error:  # it was being replaced
         raise UserError("was replaced while it was read", where=path, remedy="run this again") from error
     if facts is None:
@@ -375,7 +375,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _footer(path: Path) -> dict[str, Any] | None:
+def footer_facts(path: Path) -> dict[str, Any] | None:
     """The facts in a Parquet file's footer; None if it has none of ours. Raises UserError if it cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -404,7 +404,7 @@ def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
 def is_table(path: Path) -> bool:
     """Whether this is a Parquet file that recallkit wrote, in whatever list."""
     with contextlib.suppress(UserError):
-        return _footer(path) is not None
+        return footer_facts(path) is not None
     return False
 
 

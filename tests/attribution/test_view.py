@@ -91,8 +91,10 @@ def test_the_table_holds_the_reference_and_every_model():
 
 @pytest.mark.parametrize(
     ("held_out", "error", "is_warned"),
-    [(0.05, 0.0, True), (0.14, 0.0, True), (0.15, 0.0, False), (0.3, 0.0, False), (None, 0.0, False)]
-    + [(0.1, 0.02, True), (0.1, 0.03, False), (0.05, None, False)],
+    [
+        *[(0.05, 0.0, True), (0.14, 0.0, True), (0.15, 0.0, False), (0.3, 0.0, False), (None, 0.0, False)],
+        *[(0.1, 0.02, True), (0.1, 0.03, False), (0.05, None, False)],
+    ],
 )
 def test_counts_of_other_text_are_warned_of(held_out, error, is_warned):
     """A fifth of the bigrams was not counted: odds of 0.25, 1.54 times those of 0.14 and 1.42 times those of 0.15.

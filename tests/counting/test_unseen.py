@@ -7,6 +7,7 @@ import json
 from collections import Counter
 
 import numpy as np
+import polars as pl
 import pytest
 import zstandard
 
@@ -66,16 +67,19 @@ def test_a_sample_is_bounded_and_the_same_however_the_text_is_divided(tmp_path, 
     assert found[0]["id"] == exact["id"], "the sample is no part of what identifies counts"
 
 
-def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_imports(tmp_path, small_slices):
+def test_it_is_not_known_of_few_documents_of_chosen_bigrams_and_of_tables_of_others(tmp_path, small_slices):
     few = write_jsonl(tmp_path / "few.jsonl", made_up_texts(19, 60))
     assert counting.count(TextOptions([str(few)], "train"), tmp_path / "few.duckdb")["unseen"] is None
     more = write_jsonl(tmp_path / "more.jsonl", made_up_texts(30, 60))
     assert counting.count(TextOptions([str(more)], "train"), tmp_path / "only.duckdb", only=small_slices)["unseen"] is None
-    counting.export_counts(tmp_path / "few.duckdb", tmp_path / "few.parquet", force=False)
-    counting.import_counts(
-        tmp_path / "few.parquet", tmp_path / "again.duckdb", tokenizer=None, num_tokens=None, boundary="pack", force=False
-    )
-    assert open_counts(tmp_path / "again.duckdb").describe()["unseen"] is None
+    meta = counting.count(TextOptions([str(more)], "train"), tmp_path / "more.duckdb")
+    counting.export_counts(tmp_path / "more.duckdb", tmp_path / "ours.parquet", force=False)
+    pl.read_parquet(tmp_path / "ours.parquet").write_parquet(tmp_path / "theirs.parquet")
+    given = {"tokenizer": None, "num_tokens": None, "boundary": "pack", "force": False}
+    for name, known in (("ours", meta["unseen"]), ("theirs", None)):
+        counting.import_counts(tmp_path / f"{name}.parquet", tmp_path / f"{name}.duckdb", **given)
+        assert open_counts(tmp_path / f"{name}.duckdb").describe()["unseen"] == known
+    assert meta["unseen"]["documents"] == 30
 
 
 def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):

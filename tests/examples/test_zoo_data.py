@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
+from recallkit import counting
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import write_jsonl
 
@@ -115,16 +117,28 @@ def test_a_run_reads_at_least_its_tokens_of_text_and_every_sixteenth_row_is_a_li
         assert zoo_data.rows_before(steps - 1) * 256 < tokens <= zoo_data.rows_before(steps) * 256
 
 
-def test_counts_are_exact_and_of_text_alone(zoo_data, tmp_path):
-    windows = np.random.default_rng(0).integers(0, 9, (40, 257)).astype(np.uint16)
-    np.save(tmp_path / "windows.npy", windows)
+def test_counts_are_exact_and_of_text_alone_and_documents_are_held_out_whole(zoo_data, tmp_path):
+    """Against plain loops over a text of documents, of which the training reads some windows."""
+    rng = np.random.default_rng(0)
+    text = np.minimum(rng.zipf(1.3, 40 * 256 + 1) + 1, 300)
+    text[::97] = 0
+    order = np.random.default_rng(zoo_data.SEED).permutation(40)
+    np.save(tmp_path / "windows.npy", np.stack([text[256 * at : 256 * at + 257] for at in order]).astype(np.uint16))
     zoo_data.count(SimpleNamespace(data=tmp_path, to=tmp_path, tokens=15 * 256))
-    wanted = {}
-    for window in windows[:15].tolist():
-        for pair in itertools.pairwise(window):
-            wanted[pair] = wanted.get(pair, 0) + 1
+    wanted, documents = Counter(), defaultdict(Counter)
+    for at in order[:15].tolist():
+        for place in range(256 * at, 256 * at + 256):
+            pair = int(text[place]), int(text[place + 1])
+            wanted[pair] += 1
+            if pair[0] != pair[1]:
+                documents[place // 97][pair] += 1
     counts = pl.read_parquet(tmp_path / "training_bigrams.parquet", glob=False)
     assert {(first, second): n for first, second, n in counts.iter_rows()} == wanted
+    given = {"tokenizer": None, "num_tokens": None, "boundary": "pack", "force": False}
+    unseen = counting.import_counts(tmp_path / "training_bigrams.parquet", tmp_path / "counts.duckdb", **given)["unseen"]
+    alone = sum(number for each in documents.values() for pair, number in each.items() if number == wanted[pair])
+    total = sum(each.total() for each in documents.values())
+    assert unseen == {"share": alone / total, "bigrams": total, "documents": len(documents)}
 
 
 # ---------------------------------------------------------------------------------------------------------------- lists
