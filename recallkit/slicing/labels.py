@@ -167,17 +167,20 @@ class UnseenBigrams:
         self._sums.append(rows.group_by("document").agg(unseen=(pl.col("train_count") == 0).sum(), bigrams=pl.len()))
 
     def summary(self) -> dict[str, Any] | None:
-        """The `share` of `bigrams` that is unseen, and its standard error over `documents`, None of a single one; None without bigrams."""
+        """`share_of_documents` of all of them; None without bigrams."""
         import polars as pl
 
         by_document = pl.concat(self._sums).group_by("document").sum().sort("document")
-        unseen, bigrams = (by_document[name].to_numpy().astype(np.float64) for name in ("unseen", "bigrams"))
-        if not (total := bigrams.sum()):
-            return None
-        share, number = unseen.sum() / total, len(bigrams)
-        squares = np.square(unseen - share * bigrams).sum()
-        error = None if number == 1 else float(np.sqrt(number / (number - 1) * squares) / total)
-        return {"share": float(share), "standard_error": error, "bigrams": int(total), "documents": number}
+        return share_of_documents(by_document["unseen"].to_numpy(), by_document["bigrams"].to_numpy()) if len(by_document) else None
+
+
+def share_of_documents(unseen: np.ndarray, bigrams: np.ndarray) -> dict[str, Any]:
+    """The `share` of `bigrams` (n,) that is `unseen` (n,), and its standard error over the n documents, None of a single one."""
+    total, number = int(bigrams.sum()), len(bigrams)
+    share = int(unseen.sum()) / total
+    squares = np.square(unseen - share * bigrams).sum()
+    error = None if number == 1 else float(np.sqrt(number / (number - 1) * squares) / total)
+    return {"share": share, "standard_error": error, "bigrams": total, "documents": number}
 
 
 def label_sequences(

@@ -29,6 +29,7 @@ SMALLEST = {
     "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
     "intervals": "mqar minority --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
+    "kinds": "--text {shard} --tokens 300",
     "peers_gap": "control:recall control:bigram",
     "reading": "--repeats 1 --shard {shard}",
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
