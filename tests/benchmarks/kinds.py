@@ -3,9 +3,9 @@
     python tests/benchmarks/kinds.py                                                    # 1M tokens of each set
     python tests/benchmarks/kinds.py --text 'pile/*.jsonl.zst' --tokenizer gpt2.json --tokens 300k
 
-Documents of each set (Pile format) are put in random order; the first ones, so many tokens, are counted alone, and up to 100 others of every
-set are sliced with these counts. Printed are the odds of a bigram to be unseen over those that `count` has measured for held-out text, and
-how often `slice` would warn: of all that was sliced, and of 20 draws of few documents.
+Documents of each set (Pile format) are put in random order; the first ones, so many tokens, are counted alone, and 100 others of every set
+are sliced with these counts. Printed are the odds of a bigram to be unseen over those that `count` has measured for held-out text, and how
+often `slice` would warn: of all that was sliced, and of 20 draws of few documents.
 
 Text comes from $RECALLKIT_TEST_DATA (corpus/*.jsonl.zst) unless it is named.
 """
