@@ -171,8 +171,9 @@ def make_labels(
     with result.writing(manifest, timings) as new:
         with timings.stage("labelling") as stage, progress("labelling", total=of_sequences["num_rows"]) as show:
             groups = sequence_groups(sequences)
-            sums = {"num_bytes": num_bytes, "unseen": unseen, "copies": copies}
-            tables = labels.label_sequences(groups, table, threshold.max_count, **sums, progress=show)
+            tables = labels.label_sequences(
+                groups, table, threshold.max_count, num_bytes=num_bytes, unseen=unseen, copies=copies, progress=show
+            )
             schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
                 manifest |= artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)
