@@ -132,7 +132,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     least, most = slices["max_count"] // 4, 4 * slices["max_count"]
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
-        told += f" Range: of the share, at thresholds from {least:,} to {most:,}."
+        told += f" Range: the AR share at thresholds from {least:,} to {most:,}."
     told += _leads(tables) if recalled is None else ""  # in a terminal notes on the models follow
     told += " Control: the share if hits differed as their bigrams' first occurrences."
     told += " Recalled: what would be gone if neither could recall (`recallkit intervene`)." * bool(recalled)

@@ -125,7 +125,7 @@ def test_what_is_told(copied):
         assert (told["in_training"], told["clean"]) == (found, clean)
         caption = gap_tables(tables, manifest_of(copied))["gap"].caption
         assert share in caption
-        assert (f"The {len(marked):,} tokens found there are left out" in caption) == clean
+        assert (f"Left out (--clean): the {len(marked):,} tokens found there." in caption) == clean
 
 
 def test_ablation_without_copies_asks_about_no_copied_hit(copied):

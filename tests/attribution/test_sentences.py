@@ -85,7 +85,7 @@ def said(monkeypatch, capsys):
     def read(comparison: Comparison) -> str:
         monkeypatch.setenv("COLUMNS", "400")
         console.stdout.cache_clear()
-        print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder)
+        print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder, full=True)
         console.stdout.cache_clear()
         page = sections.results(comparison) + sections.gap_section(comparison, (), {}).body
         captions = [f"{figure.name}: {figure.caption}" for figure in figures(comparison)]
@@ -336,3 +336,36 @@ def test_published_tables_say_what_rounding_leaves_certain(run, tmp_path, rows, 
     text = " ".join(done.stdout.split())
     assert not [sentence for sentence in there if sentence not in text], text
     assert not [sentence for sentence in absent if sentence in text], text
+
+
+GONE = "recall by association, "
+RECALLED = {
+    "one, shown": ({"m": (BEHIND, 0.4, 0.2, 0.6)}, "If neither model could recall by association, 40.0 % of the gap would be gone."),
+    "one, not shown": ({"m": (BEHIND, 0.1, -0.1, 0.3)}, None),
+    "more than the gap": ({"m": (BEHIND, 1.4, 1.2, 1.6)}, None),
+    "of a lead": ({"m": (AHEAD, 0.4, 0.2, 0.6)}, None),
+    "without an interval": ({"m": (BEHIND, 0.4, None, None)}, None),
+    "several": (
+        {"m": (BEHIND, 0.4, 0.2, 0.6), "n": (BEHIND, 0.2, 0.1, 0.3), "o": (BEHIND, 0.1, -0.1, 0.3)},
+        "If no model could recall by association, 20.0 to 40.0 % of 2 of these gaps would be gone.",
+    ),
+    "one of several": (
+        {"m": (BEHIND, 0.4, 0.2, 0.6), "n": (BEHIND, 0.1, -0.1, 0.3)},
+        "If neither model could recall by association, 40.0 % of one of these gaps would be gone.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RECALLED)
+def test_what_would_be_gone_without_recall_is_said_where_it_is_shown(tmp_path, capsys, case):
+    models, sentence = RECALLED[case]
+    comparison = compared(tmp_path, models={name: model for name, (model, *_) in models.items()})
+    names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high")
+    recalled = {name: dict(zip(names, figures, strict=True)) for name, (_, *figures) in models.items()}
+    console.stdout.cache_clear()
+    print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder, recalled=recalled)
+    console.stdout.cache_clear()
+    text = " ".join(capsys.readouterr().out.split())
+    assert GONE in text if sentence else GONE not in text
+    assert sentence is None or sentence in text
+    assert "with --full" in text
