@@ -319,6 +319,8 @@ def _shares(
         beside = row["share_of_tokens"] if of is None else None if is_void(of) else of["gap_share"]
         points.append(_share_point(row, names[row["model"]], "token" if whole is None else "AR hit", row[by], shown[row[by]], beside))
     title = "share of the gap" if whole is None else _OF_AR_HITS
+    name, called, caption = told
+    told = name, called, caption + _at_the_edge(points)
     return _figure(comparison, *told, _drawn_shares(names, points, list(shown.values()), title, whole is not None)) if points else []
 
 
@@ -363,9 +365,21 @@ def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequen
     )
 
 
+def _known(points: Sequence[Row]) -> list[float]:
+    """All that is drawn on the axis of shares."""
+    return [point[name] for point in points for name in ("share", "low", "high", "beside") if point[name] is not None]
+
+
+def _at_the_edge(points: Sequence[Row]) -> str:
+    """That what is beyond the axis of shares is drawn at its edge, after a space; empty if nothing is."""
+    low, high = _SHARES
+    is_beyond = any(not low <= found <= high for found in _known(points))
+    return f" Below {percent(low, 0)} and above {percent(high, 0)}: drawn at the edge." * is_beyond
+
+
 def _share_scale(points: Sequence[Row]) -> Spec:
     """From the lowest share, at most 0, to the highest, with what is beside them; out of all proportion, they are drawn at the edge."""
-    known = [point[name] for point in points for name in ("share", "low", "high", "beside") if point[name] is not None]
+    known = _known(points)
     low, high = max(_SHARES[0], min([0.0, *known])), min(_SHARES[1], max([0.1, *known]))
     return {"domain": [low - 0.02 * (high - low), high + 0.04 * (high - low)], "nice": False, "clamp": True}
 
@@ -395,7 +409,7 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
     caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
-    caption += f" {_LEFT_OUT}{_leads(comparison, models)}"
+    caption += f" {_LEFT_OUT}{_leads(comparison, models)}{_at_the_edge(points)}"
     caption += " Solid upright lines are knees, in the colours of their models." if known else ""
     caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
     return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))

@@ -108,7 +108,7 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
          "with the 95 % interval of the share in AR hits", "Range: the AR share at thresholds from 2 to 32.",
          "Intervals: 40 documents resampled", "the dashed line is the share of all sources together", "above, tokens that repeat",
          "NLL of AR hits by distance and length of match, and of all repeated tokens by training count", "Hollow: fewer than 100"),
-        (LEAD, "lead", "ahead", SHARE, "(Holm)", "Nearest", "1,250", "the papers' rate", *KNEES),
+        (LEAD, "lead", "ahead", SHARE, "(Holm)", "Nearest", "1,250", "the papers' rate", "at the edge", *KNEES),
     ),
     "ahead": (
         {"models": {"m": AHEAD}},
@@ -133,6 +133,11 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
         ("all of this gap lies in AR hits; on the other tokens it is better than the reference (share 125.0 %",
          "m: share above 100 %: model is better on the other tokens"),
         (LEAD, "may be below", "shown to lie"),
+    ),
+    "a share beyond the axis": (
+        {"models": {"m": Model(1, -0.3, 0, 0)}},
+        ("drawn at the edge.", "Below -100 % and above 200 %", "(share 1000.0 %", "by_threshold: The AR hits' share of the gap where"),
+        (LEAD, "the papers' rate"),
     ),
     "a share that may be none": (
         {"models": {"m": Model(-0.1, 1, 3, 0.1)}},
