@@ -85,7 +85,9 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: 
     first = list(shown) if full else ["gap", *asked]
     console.print_answer(in_short(tables.gap["reference"][0], models, totals, recalled or {}))
     console.print_table(shown["gap"])
-    for line in [*(_bits_per_byte([totals[model, "all"] for model in models]) if full else ()), *(notes if full else notes[:MOST_NOTES])]:
+    if full:
+        notes = [*about_counts(slices, None), *_bits_per_byte([totals[model, "all"] for model in models]), *notes]
+    for line in notes if full else notes[:MOST_NOTES]:
         console.print_line(line)
     if len(first) > 1:
         console.print_line("")
@@ -122,7 +124,8 @@ def shown_tables(
 def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled | None = None) -> Table:
     """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` is the labels' manifest.
 
-    A narrow terminal leaves out the gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it.
+    A narrow terminal leaves out the gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it, which has notes
+    below the table; None for a table by itself.
     """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
@@ -137,6 +140,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     told += " Control: the share if hits differed as their bigrams' first occurrences."
     told += " Recalled: what would be gone if neither could recall (`recallkit intervene`)." * bool(recalled)
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
+    warning = warn_of_counts(tables, slices)
     of_gap = ["AR\nshare", "95 %\ninterval", "range", "control"]
     if recalled:
         of_gap.append("re-\ncalled")
@@ -148,7 +152,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
         "Perplexity, and how much of the gap to the reference lies in AR hits, in %",
         ["model", "all", "AR\nhits", "other", "gap", *of_gap],
         rows,
-        caption="\n".join([told, *about_counts(slices, warn_of_counts(tables, slices))]),
+        caption="\n".join([told, *(about_counts(slices, warning) if recalled is None or warning else ())]),
         groups=[("", 1), ("perplexity", 3), ("", 1), ("gap in AR hits (%)", len(of_gap))],
         optional=["gap", "other"],
     )
