@@ -52,7 +52,7 @@ class AblatedSet:
     layer: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AblationTables(Shown):
     """What ablations of a model lose. NLLs and losses are in nats per token, positive where the model is worse without the mixers.
 

@@ -23,7 +23,7 @@ _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
     """Models compared with a reference, as `recallkit gap` wrote them. `models` are sorted by overall perplexity, the best first.
 

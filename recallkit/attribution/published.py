@@ -63,7 +63,7 @@ class PublishedGroup:
     ar_share: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PublishedGap(Shown):
     """The attribution of a published table, group by group: a table without a column `group` is one group, whose name is "".
 

@@ -34,7 +34,7 @@ _CONTROL, _RANGE = ("control_share", "control_ci_low", "control_ci_high"), ("ran
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GapTables(Shown):
     """The gap of each model to the reference. NLLs and differences are in nats per token, shares are fractions.
 

@@ -140,7 +140,10 @@ class Command:
         trackers = _open_trackers(asked)
         outcome = self.function(asked)
         value = in_notebooks(
-            outcome.value(), lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()], outcome.figures
+            outcome.value(),
+            outcome.show,
+            lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()],
+            outcome.figures,
         )
         self.log(trackers, outcome, asked)
         return value
@@ -220,8 +223,14 @@ def checked(options: Callable[P, E]) -> Callable[[Callable[[E], T]], Callable[P,
     return made
 
 
-def in_notebooks(value: T, tables: "Callable[[], Sequence[Table]]", figures: "Callable[[], Sequence[Figure]]" = tuple) -> T:
-    """The value, with what a notebook shows of it if it is a result that can be shown; nothing is made before it is asked for."""
+def in_notebooks(
+    value: T, show: Callable[[], None], tables: "Callable[[], Sequence[Table]]", figures: "Callable[[], Sequence[Figure]]" = tuple
+) -> T:
+    """The value, with what is shown of it if it is a result that can be shown: what `show` prints, and in a notebook tables and figures.
+
+    Nothing is made before it is asked for.
+    """
+    from recallkit.display import console
     from recallkit.display.notebook import Shown
 
     def html() -> str:
@@ -230,7 +239,7 @@ def in_notebooks(value: T, tables: "Callable[[], Sequence[Table]]", figures: "Ca
         return tables_html(tables())
 
     if isinstance(value, Shown):
-        value.show_as(html, figures)
+        value.show_as(html, figures, lambda: console.printed(show))
     return value
 
 

@@ -230,10 +230,16 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
     """
     from recallkit.attribution import comparison
     from recallkit.attribution.charts import figures
-    from recallkit.attribution.view import gap_tables
+    from recallkit.attribution.view import gap_tables, print_gap
 
     read = comparison.read_comparison(path(folder), path(slices))
-    return in_notebooks(read, lambda: list(gap_tables(read.tables, read.manifest["slices"], read.folder).values()), lambda: figures(read))
+    slices_facts = read.manifest["slices"]
+    return in_notebooks(
+        read,
+        lambda: print_gap(read.tables, slices_facts, read.folder),
+        lambda: list(gap_tables(read.tables, slices_facts, read.folder).values()),
+        lambda: figures(read),
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from recallkit.events import note as note
 from recallkit.events import strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -42,6 +42,13 @@ def stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False)
+
+
+def printed(show: Callable[[], None]) -> str:
+    """What `show` prints, as text."""
+    with stdout().capture() as captured:
+        show()
+    return captured.get().rstrip()
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Results in a notebook: the tables that a command prints as HTML, and the figures that it draws as altair charts."""
+"""Results in Python: printed, what the command prints; in a notebook its tables as HTML, and its figures as altair charts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """A result that a notebook shows. What it shows belongs to the function that returned it: copies and pickles do not keep it."""
+    """A result that shows itself. What it shows belongs to the function that returned it: copies and pickles do not keep it."""
 
-    __slots__ = ("_figures", "_html")
+    __slots__ = ("_figures", "_html", "_text")
 
     _html: Callable[[], str]
     _figures: Callable[[], Sequence[Figure]]
+    _text: Callable[[], str]
 
-    def show_as(self, html: Callable[[], str], figures: Callable[[], Sequence[Figure]]) -> None:
-        """Says how to make the markup and the figures; nothing is made before a notebook, or `chart`, asks for it."""
+    def show_as(self, html: Callable[[], str], figures: Callable[[], Sequence[Figure]], text: Callable[[], str]) -> None:
+        """Says how to make the markup, the figures and the text; nothing is made before somebody asks for it."""
         object.__setattr__(self, "_html", html)
         object.__setattr__(self, "_figures", figures)
+        object.__setattr__(self, "_text", text)
+
+    def __repr__(self) -> str:
+        """What the command prints; of a copy the names of its fields."""
+        return self._text() if hasattr(self, "_text") else f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
 
     def _repr_html_(self) -> str | None:
         """For IPython: the tables, or None for the usual text."""

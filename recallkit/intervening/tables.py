@@ -46,7 +46,7 @@ REPEATED, SPLIT_OF_REPEATED = "repeated", ("ar_hit", "repeated_frequent")
 """The row of all repeated bigrams, and the slices that it adds up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class InterveneTables(Shown):
     """What models lose by changes of their context, in nats per token, with 95 % intervals `*_ci_low`, `*_ci_high` over documents.
 

@@ -58,7 +58,7 @@ def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: di
         artifacts.write_parquet(path, [table.select(schema.names).to_arrow().cast(schema)], schema, {**manifest, "kind": kind})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MqarTables(Shown):
     """Models compared on MQAR, the first as the reference. Accuracies are fractions, NLLs nats per token, ppl exp of them.
 

@@ -53,7 +53,7 @@ FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
 _NUM_RESAMPLES = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProfileTables(Shown):
     """The tables of a profile, by source (ALL first, then the largest). Shares are fractions, `*_ci_low` and `*_ci_high` 95 % intervals.
 

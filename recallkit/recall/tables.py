@@ -29,7 +29,7 @@ def write_documents(path: Path, documents: Sequence[Mapping[str, Any]], manifest
     return write_parquet(path, [pa.Table.from_pylist([dict(document) for document in documents], schema=schema)], schema, manifest)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RecallTables(Shown):
     """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution import answer
+from recallkit.attribution.answer import enriched
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.view import (
     by_source_table,
     comparators_table,
     context_tables,
-    enriched,
     gap_rows,
     given_table,
     overlap_table,

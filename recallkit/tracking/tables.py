@@ -32,7 +32,7 @@ APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 """The verdicts on a run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TrackTables(Shown):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 

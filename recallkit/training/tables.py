@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Run = tuple[Job, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TradeoffTables(Shown):
     """A sweep of models trained on MQAR.
 
