@@ -90,8 +90,9 @@ def test_a_result_reads_as_what_its_command_prints(small_slices, tmp_path, run):
     models = ("control:recall", "control:bigram")
     printed = run("gap", *models, "--slices", small_slices, "-o", tmp_path / "gap").stdout
     tables = recallkit.gap(*models, slices=small_slices, out=tmp_path / "gap")
-    assert str(tables).split() == repr(tables).split() == printed.split(), "as wide as there is room"
-    assert repr(recallkit.read_comparison(tmp_path / "gap", slices=small_slices)).split() == printed.split()
+    words = [word for word in printed.split() if "─" not in word]  # a rule is as long as there is room
+    assert [word for word in str(tables).split() if "─" not in word] == words
+    assert repr(recallkit.read_comparison(tmp_path / "gap", slices=small_slices)) == repr(tables)
     assert repr(copy.copy(tables)).startswith("GapTables(gap, "), "a copy does not know how"
 
 
