@@ -39,7 +39,26 @@ class _Command(TyperCommand):
         return found
 
 
+SYNONYMS = {
+    "compare": "gap",
+    "diff": "gap",
+    "label": "slice",
+    "perplexity": "score",
+    "causal": "intervene",
+    "evaluate": "eval-recall",
+    "plot": "report",
+    "html": "report",
+    "check": "verify",
+}
+"""What people call commands that are called otherwise."""
+
+
 class _Group(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if meant := SYNONYMS.get(args[0]):
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{meant}'?")
+        return super().resolve_command(ctx, args)
+
     def get_help_option(self, ctx: Any) -> Any:
         return _without_type(super().get_help_option(ctx))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -116,9 +117,12 @@ def print_files(files: Sequence[Path]) -> None:
 
 
 def print_list(rows: list[tuple[str, str]]) -> None:
-    """Names, and beside them their descriptions, one per line."""
+    """Names, and beside them their descriptions, folded at the terminal's width."""
     width = max(len(name) for name, _ in rows)
-    sys.stdout.writelines(f"{name:<{width}}  {description}\n" for name, description in rows)
+    room = max(20, stdout().width - width - 2)
+    for name, description in rows:
+        first, *more = textwrap.wrap(description, room) or [""]
+        sys.stdout.writelines(f"{line}\n" for line in (f"{name:<{width}}  {first}", *(f"{'':<{width}}  {each}" for each in more)))
 
 
 def print_indented(text: str, columns: int) -> None:
