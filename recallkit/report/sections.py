@@ -70,27 +70,30 @@ def results(comparison: Comparison, first_figures: str = "") -> str:
     return "\n".join([*answers, how, first_figures, tag("p", text(words.definition(comparison))), table, compared])
 
 
-_FIRST = {"by_count": "NLL by training frequency (Zoology, figure 1)", "by_partition": "Where the gap lies"}
+_FIRST = {"gap_parts": "How much of each gap lies in AR hits", "by_count": "NLL by training frequency (Zoology, figure 1)"}
 """The figures that a page begins with, and their titles there."""
 _MOST_FIRST = 4
-"""Models in them; of more there are figures of all further down."""
+"""Models in the curves of the second; of more there is a figure of all further down."""
 
 
 def first_figures(comparison: Comparison, figures: Sequence[Figure], styles: Mapping[str, Style]) -> tuple[str, list[Figure]]:
     """What a page begins with, and which of `figures`, all of the comparison's, it does not yet show."""
     models = _first_models(comparison)
+    first = [figure for name in _FIRST for figure in figures if figure.name == name]
     if len(models) == len(comparison.models):
-        first = [figure for name in _FIRST for figure in figures if figure.name == name]
-        return _fold(first, styles), [figure for figure in figures if figure not in first]
-    some = replace(comparison, models=models)
-    of_some = f" {len(models)} of {len(comparison.models):,} models; figures of all are further down."
-    drawn = {figure.name: replace(figure, caption=figure.caption + of_some) for figure in draw(some)}
-    return _fold([drawn[name] for name in _FIRST if name in drawn], styles, class_="some"), list(figures)
+        return _fold(first, styles, figures), [figure for figure in figures if figure not in first]
+    of_some = f" {len(models)} of {len(comparison.models):,} models; a figure of all is further down."
+    some = {figure.name: replace(figure, caption=figure.caption + of_some) for figure in draw(replace(comparison, models=models))}
+    shown = [some.get(figure.name, figure) if figure.name == "by_count" else figure for figure in first]
+    return _fold(shown, styles, figures), [figure for figure in figures if figure not in shown]
 
 
-def _fold(figures: Sequence[Figure], styles: Mapping[str, Style], **attributes: str) -> str:
-    """The figures that a page begins with, side by side."""
-    drawn = [_picture(replace(figure, title=_FIRST[figure.name]), styles, **attributes) + "\n" for figure in figures]
+def _fold(shown: Sequence[Figure], styles: Mapping[str, Style], figures: Sequence[Figure]) -> str:
+    """The figures that a page begins with, side by side; one that is not of `figures` is of some models only, and comes again."""
+    drawn = [
+        _picture(replace(figure, title=_FIRST[figure.name]), styles, **({} if figure in figures else {"class_": "some"})) + "\n"
+        for figure in shown
+    ]
     return tag("div", *drawn, class_="fold") if drawn else ""
 
 

@@ -230,7 +230,7 @@ def test_points_of_pictures_have_tips_and_the_first_are_above_the_fold(shown):
     assert not shown.one(".tip.small").is_displayed()
     shown.emulate(width=1280, height=800)
     shown.js("window.scrollTo(0, 0)")
-    for kind in ("by_count", "by_partition"):
+    for kind in ("gap_parts", "by_count"):
         bounds = "(b => [b.top, b.bottom])(document.querySelector(arguments[0]).getBoundingClientRect())"
         top, bottom = shown.js(bounds, f"#figure-{kind} svg")
         assert 0 < top < bottom <= 800

@@ -130,7 +130,7 @@ def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
     assert [row[0] for row in page.tables()["AR share of the gap by source"][1:]] == ["books", "letters"]
     drawn = draw(comparison)
     assert len(drawn) >= 4
-    first = {"by_count": "NLL by training frequency (Zoology, figure 1)", "by_partition": "Where the gap lies"}
+    first = {"gap_parts": "How much of each gap lies in AR hits", "by_count": "NLL by training frequency (Zoology, figure 1)"}
     ordered = [figure for name in first for figure in drawn if figure.name == name]
     ordered += [figure for figure in drawn if figure.name not in first]
     assert page.texts("figcaption") == [figure.caption for figure in ordered]
@@ -250,20 +250,22 @@ def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison
     assert "what 3 models" not in in_answers.headline("ref", list(rows), of_models(comparison, rows).totals), "a lead is no loss"
 
 
-def test_of_many_models_the_first_figures_show_four(comparison):
+def test_of_many_models_the_first_figure_shows_all_and_the_second_four(comparison):
     names = [f"m{number}" for number in range(6)]
     rows = {name: {"delta_nll": 0.1 * (1 + number), "note": "note", "void": name == "m0"} for number, name in enumerate(names)}
     many = of_models(comparison, rows)
     drawn = draw(many)
     first, rest = sections.first_figures(many, drawn, styles_of(drawn))
     shown = Page(first)
-    assert [figure.name for figure in rest] == [figure.name for figure in drawn], "figures of all models follow"
-    captions = shown.texts("figcaption")
-    assert len(captions) == 2
-    assert all(text.endswith("4 of 6 models; figures of all are further down.") for text in captions)
+    assert [figure.name for figure in rest] == [figure.name for figure in drawn if figure.name != "gap_parts"], "curves of all follow"
+    parts, curves = shown.texts("figcaption")
+    assert parts.startswith("How far each model is behind")
+    assert curves.endswith("4 of 6 models; a figure of all is further down.")
     labels = " ".join(attributes.get("aria-label", "") for _, attributes, _, _ in shown.elements)
-    assert [name for name in names if f"{name}," in labels] == ["m1", "m2", "m4", "m5"], "from the nearest whose share means something"
-    assert not [attributes for _, attributes, _, _ in shown.elements if attributes.get("id", "").startswith("figure-")]
+    assert [name for name in names if f"{name}, AR hits" in labels] == names, "a bar for each model"
+    assert [name for name in names if f"{name}, training count" in labels] == ["m1", "m2", "m4", "m5"], "from the nearest to be told"
+    named = [attributes.get("id", "") for _, attributes, _, _ in shown.elements]
+    assert [name for name in named if name.startswith("figure-")] == ["figure-gap_parts"]
 
 
 def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
