@@ -207,13 +207,13 @@ def run(home: Path, run_apart: Run) -> Run:
             patch.setenv("COLUMNS", "100")
             patch.setattr(sys, "argv", ["recallkit", *words])
             patch.setattr(config, "is_program", True)
-            console.stdout.cache_clear()
+            console.terminal.cache_clear()
             console.stderr.cache_clear()
             try:
                 with pytest.raises(SystemExit) as stopped:
                     cli.run(words)
             finally:
-                console.stdout.cache_clear()
+                console.terminal.cache_clear()
                 console.stderr.cache_clear()
         texts = [(stream.flush(), stream.buffer.getvalue().decode())[1] for stream in (out, err)]
         return subprocess.CompletedProcess(words, int(stopped.value.code or 0), *texts)

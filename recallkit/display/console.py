@@ -10,8 +10,10 @@ import re
 import sys
 import textwrap
 from collections import Counter
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import Struck, counted
@@ -30,11 +32,19 @@ if TYPE_CHECKING:
 
 
 @cache
-def stdout() -> Console:
-    """The console of results: as wide as the terminal, 80 columns in a pipe or a log."""
+def terminal() -> Console:
+    """The console of results: as wide as the terminal, 80 columns in a pipe or a log. A notebook asks results for HTML itself."""
     from rich.console import Console
 
-    return Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False, force_jupyter=False)
+
+
+_plain: ContextVar[Console | None] = ContextVar("plain", default=None)
+
+
+def stdout() -> Console:
+    """Where results are printed: the `terminal`, or the text that `printed` returns."""
+    return _plain.get() or terminal()
 
 
 @cache
@@ -46,10 +56,17 @@ def stderr() -> Console:
 
 
 def printed(show: Callable[[], None]) -> str:
-    """What `show` prints, as text."""
-    with stdout().capture() as captured:
+    """What `show` prints, as text, as wide as the terminal."""
+    from rich.console import Console
+
+    text = StringIO()
+    plain = Console(file=text, width=terminal().width, highlight=False, emoji=False, force_terminal=False, force_jupyter=False)
+    token = _plain.set(plain)
+    try:
         show()
-    return captured.get().rstrip()
+    finally:
+        _plain.reset(token)
+    return text.getvalue().rstrip()
 
 
 def print_json(value: Any) -> None:

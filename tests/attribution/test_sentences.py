@@ -84,9 +84,9 @@ def said(monkeypatch, capsys):
 
     def read(comparison: Comparison) -> str:
         monkeypatch.setenv("COLUMNS", "400")
-        console.stdout.cache_clear()
+        console.terminal.cache_clear()
         print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder, full=True)
-        console.stdout.cache_clear()
+        console.terminal.cache_clear()
         page = sections.results(comparison) + sections.gap_section(comparison, (), {}).body
         captions = [f"{figure.name}: {figure.caption}" for figure in figures(comparison)]
         return " ".join([capsys.readouterr().out, re.sub("<[^>]*>", " ", page), *captions]).replace(" .", ".")
@@ -367,9 +367,9 @@ def test_what_would_be_gone_without_recall_is_said_where_it_is_shown(tmp_path, c
     comparison = compared(tmp_path, models={name: model for name, (model, *_) in models.items()})
     names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high")
     recalled = {name: dict(zip(names, figures, strict=True)) for name, (_, *figures) in models.items()}
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder, recalled=recalled)
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     text = " ".join(capsys.readouterr().out.split())
     assert GONE in text if sentence else GONE not in text
     assert sentence is None or sentence in text

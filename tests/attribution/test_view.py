@@ -138,9 +138,9 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     assert struck["by_partition"] == [[False, False, True, False]] * 6
     artifacts.write_parquet(tmp_path / "gap.parquet", [made.gap.to_arrow()], made.gap.to_arrow().schema, FACTS)
     monkeypatch.setenv("COLUMNS", "80")
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     print_gap(tables, SLICES, tmp_path, full=True)
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     out = capsys.readouterr().out
     assert f"void: the share means nothing: a note; {GAP_MAY_BE_ZERO}" in " ".join(out.split())
     assert "sound: another note" in out.splitlines()
@@ -197,9 +197,9 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     table = tables.gap.to_arrow()
     facts = {"schema_version": config.SCHEMA_VERSION, "inexact": {models[0]: {"all": 0.1, "ar_hit": 0.2}}}
     artifacts.write_parquet(tmp_path / "gap.parquet", [table], table.schema, facts)
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     print_gap(tables, SLICES, tmp_path, full=True)
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {tmp_path}"

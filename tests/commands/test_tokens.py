@@ -74,10 +74,10 @@ def shown_in(monkeypatch, capsys, shown, which=None, *, colours: bool) -> str:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1") if colours else monkeypatch.delenv("FORCE_COLOR", raising=False)
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     capsys.readouterr()
     print_tokens(shown, which)
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     return capsys.readouterr().out
 
 

@@ -28,10 +28,10 @@ def printed(monkeypatch, capsys):
         if force_color:
             monkeypatch.setenv("FORCE_COLOR", "1")
             monkeypatch.setenv("TERM", "xterm")
-        console.stdout.cache_clear()
+        console.terminal.cache_clear()
         capsys.readouterr()
         function(*arguments)
-        console.stdout.cache_clear()
+        console.terminal.cache_clear()
         return capsys.readouterr().out.splitlines()
 
     return call
@@ -78,7 +78,7 @@ def test_names_are_never_obeyed_nor_replaced(printed):
 def test_paths_are_lines_that_can_be_copied(printed):
     path = "/a b/" + "c" * 200
     assert printed(print_line, f"Tables: {path}", columns=80)[0] != f"Tables: {path}"
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     assert printed(lambda: print_line(f"Tables: {path}", is_path=True)) == [f"Tables: {path}"]
 
 

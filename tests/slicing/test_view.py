@@ -76,9 +76,9 @@ def test_curves_have_one_scale_and_one_width(table):
 
 def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     print_slices(small_slices, artifacts.read_manifest(small_slices / "tokens.parquet"))
-    console.stdout.cache_clear()
+    console.terminal.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {small_slices}"
     assert max(map(len, lines[:-1])) <= 80
