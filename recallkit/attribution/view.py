@@ -6,12 +6,12 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval, ppl
+from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, Struck, counted, more_in_file, percent, powers_of_two, resampled, shares_of_leads, sparkline
+from recallkit.display.cells import DASH, counted, more_in_file, percent, powers_of_two, resampled, shares_of_leads, sparkline
 from recallkit.display.exports import MOST_NOTES
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -78,9 +78,10 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: 
     """
     found, models = _cells(tables), _models(tables)
     totals = {(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}
-    shown = shown_tables(tables, slices, artifacts.read_manifest(out / "gap.parquet"), with_curves=True)
-    shown["gap"] = gap_table(tables, slices, recalled or {})
-    notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(out)]
+    manifest = artifacts.read_manifest(out / "gap.parquet")
+    shown = shown_tables(tables, slices, manifest, with_curves=True)
+    shown["gap"] = gap_table(tables, slices, recalled or {}, has_own_tokenizers=bool(manifest["inexact"]))
+    notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
     asked = [name for name in _ASKED if name in shown]
     first = list(shown) if full else ["gap", *asked]
     console.print_answer(in_short(tables.gap["reference"][0], models, totals, recalled or {}))
@@ -109,7 +110,7 @@ def shown_tables(
 ) -> dict[str, Table]:
     """Every table that has something to show, by file name, the gap first; `manifest` is the comparison's."""
     found = {
-        "gap": gap_table(tables, slices),
+        "gap": gap_table(tables, slices, has_own_tokenizers=bool(manifest.get("inexact"))),
         "comparators": comparators_table(tables),
         "by_source": by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None,
         "curves": curves_table(tables, slices) if with_curves else None,
@@ -121,11 +122,12 @@ def shown_tables(
     return {name: table for name, table in found.items() if table is not None}
 
 
-def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled | None = None) -> Table:
+def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled | None = None, *, has_own_tokenizers: bool = False) -> Table:
     """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` is the labels' manifest.
 
-    A narrow terminal leaves out the gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it, which has notes
-    below the table; None for a table by itself.
+    Of models with tokenizers of their own bits per byte, which compare them, if the bytes are known. A narrow terminal leaves out the
+    gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it, which has notes below the table; None for a table
+    by itself.
     """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
@@ -139,36 +141,38 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     told += _leads(tables) if recalled is None else ""  # in a terminal notes on the models follow
     told += " Control: the share if hits differed as their bigrams' first occurrences."
     told += " Recalled: what would be gone if neither could recall (`recallkit intervene`)." * bool(recalled)
-    rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models)
+    in_bits = has_own_tokenizers and first["bpb_reference"] is not None
+    rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models, in_bits=in_bits)
+    quality = "Bits per byte" if in_bits else "Perplexity"
     warning = warn_of_counts(tables, slices)
     of_gap = ["AR\nshare", "95 %\ninterval", "range", "control"]
     if recalled:
         of_gap.append("re-\ncalled")
-        rows = [[*row, "" if row is rows[0] else _share(recalled[row[0]]["recall_share"] if row[0] in recalled else None)] for row in rows]
+        rows = [[*row, "" if row is rows[0] else _recall_share(recalled[row[0]]) if row[0] in recalled else DASH] for row in rows]
     kinds = {row[0].partition(":")[0] for row in rows}
     if len(kinds) == 1 and all(":" in row[0] for row in rows):  # zoo:based -> based, where all are of the zoo
         rows = [[row[0].partition(":")[2], *row[1:]] for row in rows]
     return Table(
-        "Perplexity, and how much of the gap to the reference lies in AR hits, in %",
+        f"{quality}, and how much of the gap to the reference lies in AR hits, in %",
         ["model", "all", "AR\nhits", "other", "gap", *of_gap],
         rows,
         caption="\n".join([told, *(about_counts(slices, warning) if recalled is None or warning else ())]),
-        groups=[("", 1), ("perplexity", 3), ("", 1), ("gap in AR hits (%)", len(of_gap))],
+        groups=[("", 1), (quality.lower(), 3), ("", 1), ("gap in AR hits (%)", len(of_gap))],
         optional=["gap", "other"],
     )
 
 
-def gap_rows(totals: Mapping[tuple[str, str], Row], models: Sequence[str]) -> list[list[str]]:
-    """The reference and each model: perplexities of all tokens, AR hits and others; the gap; in % the share, interval, range, control."""
+def gap_rows(totals: Mapping[tuple[str, str], Row], models: Sequence[str], *, in_bits: bool = False) -> list[list[str]]:
+    """The reference and each model: perplexities of all tokens, AR hits and others; the gap; in % the share, interval, range, control.
+
+    `in_bits`: bits per byte in place of perplexities, which are per token of the reference's.
+    """
     of = {model: [totals[model, kind] for kind in _KINDS] for model in models}
-    first = [of[models[0]][0]["reference"], *(ppl(row["ppl_reference"]) for row in of[models[0]]), "", "", "reference", "", ""]
-    return [
-        first,
-        *(
-            [model, *(ppl(row["ppl_model"]) for row in of[model]), _gap(of[model][0]), *_of_hits(totals[model, "ar_hit"])]
-            for model in models
-        ),
-    ]
+    column, form = ("bpb", ".3f") if in_bits else ("ppl", PPL)
+    quality = {side: cells.number(f"{column}_{side}", form) for side in ("reference", "model")}
+    first = [of[models[0]][0]["reference"], *map(quality["reference"], of[models[0]]), "", "", "reference", "", ""]
+    others = ([model, *map(quality["model"], of[model]), _gap(of[model][0]), *_of_hits(totals[model, "ar_hit"])] for model in models)
+    return [first, *others]
 
 
 _gap = cells.number("delta_nll", "z.3f")
@@ -176,18 +180,18 @@ _gap = cells.number("delta_nll", "z.3f")
 
 def _of_hits(row: Row) -> list[str]:
     """The share of the gap, its interval, its range over thresholds, and the control, in % without the sign."""
-    if row["void"]:
-        return [Struck(_share(row["gap_share"])), DASH, DASH, Struck(_share(row["control_share"]))]
-    scaled = {name: None if row[name] is None else 100 * row[name] for name in ("ci_low", "ci_high", "range_low", "range_high")}
-    within, over = (
-        cells.bounds(scaled["ci_low"], scaled["ci_high"], "z.1f"),
-        cells.bounds(scaled["range_low"], scaled["range_high"], "z.0f"),
+    low, high, least, most = (
+        None if row["void"] or row[name] is None else 100 * row[name] for name in ("ci_low", "ci_high", "range_low", "range_high")
     )
-    return [_share(row["gap_share"]), within, over, _share(row["control_share"])]
+    return [_gap_share(row), cells.bounds(low, high, "z.1f"), cells.bounds(least, most, "z.0f"), _control_share(row)]
 
 
-def _share(share: float | None) -> str:
-    return DASH if share is None else f"{100 * share:z.1f}"
+def _share(column: str) -> Cell:
+    """A share in % without the sign."""
+    return lambda row: DASH if row[column] is None else f"{100 * row[column]:z.1f}"
+
+
+_gap_share, _control_share, _recall_share = cells.valid(_share("gap_share")), cells.valid(_share("control_share")), _share("recall_share")
 
 
 def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
@@ -414,9 +418,8 @@ def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
     return ["Bits per byte: " + ", ".join(f"{model} {bits:.3f}" for model, bits in pairs)]
 
 
-def _inexact(out: Path) -> list[str]:
+def _inexact(found: Mapping[str, Any]) -> list[str]:
     """A line for each model with a tokenizer of its own: how much of the text it splits elsewhere."""
-    found = artifacts.read_manifest(out / "gap.parquet")["inexact"]
     return [
         f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens{_and_hits(share.get('ar_hit'))} do not begin and end where "
         "its tokens do"
