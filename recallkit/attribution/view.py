@@ -283,7 +283,7 @@ def given_table(tables: GapTables) -> Table | None:
         return None
     found = _cells(tables)
     return Table.of(
-        "Perplexity, and the share of the gap to the reference, in each slice",
+        "The share of the gap to the reference in each slice",
         {
             **_OF_SLICE,
             "reference": cells.number("ppl_reference", PPL),
@@ -296,6 +296,7 @@ def given_table(tables: GapTables) -> Table | None:
         f"{'Slices may overlap: their shares need not add up to 100 %. ' * (len(names) > 1)}"
         f"Enrichment: share of the gap over share of tokens.{_leads(tables)}",
         groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
+        optional=["reference", "model's"],
     )
 
 
@@ -310,7 +311,7 @@ def overlap_table(tables: GapTables) -> Table | None:
         "share": gap_share,
         "95 % interval": interval,
         "enrichment": enriched,
-        "undivided share": cells.valid(cells.share("plain_share")),
+        "undivided\nshare": cells.valid(cells.share("plain_share")),
     }
     return Table.of(
         "The gap to the reference divided among the slices",
@@ -318,6 +319,7 @@ def overlap_table(tables: GapTables) -> Table | None:
         rows,
         f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values)."
         f"{_leads(tables)}",
+        optional=["enrichment"],
     )
 
 

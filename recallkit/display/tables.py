@@ -88,6 +88,7 @@ class Table:
         caption: str | None = None,
         *,
         groups: Sequence[tuple[str, int]] = (),
+        optional: Sequence[str] = (),
         hidden: int = 0,
     ) -> Table:
         """The rows of a frame with `columns`, what makes the cells of each by its header; `hidden` more rows are named in a last one.
@@ -97,7 +98,7 @@ class Table:
         pairs = list(columns.items()) if isinstance(columns, Mapping) else columns
         shown = [[cell(row) for _, cell in pairs] for row in rows]
         more = [[f"and {hidden:,} more", *[""] * (len(pairs) - 1)]] if hidden > 0 else []
-        return cls(title, [header for header, _ in pairs], [*shown, *more], caption, groups)
+        return cls(title, [header for header, _ in pairs], [*shown, *more], caption, groups, optional)
 
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""
