@@ -42,10 +42,12 @@ def in_short(reference: str, models: Sequence[str], totals: Totals, recalled: Re
 
 
 def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
-    """The range of the shares of the models that are behind the reference; "" if there are not two whose share is one."""
+    """The range of the shares, told from zero, of the models that are behind the reference; "" if there are not two."""
     hits = {model: totals[model, "ar_hit"] for model in models}
     behind = [
-        row for model, row in hits.items() if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and 0 <= row["gap_share"] <= 1
+        row
+        for model, row in hits.items()
+        if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and (row["ci_low"] or 0) > 0 and row["gap_share"] <= 1
     ]
     if len(behind) < 2:
         return ""
@@ -66,14 +68,14 @@ def _range(shares: Sequence[float]) -> str:
 
 def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
     """How much of the gaps of models that are behind would be gone without recall, where the interval is above 0; after a space."""
-    rows = [recalled[model] for model in models if model in recalled and totals[model, "all"]["delta_nll"] > 0]
-    shares = sorted(row["recall_share"] for row in rows if (row["recall_share_ci_low"] or 0) > 0 and row["recall_share"] <= 1)
+    behind = {model: recalled[model] for model in models if model in recalled and totals[model, "all"]["delta_nll"] > 0}
+    shown = {model: row for model, row in behind.items() if (row["recall_share_ci_low"] or 0) > 0 and row["recall_share"] <= 1}
+    shares = sorted(row["recall_share"] for row in shown.values())
     if not shares:
         return ""
     if len(shares) == 1:
-        whose = "the gap" if len(models) == 1 else "one of these gaps"
-        return f" If neither model could recall by association, {percent(shares[0])} of {whose} would be gone."
-    return f" If no model could recall by association, {_range(shares)} of {len(shares):,} of these gaps would be gone."
+        return f" If neither could recall by association in AR hits, {percent(shares[0])} of the gap of {next(iter(shown))} would be gone."
+    return f" If no model could recall by association in AR hits, {_range(shares)} of the gaps of {len(shares):,} models would be gone."
 
 
 def answer(reference: str, models: Sequence[str], totals: Totals) -> str:

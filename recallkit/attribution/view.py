@@ -71,10 +71,13 @@ def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     return counts_warning(slices, _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares)
 
 
-def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: bool = False, recalled: Recalled | None = None) -> None:
+def print_gap(
+    tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: bool = False, recalled: Recalled | None = None, further: int = 0
+) -> None:
     """The answer, the table of shares and three notes, then the slices and contexts that were asked for; `full`: every table and note.
 
-    `recalled`: how much of each model's gap would be gone if neither could recall, where that is known (`answer.Recalled`).
+    `recalled`: how much of each model's gap would be gone if neither could recall, where that is known (`answer.Recalled`). `further`:
+    tables of other results that the command prints with --full.
     """
     found, models = _cells(tables), _models(tables)
     totals = {(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}
@@ -82,18 +85,19 @@ def print_gap(tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: 
     shown = shown_tables(tables, slices, manifest, with_curves=True)
     shown["gap"] = gap_table(tables, slices, recalled or {}, has_own_tokenizers=bool(manifest["inexact"]))
     notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
+    notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
+    unseen = () if warn_of_counts(tables, slices) else about_counts(slices, None)
+    more = [*unseen, *_bits_per_byte([totals[model, "all"] for model in models]), *notes[MOST_NOTES:]]
     asked = [name for name in _ASKED if name in shown]
     first = list(shown) if full else ["gap", *asked]
     console.print_answer(in_short(tables.gap["reference"][0], models, totals, recalled or {}))
     console.print_table(shown["gap"])
-    if full:
-        notes = [*about_counts(slices, None), *_bits_per_byte([totals[model, "all"] for model in models]), *notes]
-    for line in notes if full else notes[:MOST_NOTES]:
+    for line in [*notes[:MOST_NOTES], *(more if full else ())]:
         console.print_line(line)
     if len(first) > 1:
         console.print_line("")
         console.print_tables(shown[name] for name in first[1:])
-    console.print_rest(len(shown) - len(first), 0 if full else max(0, len(notes) - MOST_NOTES), out)
+    console.print_rest(*((0, 0) if full else (len(shown) - len(first) + further, len(more))), out)
 
 
 _ASKED = ("by_slice", "by_overlap", "context_gain", "by_context")
@@ -126,8 +130,8 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` is the labels' manifest.
 
     Of models with tokenizers of their own bits per byte, which compare them, if the bytes are known. A narrow terminal leaves out the
-    gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it, which has notes below the table; None for a table
-    by itself.
+    gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it, which says more of counts with --full; None for a
+    table by itself.
     """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
@@ -138,9 +142,9 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
         told += f" Range: the AR share at thresholds from {least:,} to {most:,}."
-    told += _leads(tables) if recalled is None else ""  # in a terminal notes on the models follow
-    told += " Control: the share if hits differed as their bigrams' first occurrences."
-    told += " Recalled: what would be gone if neither could recall (`recallkit intervene`)." * bool(recalled)
+    told += _leads(tables)
+    told += " Control: what the share would be if AR hits differed as the first occurrences of their bigrams do."
+    told += " Recalled: how much of the gap would be gone if neither could recall in AR hits (`recallkit intervene`)." * bool(recalled)
     in_bits = has_own_tokenizers and first["bpb_reference"] is not None
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models, in_bits=in_bits)
     quality = "Bits per byte" if in_bits else "Perplexity"
@@ -150,7 +154,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
         of_gap.append("re-\ncalled")
         rows = [[*row, "" if row is rows[0] else _recall_share(recalled[row[0]]) if row[0] in recalled else DASH] for row in rows]
     kinds = {row[0].partition(":")[0] for row in rows}
-    if len(kinds) == 1 and all(":" in row[0] for row in rows):  # zoo:based -> based, where all are of the zoo
+    if kinds == {"zoo"}:
         rows = [[row[0].partition(":")[2], *row[1:]] for row in rows]
     return Table(
         f"{quality}, and how much of the gap to the reference lies in AR hits, in %",

@@ -75,14 +75,20 @@ class _Printed(Options):
 class _Exported(_Printed):
     """The same of a result with tables and figures."""
 
-    full: bool = option("Print all tables and notes, not the answer alone.", False, panel=OUTPUT)
     figures: File | None = option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
     export: str | None = option(
-        "Also write the tables as csv or json, and what is printed as md or tex; joined with commas.",
+        "Also write the tables as csv or json, and formatted as md or tex; joined with commas.",
         metavar="FORMATS",
         parse=_formats,
         panel=OUTPUT,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answered(_Exported):
+    """The same of a result that is printed as an answer, with more to be asked for."""
+
+    full: bool = option("Print all tables and notes, not only the first.", False, panel=OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -194,18 +200,20 @@ DECLARED: dict[str, Command] = {}
 
 
 def command(
-    name: str, options: Callable[P, Any], *, examples: tuple[str, ...], exports: bool = False
+    name: str, options: Callable[P, Any], *, examples: tuple[str, ...], exports: bool = False, answers: bool = False
 ) -> Callable[[Callable[[E], Outcome[T]]], Callable[P, T]]:
     """Makes a function the command `name`, and the function that Python calls; the first paragraph of its docstring is the help.
 
     `options` is the dataclass of Python's arguments. The function's own argument may be of a class that derives from it: what that
     adds are options of the command line only. `examples` are command lines, the end of the help. `exports`: it has tables, hence
-    `--export` and `--figures`.
+    `--export` and `--figures`; `answers`: and an answer, hence `--full`.
     """
 
     def made(function: Callable[[E], Outcome[T]]) -> Callable[P, T]:
         [parameter] = inspect.signature(function).parameters.values()
-        DECLARED[name] = declared = Command(name, function, options, parameter.annotation, _Exported if exports else _Printed, examples)
+        DECLARED[name] = declared = Command(
+            name, function, options, parameter.annotation, _Answered if answers else _Exported if exports else _Printed, examples
+        )
         called: Callable[P, T] = _python(function, options, lambda given: declared.call(declared.options(**given)))
         return called
 

@@ -42,7 +42,7 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
         "recallkit intervene zoo:attention zoo:mamba --samples 200",
         "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
     ),
-    exports=True,
+    answers=True,
 )
 def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     """Measure what models recall by association: what they lose where ids of the earlier matches trade places with others; resumes.
@@ -91,7 +91,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         "recallkit ablate zoo:hybrid --mixers each --figures figures",
         "recallkit ablate path/to/model --slices slices -o ablation",
     ),
-    exports=True,
+    answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's mixers, one by one and by kind, and measure what is lost, and what is no longer recalled.

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from recallkit.tracking.tables import TrackTables
 
 
-@command("demo", ForceOptions, examples=("recallkit demo",), exports=True)
+@command("demo", ForceOptions, examples=("recallkit demo",), answers=True)
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
-    """Run the whole pipeline on the built-in text: slice it, score the zoo's models, find where their gaps lie, and write a page."""
+    """Run the whole pipeline on the built-in text: slice it, score the zoo, find how much of the gaps is recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
     from recallkit.attribution import comparison
     from recallkit.attribution.charts import figures
@@ -62,9 +62,10 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     def show(*, full: bool = False) -> None:
         if full:
             print_slices(slices, sliced)
-        print_gap(tables, sliced, out, full=full, recalled=recalled_shares(recall))
+        seen = look(causal, recall)
+        print_gap(tables, sliced, out, full=full, recalled=recalled_shares(recall), further=1 + len(seen.shown))
         if full:
-            look(causal, recall).print_full()
+            seen.print_full()
         console.print_page(page)
 
     return Outcome(
@@ -156,7 +157,7 @@ class GapLine(Gap):
         "recallkit gap attn=path/to/attention mamba=path/to/mamba,dtype=bfloat16 --slices slices --export csv,tex",
         "recallkit gap path/to/attention path/to/mamba --slices slices --slice 'far=distance > 512'",
     ),
-    exports=True,
+    answers=True,
 )
 def gap(asked: GapLine) -> Outcome["GapTables"]:
     """Measure how much of the perplexity gap between REFERENCE and each MODEL lies in AR hits, with 95 % intervals.
@@ -187,7 +188,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     question: dict[str, Any] = {"given": given, "cluster": asked.cluster, "clean": asked.clean, "context_gain": last}
     tables = attribution.gap(compared[0], compared[1:], folder, target, asked, force=asked.force, **question)
     causal = _causal(compared, folder, asked) if asked.causal else None
-    known = causal.value() if causal else None if asked.clean else intervening.finished_intervention(folder, compared)
+    known = None if asked.clean else causal.value() if causal else intervening.finished_intervention(folder, compared)
     verdicts = judge_gates(gates, tables)
 
     def show(*, full: bool = False) -> None:
@@ -315,7 +316,7 @@ class Track(ScoringOptions, WritingOptions):
         "recallkit track path/to/attention run/checkpoint-* --slices slices",
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
     ),
-    exports=True,
+    answers=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
     """Follow recall by association over the checkpoints of a training run, beside the NLL of AR hits and other tokens by step.

@@ -77,7 +77,7 @@ class EvalRecallLine(EvalRecall):
         "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
         "recallkit eval-recall path/to/model --data rows.jsonl --prompt twice",
     ),
-    exports=True,
+    answers=True,
 )
 def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     """Evaluate recall from real documents: SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, or METADATA of packages; accuracy and answer NLL; resumes.
@@ -203,7 +203,7 @@ class Mqar(MqarOptions, LogOptions):
         "recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures",
         "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
     ),
-    exports=True,
+    answers=True,
 )
 def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.
@@ -242,7 +242,7 @@ class TrainMqar(SweepOptions, WritingOptions):
         "recallkit train-mqar --figures figures",
         "recallkit train-mqar --mixers attention,mamba --seq-len 64 --pairs 4,8 --widths 32,64 -o mamba",
     ),
-    exports=True,
+    answers=True,
 )
 def train_mqar(asked: TrainMqar) -> Outcome["TradeoffTables"]:
     """Train small models on multi-query associative recall, at several learning rates: accuracy against bytes of state; resumes run by run.

@@ -208,7 +208,7 @@ class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
         "recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures",
         "recallkit profile 'books/*.txt' --boundary document --seq-len 4096 -o books",
     ),
-    exports=True,
+    answers=True,
 )
 def profile(asked: Profile) -> Outcome["ProfileTables"]:
     """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.

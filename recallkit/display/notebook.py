@@ -31,7 +31,7 @@ class Shown:
 
     def __repr__(self) -> str:
         """What the command prints; of a copy the names of its fields."""
-        return self._text() if hasattr(self, "_text") else f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
+        return (hasattr(self, "_text") and self._text()) or f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
 
     def _repr_html_(self) -> str | None:
         """For IPython: the tables, or None for the usual text."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
+from recallkit.errors import UserError
 from recallkit.intervening.association import as_scored
 from recallkit.intervening.changed_text import asked_slices, make_changed_text
 from recallkit.intervening.changes import BY_ASSOCIATION, CHANGES
@@ -39,12 +41,18 @@ def intervention_path(slices: Path, models: Sequence[ModelSpec], options: Interv
     return slices / "intervene" / artifacts.file_slug(" ".join(spec.key for spec in models) + more, short + more)
 
 
+_LABELS = ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")
+"""What results keep of the labels' manifest."""
+
+
 def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> InterveneTables | None:
-    """What `intervene` has found of these models in these slices with its usual options, or None."""
+    """What `intervene` has found of these models in these labels with its usual options, or None, also where that cannot be read."""
+    labels = open_tokens(slices / "tokens.parquet").manifest
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
-        if (folder / "intervene.parquet").exists():
-            return read_tables(InterveneTables, folder)
+        with contextlib.suppress(UserError):
+            if artifacts.read_manifest(folder / "intervene.parquet")["slices"] == {name: labels[name] for name in _LABELS}:
+                return read_tables(InterveneTables, folder)
     return None
 
 
@@ -94,7 +102,7 @@ def intervene(
         "models": [spec.shown for spec in specs],
         "changed_text": changed.folder.name,
         **{name: changed.manifest[name] for name in counted},
-        "slices": {name: tokens.manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},
+        "slices": {name: tokens.manifest[name] for name in _LABELS},
     }
     result.write_tables(tables, facts, timings)
     return tables

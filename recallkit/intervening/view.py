@@ -133,7 +133,7 @@ def _of_points(row: Row, recalled: Mapping[str, Row]) -> str:
     if row["points_difference_ci_low"] is None:
         return f"{model} recalls {mine} points of probability, {reference} {theirs}, of too few documents to compare them."
     if _recall_alike(row):
-        return f"In what they recall the two cannot be told apart: {mine} points of probability, {reference} {theirs}."
+        return f"In what they recall {model} and {reference} cannot be told apart: {mine} and {theirs} points of probability."
     more_or_less = "more" if row["points_difference_ci_low"] > 0 else "less"
     return f"{model} recalls {more_or_less}: {mine} points of probability, {reference} {theirs}."
 

@@ -75,7 +75,10 @@ class LabelledTokens:
     def facts(self) -> dict[str, Any]:
         """What a result records of the labels that it is made of."""
         kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
-        return {**{name: self.manifest[name] for name in kept}, **{name: self.manifest.get(name) for name in ("threshold", "in_training")}}
+        return {
+            **{name: self.manifest[name] for name in kept},
+            **{name: self.manifest.get(name) for name in ("threshold", "in_training", "unseen")},
+        }
 
     def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` of which nothing is known."""

@@ -125,7 +125,7 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 def _papers_rate_allows(num_tokens: int) -> str:
     allowed = PAPERS_RATE * num_tokens / 1e9
-    return f"the papers' rate would be {'below once' if allowed < 1 else f'{allowed:.2g} times'}"
+    return f"at the papers' rate it would be {'less than once' if allowed < 1 else f'{allowed:.3g} times'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:

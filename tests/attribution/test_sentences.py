@@ -343,20 +343,23 @@ def test_published_tables_say_what_rounding_leaves_certain(run, tmp_path, rows, 
     assert not [sentence for sentence in absent if sentence in text], text
 
 
-GONE = "recall by association, "
+GONE = "recall by association in AR hits, "
 RECALLED = {
-    "one, shown": ({"m": (BEHIND, 0.4, 0.2, 0.6)}, "If neither model could recall by association, 40.0 % of the gap would be gone."),
+    "one, shown": (
+        {"m": (BEHIND, 0.4, 0.2, 0.6)},
+        "If neither could recall by association in AR hits, 40.0 % of the gap of m would be gone.",
+    ),
     "one, not shown": ({"m": (BEHIND, 0.1, -0.1, 0.3)}, None),
     "more than the gap": ({"m": (BEHIND, 1.4, 1.2, 1.6)}, None),
     "of a lead": ({"m": (AHEAD, 0.4, 0.2, 0.6)}, None),
     "without an interval": ({"m": (BEHIND, 0.4, None, None)}, None),
     "several": (
         {"m": (BEHIND, 0.4, 0.2, 0.6), "n": (BEHIND, 0.2, 0.1, 0.3), "o": (BEHIND, 0.1, -0.1, 0.3)},
-        "If no model could recall by association, 20.0 to 40.0 % of 2 of these gaps would be gone.",
+        "If no model could recall by association in AR hits, 20.0 to 40.0 % of the gaps of 2 models would be gone.",
     ),
     "one of several": (
         {"m": (BEHIND, 0.4, 0.2, 0.6), "n": (BEHIND, 0.1, -0.1, 0.3)},
-        "If neither model could recall by association, 40.0 % of one of these gaps would be gone.",
+        "If neither could recall by association in AR hits, 40.0 % of the gap of m would be gone.",
     ),
 }
 

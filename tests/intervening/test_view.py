@@ -55,7 +55,7 @@ def test_each_is_described_as_what_it_is(known):
         assert f"{model} is behind {REFERENCE}: " in said[model]
         assert "%) would be gone if neither could recall" in said[model]
         assert f"{model} recalls less: 0.0 points of probability, {REFERENCE} 2" in said[model]
-    assert "In what they recall the two cannot be told apart: 2" in said["unigram_cache"]
+    assert "In what they recall unigram_cache and bigram_cache cannot be told apart: 2" in said["unigram_cache"]
     assert "recalls less" not in said["unigram_cache"]
     alone = InterveneTables(**{name: frame.filter(model="presence") for name, frame in frames(tables).items()} | {"recall_share": none})
     of_one = look(folder, alone).answer
@@ -76,7 +76,7 @@ SHARES = {
 POINTS = {
     "less": (-0.2, -0.3, -0.1, "m recalls less: 10.0 points of probability, r 30.0."),
     "more": (0.2, 0.1, 0.3, "m recalls more: 10.0 points of probability, r 30.0."),
-    "alike": (-0.2, -0.5, 0.1, "In what they recall the two cannot be told apart: 10.0 points of probability, r 30.0."),
+    "alike": (-0.2, -0.5, 0.1, "In what they recall m and r cannot be told apart: 10.0 and 30.0 points of probability."),
     "few": (-0.2, None, None, "m recalls 10.0 points of probability, r 30.0, of too few documents to compare them."),
 }
 

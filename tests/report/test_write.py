@@ -237,11 +237,12 @@ def test_what_the_answer_says_of_models_of_which_the_truth_is_known(home, tmp_pa
         ((0.2, 0.5, 0.3), "20.0 to 50.0 % of what 3 models lose to ref lies in the 10.00 % of tokens that are AR hits: 2.0 to 5.0 times"),
         ((0.2, 1.2, 0.3), "20.0 to 30.0 % of what 2 of 3 models lose to ref lies in"),
         ((0.2, None, -0.1), ""),
+        ((0.2, 0.04, 0.3), "20.0 to 30.0 % of what 2 of 3 models lose to ref lies in"),
     ],
 )
 def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison, shares, headline):
     rows = {
-        name: {"delta_nll": 0.3, "gap_share": share, "share_of_tokens": 0.1, "note": "", "void": False}
+        name: {"delta_nll": 0.3, "gap_share": share, "ci_low": share and share - 0.05, "share_of_tokens": 0.1, "note": "", "void": False}
         for name, share in zip("abc", shares, strict=True)
     }
     found = in_answers.headline("ref", list(rows), of_models(comparison, rows).totals)

@@ -55,7 +55,7 @@ def test_a_rate_of_less_than_one_occurrence_is_no_threshold(rate, num_tokens):
     ("rare", "num_tokens", "parts"),
     [
         (RareCount(), 10**10, ["at most 1,250 times in 10B training tokens", "the papers' 125 per billion"]),
-        (RareCount(), 3 * 10**6, ["at most 5 times in 3M", "1.67k per billion", "rate would be below once", "count more text"]),
+        (RareCount(), 3 * 10**6, ["at most 5 times in 3M", "1.67k per billion", "rate it would be less than once", "count more text"]),
         (RareCount(max_rate=1000.0), 3 * 10**6, ["at most 3 times in 3M", "mostly chance"]),
         (RareCount(max_rate=2000.0), 3 * 10**6, []),
         (RareCount(1), 3 * 10**6, []),
@@ -76,7 +76,7 @@ def test_a_threshold_that_was_chosen_is_one_line_on_stderr(capsys, rare, num_tok
         ({"rule": "count", "rate": None}, "(1.67k per billion, as given)."),
         ({"rule": "rate", "rate": 1700.0}, "(1.67k per billion, as given)."),
         ({"rule": "papers", "rate": 125.0}, "(1.67k per billion, the papers' rate)."),
-        ({"rule": "fallback", "rate": 125.0}, "(the papers' rate would be below once)."),
+        ({"rule": "fallback", "rate": 125.0}, "(at the papers' rate it would be less than once)."),
         ({"rule": "of a later version"}, "(1.67k per billion)."),
     ],
 )
