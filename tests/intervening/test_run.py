@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -269,3 +271,27 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert "Is it recall?" in text
     assert "if neither could recall by association there" in text
+
+
+def test_recall_alone_is_what_it_is_beside_the_other_changes(slices, control, run):
+    """A third of the text is read, and what other changes cost is not known."""
+    found = intervene(CONTROLS, slices, options=replace(EXACT, changes="moved"))
+    for name in ("recall", "points", "recall_ci_low", "moved"):
+        assert found.intervene[name].to_list() == pytest.approx(control.intervene[name].to_list(), abs=1e-9)
+    assert found.recall_share["recall_share"].to_list() == pytest.approx(control.recall_share["recall_share"].to_list(), abs=1e-9)
+    assert found.intervene["use"].null_count() == found.intervene["completion"].null_count() == len(found.intervene)
+    done = run("intervene", *CONTROLS, "--slices", slices, "--samples", EXACT.samples, "--design", "exact", "--changes", "moved", "--full")
+    assert done.returncode == 0, done.stderr
+    assert "any use" not in done.stdout
+    assert "Recalled: every second id of each match" in " ".join(done.stdout.split())
+    assert "re-\n" not in run("gap", *CONTROLS, "--slices", slices).stdout, "not asked with the usual options"
+
+
+def test_gap_says_what_would_be_gone_where_it_was_asked_of_these_labels(slices, run, tmp_path):
+    asked = run("intervene", *CONTROLS, "--slices", slices, "--json")
+    share = next(row["recall_share"] for row in json.loads(asked.stdout)["recall_share"] if row["slice"] == "ar_hit")
+    shown = run("gap", *CONTROLS, "--slices", slices, "-o", tmp_path / "gap").stdout
+    assert f"{100 * share:.1f} % of the gap of control:bigram would be gone." in " ".join(shown.split())
+    assert next(line for line in shown.splitlines() if line.startswith(" control:bigram")).split()[-1] == f"{100 * share:.1f}"
+    clean = run("gap", "control:recall", "control:unigram", "--slices", slices, "-o", tmp_path / "other").stdout
+    assert "would be gone" not in clean, "of other models nothing is known"
