@@ -35,7 +35,7 @@ def test_a_comparison_is_in_the_event_file(log_gap, gap_folder, tmp_path):
     rows = {(row["model"], row["slice"]): row for row in found["gap"] if row["source"] == "ALL"}
     assert numbers["gap/control:recall/ar_hit/delta_nll"] == pytest.approx(rows["control:recall", "ar_hit"]["delta_nll"], rel=1e-6)
     assert "gap/control:recall/all/gap_share" not in numbers, "100 % by definition"
-    assert "| unigram |" in texts["tables/gap/gap"]
+    assert "| control:unigram |" in texts["tables/gap/gap"]
     config = json.loads(texts["config/gap"].removeprefix("```json\n").removesuffix("\n```"))
     assert config["options"]["models"] == list(MODELS[1:])
     assert config["manifest"]["slices"]["seq_len"] == 64
