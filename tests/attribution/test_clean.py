@@ -90,6 +90,13 @@ def copied(tmp_path_factory):
     return folder / "slices"
 
 
+def test_recall_in_all_hits_is_not_said_of_the_gap_without_copies(copied, run):
+    for options, is_said in (((), True), (("--clean",), False)):
+        done = run("gap", *MODELS, "--slices", copied, "--causal", *options)
+        assert done.returncode == 0, done.stderr
+        assert ("gone if neither could recall in AR hits (`recallkit intervene`)" in " ".join(done.stdout.split())) == is_said
+
+
 def test_clean_is_another_question(copied):
     plain, clean = (recallkit.gap(*MODELS, slices=copied, clean=flag) for flag in (False, True))
     tokens = pl.read_parquet(copied / "tokens.parquet")
@@ -129,10 +136,11 @@ def test_what_is_told(copied):
 
 
 def test_ablation_without_copies_asks_about_no_copied_hit(copied):
+    before = set(copied.glob("intervene/text-*"))
     found = {
         clean: recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", samples=60, clean=clean) for clean in (False, True)
     }
-    asked = [pl.read_parquet(path).filter(excluded="") for path in copied.glob("intervene/text-*/samples.parquet")]
+    asked = [pl.read_parquet(path / "samples.parquet").filter(excluded="") for path in set(copied.glob("intervene/text-*")) - before]
     tokens = pl.read_parquet(copied / "tokens.parquet")
     copies = sorted((tokens["in_training"].to_numpy()[sample["row"].to_numpy()] > 0).mean() for sample in asked)
     assert len(copies) == 2

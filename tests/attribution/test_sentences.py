@@ -376,4 +376,6 @@ def test_what_would_be_gone_without_recall_is_said_where_it_is_shown(tmp_path, c
     text = " ".join(capsys.readouterr().out.split())
     assert GONE in text if sentence else GONE not in text
     assert sentence is None or sentence in text
+    assert (LEADS in text) == (AHEAD in [model for model, *_ in models.values()]), "in the caption, and not once more below it"
+    assert "model is better" not in text
     assert "with --full" in text

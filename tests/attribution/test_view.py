@@ -81,6 +81,10 @@ def test_the_table_holds_the_reference_and_every_model():
         ["ahead", "20.09", "54.60", "20.09", "1.000", "130.0", "20.0 to 40.0", "12 to 104", "1.5"],
     ]
     assert "at thresholds from 1 to 16." in table.caption
+    in_bits = gap_table(made_tables(), SLICES, has_own_tokenizers=True)
+    rows = {row["slice"]: row for row in made_tables().gap.filter(source="ALL", model="behind").to_dicts()}
+    assert in_bits.title.startswith("Bits per byte, ")
+    assert in_bits.rows[1][1:4] == [f"{rows[name]['bpb_model']:.3f}" for name in ("all", "ar_hit", "other")]
     known = gap_table(made_tables(), SLICES, {"behind": {"recall_share": 0.25}})
     assert [row[-1] for row in known.rows] == ["", "25.0", "–"], "what would be gone without recall, where it is known"
     assert [len(known.headers), sum(span for _, span in known.groups)] == [len(known.rows[0])] * 2
@@ -108,6 +112,9 @@ def test_counts_of_other_text_are_warned_of(held_out, error, is_warned):
     assert ("held-out text of the counted corpus has" in caption) == (held_out is not None)
     assert ("Count the models' training text." in caption) == ("Warning: 20.0 %" in caption) == is_warned
     assert ("common bigrams" in caption) == (not is_warned), "AR hits are 25 % of tokens: one warning, of the cause"
+    terminal = gap_table(made_tables(), {**SLICES, "counts": counts, "unseen": unseen}, {}).caption
+    assert ("Warning: 20.0 %" in terminal) == is_warned
+    assert ("common bigrams" in terminal) == (not is_warned), "a terminal has every warning"
 
 
 def test_what_a_share_can_be_compared_with_is_beside_it():

@@ -91,6 +91,15 @@ def test_the_path_of_a_page_is_a_link_on_a_line_of_its_own(printed):
     assert "\x1b]0;x" not in printed(print_page, Path("/\x1b]0;x\x07.html"), force_color=True)[0]
 
 
+def test_names_fold_between_words_and_optional_columns_go_first(printed):
+    rows = [["base-conv-selective", "22.26", "22.89"], ["rwkv", "37.15", "34.55"]]
+    table = Table("t", ["model", "perplexity", "of others"], rows, optional=["of others"])
+    wide, narrow, least = (printed(print_table, table, columns=columns) for columns in (60, 34, 24))
+    assert [line.split() for line in wide if "base" in line] == [rows[0]]
+    assert [line.split() for line in narrow if "base" in line] == [rows[0][:2]], "no name folds while a column can be left out"
+    assert [line.split()[0] for line in least if line.strip().startswith(("base", "selective"))] == ["base-conv-", "selective"]
+
+
 def test_a_figure_that_means_nothing_is_struck_out_with_colours_and_without(printed):
     table = Table("t", ["model", "share"], [["a", Struck("-252.7 %")], ["b", "3.1 %"]])
     plain = printed(print_table, table)

@@ -136,6 +136,7 @@ def test_each_verdict_has_its_sentence(tables, verdict, said):
     assert answer(tables).startswith(said)
     is_few = tables.track["documents"][0] < 5
     assert ("AR hits come from effectively 4.0 documents; 5 are needed." in answer(tables)) == is_few
+    assert "–" not in answer(tables)
     assert (" lie on either side of 0.2" in answer(tables)) == (verdict[0] == UNKNOWN and not is_few)
     assert (", less than 0.2." in answer(tables)) == (verdict[0] in (ABSENT, GONE))
 
