@@ -201,7 +201,13 @@ def _moved(ids: np.ndarray, places: Places, spans: Sequence[tuple[int, int]], ma
         is_taken[other_place] = True
         changed[[place + 1, other_place + 1]] = changed[[other_place + 1, place + 1]]
         new |= {place: int(changed[place + 1]), other_place: moved}
-    return new
+    return None if spans != places.spans and _is_longer(ids, changed[1:], places) else new
+
+
+def _is_longer(ids: np.ndarray, changed: np.ndarray, places: Places) -> bool:
+    """Whether a match that stays has become longer: the id before it, or before the query, has moved. Next to them there was no margin."""
+    before = [(start - 1, places.target - (stop - start)) for start, stop in places.spans if start]
+    return any(changed[one] == changed[other] and ids[one] != ids[other] for one, other in before)
 
 
 # ------------------------------------------------------------------------------------------------------------------- what
