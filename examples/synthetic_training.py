@@ -156,7 +156,7 @@ def draw(make: Callable[[list[dict[str, Any]]], list[Any]], runs: list[dict[str,
     except ModuleNotFoundError as missing:
         print(f"no pictures: {missing.name} is not installed here. Where it is installed: --draw {results.name}", file=sys.stderr)
         return
-    from recallkit.display.charts import save_figures
+    from recallkit.display.figure_files import save_figures
 
     for path in save_figures(make(runs), folder):
         print(path, file=sys.stderr)

@@ -124,7 +124,7 @@ class Command:
         asked = self.options(**given)
         folder, formats = getattr(printed, "figures", None), getattr(printed, "export", None)
         if folder is not None:
-            from recallkit.display.charts import check_figures_folder
+            from recallkit.display.figure_files import check_figures_folder
 
             check_figures_folder(Path(folder))
         trackers = _open_trackers(asked)
@@ -187,7 +187,7 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
 
 def _draw(outcome: Outcome[Any], folder: Path) -> list[Path]:
     from recallkit.display import console
-    from recallkit.display.charts import save_figures
+    from recallkit.display.figure_files import save_figures
 
     figures = outcome.figures()
     if not figures:

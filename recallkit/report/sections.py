@@ -19,8 +19,9 @@ from recallkit.attribution.view import (
     partition_table,
     share_notes,
 )
-from recallkit.display import cells, charts
+from recallkit.display import cells
 from recallkit.display.cells import counted, percent
+from recallkit.display.figure_files import svg
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import is_void
@@ -49,7 +50,7 @@ def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
 
 def _picture(figure: Figure, styles: Mapping[str, Style], **more: str) -> str:
     """A figure; `more` are attributes in place of its identifier."""
-    drawing = re.sub(r' xmlns="[^"]*"', "", charts.svg(figure, styles), count=1)  # redundant in HTML
+    drawing = re.sub(r' xmlns="[^"]*"', "", svg(figure, styles), count=1)  # redundant in HTML
     attributes = more or {"id": f"figure-{figure.name}"}
     return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), **attributes)
 

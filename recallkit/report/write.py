@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.declarations import names, numbers, path
-from recallkit.display.charts import check_figures_folder, save_figures, styles_of
+from recallkit.display.charts import styles_of
+from recallkit.display.figure_files import check_figures_folder, save_figures
 from recallkit.errors import UserError
 from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.config import VERSION
 from recallkit.display import console
-from recallkit.display.charts import save_figures
 from recallkit.display.exports import frames_of
+from recallkit.display.figure_files import save_figures
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
 from recallkit.trackers.headlines import headline_numbers

@@ -9,7 +9,7 @@ from recallkit.ablation.charts import ablation_figures
 from recallkit.ablation.tables import PARTS, AblationTables
 from recallkit.ablation.view import ablation_tables, answer, which_recall
 from recallkit.display.cells import Struck
-from recallkit.display.charts import svg
+from recallkit.display.figure_files import svg
 
 MANIFEST = {
     "by": "zero",

@@ -15,7 +15,8 @@ from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import GapTables
 from recallkit.display.cells import abbreviate
-from recallkit.display.charts import labels, specification, styles_of, svg
+from recallkit.display.charts import labels, specification, styles_of
+from recallkit.display.figure_files import svg
 from recallkit.measure.shares import GAP_MAY_BE_ZERO, is_void
 from recallkit.slicing.definitions import parse_slices
 from tests.display.drawings import data, marks, texts

@@ -18,14 +18,11 @@ from recallkit.display.charts import (
     model_styles,
     number,
     plot,
-    save_figures,
     shorten,
     specification,
     styles_of,
-    svg,
 )
-from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.display.figure_files import svg
 from tests.display.drawings import data, marks, texts
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
@@ -149,28 +146,3 @@ def test_powers_of_two_have_round_names():
     axis = log_number("x", "counts", [row["x"] for row in rows], base=2, labelOverlap=False)
     drawn = texts(svg(figure(spec=plot(rows, layer("point", channels={"x": axis})))))
     assert {"1", "256", "512", "1k", "32k", "1M"} <= set(drawn)
-
-
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
-def test_figures_are_members_of_their_folder_and_ours_are_replaced(tmp_path):
-    written = save_figures([figure("one"), figure("two")], tmp_path)
-    assert [path.name for path in written] == ["one.svg", "one.png", "one.pdf", "two.svg", "two.png", "two.pdf"]
-    assert set(artifacts.members(tmp_path / "manifest.json")) == {path.name for path in written}
-    assert [path.read_bytes()[:4] for path in written[:3]] == [b"<svg", b"\x89PNG", b"%PDF"]
-    before = written[0].read_bytes()
-    assert save_figures([figure("one"), figure("two")], tmp_path) == written
-    assert written[0].read_bytes() == before, "the same every time"
-    save_figures([figure("one", models=MODELS[::-1])], tmp_path)
-    assert written[0].read_bytes() != before
-    assert save_figures([], tmp_path / "none") == []
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize("name", ["picture.svg", "picture.png"])
-def test_other_people_s_pictures_stay_and_nothing_else_is_written(tmp_path, name):
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(UserError, match="did not write"):
-        save_figures([figure("first"), figure()], tmp_path)
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"mine")]

@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from recallkit.display.charts import svg
+from recallkit.display.figure_files import svg
 from recallkit.mqar.charts import mqar_figures
 from tests.display.drawings import data, marks, texts
 

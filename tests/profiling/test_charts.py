@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.display.charts import MOST_SOURCES, svg
+from recallkit.display.charts import MOST_SOURCES
+from recallkit.display.figure_files import svg
 from recallkit.profiling.charts import profile_figures
 from recallkit.profiling.tables import ProfileTables
 from tests.display.drawings import data, texts

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from recallkit.display.cells import span
-from recallkit.display.charts import svg
+from recallkit.display.figure_files import svg
 from recallkit.recall.charts import figures
 from recallkit.recall.tables import RecallTables
 from tests.display.drawings import data, marks

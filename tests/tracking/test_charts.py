@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 import polars as pl
 
-from recallkit.display.charts import svg
+from recallkit.display.figure_files import svg
 from recallkit.tracking.charts import track_figures
 from recallkit.tracking.tables import TrackTables
 from tests.display.drawings import data, texts

@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 
 from recallkit.commands.app import app
-from recallkit.display.charts import svg
+from recallkit.display.figure_files import svg
 from recallkit.options import SweepOptions
 from recallkit.training.charts import tradeoff_figures
 from recallkit.training.presets import jobs_of
