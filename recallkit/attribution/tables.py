@@ -56,8 +56,10 @@ class GapTables(Shown):
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
+    by_document: model x document (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed over its
+    tokens (`nats_*`) and over its AR hits (`ar_nats_*`): it adds `nats_model` - `nats_reference` to the gap.
 
-    In each table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
+    In each other table `delta_ci_*` and `ci_*` are the 95 % intervals of `delta_nll` and of `gap_share`, `clusters` the documents (or what
     else is resampled) that have tokens of the row, `effective_clusters` their effective number (`measure.intervals.effective_number`).
     """
 
@@ -68,12 +70,17 @@ class GapTables(Shown):
     by_position: pl.DataFrame
     by_threshold: pl.DataFrame
     by_partition: pl.DataFrame
+    by_document: pl.DataFrame
     by_context: pl.DataFrame | None = None
     by_overlap: pl.DataFrame | None = None
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables that are there, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
+
+    def exported(self) -> dict[str, pl.DataFrame]:
+        """Those that do not grow with the text: the others are for Parquet alone."""
+        return {name: frame for name, frame in self.frames().items() if name != "by_document"}
 
 
 def attribute_gap(
@@ -173,7 +180,21 @@ class _Tables:
         for row in rows.get("by_overlap", ()):
             of = plain.get(row["slice"], row)  # a token in none of them is not divided
             row |= {"plain_share_of_tokens": of["share_of_tokens"], "plain_share": of["gap_share"]}
-        return {name: schemas.frame_of(f"gap/{name}", of_table) for name, of_table in rows.items()}
+        return {name: schemas.frame_of(f"gap/{name}", of_table) for name, of_table in rows.items()} | {
+            "by_document": self._documents(model)
+        }
+
+    def _documents(self, model: int) -> pl.DataFrame:
+        """The rows of documents, which may be millions: column by column."""
+        import polars as pl
+
+        documents = self._sums.documents
+        (tokens, hits), reference, of_model = documents.sums[0].astype(np.int64), documents.sums[1], documents.sums[1 + model]
+        columns = {"document": documents.number, "source": documents.source, "tokens": tokens, "ar_hits": hits}
+        for side, (all_tokens, ar_hits) in {"reference": reference, "model": of_model}.items():
+            columns |= {f"nats_{side}": all_tokens, f"ar_nats_{side}": ar_hits}
+        names = {"reference": pl.lit(self._names[0]), "model": pl.lit(self._names[model])}
+        return pl.DataFrame(columns).with_columns(**names).select(list(schemas.LAYOUTS["gap/by_document"]))
 
     def _rows(self, name: str, model: int, whole: np.ndarray | None = None) -> list[Row]:
         """The rows of a table of a pair; `whole`: the sums of all tokens that they are shares of, of all sources if not given."""

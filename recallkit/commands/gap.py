@@ -78,7 +78,7 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
             "intervene": look(causal, recall).json(),
             "page": str(page),
         },
-        exports=lambda: [(tables, gap_tables(tables, sliced, out), out)],
+        exports=lambda: [(tables.exported(), gap_tables(tables, sliced, out), out)],
         figures=lambda: figures(comparison.read_comparison(out, slices)),
     )
 
@@ -207,7 +207,10 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         show=show,
         full=lambda: show(full=True),
         json=json,
-        exports=lambda: [(tables, gap_tables(tables, manifest_of(folder), target), target), *(causal.exports() if causal else ())],
+        exports=lambda: [
+            (tables.exported(), gap_tables(tables, manifest_of(folder), target), target),
+            *(causal.exports() if causal else ()),
+        ],
         figures=lambda: [*figures(comparison.read_comparison(target, folder)), *(causal.figures() if causal else ())],
         failure=failure_line(verdicts),
     )

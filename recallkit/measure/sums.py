@@ -154,6 +154,23 @@ class Sums:
     rows: Mapping[str, Rows]
     tables: Mapping[str, RowSums]
     row_of_cluster: np.ndarray
+    documents: Documents
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Sums of each of the d documents that have tokens."""
+
+    number: np.ndarray  # (d,) ascending, as in tokens.parquet
+    source: np.ndarray  # (d,) its name
+    sums: np.ndarray  # (1 + v, 2, d) tokens and NLLs, nats: of all tokens, then of AR hits
+
+    @classmethod
+    def of(cls, found: pa.Table) -> Documents:
+        """`found`: by `sum_by_slice`."""
+        number, first, place = np.unique(found["document"].to_numpy().astype(np.int64), return_index=True, return_inverse=True)
+        sums = _summed(_columns(found, "nll"), found["ar_hit"].to_numpy().astype(np.int64), place, (2, len(number)))
+        return cls(number, found["source"].to_numpy()[first], np.stack([sums.sum(axis=1), sums[:, 1]], axis=1))
 
 
 def add_up(
@@ -190,7 +207,7 @@ def add_up(
             rows[name], found = getattr(classes, name)(), by_place.filter(by_place[column].is_valid())
             tables[name] = row_sums(found, classes.number_places(found, column), rows[name].unions, clusters)
     held = tables["slices"].tokens[:, 0] > 0  # a document may have no token
-    return Sums(rows, {name: of.of_groups(held) for name, of in tables.items()}, clusters.rows(held))
+    return Sums(rows, {name: of.of_groups(held) for name, of in tables.items()}, clusters.rows(held), Documents.of(by_slice))
 
 
 def _of_slices(

@@ -95,6 +95,10 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_partition": _columns(
         f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} enrichment real?, {_INTERVALS}, note text, void flag"
     ),
+    # NLLs in nats, summed over all tokens of the document, and over its AR hits.
+    "gap/by_document": _columns(
+        f"{_PAIR} text, document whole, source text, tokens ar_hits whole, {_with_ends('nats ar_nats', '_reference', '_model')} real"
+    ),
     # `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more; null `reference_gains`: both.
     "gap/by_context": _columns(
         f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} "

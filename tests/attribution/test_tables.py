@@ -237,6 +237,30 @@ def test_every_table_is_what_plain_loops_count(tmp_path):
         check_against_loops(corpus, tables, model)
 
 
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_documents_are_what_plain_loops_count_and_add_up_to_the_totals(tmp_path, cluster):
+    corpus, reference, behind = clustered_corpus(tmp_path)
+    other = corpus.score("other", np.random.default_rng(9).gamma(1.2, 3, len(corpus.tokens)))
+    tables = attribute_gap(corpus.path, reference, [behind, other], cluster=cluster, num_resamples=5)
+    rows = tables.by_document.to_dicts()
+    sources = {token["document"]: token["source"] for token in corpus.tokens}  # the document without a token has no row
+    assert [(row["model"], row["document"], row["source"]) for row in rows] == [
+        (model, document, sources[document]) for model in ("behind", "other") for document in sorted(sources)
+    ]
+    sums = {"tokens": "all", "ar_hits": "ar_hit"}, {"nats": "all", "ar_nats": "ar_hit"}
+    for row in rows:
+        for (count, of), nats in zip(sums[0].items(), sums[1], strict=True):
+            keep = lambda t, row=row, of=of: t["document"] == row["document"] and SLICES[of](t)  # noqa: E731
+            expected = corpus.sums(row["model"], keep)
+            assert (row[count], row[f"{nats}_reference"], row[f"{nats}_model"]) == (expected[0], *map(pytest.approx, expected[1:]))
+    for total in tables.gap.filter(pl.col("source") == "ALL", pl.col("slice").is_in(["all", "ar_hit"])).to_dicts():
+        of_model = tables.by_document.filter(pl.col("model") == total["model"]).sum().row(0, named=True)
+        count, nats = ("tokens", "nats") if total["slice"] == "all" else ("ar_hits", "ar_nats")
+        assert of_model[count] == total["tokens"]
+        for side in ("reference", "model"):
+            assert of_model[f"{nats}_{side}"] == pytest.approx(total[f"nll_{side}"] * total["tokens"], rel=1e-12)
+
+
 @st.composite
 def corpora(draw):
     num_sequences = draw(st.integers(1, 4))

@@ -70,7 +70,7 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
     ]  # fmt: skip
     frame = pl.DataFrame(gap)
     frames = [pl.DataFrame(rows) for rows in (by_count, by_distance, by_match)]
-    return GapTables(frame, *frames, frame, pl.DataFrame(by_threshold), pl.DataFrame(by_partition))
+    return GapTables(frame, *frames, frame, pl.DataFrame(by_threshold), pl.DataFrame(by_partition), pl.DataFrame())
 
 
 def test_the_table_holds_the_reference_and_every_model():

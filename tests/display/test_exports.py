@@ -113,6 +113,7 @@ def test_commands_export_beside_their_tables(run, small_slices, tmp_path):
     names = {path.name for path in out.iterdir()}
     tables = ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
     assert {f"{name}.{ending}" for name in tables for ending in ("parquet", "csv", "json")} <= names
+    assert {name for name in names if name.startswith("by_document")} == {"by_document.parquet"}, "it grows with the text"
     assert {"gap.md", "gap.tex", "by_source.md", "by_source.tex"} <= names
     written = [path for path in out.iterdir() if path.suffix in (".csv", ".json", ".md", ".tex") and path.name != "manifest.json"]
     assert f"{len(written)} files written to {out}\n" in done.stdout

@@ -8,6 +8,7 @@ from recallkit.storage import db
 
 TOKENS = {
     "cluster": [0, 0, 0, 0, 1, 1],
+    "document": [0, 0, 0, 0, 1, 1],
     "source": [0, 0, 0, 0, 1, 1],
     "position": [1, 2, 3, 4, 1, 8],
     "repeated": [False, True, True, False, True, True],
