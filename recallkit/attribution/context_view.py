@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.context_gain import ALL, ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, LATE
 from recallkit.display import cells
-from recallkit.display.cells import counted, more_in_file, or_dash, percent, shares_of_leads
+from recallkit.display.cells import counted, or_dash, percent, shares_of_leads
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -59,28 +59,25 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     )
 
 
-def far_table(by_context: pl.DataFrame, most_columns: int) -> Table:
+def far_table(by_context: pl.DataFrame) -> Table:
     """Where the far gap is: each model's share by class, and, with its mirror in brackets, where the reference gains."""
     found, models, lasts = _cells(by_context)
+    classes = [(name, gains) for name in CLASSES for gains in (None, True)]
+    cells_of: dict[str, Cell] = {"share of tokens": cells.share("share_of_tokens", 2), "gain, nats": cells.number("gain_reference", ".3f")}
 
-    def far_of(model: str) -> Cell:
-        return lambda row: _far(found[model, row["last"], row["slice"], row["reference_gains"]])
+    def rows_of(last: int) -> list[list[str]]:
+        ours = {name: [cell(found[models[0], last, *of]) for of in classes] for name, cell in cells_of.items()}
+        far = {model: [_far(found[model, last, *of]) for of in classes] for model in models}
+        return [[name, f"{last:,}", *row] for name, row in {**ours, **far}.items()]
 
-    columns = [
-        ("last", cells.number("last")),
-        ("token, reference", lambda row: f"{_NAMES[row['slice']]}{', gains' if row['reference_gains'] else ''}"),
-        ("tokens", cells.share("share_of_tokens", 2)),
-        ("gain", cells.number("gain_reference", ".3f")),
-        *((model, far_of(model)) for model in models[:most_columns]),
-    ]
-    return Table.of(
+    return Table(
         "The far gap by class of token, as a share of the whole gap",
-        columns,
-        [found[models[0], last, name, gains] for last in lasts for name in CLASSES for gains in (None, True)],
+        ["model", "last", *(f"{_NAMES[name]}{', gains' if gains else ''}".replace(" ", "\n") for name, gains in classes)],
+        [row for last in lasts for row in rows_of(last)],
         caption="Gain: the reference's, in nats per token. Every token is an AR hit, other repeated or not repeated; the last is what "
         f"bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, "
         "so that it does better on them also by chance: in brackets the mirror, the share if the models traded places."
-        f"{_leads(found, models[:most_columns], lasts)}{more_in_file(len(models) - most_columns, 'models')}",
+        f"{_leads(found, models, lasts)}",
     )
 
 

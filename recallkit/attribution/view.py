@@ -11,7 +11,7 @@ from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, counted, more_in_file, percent, powers_of_two, resampled, shares_of_leads, sparkline
+from recallkit.display.cells import DASH, abbreviate, counted, percent, powers_of_two, resampled, shares_of_leads, sparkline
 from recallkit.display.exports import MOST_NOTES
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     Facts = Mapping[str, Any]
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
-_MOST_ROWS = 20
-_MOST_COLUMNS, _MOST_FAR_COLUMNS = 3, 2
-"""Sources and models in the table by source, models in that of the far gap: as many as a terminal shows; Parquet files contain all."""
+_MOST_SOURCES = 5
+"""Sources in the table by source, as many as a terminal shows; the Parquet file and pages contain all."""
 
 
 def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def shown_tables(
     found = {
         "gap": gap_table(tables, slices, has_own_tokenizers=bool(manifest.get("inexact"))),
         "comparators": comparators_table(tables),
-        "by_source": by_source_table(tables) if len(_models(tables)) <= _MOST_COLUMNS else None,
+        "by_source": by_source_table(tables, _MOST_SOURCES),
         "curves": curves_table(tables, slices) if with_curves else None,
         "by_slice": given_table(tables),
         "by_overlap": overlap_table(tables),
@@ -179,7 +178,7 @@ def gap_rows(totals: Mapping[tuple[str, str], Row], models: Sequence[str], *, in
     return [first, *others]
 
 
-_gap = cells.number("delta_nll", "z.3f")
+_gap, _of_tokens = cells.number("delta_nll", "z.3f"), cells.share("share_of_tokens", 2)
 
 
 def _of_hits(row: Row) -> list[str]:
@@ -249,34 +248,31 @@ def _leads(tables: GapTables, models: Sequence[str] | None = None) -> str:
     return shares_of_leads(whole["model"] for whole in wholes if not is_void(whole) and whole["delta_nll"] < 0)
 
 
-def by_source_table(tables: GapTables, most_rows: int = _MOST_ROWS) -> Table | None:
-    """The share of the gap by source, one column per model, the largest sources first; None if there is only one source."""
+def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table | None:
+    """The share of the gap by source, one row per model and one column per source, the largest first; None if there is only one source."""
     found, models = _cells(tables), _models(tables)
-    hits = [row for (model, source, kind), row in found.items() if (model, kind) == (models[0], "ar_hit") and source != "ALL"]
-    if len(hits) < 2:
+    sources = [source for (model, source, kind) in found if (model, kind) == (models[0], "ar_hit") and source != "ALL"]
+    if len(sources) < 2:
         return None
-    tokens = {row["source"]: found[models[0], row["source"], "all"]["tokens"] for row in hits}
-    largest = sorted(hits, key=lambda row: (-tokens[row["source"]], row["source"]))[:most_rows]
-    columns = [
-        ("source", cells.name("source")),
-        ("tokens", lambda row: f"{tokens[row['source']]:,}"),
-        ("AR hits", cells.share("share_of_tokens", 2)),
-        *((model, _share_of(found, model)) for model in models),
+    tokens = {source: found[models[0], source, "all"]["tokens"] for source in sources}
+    shown = sorted(sources, key=lambda source: (-tokens[source], source))[:most_columns]
+    leads = [
+        f"{model} in {source}"
+        for model in models
+        for source in shown
+        if not is_void(found[model, source, "ar_hit"]) and found[model, source, "all"]["delta_nll"] < 0
     ]
-    hidden = len(hits) - len(largest)
-    shown = [found[model, row["source"], "ar_hit"] for model in models for row in largest]
-    is_lead = [not is_void(row) and found[row["model"], row["source"], "all"]["delta_nll"] < 0 for row in shown]
-    leads = [f"{row['model']} in {row['source']}" for row, is_of_lead in zip(shown, is_lead, strict=True) if is_of_lead]
-    lines = [
-        *([f"{hidden:,} smaller sources: see the Parquet file."] if hidden else []),
+    told = [
+        f"{hidden:,} smaller sources: see the Parquet file." if (hidden := len(sources) - len(shown)) else "",
         shares_of_leads(leads).strip(),
     ]
-    return Table.of("AR share of the gap by source", columns, largest, "\n".join(filter(None, lines)) or None)
-
-
-def _share_of(found: Mapping[tuple[str, str, str], Row], model: str) -> Cell:
-    """A model's share of the gap in a row's source and slice."""
-    return lambda row: gap_share(found[model, row["source"], row["slice"]])
+    hits = {model: [found[model, source, "ar_hit"] for source in shown] for model in models}
+    return Table(
+        "AR share of the gap by source",
+        ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
+        [["AR hits, of tokens", *map(_of_tokens, hits[models[0]])], *([model, *map(gap_share, rows)] for model, rows in hits.items())],
+        " ".join(filter(None, told)) or None,
+    )
 
 
 def given_table(tables: GapTables) -> Table | None:
@@ -327,22 +323,18 @@ def overlap_table(tables: GapTables) -> Table | None:
     )
 
 
-def partition_table(tables: GapTables, slices: Mapping[str, Any], most_columns: int = _MOST_COLUMNS) -> Table:
-    """Where the gap is: one row per class of PARTITION with its share of tokens and of each model's gap."""
-    models = _models(tables)
-    shown, hidden = models[:most_columns], len(models) - most_columns
-    found = {(row["model"], "ALL", row["slice"]): {**row, "source": "ALL"} for row in tables.by_partition.iter_rows(named=True)}
-    return Table.of(
+def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
+    """Where the gap is: one column per class of PARTITION, with its share of tokens, and of each model's gap."""
+    rows: dict[str, list[Row]] = {model: [] for model in _models(tables)}
+    for row in tables.by_partition.iter_rows(named=True):
+        rows[row["model"]].append({**row, "source": "ALL"})
+    first, *_ = rows.values()
+    return Table(
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
-        [
-            ("in the context, bigram", cells.name("slice")),
-            ("tokens", cells.share("share_of_tokens", 2)),
-            *((model, _share_of(found, model)) for model in shown),
-        ],
-        [found[models[0], "ALL", class_.name] for class_ in PARTITION],
-        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first row is the AR hits"
-        f"{_sum([row for row in found.values() if row['model'] in shown], '; columns')}.{_leads(tables, shown)}"
-        f"{more_in_file(hidden, 'models')}",
+        ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
+        [["share of tokens", *map(_of_tokens, first)], *([model, *map(gap_share, of)] for model, of in rows.items())],
+        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits"
+        f"{_sum([row for of in rows.values() for row in of], '; rows')}.{_leads(tables)}",
     )
 
 
@@ -351,12 +343,11 @@ def _sum(rows: Sequence[Row], what: str) -> str:
     return "" if any(is_void(row) for row in rows if row["share_of_tokens"]) else f"{what} add up to 100 %"
 
 
-def context_tables(tables: GapTables, manifest: Mapping[str, Any], most_columns: int = _MOST_FAR_COLUMNS) -> dict[str, Table]:
+def context_tables(tables: GapTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
     """What is gained from far context, by file name; empty if that was not asked. `manifest` is the comparison's."""
     if tables.by_context is None:
         return {}
-    gains = gains_table(tables.by_context, manifest.get("in_context"))
-    return {"context_gain": gains, "by_context": far_table(tables.by_context, most_columns)}
+    return {"context_gain": gains_table(tables.by_context, manifest.get("in_context")), "by_context": far_table(tables.by_context)}
 
 
 _CURVES = {"by_distance": ("distance", "ar_hit"), "by_match": ("match length", "ar_hit"), "by_count": ("training count", "repeated")}

@@ -180,11 +180,6 @@ def too_few(effective: float, noun: str, which: str = "") -> str:
     return f"effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {noun}s{which}; {MIN_CLUSTERS} are needed"
 
 
-def more_in_file(hidden: int, noun: str) -> str:
-    """What a table leaves out, after a space; empty if that is nothing."""
-    return f" {hidden:,} more {noun}: see the Parquet file." if hidden > 0 else ""
-
-
 def interval_phrase(low: float | None, high: float | None) -> str:
     """0.07, 0.08 -> `95 % interval 7.0 to 8.0 %`; without one it says so."""
     return "no interval" if low is None or high is None else f"95 % interval {percent_range(low, high)}"

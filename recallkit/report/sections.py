@@ -140,9 +140,9 @@ def results_table(comparison: Comparison) -> Table:
 
 def gap_section(comparison: Comparison, figures: Sequence[Figure], styles: Mapping[str, Style]) -> Section:
     """The charts of a comparison, and its shares by class of the partition, by source and by slice."""
-    tables, models = comparison.tables, len(comparison.models)
-    classes = partition_table(tables, comparison.manifest["slices"], models)
-    context = context_tables(tables, comparison.manifest, models)
+    tables = comparison.tables
+    classes = partition_table(tables, comparison.manifest["slices"])
+    context = context_tables(tables, comparison.manifest)
     further = (classes, by_source_table(tables), given_table(tables), overlap_table(tables), *context.values())
     shown = [markup.titled_table(table) for table in further if table is not None]
     return Section("pictures", "Where the gap lies", "\n".join([pictures(figures, styles), *shown]))
