@@ -148,7 +148,7 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
     x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
     y = _model_rows([row["model"] for row in ends])
     whiskers = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
-    texts = layer("text", channels={"y": y, "x": {"value": WIDTH - 100}, "text": column("shown")}, align="right", dy=-13, fontSize=10)
+    texts = layer("text", channels={"y": y, "x": {"value": "width"}, "text": column("shown")}, align="right", dy=-13, fontSize=10)
     bars = layer("bar", channels={"x": x, "y": y, "color": _KIND_COLOUR, "order": {"field": "kind"}, **TIP}, height=13)
     drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color="ink", strokeWidth=1.4), texts]
     over = [{"data": {"values": list(ends)}, **each} for each in drawn]
@@ -269,8 +269,8 @@ def _by_partition(comparison: Comparison) -> list[Figure]:
     rows = [row for row in comparison.tables.by_partition.to_dicts() if row["model"] in comparison.models and not is_void(row)]
     rows = [row for row in rows if _has_share(comparison, row["model"])]
     caption = (
-        "Every token is in one class: by what of it is in the context already, and by how often training saw its bigram. The dots are "
-        "the classes' shares of the gap, with 95 % intervals, the hollow squares their shares of tokens. AR hits are the class "
+        "The share of the gap in each class of tokens, with 95 % intervals; the hollow squares are the classes' shares of tokens. Every "
+        "token is in one class: by what of it is in the context already, and by how often training saw its bigram. AR hits are the class "
         f'"{PARTITION[0].name}". {_LEFT_OUT}{_leads(comparison, (row["model"] for row in rows))}'
     )
     told = ("by_partition", "By what is in the context", caption)

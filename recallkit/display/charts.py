@@ -93,13 +93,13 @@ def shorten(name: str, length: int = _NAME) -> str:
 
 
 def labels(names: Sequence[str], length: int = _NAME, reference: str | None = None) -> dict[str, str]:
-    """A short label for each name, no two alike, the reference marked: of a long path its last part, if no other name ends in it."""
-    lasts = {name: name.rstrip("/").rpartition("/")[2] for name in names}
-    known = Counter([*names, *lasts.values()])
+    """A short label for each name, no two alike, the reference marked: without its folders and `zoo:`, if no other name ends so."""
+    lasts = {name: name.rstrip("/").rpartition("/")[2].removeprefix("zoo:") for name in names}
+    known = Counter(lasts.values())
     found: dict[str, str] = {}
     for name, last in lasts.items():
         mark = " (ref.)" if name == reference else ""
-        whole = last if last and len(printable(name)) > length and known[last] == 1 else name
+        whole = last if last and known[last] == 1 else name
         label, number = shorten(whole, length - len(mark)) + mark, 2
         while label in found.values():
             ending = f" ({number}){mark}"
@@ -273,6 +273,7 @@ def across(colour: str | StyleOf, *, x: float | None = None, y: float | None = N
 class Figure:
     """A chart with its text: `name` is the file's, `title` and `caption` are plain text; colours and styles of `spec` are names as yet.
 
+    The first sentence of the caption, in which there are no names of data, says what is drawn: it is the caption in a paper.
     `models` are those whose styles it shares with the other figures of a page.
     """
 

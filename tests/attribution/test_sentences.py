@@ -112,7 +112,7 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "ahead": (
         {"models": {"m": AHEAD}},
-        ("of this lead lies in AR hits", LEAD, LEADS, "by_partition: Every", "(to the left: ahead of it), split", SUM,
+        ("of this lead lies in AR hits", LEAD, LEADS, "by_partition: The share", "(to the left: ahead of it), split", SUM,
          "Shares of a lead: m in books, m in letters."),
         ("of this gap lies in AR hits", SHARE, "worse on", "better on"),
     ),

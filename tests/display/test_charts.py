@@ -125,7 +125,8 @@ def test_short_names_keep_their_ends_and_differ():
     assert shorten("models/" * 30 + "mamba", 10) == "mode…mamba"
     folders = ["runs/attention/checkpoint-1000", "runs/mamba/checkpoint-1000", "runs/mamba-with-a-longer-name-than-that"]
     assert list(labels(folders, 24).values()) == ["runs/attent…ckpoint-1000", "runs/mamba/…ckpoint-1000", "mamba-with-…me-than-that"]
-    assert list(labels(["models/of/mine/attention-360m", "x"], reference="x").values()) == ["attention-360m", "x (ref.)"]
+    assert list(labels(["zoo:mamba", "of/mine/attention", "x"], reference="x").values()) == ["mamba", "attention", "x (ref.)"]
+    assert list(labels(["zoo:mamba", "mamba", "mine/based", "yours/based"]).values()) == ["zoo:mamba", "mamba", "mine/based", "yours/based"]
     found = labels(["models/" * 30 + "mamba", "others/models/" * 30 + "models/models/models/mamba", "mamba", "", "\x1b"], 12)
     assert len(set(found.values())) == 5
     assert all(1 <= len(label) <= 12 for label in found.values())

@@ -45,7 +45,7 @@ def test_bars_have_accuracies_and_their_intervals(tables):
     figure = figures(tables)[0]
     for row, bar in zip(tables.recall.to_dicts(), data(figure), strict=True):
         assert [bar[name] for name in ("panel", "accuracy", "low", "high")] == [row[n] for n in ("task", "accuracy", "ci_low", "ci_high")]
-        assert bar["model"].removesuffix(" (ref.)") == row["model"]
+        assert bar["model"].removesuffix(" (ref.)") == row["model"].removeprefix("zoo:")
         assert bar["tip"].startswith(f"{row['model']}, {row['task']}: {100 * row['accuracy']:.1f} %")
         assert ("95 % interval" in bar["tip"]) is (row["ci_low"] is not None)
         assert bar["tip"] in marks(svg(figure))
