@@ -128,7 +128,7 @@ class Parameter:
             except (ValueError, OverflowError) as error:
                 raise UsageError(str(error), where=where) from error
         if self.choices and given not in self.choices:
-            raise UsageError(f"{given!r} is none of {', '.join(self.choices)}", where=where, remedy="give one of them")
+            raise UsageError(f"{given!r} is not one of {', '.join(self.choices)}", where=where, remedy="give one of them")
         if self.kind in (int, float):
             given = _as_number(given, self.kind, where)
             most = float("inf") if option.most is None else option.most
@@ -214,4 +214,4 @@ def amount(given: int | str | None) -> int | None:
     try:
         return None if given is None else config.parse_amount(str(given))
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{given!r} is no number of tokens; give a whole number such as 1250, 10M or 1.5B") from error
+        raise ValueError(f"{given!r} is not a number of tokens; give a whole number such as 1250, 10M or 1.5B") from error

@@ -50,7 +50,7 @@ class OneSpec(Protocol):
 AnyModel = File | LiveModel | OneSpec | Mapping[str, Any]
 """A model as `recallkit.models.spec.list_models` takes it; several of them as {NAME: model}."""
 AnyModels = AnyModel | Sequence[Any]
-MODEL_SYNTAX = "PATH or NAME=PATH, with options of its own: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
+MODEL_SYNTAX = "PATH or NAME=PATH, its options after commas: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
 
 models_option = partial(
     argument, f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"
@@ -122,7 +122,7 @@ class TextOptions(Options):
     limit_tokens: int | str | None = option(
         "Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT
     )
-    text_field: str | None = option("Field of the text, dotted; found if not given.", metavar="FIELD", panel=TEXT)
+    text_field: str | None = option("Field that contains the text, such as meta.body; found if not given.", metavar="FIELD", panel=TEXT)
     source_field: str | None = option(
         "Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD", panel=TEXT
     )
@@ -195,7 +195,7 @@ class WorkerOptions(Options):
     """How many processes share the work, and where."""
 
     workers: int = option(
-        "Processes that share the work, when scoring one per GPU in turn; with --engine ray, actors. The bytes are the same.",
+        "Processes that share the work, one per GPU in turn; with --engine ray, actors. Results are the same.",
         1,
         least=1,
         most=1024,
@@ -205,7 +205,7 @@ class WorkerOptions(Options):
         "local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", "local", panel=MANY_DEVICES
     )
     address: str | None = option(
-        "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one of this machine if not given.",
+        "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one on this machine if not given.",
         metavar="ADDRESS",
         panel=MANY_DEVICES,
     )
@@ -222,7 +222,7 @@ class CountingOptions(WorkerOptions):
     """How a text is counted. `hashes` of a count of some bigrams only are none."""
 
     hashes: int = option(
-        "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, by which `slice` finds copies of it; "
+        "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, with which `slice` finds copied text; "
         "none are kept with --only or --import.",
         config.NUM_HASHES,
         least=0,
@@ -247,7 +247,7 @@ class ModelOptions(Options):
 
 batch_tokens_option = partial(option, "Tokens per batch; if not given, as many as are fast.", metavar="N", parse=amount, panel=LOADING)
 context_option = partial(
-    option, "Most ids given at once; the model's own limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
+    option, "Longest context, in tokens; the model's limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
 )
 
 
@@ -271,13 +271,13 @@ class ScoringOptions(WorkerOptions, ModelOptions):
     )
     context: int | None = context_option()
     stride: int | None = option(
-        "Read sequences that are longer than the context in windows, N predictions from each further one.",
+        "Score sequences longer than the context in overlapping windows that advance by N tokens.",
         least=1,
         most=config.LONGEST,
         panel=LONG_SEQUENCES,
     )
     carry_state: bool = option(
-        "A recurrent model reads --context ids at a time and keeps its state between them.", False, panel=LONG_SEQUENCES
+        "Score with a recurrent model in chunks of --context tokens, keeping its state between them.", False, panel=LONG_SEQUENCES
     )
 
     def __post_init__(self) -> None:
@@ -368,9 +368,9 @@ class MqarOptions(EvaluationOptions):
     )
     samples: int | None = option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
     power: float = option(
-        "Of the law by which queries are placed: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), anywhere at 1.", 0.01
+        "Exponent of the power law of query positions: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), uniform at 1.", 0.01
     )
-    seed: int = option("Decides keys, values and places.", 0, least=0, most=config.MOST)
+    seed: int = option("Seed of keys, values and their positions.", 0, least=0, most=config.MOST)
     batch_tokens: int | str | None = batch_tokens_option()
 
     @property
@@ -395,7 +395,7 @@ _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET)
 class SweepOptions(Options):
     """What is trained otherwise than in a preset."""
 
-    mixers: str | Sequence[str] | None = _names("Lines of the preset, or any mixers (see `recallkit models --describe`).")
+    mixers: str | Sequence[str] | None = _names("Mixers of the preset, or any others (see `recallkit models --describe`).")
     widths: Whole = _sizes("Widths of the models.")
     feature_dims: Whole = _sizes("Dimensions of linear attention's queries and keys.")
     feature_maps: str | Sequence[str] | None = _names("Feature maps of linear attention: taylor, elu, relu ...")
@@ -408,19 +408,19 @@ class SweepOptions(Options):
         "All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True
     )
     seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST)
-    pairs: Whole = _sizes("Numbers of pairs in training, of each equally many sequences.")
+    pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences of each.")
     test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
     test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
     examples: int | None = _number("Training sequences.")
     test_examples: int | None = _number("Test sequences.")
     vocab: int | None = _number("Ids of the vocabulary, half of them values.", most=1 << 20)
-    power: float = option("Exponent of the law of places: 0.1 in Zoology's F.1, 0.01 in its code, 1 for anywhere.", 0.1, least=0, most=10)
+    power: float = option("Exponent of query positions: 0.1 in Zoology's F.1, 0.01 in its code, 1 for uniform.", 0.1, least=0, most=10)
     steps: int | None = _number("Steps of a run that does not end early.")
     batch: int | None = _number("Sequences a step.")
     layers: int | None = _number("Layers of a model.", most=64)
-    no_mlp: bool = option("Mixers alone, as in Zoology's code; else each layer has an MLP, as in its E.2.", False)
+    no_mlp: bool = option("Layers without MLPs, as in Zoology's code; by default each has one, as in its E.2.", False)
     stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1)
-    seed: int = option("Decides examples, weights and their order.", 0, least=0, most=1 << 19)
+    seed: int = option("Seed of examples, weights and their order.", 0, least=0, most=1 << 19)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,7 +428,7 @@ class ComparisonOptions(Options):
     """Of which tokens models are compared, and what intervals resample."""
 
     cluster: Literal["document", "sequence", "source"] = option(
-        "What is independent of each other, and resampled for intervals: documents, or whole sources.", "document"
+        "The unit that intervals resample as independent: documents, sequences or whole sources.", "document"
     )
     clean: bool = option("Leave out tokens that are known to be in the training text (column in_training).", False)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
@@ -443,12 +443,12 @@ class InterventionOptions(ForceOptions):
     """Which tokens are asked about, and how the text before them is changed."""
 
     slice: str | Sequence[str] | None = option(
-        "A slice to ask about, by name or as 'NAME=EXPRESSION'; may be repeated.",
+        "A slice to measure, by name or as 'NAME=EXPRESSION'; may be repeated.",
         metavar="NAME",
         default="ar_hit, repeated_frequent, first_rare",
     )
     samples: int | None = option(
-        "Tokens of each slice that are asked about.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"
+        "Tokens to sample from each slice.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"
     )
     design: Literal["joint", "exact"] = option(
         "joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long.", "joint"
@@ -456,11 +456,11 @@ class InterventionOptions(ForceOptions):
     changes: Literal["all", "moved"] = option(
         "moved: only what is recalled by association, at a third of the cost; all: also what other changes of the occurrences cost.", "all"
     )
-    seed: int = option("Decides samples and replacements.", 0, least=0, most=config.MOST)
+    seed: int = option("Seed of samples and replacements.", 0, least=0, most=config.MOST)
 
     @property
     def num_samples(self) -> int:
-        """Tokens of each slice that are asked about."""
+        """Tokens to sample from each slice."""
         return self.samples or SAMPLES
 
 
@@ -469,7 +469,9 @@ class ProfileOptions(ForceOptions):
     """What is counted of a text."""
 
     stop_words: str = option(
-        "Words whose bigrams are left out: ours, nltk (its data must be there), none, or a file of a word a line.", "ours", metavar="LIST"
+        "Words whose bigrams are left out: ours, nltk (needs its data), none, or a file with a word per line.",
+        "ours",
+        metavar="LIST",
     )
     x_min: int | None = option("Where the power law of distances begins; the best fit if not given.", least=1, most=config.LONGEST)
 
@@ -478,9 +480,7 @@ class ProfileOptions(ForceOptions):
 class ReportOptions(Options):
     """What a page shows besides the results of a folder."""
 
-    slices: File | None = option(
-        "The slice directory that was compared on, with its scores, where the comparison is not in it.", metavar="DIR"
-    )
+    slices: File | None = option("The slice directory of the comparison, with its scores, if the comparison is not in it.", metavar="DIR")
     more: File | Sequence[File] | None = option("Also show the results in this folder; may be repeated.", flags=("--with",), metavar="DIR")
     sequence: int | Sequence[int] | None = option("Also show this sequence of the text; may be repeated.", least=0)
     document: int | Sequence[int] | None = option("Also show all sequences of this document; may be repeated.", least=0)

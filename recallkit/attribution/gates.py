@@ -76,7 +76,7 @@ def parse_gate(given: Any) -> Gate:
     number = math.inf if found is None else float(found[1])
     if found is None or not math.isfinite(number):
         examples = "0.05 (nats per token of the AR hits), all=0.02 or ar_hit=30% (of the gap)"
-        raise ValueError(f"{str(given)!r} is no gate; give [SLICE=]LIMIT, 0 or more, such as {examples}")
+        raise ValueError(f"{str(given)!r} is not a gate; give [SLICE=]LIMIT, 0 or more, such as {examples}")
     is_share = bool(found[2])
     return Gate(name.strip() or _USUAL, number / 100 if is_share else number, is_share)
 

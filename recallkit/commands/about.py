@@ -31,7 +31,7 @@ def _listed(rows: Rows) -> Outcome[Rows]:
 class ListModels(Options):
     """What is said of models."""
 
-    describe: bool = option("What mixers and zoo models cost: parameters, state, operations.", False)
+    describe: bool = option("Parameters, state and operations of mixers and zoo models.", False)
     width: int = option("With --describe: channels of the mixers, a multiple of 64.", 1024, least=64, most=1 << 16)
     seq_len: int = option("With --describe: tokens of the sequence.", 2048, least=1, most=config.LONGEST)
     presets: bool = option("The papers' architectures: printed and counted parameters, state, operations.", False)
@@ -39,7 +39,7 @@ class ListModels(Options):
 
 @command("models", ListModels, examples=("recallkit models", "recallkit models --describe --width 1024 --seq-len 2048"))
 def models(asked: ListModels) -> Outcome[Any]:
-    """List the models that can be scored, a line each; with --describe what they and every mixer cost."""
+    """List the models that can be scored, a line each; with --describe the costs of mixers and zoo models."""
     from recallkit.models.describe import describe_mixers, describe_presets, describe_zoo, print_costs, print_presets
     from recallkit.models.loading import describe_models
 

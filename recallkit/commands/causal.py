@@ -45,7 +45,7 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
     answers=True,
 )
 def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
-    """Measure what models recall by association: what they lose where ids of the earlier matches trade places with others; resumes.
+    """Measure what models recall by association: their loss when tokens of earlier occurrences are swapped with others; resumes.
 
     The first model is the reference: beside the share of each other model's gap that lies in AR hits, how much of it would be gone if
     neither could recall.
@@ -81,7 +81,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         metavar="SETS",
     )
     by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
-    samples: int = option("AR hits that are asked about, to see what is no longer recalled.", 500, least=1, most=config.LONGEST)
+    samples: int = option("AR hits to sample, to measure how much less is recalled.", 500, least=1, most=config.LONGEST)
 
 
 @command(
@@ -94,7 +94,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
-    """Replace the outputs of a model's mixers, one by one and by kind, and measure what is lost, and what is no longer recalled.
+    """Replace the outputs of a model's mixers, one by one and by kind, and measure the loss and how much less is recalled.
 
     Scores the model as it is and without each set of mixers, as far as that is not done yet: the text, and the text with earlier matches
     broken up. The tables are also written to `out`.

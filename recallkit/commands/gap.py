@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @command("demo", ForceOptions, examples=("recallkit demo",), answers=True)
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
-    """Run the whole pipeline on the built-in text: slice it, score the zoo, find how much of the gaps is recall, and write a page."""
+    """Run the whole pipeline on the built-in text: slice it, score the zoo, measure how much of the gaps is recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
     from recallkit.attribution import comparison
     from recallkit.attribution.charts import figures
@@ -107,8 +107,8 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
         metavar="NAME",
     )
     context_gain: int | Sequence[int] | None = option(
-        "Also score with the last N ids alone, and split the gap by what is gained from context further back: several N joined with "
-        "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
+        "Also score with the last N tokens alone as context, and split the gap into that of near and of far context: one N, or "
+        "several joined with commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
         metavar="NUMBERS",
         least=1,
         most=config.LONGEST,
@@ -138,9 +138,7 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
 class GapLine(Gap):
     """What the command line has besides: in Python, `intervene` is a function, and an exit status is no result."""
 
-    causal: bool = option(
-        "Also change what earlier occurrences there are, and measure how much of the gap is recall: `recallkit intervene`.", False
-    )
+    causal: bool = option("Also run `recallkit intervene`, which measures how much of the gap is recall by association.", False)
     fail_above: Sequence[Any] | None = option(
         "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
         "than that share of the gap lies in it. May be repeated (docs/ci.md).",
@@ -259,13 +257,13 @@ class Published(LogOptions):
     reference: str | None = option(
         "The model that others are compared with; the first row, or that of each group, if not given.", metavar="NAME"
     )
-    ar_share: float | None = option("The share of AR tokens, if not to be derived from the reference's row.", metavar="SHARE")
+    ar_share: float | None = option("The AR hits' share of the tokens; by the reference's row if not given.", metavar="SHARE")
     out: File | None = out_option("Where --export writes.")
 
 
 @command("published", Published, examples=("recallkit published zoology:4",), exports=True)
 def published(asked: Published) -> Outcome["PublishedGap"]:
-    """Divide the gap between printed perplexities: how much of it lies in AR hits, by a paper's table or one of your own.
+    """Measure how much of the gap between printed perplexities lies in AR hits: those of a paper's table, or yours.
 
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
@@ -301,9 +299,9 @@ class Track(ScoringOptions, WritingOptions):
     )
     _: KW_ONLY
     slices: File | None = slices_option()
-    samples: int = option("AR hits that are asked about.", 500, least=1, most=config.LONGEST)
+    samples: int = option("AR hits to sample.", 500, least=1, most=config.LONGEST)
     watch: bool = option(
-        "Go on, and score checkpoints as they come: those that the pattern names, or whose names differ in the step alone.", False
+        "Keep running, and score new checkpoints as they appear: those that match the pattern, or differ in the step alone.", False
     )
     interval: float = option(
         "With --watch: seconds between scans; files unchanged for that long are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
@@ -322,7 +320,7 @@ class Track(ScoringOptions, WritingOptions):
     answers=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
-    """Follow recall by association over the checkpoints of a training run, beside the NLL of AR hits and other tokens by step.
+    """Follow recall by association over the checkpoints of a training run, with the NLL of AR hits and of other tokens.
 
     Scores what is not scored yet: the text, and the text with earlier matches broken up. Columns: see `TrackTables`.
     """

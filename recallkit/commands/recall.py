@@ -231,7 +231,7 @@ class TrainMqar(SweepOptions, WritingOptions):
     out: File = out_option(value="train-mqar")
     device: str = device_option()
     workers: int = option(
-        "Processes that share the runs, one per GPU in turn. The bytes are the same.", 1, least=1, most=1024, panel=MANY_DEVICES
+        "Processes that share the runs, one per GPU in turn; results are the same.", 1, least=1, most=1024, panel=MANY_DEVICES
     )
 
 

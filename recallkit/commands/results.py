@@ -49,7 +49,7 @@ class ReportLine(WriteReport):
     ),
 )
 def write_report(asked: ReportLine) -> Outcome[Path]:
-    """Write one HTML page: the gap and what it is made of, figures, and the text token by token. It needs no network; text is in it.
+    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network, and contains corpus text.
 
     Returns the page.
     """
@@ -114,10 +114,10 @@ class ShowTokens(Options):
     )
     _: KW_ONLY
     sequence: int | None = option("Number of the sequence, from 0; the one where the models differ most if not given.")
-    model: str | None = option("The model; that of the comparison which is farthest behind on AR hits if not given.", metavar="NAME")
-    reference: str | None = option("The model beside it; the comparison's reference if not given.", metavar="NAME")
+    model: str | None = option("The model; the one farthest behind on AR hits if not given.", metavar="NAME")
+    reference: str | None = option("The model to compare it with; the comparison's reference if not given.", metavar="NAME")
     slices: File | None = slices_option()
-    which: Which | None = option("The tokens that are listed, and alone are marked in the text.", flags=("--filter",), default="ar_hit")
+    which: Which | None = option("The tokens to list, and to mark in the text.", flags=("--filter",), default="ar_hit")
 
 
 @command(
@@ -269,7 +269,7 @@ class Verify(Options):
 
 @command("verify", Verify, examples=("recallkit verify slices", "recallkit verify . --clean", "recallkit verify slices --json"))
 def verify(asked: Verify) -> Outcome["Verified"]:
-    """Check that results are as they were written and fit together: every digest, id, number of rows and reference.
+    """Check that results are unchanged since they were written and belong together: digests, ids, numbers of rows, references.
 
     The exit status is 1 if one is damaged or does not fit; unfinished work and leftovers are only reported.
     """
@@ -277,7 +277,7 @@ def verify(asked: Verify) -> Outcome["Verified"]:
     from recallkit.verification.run import verify as verify_folder
 
     found = verify_folder(Path(asked.folder), clean=asked.clean)
-    problem = f"{asked.folder} has results that are damaged or do not fit together; the remedy is given with each"
+    problem = f"{asked.folder} has results that are damaged or do not belong together; the remedy is given with each"
     return Outcome(
         value=lambda: found,
         show=lambda: print_verified(found),

@@ -23,7 +23,7 @@ def _share(given: Any) -> tuple[int, int]:
         return given
     place, _, shares = given.partition("/")
     if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
-        raise ValueError(f"{given!r} is no share; give one such as 3/16, from 1/16 to 16/16")
+        raise ValueError(f"{given!r} is not a share; give one such as 3/16, from 1/16 to 16/16")
     return int(place), int(shares)
 
 

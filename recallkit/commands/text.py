@@ -33,7 +33,7 @@ class Count(TextOptions, CountingOptions, ForceOptions):
     _: KW_ONLY
     only: File | None = option("Keep only the bigrams that this slice directory contains.", metavar="DIR")
     import_file: File | None = option(
-        "Make the table of a Parquet or CSV file with columns first, second, count, or of the ids of an index: "
+        "Make the table from a Parquet or CSV file with columns first, second, count, or from an n-gram index: "
         "tokengrams (.bin with .idx) or infini-gram (a directory). An index needs --tokenizer.",
         flags=("--import",),
         metavar="PATH",
@@ -153,7 +153,7 @@ class Slice(LabelledTextOptions, WritingOptions):
     exports=True,
 )
 def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
-    """Label every predicted token: is its bigram repeated in the context, how far back, how often in training (AR hit)?
+    """Label every predicted token: is its bigram repeated in the context, how far back, and how frequent in training (AR hits)?
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
     most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to

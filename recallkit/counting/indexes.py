@@ -158,7 +158,7 @@ def _num_entries(file: Path) -> int:
         if handle.read(len(_MEGATRON)) == _MEGATRON:
             raise UserError("an index of Megatron's, not of tokengrams", where=file, remedy="build one with tokengrams from its .bin")
     if size % _TOKENGRAMS_ENTRY:
-        raise UserError(f"{size:,} bytes are no whole number of entries", where=file, remedy="it is truncated: copy or build it again")
+        raise UserError(f"{size:,} bytes are not a whole number of entries", where=file, remedy="it is truncated: copy or build it again")
     return size // _TOKENGRAMS_ENTRY
 
 

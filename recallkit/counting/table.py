@@ -117,7 +117,7 @@ class CountsTable:
                 hashes = np.asarray(rows["hash"], np.uint64)
                 found.append(NgramHashes(size, hashes, ALL if len(hashes) < facts["most"] else int(hashes[-1])))
         if _digest_hashes(found) != facts["digest"]:
-            raise DamagedError("damaged (its hashes of n-grams are not those that were written)", where=self.path, remedy=_AGAIN)
+            raise DamagedError("damaged (the digest of its hashes of n-grams differs)", where=self.path, remedy=_AGAIN)
         return tuple(found)
 
     def check_tokenizer(self, digest: str, name: str) -> None:
@@ -219,7 +219,7 @@ def open_counts(path: Path) -> CountsTable:
         token_counts=np.asarray(unigrams["count"], np.uint64),
     )
     if len(table.keys) != meta["num_bigrams"] or meta["id"] != table.recompute_id():
-        raise DamagedError("damaged (its counts are not those that were written)", where=path, remedy=_AGAIN)
+        raise DamagedError("damaged (the digest of its counts differs)", where=path, remedy=_AGAIN)
     return table
 
 

@@ -99,7 +99,7 @@ class EvaluatedModel:
         model = one_model(model)
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
-                raise UserError(f"{name} is no option of a model here", where=model.shown, remedy="leave it out")
+                raise UserError(f"{name} is not an option of a model here", where=model.shown, remedy="leave it out")
         own = {name: value for name in self.takes if name != "tokenizer" and (value := getattr(model, name)) is not None}
         if model.is_live and options.dtype == _USUAL_DTYPE:
             own.setdefault("dtype", "auto")  # the precision that it has

@@ -112,7 +112,7 @@ def tokenizer_name(given: Any) -> str | None:
         return str(given)
     backend = next((each for name in ("backend_tokenizer", "backend") if (each := getattr(given, name, None)) is not None), given)
     if not hasattr(backend, "to_str"):
-        problem = f"an object of {type(given).__name__} is no tokenizer that can be read"
+        problem = f"an object of {type(given).__name__} is not a tokenizer that can be read"
         raise UserError(problem, where="tokenizer", remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers")
     written: str = backend.to_str()
     path = config.home() / "tokenizers" / artifacts.digest_bytes(written.encode()) / "tokenizer.json"

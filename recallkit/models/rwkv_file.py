@@ -94,7 +94,7 @@ def _read_header(content: bytes, path: Path) -> tuple[int, int, int]:
     magic, version, vocab_size, d_model, num_layers, kind = HEADER.unpack(content)
     if magic != MAGIC or version not in VERSIONS:
         remedy = "convert one with its convert_pytorch_to_ggml.py"
-        raise UserError(f"is no model of rwkv.cpp in version {' or '.join(map(str, VERSIONS))} of its format", where=path, remedy=remedy)
+        raise UserError(f"is not a model of rwkv.cpp in version {' or '.join(map(str, VERSIONS))} of its format", where=path, remedy=remedy)
     _check_type(kind, "the model", path)
     return vocab_size, d_model, num_layers
 

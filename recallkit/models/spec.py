@@ -59,16 +59,16 @@ class ModelSpec:
         if isinstance(self.path, os.PathLike):
             object.__setattr__(self, "path", os.fspath(self.path))
         if not self.is_live and not (isinstance(self.path, str) and self.path.strip()):
-            given = "an empty name of a model" if isinstance(self.path, str) else f"an object of {type(self.path).__name__} is no model"
+            given = "an empty name of a model" if isinstance(self.path, str) else f"an object of {type(self.path).__name__} is not a model"
             raise UsageError(given, where=self.name, remedy="give a path, a name (see `recallkit models`) or a torch.nn.Module")
         if self.name is not None:
             _check_name(self.name)
         if self.dtype is not None and self.dtype not in get_args(Dtype):
-            raise UsageError(f"dtype={self.dtype} is none of {', '.join(get_args(Dtype))}", where=self.location, remedy="give one of them")
+            raise UsageError(f"dtype={self.dtype} is not one of {', '.join(get_args(Dtype))}", where=self.location, remedy="choose one")
         for option in ("context", "stride"):
             value = getattr(self, option)
             if value is not None and not (type(value) is int and 1 <= value <= LONGEST):
-                raise UsageError(f"{option}={value} is no number of ids", where=self.location, remedy="give a whole number such as 2048")
+                raise UsageError(f"{option}={value} is not a number of tokens", where=self.location, remedy="give one such as 2048")
         if self.revision is not None and not _is_of_hub(self.path):
             raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
         if self.ablate is not None:

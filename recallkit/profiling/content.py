@@ -35,7 +35,7 @@ def stop_words(name: str) -> list[str]:
 
 
 def _words_of(path: Path) -> list[str]:
-    remedy = "give ours, nltk, none, or a file of a word a line"
+    remedy = "give ours, nltk, none, or a file with one word per line"
     if not path.is_file():
         raise UserError("no such list of stop words", where=path, remedy=remedy)
     try:

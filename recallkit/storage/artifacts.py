@@ -110,7 +110,7 @@ def without_digest(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError):  # text that cannot be written
         if value.get(_DIGEST) == with_digest(value)[_DIGEST]:
             return {name: entry for name, entry in value.items() if name != _DIGEST}
-    raise DamagedError("damaged (it is not as it was written)", where=path, remedy=_AGAIN)
+    raise DamagedError("damaged (changed since it was written)", where=path, remedy=_AGAIN)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def check_member(path: Path) -> Path | None:
         if entry is None:
             continue
         if entry != ({"size": path.stat().st_size} if entry.get("size") != path.stat().st_size else describe(path)):
-            raise DamagedError("damaged (it is not as it was written)", where=path, remedy=remedy_of(facts, path))
+            raise DamagedError("damaged (changed since it was written)", where=path, remedy=remedy_of(facts, path))
         return listing
     return None
 

@@ -109,7 +109,7 @@ def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) ->
         return ids
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
         number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
-        problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, none of the {vocabulary.size:,} of {vocabulary.name}"
+        problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, not one of the {vocabulary.size:,} of {vocabulary.name}"
         raise UserError(problem, where=where, remedy="name their own --tokenizer, and the type of a .bin file as FILE.bin:uint32")
     return ids[:-1] if int(ids[-1]) == vocabulary.end_token_id and not vocabulary.end_is_text else ids
 

@@ -82,7 +82,7 @@ class FieldFinder:
                 return ids
         if not self._text_is_given and (given := fields.get(IDS_FIELD)) is not None:
             if (ids := _as_ids(given)) is None:
-                raise FieldError(f"{IDS_FIELD} is no list of whole numbers", "write token ids there, or name a field with --text-field")
+                raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
             return ids
         raise _no_text(self._text_paths, fields)
 

@@ -256,7 +256,7 @@ def _saved_files(name: str, path: AnyPath, names: list[str], split: str) -> list
         return None
     files = [each.get("filename") for each in _described(path / _STATE, "_data_files", dict)]
     if not files or any(not isinstance(file, str) or "/" in file or not file.endswith(".arrow") for file in files):
-        raise UserError("not as save_to_disk writes it", where=path / _STATE, remedy=_AGAIN)
+        raise UserError("not in the form that save_to_disk writes", where=path / _STATE, remedy=_AGAIN)
     return [path / file for file in files]
 
 
@@ -267,5 +267,5 @@ def _described(path: AnyPath, name: str, kind: type) -> list[Any]:
     except (ValueError, LookupError, TypeError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
-        raise UserError("not as save_to_disk writes it", where=path, remedy=_AGAIN)
+        raise UserError("not in the form that save_to_disk writes", where=path, remedy=_AGAIN)
     return found

@@ -47,7 +47,7 @@ def parse_destination(given: Any) -> Destination:
     """`wandb`, `wandb:PROJECT`. Raises ValueError for an unknown tracker and an empty project."""
     name, colon, project = str(given).partition(":")
     if name not in TRACKERS or (colon and not project.strip()):
-        raise ValueError(f"{str(given)!r} is no tracker; give one of {', '.join(TRACKERS)}, or NAME:PROJECT")
+        raise ValueError(f"{str(given)!r} is not a tracker; give one of {', '.join(TRACKERS)}, or NAME:PROJECT")
     return Destination(name, project.strip() or None)
 
 

@@ -55,7 +55,7 @@ class Tracker:
             problem = "slices are scored as they are"
             raise UsageError(problem, where="sample_tokens", remedy="leave it out, or make small slices: recallkit slice --limit-tokens")
         if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
-            raise UsageError(f"{sample_tokens!r} is no number of tokens", where="sample_tokens", remedy="give one such as 20_000")
+            raise UsageError(f"{sample_tokens!r} is not a number of tokens", where="sample_tokens", remedy="give one such as 20_000")
         folder = Path(out)
         chosen = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
         self._tokenizer = tokenizer
@@ -73,7 +73,7 @@ class Tracker:
         number generator of torch is moved. A step that was logged before is replaced.
         """
         if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
-            raise UsageError(f"{step!r} is no step", where="step", remedy="give the number of steps done")
+            raise UsageError(f"{step!r} is not a step", where="step", remedy="give the number of steps done")
         step = int(step)
         spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
         with _random_state_kept():

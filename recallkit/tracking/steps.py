@@ -39,7 +39,7 @@ def step_of(spec: ModelSpec) -> int:
 
 def _whole(digits: str, spec: ModelSpec) -> int:
     if int(digits) >= _MOST_STEP:
-        raise UserError(f"{digits} is no step", where=spec.location, remedy=_NAME_IT)
+        raise UserError(f"{digits} is not a step", where=spec.location, remedy=_NAME_IT)
     return int(digits)
 
 

@@ -167,7 +167,7 @@ def jobs_of(name: str, choices: SweepOptions) -> list[Job]:
         raise UsageError(f"no preset {name}", where="--preset", remedy=f"give one of {', '.join(PRESETS)}")
     for kind in names(choices.convolutions):
         if kind not in CONVOLUTIONS:
-            raise UsageError(f"{kind!r} is none of {', '.join(CONVOLUTIONS)}", where="--convolutions", remedy="give some of them")
+            raise UsageError(f"{kind!r} is not one of {', '.join(CONVOLUTIONS)}", where="--convolutions", remedy="give some of them")
     preset = PRESETS[name]
     tasks = [_task(preset, choices, training, test) for training, test in _shapes(preset, choices)]
     models = [made for line in _lines(preset, choices) for made in _architectures(preset, choices, *line)]

@@ -230,7 +230,7 @@ def summary(found: Verified) -> str:
     errors = sum(finding.is_error for finding in found.findings)
     notes = len(found.findings) - errors
     removed = f"{counted(found.num_removed, 'leftover')} removed. " if found.num_removed else ""
-    verdict = f"{counted(errors, 'error')}" if errors else "everything is as it was written, and fits together"
+    verdict = f"{counted(errors, 'error')}" if errors else "all results are unchanged and belong together"
     return f"{removed}{read}: {verdict}" + (f", {counted(notes, 'note')}." if notes else ".")
 
 

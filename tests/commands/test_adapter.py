@@ -138,11 +138,11 @@ def test_a_command_and_its_function_are_given_the_same(toy, invoke, words, argum
         (["--rate", "-1"], {"rate": -1.0}, "-1.0 is out of bounds; give 0 or more"),
         (["--rate", "nan"], {"rate": float("nan")}, "nan is out of bounds; give 0 or more"),
         (["--rate", "often"], {"rate": "often"}, "'often' is no number; give one such as 0.5"),
-        (["--size", "many"], {"size": "many"}, "'many' is no number of tokens; give a whole number such as 1250, 10M or 1.5B"),
+        (["--size", "many"], {"size": "many"}, "'many' is not a number of tokens; give a whole number such as 1250, 10M or 1.5B"),
         (["--pairs", "4,0"], {"pairs": [4, 0]}, "0 is out of bounds; give 1 or more"),
         (["--rows", "3", "--rows", "x"], {"rows": [3, "x"]}, "'x' is no whole number; give one such as 8"),
-        (["--how", "packed"], {"how": "packed"}, "'packed' is none of pack, document; give one of them"),
-        (["--paint", "blue"], {"colour": "blue"}, "'blue' is none of red, dark-blue; give one of them"),
+        (["--how", "packed"], {"how": "packed"}, "'packed' is not one of pack, document; give one of them"),
+        (["--paint", "blue"], {"colour": "blue"}, "'blue' is not one of red, dark-blue; give one of them"),
     ],
 )
 def test_a_wrong_value_is_one_line_in_both(toy, invoke, words, arguments, told):
@@ -156,7 +156,7 @@ def test_a_wrong_value_is_one_line_in_both(toy, invoke, words, arguments, told):
 def test_amounts_are_read_as_people_write_them():
     assert [amount(given) for given in ("1250", "1.5b", "16_000", "2k")] == [1250, 1_500_000_000, 16_000, 2000]
     for wrong in ("", "-3", "0", "1.5", "nan", "1e400"):
-        with pytest.raises(ValueError, match="is no number of tokens"):
+        with pytest.raises(ValueError, match="is not a number of tokens"):
             amount(wrong)
 
 

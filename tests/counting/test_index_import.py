@@ -115,7 +115,7 @@ BROKEN = {
     "no ids": ("a.bin", lambda f: (f / "a.bin").unlink(), r"a\.bin.*missing"),
     "tokengrams' ids cut": ("a.bin", lambda f: cut(f / "a.bin", 2), r"a\.bin: 8 bytes do not match the 5 entries"),
     "of Megatron": ("a.bin", lambda f: (f / "a.idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(31)), "Megatron"),
-    "an id too large": ("a.bin", lambda f: write_tokengrams(f / "a.bin", [1, 2, 4097]), r"4,097, none of the 4,096"),
+    "an id too large": ("a.bin", lambda f: write_tokengrams(f / "a.bin", [1, 2, 4097]), r"4,097, not one of the 4,096"),
 }
 
 
@@ -137,7 +137,7 @@ def test_a_broken_index_is_one_line(tmp_path, tokenizer, name):
     ("name", "options", "said"),
     [
         ("index", {"tokenizer": None}, "index: .*need their tokenizer.*--tokenizer"),
-        ("index", {"tokenizer": "bytes"}, r"tokenized\.0, document .* none of the 256 of bytes.*--tokenizer"),
+        ("index", {"tokenizer": "bytes"}, r"tokenized\.0, document .* not one of the 256 of bytes.*--tokenizer"),
         ("index", {"num_tokens": 5}, "--training-tokens: .*contains its number"),
         ("nothing.bin", {}, r"nothing\.bin: .*missing"),
         ("folder", {}, "folder: .*without an index"),

@@ -66,15 +66,15 @@ def refused(path: Path, reader=open_counts) -> str:
 )
 def test_a_fact_that_was_changed(counted, tmp_path, name, value):
     path = changed(counted, tmp_path, f"UPDATE meta SET value = '{json.dumps(value)}' WHERE key = '{name}'")
-    assert "damaged (it is not as it was written)" in refused(path, read_meta)
+    assert "damaged (changed since it was written)" in refused(path, read_meta)
     assert "make it again with --force" in refused(path)
 
 
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("DELETE FROM meta WHERE key = 'id'", "not as it was written"),
-        ("DELETE FROM meta WHERE key = 'digest'", "not as it was written"),
+        ("DELETE FROM meta WHERE key = 'id'", "changed since it was written"),
+        ("DELETE FROM meta WHERE key = 'digest'", "changed since it was written"),
         ("UPDATE meta SET value = 'x{' WHERE key = 'sources'", "its meta is damaged"),
         ("INSERT INTO bigrams SELECT * FROM bigrams LIMIT 1", "damaged ("),
         ("DELETE FROM bigrams WHERE rowid = 3", "damaged ("),
@@ -89,5 +89,5 @@ def test_rows_that_are_missing_changed_or_there_twice(counted, tmp_path, stateme
 def test_hashes_that_were_changed(counted, tmp_path):
     assert len(open_counts(counted).ngram_hashes) == 2
     table = open_counts(changed(counted, tmp_path, "UPDATE ngram_hashes SET hash = hash + 1 WHERE rowid = 3"))
-    with pytest.raises(UserError, match="its hashes of n-grams are not those that were written"):
+    with pytest.raises(UserError, match="the digest of its hashes of n-grams differs"):
         _ = table.ngram_hashes

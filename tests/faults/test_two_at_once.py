@@ -76,7 +76,7 @@ def test_tables_of_a_run_that_was_killed_are_told_from_those_of_another(small_sl
     others = GapTables(**{table: frame.head(1) for table, frame in tables.frames().items()})
     artifacts.write_frames(others, tmp_path / "other", {key: value for key, value in manifest.items() if key != "tables"})
     shutil.copy(tmp_path / "other" / path.name, path)
-    with pytest.raises(UserError, match="not as it was written"):
+    with pytest.raises(UserError, match="changed since it was written"):
         read_comparison(tmp_path / "gap")
 
 

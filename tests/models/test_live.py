@@ -185,5 +185,5 @@ def test_what_needs_another_process_is_refused(module, slices):
     for options in ({"workers": 2}, {"engine": "ray"}):
         with pytest.raises(UserError, match="Averages: a live model is scored in this process alone; leave out workers and engine"):
             recallkit.score(module, slices=slices, **options)
-    with pytest.raises(UserError, match="an object of object is no model"):
+    with pytest.raises(UserError, match="an object of object is not a model"):
         recallkit.score([object()], slices=slices)

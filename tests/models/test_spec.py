@@ -54,10 +54,10 @@ WRONG = {
     "a,b=path": "a model has no option b",
     ".hidden=path": "'.hidden' cannot be a model's name",
     "path,dtpye=float32": "a model has no option dtpye; did you mean dtype\\?",
-    "path,dtype=float32,contxt=4": "dtype=float32,contxt=4 is none of|no option contxt; did you mean context",
-    "path,dtype=int8": "dtype=int8 is none of float32, bfloat16, float16, auto",
-    "path,context=many": "context=many is no number of ids",
-    "path,stride=0": "stride=0 is no number of ids",
+    "path,dtype=float32,contxt=4": "dtype=float32,contxt=4 is not one of|no option contxt; did you mean context",
+    "path,dtype=int8": "dtype=int8 is not one of float32, bfloat16, float16, auto",
+    "path,context=many": "context=many is not a number of tokens",
+    "path,stride=0": "stride=0 is not a number of tokens",
     "path,context=4,context=5": "context is given twice",
     "zoo:attention,revision=main": "a revision is of a model of the hub",
     "owner/name@one,revision=two": "a revision is of a model of the hub",
@@ -121,7 +121,7 @@ def test_python_gives_the_same_models_in_other_forms(tmp_path):
     )
     assert listed == list_models(["one=a/b,stride=4"], ["two=c,dtype=float16", {"three": tmp_path}], {"four": module})
     assert [spec.key for spec in list_models(["a/b", module])] == ["a/b", "live:Linear"]
-    with pytest.raises(UsageError, match="an object of int is no model"):
+    with pytest.raises(UsageError, match="an object of int is not a model"):
         list_models([3])
     with pytest.raises(UsageError, match="one and two name the same model"):
         list_models({"two": "one=a"})

@@ -158,7 +158,7 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
     long = MqarOptions(seq_len=300, samples=40)
     short = str(tiny_model("gpt_neox"))
     for models, pairs, options, message in [
-        (["zoo:attention,stride=8"], [4], SMALL, "zoo:attention: stride is no option of a model here; leave it out"),
+        (["zoo:attention,stride=8"], [4], SMALL, "zoo:attention: stride is not an option of a model here; leave it out"),
         (["control:copy"], [4], SMALL, "control:copy: it reads text, .* evaluate it with `recallkit eval-recall`"),
         (["control:unigram", "control:nothing"], [4], SMALL, "no such control model"),
         (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),

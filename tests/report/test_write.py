@@ -381,7 +381,7 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
 
     put(comparison.tables, folder, comparison, models=["others"])
     (folder / "by_count.parquet").write_bytes((comparison.folder / "by_count.parquet").read_bytes())
-    with pytest.raises(UserError, match="not as it was written"):
+    with pytest.raises(UserError, match="changed since it was written"):
         write_report(folder)
     assert not (folder / "report.html").exists()
 

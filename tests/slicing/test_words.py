@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_one_line(copied, monkeypatch):
 
     (copied / "words.parquet").unlink()
     (copied / "words.parquet").write_bytes(b"my own file")
-    with pytest.raises(UserError, match="not as it was written"):
+    with pytest.raises(UserError, match="changed since it was written"):
         make_words(copied)
     (copied / "words.parquet").unlink()
     monkeypatch.setattr(TextTokenizer, "document_text", None)

@@ -49,7 +49,7 @@ def test_one_of_other_options_is_refused_unless_forced(result):
 def test_a_damaged_one_is_told_unless_forced(result, kept):
     write(result)
     result.path.write_bytes(result.path.read_bytes()[kept])
-    with pytest.raises(UserError, match="not as it was written"):
+    with pytest.raises(UserError, match="changed since it was written"):
         result.finished()
     assert dataclasses.replace(result, force=True).finished() is None
 
@@ -126,5 +126,5 @@ def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
         OwnTables(made.last, made.first), {"x": 1}, Timings()
     )
     (tmp_path / "other" / "first.parquet").replace(tmp_path / "first.parquet")
-    with pytest.raises(UserError, match="not as it was written"):
+    with pytest.raises(UserError, match="changed since it was written"):
         read_tables(OwnTables, tmp_path)

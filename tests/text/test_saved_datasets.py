@@ -65,7 +65,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
         '{"_data_files": [{"filename": 3}]}',
     ):
         state.write_text(damaged)
-        with pytest.raises(UserError, match="not as save_to_disk writes it; save the data set again"):
+        with pytest.raises(UserError, match="not in the form that save_to_disk writes; save the data set again"):
             texts(tmp_path / "data")
     state.write_text(json.dumps(whole))
     gone = tmp_path / "data" / whole["_data_files"][1]["filename"]

@@ -91,7 +91,7 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, small_sli
 
 def test_mistakes_are_named_before_anything_is_written(model, small_slices, tmp_path):
     for given, problem in (
-        ({"sample_tokens": 0}, "0 is no number of tokens"),
+        ({"sample_tokens": 0}, "0 is not a number of tokens"),
         ({"sample_tokens": 5, "slices": "s"}, "slices are scored as they are"),
     ):
         with pytest.raises(UserError, match=problem):
@@ -99,7 +99,7 @@ def test_mistakes_are_named_before_anything_is_written(model, small_slices, tmp_
     assert not (tmp_path / "t").exists()
     tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
     for step in (-1, True, 1.5, "7"):
-        with pytest.raises(UserError, match="is no step"):
+        with pytest.raises(UserError, match="is not a step"):
             tracker.log(step, model)
 
 

@@ -45,7 +45,7 @@ def test_good_results_are_sound(made):
     assert found.num_files >= len(recorded(made))
     outcome = assert_manners(invoke("verify", made))
     assert outcome.status == 0
-    assert "everything is as it was written, and fits together" in outcome.out
+    assert "all results are unchanged and belong together" in outcome.out
 
 
 def flips(folder: Path, number: int, seed: int) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_named_with_a_remedy(folder):
     path.write_bytes(content)
     outcome = assert_manners(invoke("verify", folder))
     assert outcome.status == 1
-    assert f"changed     {path.relative_to(folder)}: damaged (it is not as it was written)" in outcome.out
+    assert f"changed     {path.relative_to(folder)}: damaged (changed since it was written)" in outcome.out
     assert f"-> score them again with `recallkit score control:bigram --slices {folder}/slices --force`" in outcome.out
     told = json.loads(invoke("verify", folder, "--json").out)
     assert (told["sound"], [f["file"] for f in told["findings"] if f["kind"] != "foreign"]) == (False, [str(path.relative_to(folder))])
