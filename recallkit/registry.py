@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Entry = TypeVar("Entry")
 
+OLD_NAMES = dict.fromkeys(("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "openai-gpt"), "openai-community") | {"distilgpt2": "distilbert"}
+"""The hub's old names of one word, which people, adapters and articles still use, and who owns them now."""
+
 
 def split_revision(hub_id: str) -> tuple[str, str | None]:
     """OWNER/NAME and the revision of OWNER/NAME@REVISION; None for the newest."""
@@ -22,8 +25,10 @@ def split_revision(hub_id: str) -> tuple[str, str | None]:
 
 
 def may_be_hub_id(name: str) -> bool:
-    """Whether a name can be an OWNER/NAME of the hub rather than a mistyped path: one slash, and no such folder here."""
-    owner, _, rest = name.partition("/")
+    """Whether a name can be of the hub rather than a mistyped path: OWNER/NAME, and no such folder here, or an old name of one word."""
+    owner, slash, rest = name.partition("/")
+    if not slash:
+        return split_revision(name)[0] in OLD_NAMES
     return bool(owner and rest) and "/" not in rest and owner not in (".", "..", "~") and not Path(owner).is_dir()
 
 

@@ -127,7 +127,7 @@ def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
         raise UserError(
             "labelled without training counts, so that no token is known to be an AR hit",
             where=path,
-            remedy="label it again with `recallkit slice SOURCE --counts COUNTS`",
+            remedy=f"repeat its `recallkit slice` with --counts FILE -o {path.parent}, which adds them",
         )
     if not manifest["num_rows"]:
         raise UserError("contains no tokens", where=path, remedy="slice a source with longer text")

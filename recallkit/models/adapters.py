@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from recallkit import config
 from recallkit.errors import UserError
 from recallkit.models.checkpoint_files import indexed_files
-from recallkit.models.hub import OLD_NAMES
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line
 from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
@@ -67,8 +66,6 @@ def _found(base: str, folder: Path) -> str:
         return str(folder / base)
     if Path(base).exists():
         return base
-    if base in OLD_NAMES:
-        return f"{OLD_NAMES[base]}/{base}"
     if not may_be_hub_id(base):
         raise UserError(f"its base model {base} is not here", where=folder / CONFIG, remedy="write its place at base_model_name_or_path")
     return base

@@ -15,10 +15,10 @@ from recallkit.models import adapters, checkpoint_files, fla, native_model, publ
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
 from recallkit.models.devices import choose_device, choose_dtype
-from recallkit.models.hub import hub_file, hub_file_if_any
 from recallkit.models.protocol import ModelFacts
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
+from recallkit.storage.hub import hub_file, hub_file_if_any, hub_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -179,7 +179,7 @@ def _place(spec: str) -> tuple[str, dict[str, Any]]:
     path = Path(spec)
     if path.is_file():
         return str(path.parent), {"gguf_file": path.name}
-    hub_id, revision = (spec, None) if path.exists() else registry.split_revision(spec)
+    hub_id, revision = (spec, None) if path.exists() else hub_place(spec)
     return hub_id, {"revision": revision} if revision else {}
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
 from recallkit.models import fla, published, rwkv_file, zoo
-from recallkit.models.checkpoint_files import TOKENIZER_FILES
+from recallkit.models.checkpoint_files import TOKENIZER_FILES, names_in_index
 from recallkit.models.devices import choose_device, choose_dtype, memory_errors
-from recallkit.models.hub import hub_folder
 from recallkit.models.protocol import ModelFacts
 from recallkit.models.torch_model import TorchModel
 from recallkit.quiet_transformers import first_line
 from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
+from recallkit.storage.hub import hub_file, hub_file_if_any
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +71,19 @@ def _read(source: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
 def _source(spec: str) -> Path:
     if spec.startswith(zoo.PREFIX):
         return zoo.find_shipped(spec)
-    return Path(spec) if Path(spec).exists() or not may_be_hub_id(spec) else hub_folder(spec)
+    return Path(spec) if Path(spec).exists() or not may_be_hub_id(spec) else _hub_folder(spec)
+
+
+def _hub_folder(spec: str) -> Path:
+    """The folder of a hub id's config.json and weights, in the hub's cache. Raises UserError as `hub_file` does."""
+    folder = hub_file(spec, "config.json").parent
+    index = hub_file_if_any(spec, "model.safetensors.index.json")
+    names = ["model.safetensors"] if index is None else names_in_index(index)
+    if published.is_layout(artifacts.json_object(folder / "config.json")):
+        names = [published.WEIGHTS]
+    for name in names:
+        hub_file(spec, name)
+    return folder
 
 
 def run_native(request: ModelRequest, model: LanguageModel) -> NativeModel:

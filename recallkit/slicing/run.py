@@ -46,8 +46,8 @@ def slice_text(
     """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
 
     Tokenising is the slow part and can be resumed: sequences that exist already are labelled again without it. Without
-    `counts` only repetition is labelled. Unless `quiet`, a threshold that was not given as a count is reported on stderr. Raises
-    UserError for everything a user can correct.
+    `counts` only repetition is labelled, and they can be added later. Unless `quiet`, a threshold that was not given as a count is
+    reported on stderr. Raises UserError for everything a user can correct.
     """
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
@@ -150,7 +150,9 @@ def make_labels(
     options = {"sequences_digest": of_sequences["sequences_digest"], "counts_id": counts and counts["id"], "max_count": threshold.max_count}
     if counts is not None and "hashes" in counts:
         options["hashes"] = counts["hashes"]
-    result = _labels_result(out, options, force=force)
+    made = artifacts.manifest_options(out / "tokens.parquet", force=force)
+    adds_counts = counts is not None and made is not None and made.get("counts_id", "") is None
+    result = _labels_result(out, options, force=force or adds_counts)
     if (finished := result.reused()) is not None:
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None

@@ -14,9 +14,9 @@ import numpy as np
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.registry import may_be_hub_id, split_revision
 from recallkit.storage.artifacts import digest_json, replacing
 from recallkit.storage.given_files import check_file, check_files_in
+from recallkit.storage.hub import hub_file
 from recallkit.text.encoding import checked_encoder, fails, limited
 from recallkit.text.records import Vocabulary
 from recallkit.text.vocabulary import (
@@ -291,7 +291,8 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
         return TextTokenizer(backend, path.resolve().name, end_token=end_token, default_end=end, begin_token=begin)
     if path.exists():
         return _load_by_transformers(path, end_token)
-    return _load_from_hub(spec, end_token)
+    file = hub_file(spec, "tokenizer.json", local="give a tokenizer.json or a model directory with --tokenizer")
+    return TextTokenizer(_read_tokenizer_file(file), spec, end_token=end_token)
 
 
 def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTokenizer:
@@ -391,21 +392,6 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
         raise UserError(problem, where=path, remedy="give a tokenizer.json with --tokenizer") from error
     name = path.stem if path.is_file() else path.resolve().name
     return TextTokenizer(backend, name, end_token=end_token, default_end=loaded.eos_token, begin_token=loaded.bos_token)
-
-
-def _load_from_hub(spec: str, end_token: str | None) -> TextTokenizer:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    if not may_be_hub_id(spec):
-        raise UserError("no such file or directory", where=spec, remedy="give a tokenizer.json, a model directory or a hub id")
-    try:
-        hub_id, revision = split_revision(spec)
-        path = hf_hub_download(hub_id, "tokenizer.json", revision=revision)
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        problem = f"neither a file nor a tokenizer on the hub ({type(error).__name__})"
-        raise UserError(problem, where=spec, remedy="check the spelling and the network, or give a local tokenizer.json") from error
-    return TextTokenizer(_read_tokenizer_file(Path(path)), spec, end_token=end_token)
 
 
 def _configured_token(folder: Path, name: str) -> str | None:

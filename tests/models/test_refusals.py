@@ -105,10 +105,9 @@ def test_float8_weights_in_blocks_are_read(tmp_path):
 
 
 def test_names_of_the_hub_that_are_not_at_hand(hub, tmp_path, tiny_model):
-    assert refused("gpt2") == "no such file or directory; on the hub it is openai-community/gpt2"
-    assert refused("gptt2") == "no such file or directory; give a model directory, a .gguf file or a hub id (OWNER/NAME)"
+    assert refused("gptt2") == "no such file or directory; give a model directory or a .gguf file, or a hub id (OWNER/NAME)"
     line = refused("openai-community/gpt2")
-    assert line.startswith("no such file or directory; as a model of the hub it is not in the cache (")
+    assert line.startswith("neither here nor in the hub's cache (")
     assert "and HF_HUB_OFFLINE is set; download it where there is a network" in line
 
 
