@@ -484,4 +484,3 @@ class ReportOptions(Options):
     more: File | Sequence[File] | None = option("Also show the results in this folder; may be repeated.", flags=("--with",), metavar="DIR")
     sequence: int | Sequence[int] | None = option("Also show this sequence of the text; may be repeated.", least=0)
     document: int | Sequence[int] | None = option("Also show all sequences of this document; may be repeated.", least=0)
-    figures: File | None = option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)

@@ -32,7 +32,7 @@ def look(folder: Path, tables: AblationTables | None = None) -> Look:
         "ablation",
         tables,
         ablation_tables(tables, manifest),
-        ablation_figures(tables),
+        ablation_figures,
         answer(tables),
         method(tables, manifest),
         command(manifest),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees, knees
@@ -55,8 +56,10 @@ _POSITIONS = 16
 """Points of a line by position: buckets of the table are joined, which reduces their noise."""
 
 
-def figures(comparison: Comparison) -> list[Figure]:
-    """Every chart of a comparison that has something to show, in the order of a report."""
+def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
+    """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
+    if only:
+        comparison = replace(comparison, models=[model for model in comparison.models if model in only])
     makers = (_perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _by_source, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
 
-from recallkit.declarations import OUTPUT, File, Options, Parameter, option, parameters_of
+from recallkit.declarations import OUTPUT, File, Options, Parameter, option, parameters_of, path
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +27,18 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 
+def no_figures(models: Sequence[str]) -> "Sequence[Figure]":
+    """Of a result that has nothing to draw."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
     `show` prints the answer, `full` all there is (`show`, if there is no more). `exports` are frames by name (a dataclass or a mapping),
-    tables as they are printed, and the folder, if there is one; with `figures` they are also what a notebook shows of the value.
+    tables as they are printed, and the folder, if there is one; with `figures`, of some models or of all, they are also what a notebook
+    shows of the value.
     `failure` ends the command with status 1, after this note.
     """
 
@@ -40,7 +46,7 @@ class Outcome(Generic[T]):
     show: Callable[[], None]
     json: Callable[[], Any]
     exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
-    figures: Callable[[], Sequence["Figure"]] = tuple
+    figures: Callable[[Sequence[str]], Sequence["Figure"]] = no_figures
     failure: str | None = None
     full: Callable[[], None] | None = None
 
@@ -53,9 +59,15 @@ class Outcome(Generic[T]):
             show=lambda: seen().print(),
             json=lambda: seen().json(),
             exports=lambda: [(tables, seen().shown, seen().folder)],
-            figures=lambda: seen().figures,
+            figures=lambda models: seen().figures(models),
             full=lambda: seen().print_full(),
         )
+
+
+def _inches(text: Any) -> float:
+    from recallkit.display.figure_files import parse_width
+
+    return parse_width(text)
 
 
 def _formats(text: Any) -> list[str]:
@@ -72,10 +84,20 @@ class _Printed(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Exported(_Printed):
+class _Drawn(_Printed):
+    """The same of a result with figures."""
+
+    figures: File | None = option("Also write the figures there for a paper, as PDF, SVG, PNG, with LaTeX.", metavar="DIR", panel=OUTPUT)
+    width: float = option("How wide the figures are.", "column", metavar="column|text|INCHES", parse=_inches, panel=OUTPUT)
+    drawn: Sequence[str] | None = option(
+        "Draw only these models, and the reference; joined with commas.", flags=("--models",), metavar="NAMES", panel=OUTPUT, joined=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exported(_Drawn):
     """The same of a result with tables and figures."""
 
-    figures: File | None = option("Also write the figures there, as SVG, PNG and PDF for a paper.", metavar="DIR", panel=OUTPUT)
     export: str | None = option(
         "Also write the tables as csv or json, and formatted as md or tex; joined with commas.",
         metavar="FORMATS",
@@ -122,14 +144,17 @@ class Command:
 
         printed = self.printed(**{name: given.pop(name) for name in parameters_of(self.printed)})
         asked = self.options(**given)
-        folder, formats = getattr(printed, "figures", None), getattr(printed, "export", None)
+        formats = printed.export if isinstance(printed, _Exported) else None
+        folder = path(printed.figures) if isinstance(printed, _Drawn) else None
         if folder is not None:
             from recallkit.display.figure_files import check_figures_folder
 
-            check_figures_folder(Path(folder))
+            check_figures_folder(folder)
         trackers = _open_trackers(asked)
         outcome = self.function(asked)
-        written = [*(_export(outcome, formats) if formats else ()), *(() if folder is None else _draw(outcome, Path(folder)))]
+        written = _export(outcome, formats) if formats else []
+        if isinstance(printed, _Drawn) and folder is not None:
+            written += _draw(outcome, folder, printed)
         if printed.as_json:
             console.print_json({**outcome.json(), "files": [str(path) for path in written]} if formats or folder else outcome.json())
         else:
@@ -162,7 +187,7 @@ class Command:
         from recallkit.trackers.record import make_record
 
         options = {name: value for name, value in asked.not_usual().items() if name in parameters_of(type(asked)) and name != "log_to"}
-        return not log_result(trackers, lambda folder: make_record(self.name, options, outcome.exports(), outcome.figures(), folder))
+        return not log_result(trackers, lambda folder: make_record(self.name, options, outcome.exports(), outcome.figures(()), folder))
 
 
 def _open_trackers(asked: Options) -> "dict[Destination, Tracker]":
@@ -185,14 +210,17 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
     return written
 
 
-def _draw(outcome: Outcome[Any], folder: Path) -> list[Path]:
+def _draw(outcome: Outcome[Any], folder: Path, asked: _Drawn) -> list[Path]:
     from recallkit.display import console
-    from recallkit.display.figure_files import save_figures
+    from recallkit.display.charts import styles_of
+    from recallkit.display.figure_files import choose_models, save_figures
 
-    figures = outcome.figures()
+    every = figures = outcome.figures(())
     if not figures:
         console.note("no figures are written: this result has nothing to draw")
-    return save_figures(figures, folder)
+    elif asked.drawn is not None:
+        figures = outcome.figures(choose_models(asked.drawn, every))
+    return save_figures(figures, folder, asked.width, styles_of(every))
 
 
 DECLARED: dict[str, Command] = {}
@@ -200,20 +228,25 @@ DECLARED: dict[str, Command] = {}
 
 
 def command(
-    name: str, options: Callable[P, Any], *, examples: tuple[str, ...], exports: bool = False, answers: bool = False
+    name: str,
+    options: Callable[P, Any],
+    *,
+    examples: tuple[str, ...],
+    draws: bool = False,
+    exports: bool = False,
+    answers: bool = False,
 ) -> Callable[[Callable[[E], Outcome[T]]], Callable[P, T]]:
     """Makes a function the command `name`, and the function that Python calls; the first paragraph of its docstring is the help.
 
     `options` is the dataclass of Python's arguments. The function's own argument may be of a class that derives from it: what that
-    adds are options of the command line only. `examples` are command lines, the end of the help. `exports`: it has tables, hence
-    `--export` and `--figures`; `answers`: and an answer, hence `--full`.
+    adds are options of the command line only. `examples` are command lines, the end of the help. `draws`: it has figures, hence
+    `--figures`; `exports`: also tables, hence `--export`; `answers`: also an answer, hence `--full`.
     """
 
     def made(function: Callable[[E], Outcome[T]]) -> Callable[P, T]:
         [parameter] = inspect.signature(function).parameters.values()
-        DECLARED[name] = declared = Command(
-            name, function, options, parameter.annotation, _Answered if answers else _Exported if exports else _Printed, examples
-        )
+        printed = _Answered if answers else _Exported if exports else _Drawn if draws else _Printed
+        DECLARED[name] = declared = Command(name, function, options, parameter.annotation, printed, examples)
         called: Callable[P, T] = _python(function, options, lambda given: declared.call(declared.options(**given)))
         return called
 
@@ -232,7 +265,10 @@ def checked(options: Callable[P, E]) -> Callable[[Callable[[E], T]], Callable[P,
 
 
 def in_notebooks(
-    value: T, show: Callable[[], None], tables: "Callable[[], Sequence[Table]]", figures: "Callable[[], Sequence[Figure]]" = tuple
+    value: T,
+    show: Callable[[], None],
+    tables: "Callable[[], Sequence[Table]]",
+    figures: "Callable[[Sequence[str]], Sequence[Figure]]" = no_figures,
 ) -> T:
     """The value, with what is shown of it if it is a result that can be shown: what `show` prints, and in a notebook tables and figures.
 

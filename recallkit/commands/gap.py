@@ -79,7 +79,7 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
             "page": str(page),
         },
         exports=lambda: [(tables.exported(), gap_tables(tables, sliced, out), out)],
-        figures=lambda: figures(comparison.read_comparison(out, slices)),
+        figures=lambda models: [*look(causal, recall).figures(models), *figures(comparison.read_comparison(out, slices), models)],
     )
 
 
@@ -209,7 +209,10 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
             (tables.exported(), gap_tables(tables, manifest_of(folder), target), target),
             *(causal.exports() if causal else ()),
         ],
-        figures=lambda: [*figures(comparison.read_comparison(target, folder)), *(causal.figures() if causal else ())],
+        figures=lambda models: [
+            *figures(comparison.read_comparison(target, folder), models),
+            *(causal.figures(models) if causal else ()),
+        ],
         failure=failure_line(verdicts),
     )
 
@@ -240,7 +243,7 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
         read,
         lambda: print_gap(read.tables, slices_facts, read.folder),
         lambda: list(gap_tables(read.tables, slices_facts, read.folder).values()),
-        lambda: figures(read),
+        lambda models: figures(read, models),
     )
 
 

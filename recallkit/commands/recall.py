@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, checked, command
+from recallkit.commands.adapter import Outcome, checked, command, no_figures
 from recallkit.declarations import File, argument, names, numbers, option, path, text
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -122,7 +122,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
             raise UsageError("tasks of lm-eval have metrics of their own", where="tasks", remedy="ask eval_stock for them")
         return own.value()
 
-    return Outcome(value=value, show=show, json=json, exports=exports, figures=own.figures if own else tuple)
+    return Outcome(value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures)
 
 
 @dataclass(frozen=True)

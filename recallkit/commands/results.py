@@ -1,6 +1,6 @@
 """Results for people to look at: `report`, `tokens`, `verify`; for Python their figures, and the table of all tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
     from recallkit.attribution.comparison import Comparison
+    from recallkit.display.charts import Figure
     from recallkit.display.notebook import Shown
     from recallkit.report.write import Report
     from recallkit.verification.run import Verified
@@ -45,8 +46,9 @@ class ReportLine(WriteReport):
     WriteReport,
     examples=(
         "recallkit report slices --open",
-        "recallkit report slices --with evals --figures figures -o report.html",
+        "recallkit report slices --with evals --figures figures --width text --models mamba,based",
     ),
+    draws=True,
 )
 def write_report(asked: ReportLine) -> Outcome[Path]:
     """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network, and contains corpus text.
@@ -70,18 +72,17 @@ def write_report(asked: ReportLine) -> Outcome[Path]:
         value=lambda: written.page,
         show=lambda: _print_report(written),
         json=lambda: {**written.to_json(), "timings": timings.to_json()},
+        figures=lambda models: write.figures_of(written.results, models),
     )
 
 
 def _print_report(written: "Report") -> None:
-    """Prints where the page is, what it contains, and where the figures are."""
+    """Prints where the page is, and what it contains."""
     from recallkit.display import console
-    from recallkit.display.console import print_files
 
     excerpts = f", {written.excerpts:,} excerpts of the text" if written.excerpts else ", no text"
     console.print_page(written.page)
     console.print_line(f"{written.num_bytes / 1e6:.1f} MB{excerpts}; open it in a browser, or with --open")
-    print_files(written.pictures)
 
 
 def _open(page: Path) -> None:
@@ -94,15 +95,24 @@ def _open(page: Path) -> None:
         console.note(f"no browser was found: open {page}")
 
 
-def figures(of: Union[File, "Shown"]) -> "dict[str, ChartType]":
+def figures(of: Union[File, "Shown"], *, models: Sequence[str] = (), width: str | float = "column") -> "dict[str, ChartType]":
     """The figures of results by name, as altair charts in the colours of a paper: shown in a notebook, `.save("x.svg")`.
 
-    `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote.
+    `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote. Only `models`
+    and the reference are drawn, if some are given. Text of 11 pixels is 8 points where a chart is as wide as `width` says: `column`,
+    `text`, or inches.
+    Raises UserError for a model that is not in them, ValueError for a width that is none.
     """
+    from recallkit.display.charts import styles_of
+    from recallkit.display.figure_files import choose_models, parse_width
     from recallkit.display.notebook import Shown, charts
-    from recallkit.report.write import figures_of
+    from recallkit.report.write import figures_of, find_results
 
-    return charts(of.figures() if isinstance(of, Shown) else figures_of(path(of)))
+    def drawn(chosen: Sequence[str]) -> "Sequence[Figure]":
+        return of.figures(chosen) if isinstance(of, Shown) else figures_of(find_results(path(of)), chosen)
+
+    every = drawn(())
+    return charts(drawn(choose_models(models, every)) if models else every, styles_of(every), parse_width(width))
 
 
 @dataclass(frozen=True)

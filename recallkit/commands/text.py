@@ -181,7 +181,7 @@ def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
         show=lambda: print_slices(folder, manifest),
         json=lambda: slices_json(folder, manifest),
         exports=lambda: [({"summary": summary()}, {"summary": read_slices_table(folder, manifest)}, folder)],
-        figures=lambda: slice_figures(summary()),
+        figures=lambda _: slice_figures(summary()),
     )
 
 

@@ -19,7 +19,7 @@ from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -34,7 +34,8 @@ class Look:
 
     `answer`: what it says, in a sentence or two. `tables`: a dataclass of its frames; those `untold` are too long for JSON, where `facts`
     of the run are. `shown`: tables of an export and a page; a terminal has those `printed`, if these are others, the first of which is
-    the one that people need, and below them `lines`, notes by their weight, and further `places`. On a page: `method`, how it was
+    the one that people need, and below them `lines`, notes by their weight, and further `places`. `draw` makes figures of
+    tables. On a page: `method`, how it was
     measured, as facts by name; `command` makes it again; `files` are read beside its tables.
     """
 
@@ -42,7 +43,7 @@ class Look:
     kind: str
     tables: Any
     shown: Mapping[str, Table]
-    figures: Sequence[Figure]
+    draw: Callable[[Any], Sequence[Figure]]
     answer: str
     method: Mapping[str, str]
     command: str
@@ -52,6 +53,14 @@ class Look:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untold: Sequence[str] = ()
     files: Sequence[str] = ()
+
+    def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
+        """What can be drawn of it, of some `models` or of all."""
+        frames = frames_of(self.tables) if models else {}
+        chosen = {name: frame.filter(frame["model"].is_in(list(models))) for name, frame in frames.items() if "model" in frame.columns}
+        if any(frame.is_empty() for frame in chosen.values()):
+            return []
+        return self.draw(dataclasses.replace(self.tables, **chosen))
 
     def print(self) -> None:
         """The answer, one table, the first notes, and where the rest is."""

@@ -1,23 +1,27 @@
-"""Drawings of figures as SVG, and as files for papers: SVG, PNG and PDF.
+"""Drawings of figures as SVG, and as files for papers: SVG, PNG and PDF of the width that they have there, with their LaTeX.
 
 vl-convert draws without a browser; its output is checked, so that only shapes and text are in a drawing.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 import re
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from recallkit.display.charts import specification, styles_of
+from recallkit.display import console
+from recallkit.display.charts import WIDTH, labels, specification, styles_of
+from recallkit.display.tables import latex_text
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.display.charts import Figure, Style
+    from recallkit.display.charts import Figure, Spec, Style
 
 _SVG = "http://www.w3.org/2000/svg"
 _DRAWN = {"svg", "g", "path", "line", "rect", "circle", "text", "tspan", "defs", "clipPath"}
@@ -33,10 +37,18 @@ def svg(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: b
     Points are named by `aria-label`, the whole by the figure's title. Raises ValueError for a drawing of anything but shapes and text,
     which would be a bug in a chart.
     """
+    root = _drawn(figure, specification(figure, styles, on_page=on_page))
+    if on_page:
+        del root.attrib["width"], root.attrib["height"]
+    return ET.tostring(root, encoding="unicode")
+
+
+def _drawn(figure: Figure, spec: Spec) -> ET.Element:
+    """The checked drawing of a specification, with its size."""
     import vl_convert
 
     ET.register_namespace("", _SVG)
-    drawn = vl_convert.vegalite_to_svg(specification(figure, styles, on_page=on_page), allowed_base_urls=[])
+    drawn = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
     root = ET.fromstring(drawn)  # noqa: S314  (vl-convert's own output: no document type, no entities of data)
     names = {each: f"{figure.name}-{place}" for place, each in enumerate(e.get("id", "") for e in root.iter() if "id" in e.attrib)}
     for element in root.iter():
@@ -48,11 +60,10 @@ def svg(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: b
                 element.set(key, _DECIMALS.sub(r"\1", value))
             elif key == "id" or value.startswith("url(#"):  # a page has many drawings, and vl-convert counts on from one to the next
                 element.set(key, re.sub(r"[\w-]+(?=\)?$)", lambda at: names[at[0]], value))
-    size = {} if on_page else {key: root.attrib[key] for key in ("width", "height")}
-    attributes = {"data-made-by": "recallkit", **size, "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": figure.title}
+    size = {key: root.attrib[key] for key in ("width", "height", "viewBox")}
     root.attrib.clear()
-    root.attrib.update(attributes)
-    return ET.tostring(root, encoding="unicode")
+    root.attrib.update({"data-made-by": "recallkit", **size, "role": "img", "aria-label": figure.title})
+    return root
 
 
 def _check(element: ET.Element) -> None:
@@ -65,30 +76,162 @@ def _check(element: ET.Element) -> None:
             raise ValueError(f"a drawing contains the attribute {name}")
 
 
+# -------------------------------------------------------------------------------------------------------------- layouts
+
+WIDTHS = {"column": 3.25, "text": 6.75}
+"""Inches of a column, and of the text, of ICML's style."""
+_POINTS, _PIXELS = 72, 11 / 8
+"""Points of an inch, and a chart's pixels of a point: its text of 11 pixels is 8 points."""
+_TALLEST = 9.0
+"""Inches: the text of a page."""
+_SPACING = {"row": 16, "column": 28}
+"""Pixels between plots: the last label of an axis and the first of the next are apart."""
+_LEAST = 0.6
+"""A plot is at least this part of the width for which it was made, or fewer are side by side."""
+
+
+def parse_width(text: str | float) -> float:
+    """`column`, `text`, or inches. Raises ValueError for anything else."""
+    try:
+        inches = WIDTHS.get(str(text)) or float(text)
+    except ValueError:
+        inches = math.nan
+    if not 2 <= inches <= 20:
+        raise ValueError(f"{text!r}: give {', '.join(WIDTHS)}, or inches from 2 to 20")
+    return inches
+
+
+def laid_out(figure: Figure, styles: Mapping[str, Style] | None, inches: float) -> Spec:
+    """A specification that is drawn `inches` wide where its text of 11 pixels is 8 points.
+
+    As many plots are side by side, and as many entries of the legend, as have room; plots fill the width.
+    """
+    whole = specification(figure, styles)
+    whole["config"]["padding"] = 2
+    room = inches * _POINTS * _PIXELS
+    declared = _plots(whole)[0].get("width", WIDTH)
+    least = _LEAST * (declared if isinstance(declared, int | float) else WIDTH)
+    panels = len(whole["facet"]["sort"] if "facet" in whole else whole.get("concat", [whole]))
+
+    def placed(plot: float, abreast: int, entries: int) -> tuple[float, Spec]:
+        """The layout, and how wide it is."""
+        spec = copy.deepcopy(whole)
+        for part in _plots(spec):
+            part["width"] = plot
+        for part in _parts(spec):
+            if isinstance(part.get("legend"), dict):
+                part["legend"]["columns"] = entries
+        if panels > 1:
+            spec |= {"columns": abreast, "spacing": _SPACING}
+        return float(_drawn(figure, spec).attrib["width"]), spec
+
+    # A legend that is wider than its plots decides the width of the whole: it is made narrow enough first.
+    entries = next((entries for entries in range(6, 1, -1) if placed(least, 1, entries)[0] <= room), 1)
+    rows = (math.ceil(panels / abreast) for abreast in range(panels, 0, -1))
+    abreast = next((n for n in (math.ceil(panels / row) for row in rows) if placed(least, n, entries)[0] <= room), 1)
+    plot = room / abreast
+    for _ in range(3):  # labels of axes depend on the width, too
+        width, spec = placed(plot, abreast, entries)
+        plot -= (width - room) / abreast
+    return spec
+
+
+def _plots(spec: Spec) -> list[Spec]:
+    """The parts of a specification that are one plot each, or one for every panel."""
+    return [part for part in _parts(spec) if "width" in part and ("layer" in part or "mark" in part)] or [spec]
+
+
+def _parts(spec: Any) -> Iterator[dict[str, Any]]:
+    """The objects of a specification, from the outside in, without its data."""
+    if isinstance(spec, dict):
+        yield spec
+        for key, value in spec.items():
+            if key != "data":
+                yield from _parts(value)
+    elif isinstance(spec, list):
+        for value in spec:
+            yield from _parts(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
 ENDINGS = (".svg", ".png", ".pdf")
 
 
-def save_figures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Writes each figure as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, members of the folder's list; returns the files.
+def save_figures(
+    figures: Sequence[Figure], folder: Path, inches: float = WIDTHS["column"], styles: Mapping[str, Style] | None = None
+) -> list[Path]:
+    """Writes each figure as NAME.svg, NAME.png (300 dots per inch) and NAME.pdf, `inches` wide, and figure-NAME.tex, which includes it.
 
+    They are members of the folder's list. `styles` are those of all models, if there are others than the figures'. Returns the files.
     Raises UserError if a file of that name was not written by recallkit: it is not replaced, and nothing else is written.
     """
-    import vl_convert
-
-    names = [f"{figure.name}{ending}" for figure in figures for ending in ENDINGS]
+    files = {figure.name: [*(f"{figure.name}{ending}" for ending in ENDINGS), f"figure-{figure.name}.tex"] for figure in figures}
+    names = [name for of in files.values() for name in of]
     if not names:
         return []
-    styles = styles_of(figures)
+    styles = styles or styles_of(figures)
     with artifacts.adding_members(folder, names) as new:
         for figure in figures:
-            drawing = svg(figure, styles, on_page=False)
-            contents = (drawing.encode() + b"\n", vl_convert.svg_to_png(drawing, ppi=300), vl_convert.svg_to_pdf(drawing))
-            for ending, content in zip(ENDINGS, contents, strict=True):
-                (new / f"{figure.name}{ending}").write_bytes(content)
+            for name, content in zip(files[figure.name], _contents(figure, styles, inches, folder), strict=True):
+                (new / name).write_bytes(content)
     return [folder / name for name in names]
+
+
+def _contents(figure: Figure, styles: Mapping[str, Style], inches: float, folder: Path) -> Iterator[bytes]:
+    """The content of each of a figure's files."""
+    import vl_convert
+
+    root = _drawn(figure, laid_out(figure, styles, inches))
+    tall = float(root.attrib["height"])
+    sides = {"width": inches * _POINTS, "height": tall / _PIXELS}
+    if sides["height"] > _TALLEST * _POINTS:
+        remedy = "choose fewer models with --models, or --width text"
+        console.note(f"{figure.name} is {sides['height'] / _POINTS:.1f} inches tall, more than a page: {remedy}")
+    root.set("viewBox", f"0 0 {sides['width'] * _PIXELS:g} {tall:g}")
+    in_points, in_pixels = (_sized(root, sides, unit) for unit in ("pt", ""))  # vl-convert takes a pixel for a point
+    yield in_points.encode() + b"\n"
+    yield vl_convert.svg_to_png(in_pixels, ppi=300)
+    yield vl_convert.svg_to_pdf(in_pixels)
+    yield _latex(figure, inches, folder).encode()
+
+
+def _sized(root: ET.Element, sides: Mapping[str, float], unit: str) -> str:
+    root.attrib.update({side: f"{length:.2f}{unit}" for side, length in sides.items()})
+    return ET.tostring(root, encoding="unicode")
+
+
+def _latex(figure: Figure, inches: float, folder: Path) -> str:
+    """An environment that includes the PDF from the folder above, with the first sentence of the caption, and `fig:NAME` as its label."""
+    star = "*" if inches > WIDTHS["column"] else ""
+    sentence = re.match(r".*?[.](?= |$)", figure.caption)
+    caption = latex_text(sentence[0] if sentence else figure.caption)
+    return (
+        f"% made by recallkit; needs \\usepackage{{graphicx}}\n\\begin{{figure{star}}}\n\\centering\n"
+        f"\\includegraphics{{{folder.resolve().name}/{figure.name}.pdf}}\n"
+        f"\\caption{{{caption}}}\n\\label{{fig:{figure.name}}}\n\\end{{figure{star}}}\n"
+    )
 
 
 def check_figures_folder(folder: Path | None) -> None:
     """Raises UserError if charts cannot be written to a folder: checked before the work, not after it."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError("not a directory", where=folder, remedy="name another with --figures")
+
+
+def choose_models(names: Iterable[str], figures: Sequence[Figure]) -> list[str]:
+    """The models of figures that are meant by `names`, whole or as the figures call them, and the first, the reference.
+
+    Raises UserError for a name that is none of theirs, and where the reference would be alone.
+    """
+    every = list(dict.fromkeys(model for figure in figures for model in figure.models))
+    called = labels(every)
+    known = {label: model for model, label in called.items()} | {model: model for model in every}
+    choice = f"choose of {', '.join(list(called.values())[1:])}" if every else "leave out --models"
+    for name in names:
+        if name not in known:
+            raise UserError("no such model in these figures", where=name, remedy=choice)
+    chosen = [model for model in every if model in {every[0], *(known[name] for name in names)}]
+    if len(chosen) < 2:
+        raise UserError("the reference, which is always drawn", where=every[0], remedy=choice)
+    return chosen

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from recallkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from altair.typing import ChartType
 
-    from recallkit.display.charts import Figure
+    from recallkit.display.charts import Figure, Style
 
 
 class Shown:
@@ -20,10 +20,10 @@ class Shown:
     __slots__ = ("_figures", "_html", "_text")
 
     _html: Callable[[], str]
-    _figures: Callable[[], Sequence[Figure]]
+    _figures: Callable[[Sequence[str]], Sequence[Figure]]
     _text: Callable[[], str]
 
-    def show_as(self, html: Callable[[], str], figures: Callable[[], Sequence[Figure]], text: Callable[[], str]) -> None:
+    def show_as(self, html: Callable[[], str], figures: Callable[[Sequence[str]], Sequence[Figure]], text: Callable[[], str]) -> None:
         """Says how to make the markup, the figures and the text; nothing is made before somebody asks for it."""
         object.__setattr__(self, "_html", html)
         object.__setattr__(self, "_figures", figures)
@@ -37,27 +37,30 @@ class Shown:
         """For IPython: the tables, or None for the usual text."""
         return self._html() if hasattr(self, "_html") else None
 
-    def figures(self) -> Sequence[Figure]:
-        """What can be drawn of it; nothing of a copy."""
-        return self._figures() if hasattr(self, "_figures") else ()
+    def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
+        """What can be drawn of it, of some `models` or of all; nothing of a copy."""
+        return self._figures(models) if hasattr(self, "_figures") else ()
 
     def chart(self, name: str | None = None) -> ChartType:
         """A figure as an altair chart, in the colours of a paper: the first, or the one called `name` as in `recallkit.figures`.
 
         Raises UsageError if there is no such figure.
         """
-        found = charts(self.figures())
+        from recallkit.display.charts import styles_of
+        from recallkit.display.figure_files import WIDTHS
+
+        figures = self.figures()
+        found = charts(figures, styles_of(figures), WIDTHS["column"])
         if not found or name not in (None, *found):
             remedy = f"there are {', '.join(found)}" if found else "give the folder of the result to recallkit.figures"
             raise UsageError("no such figure" if found else "no figures here", where=name or "chart", remedy=remedy)
         return found[name or next(iter(found))]
 
 
-def charts(figures: Sequence[Figure]) -> dict[str, ChartType]:
-    """Figures by name, as altair charts in the colours of a paper."""
+def charts(figures: Sequence[Figure], styles: Mapping[str, Style], inches: float) -> dict[str, ChartType]:
+    """Figures by name, as altair charts in the colours of a paper, `inches` wide where their text is 8 points."""
     import altair as alt
 
-    from recallkit.display.charts import specification, styles_of
+    from recallkit.display.figure_files import laid_out
 
-    styles = styles_of(figures)
-    return {figure.name: alt.Chart.from_dict(specification(figure, styles)) for figure in figures}
+    return {figure.name: alt.Chart.from_dict(laid_out(figure, styles, inches)) for figure in figures}

@@ -121,7 +121,7 @@ class Table:
         head = [_latex_cell(header.split("\n"), side, _WIDEST_HEADER) for header, side in zip(self.headers, sides, strict=True)]
         cells = [[_latex_cell([cell], side, _WIDEST_CELL) for cell, side in zip(row, sides, strict=True)] for row in self.rows]
         lines = [" & ".join(row) + r" \\" for row in (head, *cells)]
-        caption = _latex(f"{self.title.rstrip('.')}. {self.caption or ''}")
+        caption = latex_text(f"{self.title.rstrip('.')}. {self.caption or ''}")
         body = (
             f"\\begin{{table}}\n\\centering\n\\recallkitfit{{\\begin{{tabular}}{{{sides}}}\n\\toprule\n"
             + "\n".join((*_latex_groups(self.groups), lines[0], r"\midrule", *lines[1:]))
@@ -139,14 +139,15 @@ def _markdown(text: str) -> str:
     return Struck(shown).marked if isinstance(text, Struck) else shown
 
 
-def _latex(text: str) -> str:
+def latex_text(text: str) -> str:
+    """Text escaped for LaTeX, struck out if it is `Struck`."""
     shown = _LATEX_MINUS.sub("$-$", _LATEX_SPECIAL.sub(lambda found: _LATEX[found[0]], printable(text)))
     return rf"\recallkitstruck{{{shown}}}" if isinstance(text, Struck) else shown
 
 
 def _latex_cell(parts: Sequence[str], side: str, widest: int) -> str:
     """A cell of some lines, aligned at its `side`; a line of more than `widest` characters is folded, and none of them left out."""
-    lines = [_latex(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in folded(printable(part), widest)]
+    lines = [latex_text(Struck(line) if isinstance(part, Struck) else line) for part in parts for line in folded(printable(part), widest)]
     return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}" if len(lines) > 1 else lines[0]
 
 
@@ -168,7 +169,7 @@ def _latex_groups(groups: Sequence[tuple[str, int]]) -> list[str]:
         return []
     cells, rules, first = [], [], 1
     for name, span in groups:
-        cells.append(rf"\multicolumn{{{span}}}{{c}}{{{_latex(name)}}}")
+        cells.append(rf"\multicolumn{{{span}}}{{c}}{{{latex_text(name)}}}")
         rules += [rf"\cmidrule(lr){{{first}-{first + span - 1}}}"] if name else []
         first += span
     return [" & ".join(cells) + r" \\", " ".join(rules)]

@@ -42,7 +42,7 @@ def look(folder: Path, tables: InterveneTables | None = None) -> Look:
         "intervene",
         tables,
         shown_intervene(tables, manifest),
-        intervene_figures(tables),
+        intervene_figures,
         answer(tables),
         method(tables, manifest),
         command(manifest),

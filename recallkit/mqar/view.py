@@ -44,7 +44,7 @@ def look(folder: Path, tables: MqarTables | None = None) -> Look:
         "mqar",
         tables,
         shown_mqar(tables),
-        mqar_figures(tables.mqar, tables.by_distance),
+        lambda of: mqar_figures(of.mqar, of.by_distance),
         answer(tables),
         method(manifest),
         command,

@@ -42,7 +42,7 @@ def look(folder: Path, tables: ProfileTables | None = None) -> Look:
         "profile",
         tables,
         profile_tables(tables, manifest),
-        profile_figures(tables, manifest["seq_len"]),
+        lambda of: profile_figures(of, manifest["seq_len"]),
         answer(tables, manifest),
         method(tables, manifest),
         command(manifest),

@@ -70,7 +70,7 @@ def look(folder: Path, tables: RecallTables | None = None) -> Look:
         "recall",
         tables,
         recall_tables(tables),
-        figures(tables),
+        figures,
         answer(tables),
         method(tables, manifest),
         command(tables, manifest),

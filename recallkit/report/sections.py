@@ -244,7 +244,7 @@ def sections_of(kind: str, folder: Path, look: Look, styles: Mapping[str, Style]
     read = {"Program": f"recallkit {version}".rstrip(), "Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
     facts = tag("div", _facts({**look.method, **read}, *([again] if look.command else [])), class_="made")
     opening = "\n".join([*([tag("p", text(look.answer), class_="answer")] if look.answer else []), facts])
-    body = "\n".join([pictures(look.figures, styles), *map(markup.titled_table, look.shown.values())])
+    body = "\n".join([pictures(look.figures(), styles), *map(markup.titled_table, look.shown.values())])
     samples = [_samples_section(folder, look.tables)] if kind == "recall" else []
     return [Section(kind, KINDS[kind].title, body, opening), *samples]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.declarations import names, numbers, path
 from recallkit.display.charts import styles_of
-from recallkit.display.figure_files import check_figures_folder, save_figures
 from recallkit.errors import UserError
 from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words
@@ -37,13 +36,12 @@ _SEVERAL_QUESTION = "How much do these models, and this text, recall?"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was written. `results`: kind -> the folder where it was found; `excerpts`: number of those shown; `pictures`: files."""
+    """What was written. `results`: kind -> the folder where it was found; `excerpts`: number of those shown."""
 
     page: Path
     num_bytes: int
     results: Mapping[str, Path]
     excerpts: int
-    pictures: Sequence[Path] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -52,7 +50,6 @@ class Report:
             "bytes": self.num_bytes,
             "results": {kind: str(folder) for kind, folder in self.results.items()},
             "excerpts": self.excerpts,
-            "pictures": [str(path) for path in self.pictures],
         }
 
 
@@ -62,7 +59,6 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
     Raises UserError if there are no results, too many to choose from, or damaged ones; if text was requested that does not exist;
     and if a file that recallkit did not write would be replaced.
     """
-    check_figures_folder(path(options.figures))
     found = find_results(folder, [Path(name) for name in names(options.more)])
     comparison = read_comparison(found["gap"], path(options.slices)) if "gap" in found else None
     if comparison is None and _asks_for_text(options):
@@ -70,18 +66,16 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
     artifacts.check_replaceable(target, markup.HEAD)
-    content, figures, num_excerpts = _compose(comparison, found, options)
-    pictures = save_figures(figures, Path(options.figures)) if options.figures is not None else []
+    content, num_excerpts = _compose(comparison, found, options)
     with artifacts.adding(target) as temporary:
         temporary.write_bytes(content)
-    return Report(target, len(content), found, num_excerpts, pictures)
+    return Report(target, len(content), found, num_excerpts)
 
 
-def figures_of(folder: Path) -> list[Figure]:
-    """The figures of the results in `folder`, those of a comparison first."""
-    found = find_results(folder)
-    compared = draw(read_comparison(found["gap"])) if "gap" in found else []
-    return [*compared, *(figure for look in _looks(found).values() for figure in look.figures)]
+def figures_of(found: Mapping[str, Path], models: Sequence[str] = ()) -> list[Figure]:
+    """The figures of results by kind, of some `models` or of all, those of a comparison first."""
+    compared = draw(read_comparison(found["gap"]), models) if "gap" in found else []
+    return [*compared, *(figure for look in _looks(found).values() for figure in look.figures(models))]
 
 
 # ------------------------------------------------------------------------------------------------------------- finding
@@ -148,25 +142,24 @@ def _looks(found: Mapping[str, Path]) -> dict[str, Look]:
     return {kind: sections.look_of(kind, place) for kind, place in found.items() if kind != "gap"}
 
 
-def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, list[Figure], int]:
-    """The page, its figures, and how many excerpts of text it shows."""
+def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, int]:
+    """The page, and how many excerpts of text it shows."""
     drawn, looks = [] if comparison is None else draw(comparison), _looks(found)
-    figures = [*drawn, *(figure for look in looks.values() for figure in look.figures)]
-    styles = styles_of(figures)
+    styles = styles_of([*drawn, *(figure for look in looks.values() for figure in look.figures())])
     others = [section for kind, look in looks.items() for section in sections.sections_of(kind, found[kind], look, styles)]
     if comparison is None:
         title = "; ".join(KINDS[kind].title for kind in found)
         if len(found) > 1:
-            return markup.page(title, _SEVERAL_QUESTION, "", others), figures, 0
+            return markup.page(title, _SEVERAL_QUESTION, "", others), 0
         first, *further = others
-        return markup.page(title, KINDS[next(iter(found))].question, first.opening, [replace(first, opening=""), *further]), figures, 0
+        return markup.page(title, KINDS[next(iter(found))].question, first.opening, [replace(first, opening=""), *further]), 0
     labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
     first_figures, rest = sections.first_figures(comparison, drawn, styles)
     opening, before = sections.results(comparison, first_figures), sections.gap_section(comparison, rest, styles)
     title, after = f"Recall in the gap to {comparison.reference}", sections.method_section(comparison, labels)
     without_text = markup.page(title, words.question(comparison), opening, [before, *others, after])
     text, num_excerpts = _text(comparison, options, min(excerpts.MOST_BYTES, markup.MOST_BYTES - len(without_text)))
-    return markup.page(title, words.question(comparison), opening, [before, text, *others, after]), figures, num_excerpts
+    return markup.page(title, words.question(comparison), opening, [before, text, *others, after]), num_excerpts
 
 
 def _asks_for_text(options: ReportOptions) -> bool:

@@ -31,7 +31,7 @@ def look(folder: Path, tables: TrackTables | None = None) -> Look:
         "track",
         tables,
         shown_track(tables),
-        track_figures(tables),
+        track_figures,
         answer(tables),
         method(tables, manifest),
         command(manifest),

@@ -32,8 +32,8 @@ _NEAR = 0.05
 def look(folder: Path, tables: TradeoffTables | None = None) -> Look:
     """The sweep in a folder as people see it: its tables are read unless they are given."""
     tables, manifest = tables or read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
-    shown, drawn = shown_tradeoff(tables), tradeoff_figures(tables)
-    return Look(folder, "tradeoff", tables, shown, drawn, answer(tables), method(manifest), command(manifest))
+    shown = shown_tradeoff(tables)
+    return Look(folder, "tradeoff", tables, shown, tradeoff_figures, answer(tables), method(manifest), command(manifest))
 
 
 def answer(tables: TradeoffTables) -> str:

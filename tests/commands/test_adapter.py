@@ -31,7 +31,8 @@ class Colour(StrEnum):
 
 
 MANY = 2**60
-FIGURE = Figure("orders", "Orders", "A dot.", {"data": {"values": [{"x": 1}]}, "mark": "point"})
+MODELS = ["zoo:attention", "runs/mamba", "zoo:based"]
+FIGURE = Figure("orders", "Orders", "A dot. It is black.", {"data": {"values": [{"x": 1}]}, "mark": "point"}, MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def declare():
             show=lambda: console.print_line(f"order {asked.order}"),
             json=lambda: found,
             exports=lambda: [({"toy": frame}, {}, path(asked.out))],
-            figures=lambda: [FIGURE] if asked.order == 2 else [],
+            figures=lambda models: [replace(FIGURE, caption=f"Of {', '.join(models)}.")] if asked.order == 2 else [],
             failure="out of order" if asked.order == 5 else None,
         )
 
@@ -160,6 +161,28 @@ def test_amounts_are_read_as_people_write_them():
             amount(wrong)
 
 
+def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
+    def drawn(*words: str) -> tuple[str, str]:
+        assert invoke("--figures", tmp_path, *words)[0] == 0
+        return (tmp_path / "orders.svg").read_text(), (tmp_path / "figure-orders.tex").read_text()
+
+    for width, points in (((), "234.00pt"), (("--width", "column"), "234.00pt"), (("--width", "text"), "486.00pt")):
+        assert f'width="{points}"' in drawn(*width)[0]
+    assert 'width="396.00pt"' in drawn("--width", "5.5")[0]
+    assert r"\caption{Of .}" in drawn()[1]
+    assert r"\caption{Of zoo:attention, runs/mamba.}" in drawn("--models", "mamba")[1], "the reference, too"
+    assert r"\caption{Of zoo:attention, runs/mamba, zoo:based.}" in drawn("--models", "zoo:based,runs/mamba")[1], "in their order"
+    for words, told in (
+        (("--models", "bassed"), "bassed: no such model in these figures; choose of mamba, based"),
+        (("--models", "attention"), "zoo:attention: the reference, which is always drawn; choose of mamba, based"),
+        (("--width", "broad"), "'broad': give column, text, or inches from 2 to 20"),
+        (("--width", "1.9"), "1.9: give column, text, or inches from 2 to 20"),
+    ):
+        status, _, said = invoke("--figures", tmp_path, *words)
+        assert status != 0
+        assert told in said
+
+
 def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
     assert invoke("--order", 3) == (0, "order 3\n", "")
     status, out, _ = invoke("-o", tmp_path, "--export", "csv")
@@ -167,9 +190,9 @@ def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):
     assert out.splitlines()[0] == "order 2"
     assert out.splitlines()[-1] == f"1 file written to {tmp_path}"
     status, out, _ = invoke("--figures", tmp_path / "drawn", "--json")
-    files = [str(tmp_path / "drawn" / f"orders.{ending}") for ending in ("svg", "png", "pdf")]
+    files = [str(tmp_path / "drawn" / name) for name in ("orders.svg", "orders.png", "orders.pdf", "figure-orders.tex")]
     assert (status, json.loads(out)["files"]) == (0, files)
-    assert [path.read_bytes()[:4] for path in map(Path, files)] == [b"<svg", b"\x89PNG", b"%PDF"]
+    assert [path.read_bytes()[:4] for path in map(Path, files)] == [b"<svg", b"\x89PNG", b"%PDF", b"% ma"]
     assert "nothing to draw" in invoke("--order", 3, "--figures", tmp_path / "none")[2]
     assert not (tmp_path / "none").exists()
     assert "not a directory" in invoke("--figures", files[0])[2]

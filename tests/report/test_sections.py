@@ -99,8 +99,8 @@ def test_the_command_writes_the_page_and_its_figures_and_opens_it(run, evaluatio
     assert (report["page"], report["bytes"]) == (str(out), out.stat().st_size)
     assert Path(report["results"]["mqar"]).is_relative_to(folder)
     drawn = [attributes["id"].removeprefix("figure-") for name, attributes, _, _ in Page.read(out).elements if name == "figure"]
-    files = {f"{name}.{ending}" for name in drawn for ending in ("svg", "png", "pdf")}
-    assert files == {Path(path).name for path in report["pictures"]} <= {path.name for path in (tmp_path / "pictures").iterdir()}
+    files = {name for figure in drawn for name in (f"{figure}.svg", f"{figure}.png", f"{figure}.pdf", f"figure-{figure}.tex")}
+    assert files == {Path(path).name for path in report["files"]} <= {path.name for path in (tmp_path / "pictures").iterdir()}
     assert opened == [out.as_uri()]
 
     done = run("report", folder, "-o", out)

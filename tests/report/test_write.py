@@ -375,9 +375,6 @@ def test_mistakes_are_one_line_with_a_remedy(comparison, words, tmp_path):
             write_report(folder, options=options)
     with pytest.raises(UserError, match="no such sequence"):
         write_report(folder, options=ReportOptions(slices=words, sequence=[10**7]))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="not a directory"):
-        write_report(folder, options=ReportOptions(figures=tmp_path / "file"))
 
     put(comparison.tables, folder, comparison, models=["others"])
     (folder / "by_count.parquet").write_bytes((comparison.folder / "by_count.parquet").read_bytes())
