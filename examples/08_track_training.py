@@ -73,7 +73,7 @@ def train(args: argparse.Namespace) -> None:
     tracker = recallkit.Tracker(sample_tokens=args.sample_tokens, out=args.out, device="cpu", force=True)  # the first line
     for step, parts in enumerate(batches(stream, args.rows, args.lists, args.steps)):
         if step % args.every == 0:
-            tell(tracker.log(step, model))  # the second line
+            tell(step, tracker.log(step, model))  # the second line
             if args.checkpoint_every and step % args.checkpoint_every == 0:
                 save(model, args.out / f"checkpoint-{step}")
         optimizer.zero_grad()
@@ -82,13 +82,13 @@ def train(args: argparse.Namespace) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    tell(tracker.log(args.steps, model))
+    tell(args.steps, tracker.log(args.steps, model))
 
 
-def tell(row: dict[str, object]) -> None:
-    """A line a row."""
-    nats = "AR hits {ar_nll:.2f}, first occurrences {first_nll:.2f}, other {other_nll:.2f}; recalled {recall:.2f}"
-    print(f"step {row['step']}: {nats.format(**row)}", flush=True)
+def tell(step: int, metrics: dict[str, float]) -> None:
+    """A line a step."""
+    hits, first, other, recalled = (metrics[f"recall/{name}"] for name in ("ar_nll", "first_nll", "other_nll", "recalled_nats"))
+    print(f"step {step}: AR hits {hits:.2f}, first occurrences {first:.2f}, other {other:.2f}; recalled {recalled:.2f}", flush=True)
 
 
 def main() -> None:

@@ -168,14 +168,13 @@ class Command:
 
     def call(self, asked: Options) -> Any:
         """The value for Python. A tracker that fails is reported, and costs nothing else."""
+        from recallkit.display.notebook import Shown
+
         trackers = _open_trackers(asked)
         outcome = self.function(asked)
-        value = in_notebooks(
-            outcome.value(),
-            outcome.show,
-            lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()],
-            outcome.figures,
-        )
+        value = outcome.value()
+        if isinstance(value, Shown):
+            value.show_as(outcome.show, lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()], outcome.figures)
         self.log(trackers, outcome, asked)
         return value
 
@@ -262,29 +261,6 @@ def checked(options: Callable[P, E]) -> Callable[[Callable[[E], T]], Callable[P,
         return called
 
     return made
-
-
-def in_notebooks(
-    value: T,
-    show: Callable[[], None],
-    tables: "Callable[[], Sequence[Table]]",
-    figures: "Callable[[Sequence[str]], Sequence[Figure]]" = no_figures,
-) -> T:
-    """The value, with what is shown of it if it is a result that can be shown: what `show` prints, and in a notebook tables and figures.
-
-    Nothing is made before it is asked for.
-    """
-    from recallkit.display import console
-    from recallkit.display.notebook import Shown
-
-    def html() -> str:
-        from recallkit.report.markup import tables_html
-
-        return tables_html(tables())
-
-    if isinstance(value, Shown):
-        value.show_as(html, figures, lambda: console.printed(show))
-    return value
 
 
 def _python(function: Callable[..., Any], options: Any, call: Callable[[dict[str, Any]], Any]) -> Any:

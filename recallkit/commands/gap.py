@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, command, in_notebooks
+from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, argument, names, numbers, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
@@ -239,12 +239,12 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
 
     read = comparison.read_comparison(path(folder), path(slices))
     slices_facts = read.manifest["slices"]
-    return in_notebooks(
-        read,
+    read.show_as(
         lambda: print_gap(read.tables, slices_facts, read.folder),
         lambda: list(gap_tables(read.tables, slices_facts, read.folder).values()),
         lambda models: figures(read, models),
     )
+    return read
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from recallkit.display import console
 from recallkit.errors import UsageError
+from recallkit.registry import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -12,30 +14,37 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
     from recallkit.display.charts import Figure, Style
+    from recallkit.display.tables import Table
+
+_MARKUP = {"tables": "recallkit.report.markup:tables_html"}
 
 
 class Shown:
     """A result that shows itself. What it shows belongs to the function that returned it: copies and pickles do not keep it."""
 
-    __slots__ = ("_figures", "_html", "_text")
+    __slots__ = ("_figures", "_show", "_tables")
 
-    _html: Callable[[], str]
+    _show: Callable[[], None]
+    _tables: Callable[[], Sequence[Table]]
     _figures: Callable[[Sequence[str]], Sequence[Figure]]
-    _text: Callable[[], str]
 
-    def show_as(self, html: Callable[[], str], figures: Callable[[Sequence[str]], Sequence[Figure]], text: Callable[[], str]) -> None:
-        """Says how to make the markup, the figures and the text; nothing is made before somebody asks for it."""
-        object.__setattr__(self, "_html", html)
+    def show_as(
+        self, show: Callable[[], None], tables: Callable[[], Sequence[Table]], figures: Callable[[Sequence[str]], Sequence[Figure]]
+    ) -> None:
+        """Says what prints it, and how to make its tables and figures; nothing is made before somebody asks for it."""
+        object.__setattr__(self, "_show", show)
+        object.__setattr__(self, "_tables", tables)
         object.__setattr__(self, "_figures", figures)
-        object.__setattr__(self, "_text", text)
 
     def __repr__(self) -> str:
         """What the command prints; of a copy the names of its fields."""
-        return (hasattr(self, "_text") and self._text()) or f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
+        return (hasattr(self, "_show") and console.printed(self._show)) or f"{type(self).__name__}({', '.join(type(self).__annotations__)})"
 
     def _repr_html_(self) -> str | None:
         """For IPython: the tables, or None for the usual text."""
-        return self._html() if hasattr(self, "_html") else None
+        shown = self._tables() if hasattr(self, "_tables") else ()
+        html: str | None = resolve(_MARKUP, "tables", "markup")(shown) if shown else None
+        return html
 
     def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
         """What can be drawn of it, of some `models` or of all; nothing of a copy."""
@@ -51,6 +60,8 @@ class Shown:
 
         figures = self.figures()
         found = charts(figures, styles_of(figures), WIDTHS["column"])
+        if not found and hasattr(self, "_figures"):
+            raise UsageError("there is too little to draw", where=name or "chart", remedy="print the result, which has its table")
         if not found or name not in (None, *found):
             remedy = f"there are {', '.join(found)}" if found else "give the folder of the result to recallkit.figures"
             raise UsageError("no such figure" if found else "no figures here", where=name or "chart", remedy=remedy)

@@ -106,7 +106,7 @@ def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.
     inputs = [np.asarray(prompt, np.int64) for prompt in prompts]
     generated = [_Row(i, ids) for i, ids in enumerate(inputs) if most]
     answered = {i: _Row(i, ids, np.asarray(answers[i]).tolist()) for i, ids in enumerate(inputs) if len(answers[i])}
-    with torch.inference_mode(), memory_errors():
+    with torch.no_grad(), memory_errors():
         rows, outputs, state = _read_all(model, [*generated, *answered.values()])
         while going := advance(rows, outputs):
             if len(going) < len(rows):  # finished rows leave the batch

@@ -137,7 +137,8 @@ class TorchModel:
 
         inputs, targets, real = _padded(sequences)
         parts, start = [], 0
-        with torch.inference_mode(), memory_errors():
+        # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
+        with torch.no_grad(), memory_errors():
             for outputs in self._read(inputs, chunk):
                 stop = start + outputs.shape[1]
                 parts.append(self._reduce_real(outputs, targets[:, start:stop], real[:, start:stop]))

@@ -75,7 +75,7 @@ class TransformersModel(TorchModel):
             if hasattr(config, setting):
                 setattr(config, setting, value)
         ids = self._probed_ids()
-        with torch.inference_mode(), self._as_precise_as_a_probe():
+        with torch.no_grad(), self._as_precise_as_a_probe():
             self.head = probes.find_head(model, self._run, ids[:1])
             self.sharing = probes.find_sharing(self._logits, ids, name)
         if self.sharing == "any" and _depends_on_length(config):
@@ -204,7 +204,7 @@ class TransformersModel(TorchModel):
             outputs, state = self.forward(inputs, state, carry=True)
             return self._logits_of(outputs), state
 
-        with torch.inference_mode(), self._as_precise_as_a_probe():
+        with torch.no_grad(), self._as_precise_as_a_probe():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
             return probes.can_join(ids, whole, read, self.join, self.take)
 
@@ -237,7 +237,7 @@ class TransformersModel(TorchModel):
                 logits.append(self._logits_of(outputs))
             return torch.cat(logits, dim=1)
 
-        with torch.inference_mode(), self._as_precise_as_a_probe():
+        with torch.no_grad(), self._as_precise_as_a_probe():
             return probes.find_carrying(self._logits(ids), read)
 
     @property

@@ -105,7 +105,7 @@ class UserModule(TorchModel):
             vocab_size=0 if vocab_size is None else _whole_number(vocab_size, "vocab_size", request.spec),
             max_length=None if max_length is None else _whole_number(max_length, "max_length", request.spec),
         )
-        with torch.inference_mode():
+        with torch.no_grad():
             if vocab_size is None:
                 self.vocab_size = self._logits(torch.zeros(1, 1, dtype=torch.int64, device=device)).shape[2]
             self.num_ids = min(self.vocab_size, request.vocab_size)
@@ -132,7 +132,7 @@ class UserModule(TorchModel):
         if not self.can_read or 0 < (self.max_length or 0) < probes.PROBED_IDS:
             return False
         ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
-        with torch.inference_mode():
+        with torch.no_grad():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
             return probes.can_join(ids, whole, self._read_on, self.join, self.take, self.tolerance)
 

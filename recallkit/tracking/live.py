@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import BUILTIN_SEQ_LEN
+from recallkit.display import console
+from recallkit.display.notebook import Shown
 from recallkit.errors import UsageError, UserError
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.storage import artifacts
 from recallkit.tracking.run import TrackedRun
+from recallkit.tracking.tables import make_tables
+from recallkit.tracking.view import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,18 +31,28 @@ SAMPLE_TOKENS = 20_000
 SAMPLED_HITS = 200
 """AR hits of them that are asked about, at most; the changed text has about twice as many tokens."""
 
+METRICS = {
+    "recall/ar_nll": "ar_nll",
+    "recall/first_nll": "first_nll",
+    "recall/other_nll": "other_nll",
+    "recall/recalled_nats": "recall",
+    "recall/ar_gap": "ar_gap",
+}
+"""What trainers log -> the column of `TrackTables.track`."""
 
-class Tracker:
+
+class Tracker(Shown):
     """Follows the recall of a model while it is trained:
 
         tracker = recallkit.Tracker(sample_tokens=20_000)
         ...
-        tracker.log(step, model)          # every few hundred steps
+        metrics = tracker.log(step, model)          # every few hundred steps
 
     It scores `sample_tokens` of the built-in text, or a slice directory (`slices`) as a whole, and writes `track.parquet` to `out`, the
-    same table as `recallkit track`; `recallkit report OUT` draws it. `tokenizer`: the model's, where it is not that of the slices: its
-    NLLs are then aligned to the slices' tokens. `reference`: a model to compare with, scored once. An `out` that has rows of an earlier
-    part of the run is continued. Raises UserError for everything a user can correct.
+    same table as `recallkit track`; `recallkit report OUT` draws it. Printed, it says what `recallkit track` would say; `chart()` is the
+    curve, from the second step on. `tokenizer`: the model's, where it is not that of the slices: its NLLs are then aligned to the slices'
+    tokens. `reference`: a model to compare with, scored once. An `out` that has rows of an earlier part of the run is continued. Raises
+    UserError for everything a user can correct.
     """
 
     def __init__(
@@ -65,49 +80,69 @@ class Tracker:
         self._run = TrackedRun(chosen, folder, first, ScoringOptions(device=device), SAMPLED_HITS, force, quiet=True)
         if not force:
             self._continue(folder / "track.parquet")
+        self._update()
 
-    def log(self, step: int, model: Any) -> dict[str, Any]:
-        """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns its row.
+    def log(self, step: int, model: Any) -> dict[str, float]:
+        """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns METRICS by name.
 
-        The row is that of `TrackTables.track`. The model is left as it was, in the mode and on the device where it was, and no random
-        number generator of torch is moved. A step that was logged before is replaced.
+        These are in nats per token; `recall/ar_gap` is there with a reference. All columns and intervals are in `table`. The model is left
+        as it was, in the mode and on the device where it was, and no random number generator of torch is moved. A step that was logged
+        before is replaced.
         """
         if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
             raise UsageError(f"{step!r} is not a step", where="step", remedy="give the number of steps done")
+        if any(weight.device_mesh.size() > 1 for weight in getattr(model, "parameters", tuple)() if hasattr(weight, "device_mesh")):
+            problem = "its weights are sharded over processes, of which each would wait for the others"
+            raise UserError(problem, where="model", remedy="follow its checkpoints with `recallkit track`")
         step = int(step)
         spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
         with _random_state_kept():
             self._run.score([spec], force=True)
         self._run.add(step, spec)
-        rows = self._run.write().track.to_dicts()
-        return next(row for row in rows if row["step"] == step)
+        self._update()
+        row = next(row for row in self.table.to_dicts() if row["step"] == step)
+        return {name: row[column] for name, column in METRICS.items() if row[column] is not None}
 
     @property
     def table(self) -> pl.DataFrame:
         """The rows so far, see `TrackTables`."""
-        return self._run.write().track
+        return self._rows.track
 
-    def callback(self, every: int | None = None) -> Any:
-        """A `transformers.TrainerCallback` that logs every so many steps; without a number, at every evaluation of the Trainer.
+    def attach(self, trainer: Any, every: int | None = None) -> None:
+        """Logs the model of a `transformers.Trainer` every so many steps; without a number, whenever the Trainer evaluates.
 
-        Raises UserError where transformers is missing.
+        The Trainer logs the metrics as its own, to its `state.log_history` and wherever it reports to.
         """
         from transformers import TrainerCallback
 
-        tracker = self
+        def log(state: Any, control: Any, model: Any) -> None:
+            if state.is_world_process_zero:
+                is_due = control.should_log  # logging settles what is due, and the Trainer's loss of this step is still to come
+                trainer.log(self.log(state.global_step, model))
+                control.should_log = is_due
 
         class Recall(TrainerCallback):  # type: ignore[misc]
             """Logs the model's recall."""
 
             def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-                if every is not None and state.global_step % every == 0 and state.is_world_process_zero:
-                    tracker.log(state.global_step, model)
+                if every is not None and state.global_step % every == 0:
+                    log(state, control, model)
 
             def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-                if every is None and state.is_world_process_zero:
-                    tracker.log(state.global_step, model)
+                if every is None:
+                    log(state, control, model)
 
-        return Recall()
+        trainer.add_callback(Recall())
+
+    def _update(self) -> None:
+        """Writes the tables of what is scored, and shows them from now on."""
+        if not self._run.scores:
+            self._rows = make_tables([], self._run.hits)
+            self.show_as(lambda: console.print_answer("No step is logged yet."), tuple, lambda models: ())
+            return
+        self._rows = tables = self._run.write()
+        seen = functools.cache(lambda: look(self._run.out, tables))
+        self.show_as(lambda: seen().print(), lambda: list(seen().shown.values()), lambda models: seen().figures(models))
 
     def _continue(self, path: Path) -> None:
         """Takes over the rows of an earlier part of the run, as far as their scores are there."""

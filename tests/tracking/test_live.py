@@ -43,10 +43,12 @@ def test_rows_are_those_of_the_same_weights_in_files(model, small_slices, tmp_pa
         out=tmp_path / "files",
     )
     rows = found.track.filter(pl.col("step").is_not_null()).to_dicts()
-    for mine, other in zip(live, rows, strict=True):
+    for logged, mine, other in zip(live, tracker.table.to_dicts(), rows, strict=True):
         names = [name for name in mine if name not in ("model", "reference") and not name.startswith("ar_gap")]
         assert {name: mine[name] for name in names} == pytest.approx({name: other[name] for name in names}, rel=1e-6)
         assert mine["ar_gap"] is None
+        columns = {"recalled_nats": "recall", **{name: name for name in ("ar_nll", "first_nll", "other_nll")}}
+        assert logged == {f"recall/{name}": mine[column] for name, column in columns.items()}
     assert pl.read_parquet(tmp_path / "live" / "track.parquet")["step"].to_list() == [0, 5]
     assert look(tmp_path / "live").command == "", "no command makes what a running program was"
 
@@ -75,6 +77,23 @@ def test_a_model_and_random_numbers_are_left_as_they_were(model, small_slices, t
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
 
 
+class KeepsATable(LanguageModel):
+    """Makes a tensor when it is first read, and keeps it, as rotary embeddings keep their angles."""
+
+    table = None
+
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        self.table = torch.ones(1) if self.table is None else self.table
+        return super().hidden(ids) * self.table
+
+
+def test_a_model_that_has_kept_something_of_being_scored_is_trained_on(model, small_slices, tmp_path):
+    model = KeepsATable(model.config)
+    recallkit.Tracker(slices=small_slices, out=tmp_path).log(0, model)
+    model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
+    assert model.embedding.weight.grad is not None
+
+
 def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, small_slices, tmp_path):
     recallkit.Tracker(slices=small_slices, out=tmp_path).log(0, model)
     tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
@@ -82,10 +101,11 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, small_sli
     with torch.no_grad():
         model.embedding.weight.mul_(0.5)
     second = tracker.log(10, model)
-    assert second["nll"] != first["nll"]
+    assert second["recall/ar_nll"] != first["recall/ar_nll"]
     assert tracker.table["step"].to_list() == [0, 10]
-    assert tracker.table["nll"].to_list()[1] == second["nll"]
-    assert recallkit.Tracker(slices=small_slices, out=tmp_path, force=True).log(7, model)["step"] == 7
+    assert tracker.table["ar_nll"].to_list()[1] == second["recall/ar_nll"]
+    assert recallkit.Tracker(slices=small_slices, out=tmp_path).table.equals(tracker.table)
+    recallkit.Tracker(slices=small_slices, out=tmp_path, force=True).log(7, model)
     assert pl.read_parquet(tmp_path / "track.parquet")["step"].to_list() == [7]
 
 
@@ -103,8 +123,45 @@ def test_mistakes_are_named_before_anything_is_written(model, small_slices, tmp_
             tracker.log(step, model)
 
 
-def test_the_real_trainer_logs_through_the_callback(home, tmp_path):
-    """A tiny Llama is trained on ids by transformers' own Trainer, on the built-in sample, limited to a thousand tokens."""
+def test_a_tracker_shows_the_run_so_far(model, small_slices, tmp_path, run):
+    """As the command does that follows the same weights, which also draws the same curve."""
+    tracker = recallkit.Tracker(slices=small_slices, reference="control:recall", out=tmp_path)
+    assert repr(tracker) == "No step is logged yet."
+    assert tracker._repr_html_() is None
+    first = tracker.log(0, model)
+    assert set(first) == {f"recall/{name}" for name in ("ar_nll", "first_nll", "other_nll", "recalled_nats", "ar_gap")}
+    with pytest.raises(UserError, match="too little to draw"):
+        tracker.chart()
+    with torch.no_grad():
+        model.embedding.weight.mul_(0.5)
+    second = tracker.log(50, model)
+    lines = repr(tracker).splitlines()
+    assert lines[0].startswith(("Recall by association is", "Whether there is recall by association"))
+    shown = [line.split() for line in lines if line.split()[:1] in (["0"], ["50"])]
+    assert [(row[0], row[1]) for row in shown] == [("0", f"{first['recall/ar_nll']:.2f}"), ("50", f"{second['recall/ar_nll']:.2f}")]
+    assert f"<td>{second['recall/ar_nll']:.2f}</td>" in tracker._repr_html_()
+    [curve] = recallkit.figures(tmp_path).values()
+    assert tracker.chart().to_dict() == curve.to_dict()
+    assert repr(recallkit.Tracker(slices=small_slices, reference="control:recall", out=tmp_path)) == repr(tracker), "continued"
+
+
+def test_a_sharded_model_is_refused(model, small_slices, tmp_path):
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        fully_shard(model, mesh=distributed.init_device_mesh("cpu", (2,)))
+        with pytest.raises(UserError, match="sharded over processes"):
+            tracker.log(0, model)
+    finally:
+        distributed.destroy_process_group()
+
+
+def trained(tmp_path, every=None, **options):
+    """A tracker, and the Trainer that has trained a tiny Llama on random ids for 4 steps, to which it was attached."""
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
     torch.manual_seed(0)
@@ -113,18 +170,35 @@ def test_the_real_trainer_logs_through_the_callback(home, tmp_path):
     )
     ids = torch.randint(0, 4096, (8, 32))
     data = [{"input_ids": row, "labels": row} for row in ids]
-    arguments = TrainingArguments(
-        str(tmp_path / "trainer"),
-        max_steps=4,
-        per_device_train_batch_size=2,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-        logging_strategy="no",
-    )
+    usual = {"per_device_train_batch_size": 2, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
+    arguments = TrainingArguments(str(tmp_path / "trainer"), max_steps=4, **usual, **options)
     tracker = recallkit.Tracker(sample_tokens=3000, out=tmp_path / "track")
-    Trainer(LlamaForCausalLM(config), arguments, train_dataset=data, callbacks=[tracker.callback(every=2)]).train()
+    trainer = Trainer(LlamaForCausalLM(config), arguments, train_dataset=data, eval_dataset=data)
+    tracker.attach(trainer, every)
+    trainer.train()
+    return tracker, trainer
+
+
+def test_the_real_trainer_logs_recall_as_its_own(home, tmp_path, monkeypatch):
+    """Beside the loss of the same steps, which logging must not swallow, and in the event file of its own TensorBoard callback."""
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs TensorBoard")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
+    tracker, trainer = trained(tmp_path, 2, report_to=["tensorboard"], logging_steps=1)
+    history = trainer.state.log_history
+    assert [row["step"] for row in history if "loss" in row] == [1, 2, 3, 4]
+    rows = tracker.table.to_dicts()
+    assert [row["tokens"] for row in rows] == [3000, 3000]
+    logged = [(row["step"], row["recall/ar_nll"], row["recall/recalled_nats"]) for row in history if "recall/ar_nll" in row]
+    assert logged == [(row["step"], row["ar_nll"], row["recall"]) for row in rows]
+    assert [step for step, *_ in logged] == [2, 4]
+    events = accumulators.EventAccumulator(str(tmp_path / "runs"))
+    events.Reload()
+    reported = [(event.step, event.value) for event in events.Scalars("train/recall/recalled_nats")]
+    assert reported == [(step, pytest.approx(recalled)) for step, _, recalled in logged]
+
+
+def test_without_a_number_of_steps_recall_is_logged_whenever_the_trainer_evaluates(home, tmp_path):
+    tracker, trainer = trained(tmp_path, report_to=[], eval_strategy="steps", eval_steps=2, logging_strategy="no")
     assert tracker.table["step"].to_list() == [2, 4]
-    assert tracker.table["tokens"].to_list() == [3000, 3000]
-    assert tracker.table["nll"].n_unique() == 2
+    assert [row["step"] for row in trainer.state.log_history if "recall/ar_nll" in row] == [2, 4]
+    assert [row["step"] for row in trainer.state.log_history if "eval_loss" in row] == [2, 4]

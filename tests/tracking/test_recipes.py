@@ -1,0 +1,91 @@
+"""The recipes of docs/track.md, as they are written there, in a plain loop and in stand-ins for the trainers that they name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import recallkit
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.language_model import LanguageModel
+from tests.conftest import ROOT
+from tests.documented import blocks
+
+
+def recipe(beginning: str) -> str:
+    [found] = [block.text for block in blocks(ROOT / "docs" / "track.md") if block.kind == "python" and block.text.startswith(beginning)]
+    assert len(found.splitlines()) <= 5
+    return found
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    torch.manual_seed(1)
+    return LanguageModel(ArchitectureConfig(4096, 16, (LayerConfig("base_conv"), LayerConfig("attention"))))
+
+
+@pytest.fixture
+def tracker(small_slices, tmp_path) -> recallkit.Tracker:
+    return recallkit.Tracker(slices=small_slices, out=tmp_path)
+
+
+def of_step(tracker, step):
+    row = next(row for row in tracker.table.to_dicts() if row["step"] == step)
+    columns = {"recalled_nats": "recall", **{name: name for name in ("ar_nll", "first_nll", "other_nll")}}
+    return {f"recall/{name}": row[column] for name, column in columns.items()}
+
+
+def test_a_plain_loop(home, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    logged = {}
+    wandb = SimpleNamespace(log=lambda metrics, step: logged.update({step: metrics}))
+    names = {"recallkit": recallkit, "wandb": wandb, "batches": range(501), "model": model}
+    exec(recipe("tracker = "), names)
+    assert names["tracker"].table["tokens"].to_list() == [20_000] * 2
+    assert logged == {step: of_step(names["tracker"], step) for step in (0, 500)}
+
+
+def test_torchtitan(model, tracker):
+    logged = {}
+
+    class Trainer:
+        """What a recipe needs of torchtitan.train.Trainer, version 0.2.2."""
+
+        step = 0
+        model_parts = (model,)
+        metrics_processor = SimpleNamespace(logger=SimpleNamespace(log=lambda metrics, step: logged.update({step: metrics})))
+
+        def train(self, steps):
+            for _ in range(steps):
+                self.step += 1
+                self.train_step(iter(()))
+
+        def train_step(self, data_iterator):
+            assert self.step not in logged, "the step is trained first"
+
+    names = {"tracker": tracker, "Trainer": Trainer}
+    exec(recipe("class Followed"), names)
+    names["Followed"]().train(501)
+    assert logged == {500: of_step(tracker, 500)}
+
+
+def test_olmo_core(model, tracker):
+    logged = {}
+
+    class Callback:
+        """What a recipe needs of olmo_core.train.callbacks.Callback, version 2.5.0."""
+
+        @property
+        def step(self):
+            return self.trainer.global_step
+
+    names = {"tracker": tracker, "Callback": Callback}
+    exec(recipe("class Recall"), names)
+    callback = names["Recall"]()
+    trainer = callback.trainer = SimpleNamespace(global_step=0, train_module=SimpleNamespace(model=model))
+    trainer.record_metric = lambda name, value: logged.setdefault(trainer.global_step, {}).update({name: torch.tensor(value).item()})
+    for trainer.global_step in range(1, 502):
+        callback.post_step()
+    assert logged == {500: pytest.approx(of_step(tracker, 500), abs=1e-6)}
