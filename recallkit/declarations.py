@@ -173,7 +173,7 @@ def _is_same(value: Any, usual: Any) -> bool:
 def parameters_of(options: Any) -> dict[str, Parameter]:
     """The declared fields of a class of options: those of the class itself first, then of its groups.
 
-    A field that a class sets with `field(init=False)` is no option of it.
+    A field that a class sets with `field(init=False)` is not an option of it.
     """
     found = {each.name: each for each in fields(options) if each.init and Option in each.metadata}
     own = [name for name in inspect.get_annotations(options) if name in found]

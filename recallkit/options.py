@@ -393,7 +393,7 @@ _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET)
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Options):
-    """What is trained otherwise than in a preset."""
+    """What differs from a preset."""
 
     mixers: str | Sequence[str] | None = _names("Mixers of the preset, or any others (see `recallkit models --describe`).")
     widths: Whole = _sizes("Widths of the models.")
@@ -440,7 +440,7 @@ SAMPLES, BUILTIN_SAMPLES = 2000, 300
 
 @dataclass(frozen=True, kw_only=True)
 class InterventionOptions(ForceOptions):
-    """Which tokens are asked about, and how the text before them is changed."""
+    """Which tokens are sampled, and how the text before them is changed."""
 
     slice: str | Sequence[str] | None = option(
         "A slice to measure, by name or as 'NAME=EXPRESSION'; may be repeated.",

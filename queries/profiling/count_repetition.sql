@@ -1,6 +1,6 @@
 -- How much is repeated, how far back and where in a sequence, by source: each figure of a profile is a sum of these rows.
 -- Grain in:  `tokens`, one row per predicted token (tokens.parquet); `content` (id): the tokens that content bigrams consist of.
--- Grain out: `grouped_by` says of what a row is: of a source's document; its part of the sequence, 0 to 31; its distance; or its document
+-- Grain out: `grouped_by` is what a row is of: of a source's document; its part of the sequence, 0 to 31; its distance; or its document
 --            and range of distances, which begins at `tail`: 1, 2, 4, 8 ..., or 1 and $x_min where that is given.
 -- Units:     tokens; *_logs: the sum of ln(distance), in decimals, so that the order in which threads add does not decide its last bit.
 -- Source:    Zoology appendix D (a repeated bigram is one that occurs earlier in its sequence).

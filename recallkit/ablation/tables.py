@@ -59,7 +59,7 @@ class AblationTables(Shown):
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
     `loss` = `nll_ablated` - `nll`; `share`: of the whole loss, what is lost in the slice, beside its `share_of_tokens`. `void`: the share
     means nothing (`measure.shares.WholeGap`).
-    mixers: a row a set, the largest `recall_lost` first. `recall`: what the model as it is recalls by association, nats per AR hit
+    mixers: a row per set, the largest `recall_lost` first. `recall`: what the model as it is recalls by association, nats per AR hit
     (docs/causal.md), of so many `effective_documents`; `recall_lost`: that less what it recalls without the mixers.
 
     `*_ci_*`: 95 % intervals (`measure.intervals.expanded_interval`), of losses and shares over clusters, of recall over documents, from the

@@ -75,7 +75,7 @@ def context_gains(
     asked = [(of_last, model) for of_last in last for model in models]
     tables = {key: _table(pair, sampled) for key, pair, sampled in zip(asked, pairs, samples, strict=True)}
     distinct: dict[tuple[LastIds, str], bool | None] = {}
-    for of_last in last:  # gaps of all tokens, each told from zero among those of the other models
+    for of_last in last:  # gaps of all tokens, each tested against zero with those of the other models
         wholes = [tables[of_last, model][0] for model in models]
         *figures, effective = (np.array([whole[name] for whole in wholes], np.float64) for name in _WHOLE)
         p = p_values(np.stack(figures), effective - 1)
@@ -134,7 +134,7 @@ def _ratios(sums: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """`_ratios` of `sums` (5, ..., K); NaN without tokens (but for mirrors, which are of others), or without a gap."""
+    """`_ratios` of `sums` (5, ..., K); NaN without tokens (except mirrors, which are of others), or without a gap."""
     ratios, has_tokens = _ratios(sums), sums[0][..., : len(ROWS)] > 0
     with np.errstate(divide="ignore", invalid="ignore"):
         return {

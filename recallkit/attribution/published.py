@@ -256,7 +256,7 @@ def _read_rows(table: Path) -> list[_Row]:
             found = ", ".join(frame.columns)
             raise UserError(f"no column {column} (found: {found})", where=table, remedy=_COLUMNS)
     if frame.is_empty():
-        raise UserError("no rows", where=table, remedy="give a row a model: model, all, ar, other")
+        raise UserError("no rows", where=table, remedy="give one row per model: model, all, ar, other")
     rows: list[_Row] = []
     for line in frame.iter_rows(named=True):
         group, model = (str(line.get(column) or "").strip() for column in ("group", "model"))

@@ -39,7 +39,7 @@ class ListModels(Options):
 
 @command("models", ListModels, examples=("recallkit models", "recallkit models --describe --width 1024 --seq-len 2048"))
 def models(asked: ListModels) -> Outcome[Any]:
-    """List the models that can be scored, a line each; with --describe the costs of mixers and zoo models."""
+    """List the models that can be scored, one per line; with --describe the costs of mixers and zoo models."""
     from recallkit.models.describe import describe_mixers, describe_presets, describe_zoo, print_costs, print_presets
     from recallkit.models.loading import describe_models
 
@@ -59,7 +59,7 @@ def models(asked: ListModels) -> Outcome[Any]:
 
 @command("sources", Options, examples=("recallkit sources",))
 def sources(_: Options) -> Outcome[Rows]:
-    """List the kinds of text that can be read, a line each."""
+    """List the kinds of text that can be read, one per line."""
     from recallkit.text.sources import describe_sources
 
     return _listed(describe_sources())
@@ -67,7 +67,7 @@ def sources(_: Options) -> Outcome[Rows]:
 
 @command("tasks", Options, examples=("recallkit tasks",))
 def tasks(_: Options) -> Outcome[Rows]:
-    """List the recall tasks, a line each."""
+    """List the recall tasks, one per line."""
     from recallkit.recall.run import describe_tasks
 
     return _listed(describe_tasks())

@@ -223,7 +223,7 @@ def _draw(outcome: Outcome[Any], folder: Path, asked: _Drawn) -> list[Path]:
 
 
 DECLARED: dict[str, Command] = {}
-"""The commands by name, as far as their modules are imported."""
+"""The commands of the imported modules, by name."""
 
 
 def command(

@@ -50,7 +50,7 @@ SYNONYMS = {
     "html": "report",
     "check": "verify",
 }
-"""What people call commands that are called otherwise."""
+"""Other names that people try for commands."""
 
 
 class _Group(TyperGroup):

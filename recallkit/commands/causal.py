@@ -96,7 +96,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     """Replace the outputs of a model's mixers, one by one and by kind, and measure the loss and how much less is recalled.
 
-    Scores the model as it is and without each set of mixers, as far as that is not done yet: the text, and the text with earlier matches
+    Scores the model as it is and without each set of mixers, unless that is done already: the text, and the text with earlier matches
     broken up. The tables are also written to `out`.
     Columns: see `AblationTables`.
     """

@@ -136,7 +136,7 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class GapLine(Gap):
-    """What the command line has besides: in Python, `intervene` is a function, and an exit status is no result."""
+    """What the command line has besides: in Python, `intervene` is a function, and an exit status is not a result."""
 
     causal: bool = option("Also run `recallkit intervene`, which measures how much of the gap is recall by association.", False)
     fail_above: Sequence[Any] | None = option(

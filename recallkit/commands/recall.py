@@ -119,7 +119,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
 
     def value() -> "RecallTables":
         if own is None:
-            raise UsageError("tasks of lm-eval have metrics of their own", where="tasks", remedy="ask eval_stock for them")
+            raise UsageError("tasks of lm-eval have other metrics", where="tasks", remedy="ask eval_stock for them")
         return own.value()
 
     return Outcome(value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures)

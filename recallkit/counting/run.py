@@ -187,7 +187,7 @@ def _pieces(opened: OpenText, parts: Parts) -> list[Sequence[Shard]]:
     for shard, number in zip(shards, numbers, strict=True):
         pieces.append(shard.pieces(number))
         if len(pieces[-1]) != number:
-            remedy = "begin again with --force, or name a revision of its own with local files"
+            remedy = "begin again with --force, or name a fixed revision, or use local files"
             raise UserError("has other files than when counting began", where=shard.name, remedy=remedy)
     return pieces
 

@@ -4,8 +4,8 @@ A bounded sample of documents is drawn while the text is counted: those of the s
 counted, the bigrams whose count is that within their own document would not be in the table had this document not been counted. A hash
 depends on a document's ids alone, so the sample is the same however the text was divided, and documents that are copies are never unseen.
 
-Bigrams of the same id twice are left out: tokenizers without tokens for indentation or rules make runs of one id, which say nothing of the
-kind of a text, because text of every kind has them.
+Bigrams of the same id twice are left out: tokenizers without tokens for indentation or rules make runs of one id, which are in text of
+every kind.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Exact: every change of every token has a sequence of its own, which ends with th
 Joint: changes that leave each other alone share a sequence, so that many tokens are read in it, at most once each. A change
 leaves another one alone if it changes neither the ids before that one's token that take part in its match (the query), nor the matches
 themselves, nor what that one changes, and makes no occurrence of its bigram. Which changes meet is drawn at random, so what they do to
-each other does not depend on what is changed but for the above. At most one of MOST_CHANGED ids is changed.
+each other depends on nothing else that is changed. At most one of MOST_CHANGED ids is changed.
 """
 
 from __future__ import annotations

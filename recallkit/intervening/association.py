@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from recallkit.options import ScoringOptions
 
 SAMPLES = 500
-"""AR hits that are asked about; the changed text is about as long as the built-in one."""
+"""AR hits that are sampled; the changed text is about as long as the built-in one."""
 
 CLEAN_HITS = "clean_ar_hit=ar_hit AND in_training = 0"
 

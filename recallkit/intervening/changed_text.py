@@ -1,4 +1,4 @@
-"""The changed text as a slice directory of its own, so that it is scored as any text is, and who is asked where in it.
+"""The changed text as a slice directory, so that it is scored like any text, and where each sampled token is in it.
 
 text-DIGEST/sequences.parquet   sequences with changed ids
 text-DIGEST/tokens.parquet      their labels, as of any text
@@ -53,7 +53,7 @@ _POOL = 2
 
 
 def asked_slices(options: InterventionOptions) -> tuple[Slice, ...]:
-    """The slices that are asked about, of which only tokens that can be: those given, or the default."""
+    """The slices that are sampled, each limited to tokens that can be changed: those given, or the default."""
     given = parse_slices(names(options.slice), without=()) or tuple(SLICES[name] for name in DEFAULT_SLICES)
     return tuple(that_repeat(slice_) for slice_ in given)
 
@@ -129,7 +129,7 @@ def _write(
         of_slices.append(asker.partners(FIRST_RARE, of_slices[0], samples[FIRST_RARE]))
     asked = [token for of_slice in of_slices for token in of_slice]
     if all(token.excluded for token in asked):
-        raise UserError("none of the sampled tokens can be asked", where=source, remedy="slice more text, or name other slices")
+        raise UserError("none of the sampled tokens can be changed", where=source, remedy="slice more text, or name other slices")
     original = artifacts.read_manifest(source / "sequences.parquet")
     facts = {name: original[name] for name in ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")}
     changed = changed_sequences(asked, ids, options.design, options.seed)

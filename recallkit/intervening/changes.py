@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Change = Callable[[np.ndarray, "Places", Mapping[int, int]], dict[int, int]]
 
 MARGIN = 8
-"""Ids between a placebo and whatever else is changed or asked about, where there is room."""
+"""Ids between a placebo and whatever else is changed or read, where there is room."""
 
 MOST_RANKS = 25
 """How far a replacement's rank by frequency may be from that of the id it replaces, while there is one in reach."""
@@ -30,7 +30,7 @@ MOST_RANKS = 25
 OVERLAP = "occurrences overlap each other or the query"
 END_TOKEN = "the bigram contains an end token"  # noqa: S105 - not a password
 NO_PLACEBO = "no other ids, equally far, to change"
-NO_ROOM = "no ids to trade places with"
+NO_ROOM = "no ids to swap with"
 NO_REPLACEMENT = "no entry of the vocabulary that is not in the sequence"
 NO_PARTNER = "no first occurrence that is as rare"
 

@@ -1,4 +1,4 @@
-"""Which tokens of a slice are asked about: a sample, stratified by distance to the latest earlier occurrence and by training count.
+"""Which tokens of a slice are measured: a sample, stratified by distance to the latest earlier occurrence and by training count.
 
 A stratum of N tokens gets samples in proportion to the square root of N, so that small ones can be reported, too; each sample then
 weighs N over the number sampled there, and weighted means are those of the slice.
@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
 
 def that_repeat(slice_: Slice) -> Slice:
-    """The tokens of a slice that can be asked about: those that repeat a bigram; of FIRST_RARE all."""
+    """The tokens of a slice that can be sampled: those that repeat a bigram; of FIRST_RARE all."""
     if slice_.name == FIRST_RARE:
         return slice_
     columns = tuple(dict.fromkeys([*slice_.columns, "repeated"]))

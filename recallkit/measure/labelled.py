@@ -1,7 +1,7 @@
 """Labels and NLLs of the same tokens, put side by side: row i of `tokens.parquet` and of every score file is the same token.
 
-So no join on keys is needed, which takes several times as much time and memory. That the files are of the same sequences, and as they were
-written, their manifests and digests say, which are checked before a row is read.
+So no join on keys is needed, which takes several times as much time and memory. Manifests and digests, which are checked before a
+row is read, show that the files are of the same sequences and unchanged.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def batch_ranges(path: Path) -> list[tuple[int, int]]:
 
 
 class RowReader:
-    """Reads any range of rows of a table of ours. Raises UserError if the file is not as it was written."""
+    """Reads any range of rows of a table of ours. Raises UserError if the file has changed since it was written."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         import pyarrow.parquet as pq
@@ -197,7 +197,7 @@ def batches(
     cluster: str = "document",
     clean: bool = False,
 ) -> Iterator[pa.Table]:
-    """The tokens in batches of about a million: labels and NLLs, a row each.
+    """The tokens in batches of about a million: labels and NLLs, a row per token.
 
     Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i is set of a token in requested slice
     i; `nll_0`, `nll_1` ... in the order of the score files; and `first_0`, `first_1` ..., the NLLs of the first occurrence of its bigram

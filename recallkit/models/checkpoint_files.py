@@ -1,4 +1,4 @@
-"""The files of a checkpoint in a folder: those that decide its scores, how many weights they have, and what is no model at all."""
+"""The files of a checkpoint in a folder: those that decide its scores, how many weights they have, and what is not a model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checkpoints of flash-linear-attention, as fla-hub and flame have them: config.json with its `model_type`, and safetensors.
 
 DeltaNet, Gated DeltaNet, KDA and GLA are read into the shape of `recallkit.models.language_model`, and need neither a GPU nor fla.
-Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself: transformers is told of its classes.
+Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself, its classes registered.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def register(model_type: str, spec: str, device: torch.device) -> None:
 
 
 def restore_own_classes() -> None:
-    """Gives transformers back the names that importing fla takes from it (mamba, mamba2 ...), whoever imported it."""
+    """Gives transformers back the names that importing fla takes from it (mamba, mamba2 ...)."""
     if "fla.models" in sys.modules:
         from transformers import CONFIG_MAPPING
 

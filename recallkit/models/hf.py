@@ -84,8 +84,8 @@ def identify(request: ModelRequest) -> str:
 def facts(request: ModelRequest) -> ModelFacts | None:
     """Of a directory or hub id: from its config and from the model made of it without weights.
 
-    So what is wrong with the last of several models is told before hours of work with the first. None for a GGUF file, whose header
-    takes seconds, and for an adapter. Raises UserError for what is no model, and for a config that asks for impossible sizes.
+    So what is wrong with the last of several models is reported before hours of work with the first. None for a GGUF file, whose header
+    takes seconds, and for an adapter. Raises UserError for what is not a model, and for a config that asks for impossible sizes.
     """
     path = Path(request.spec)
     if path.is_file() or find_adapter(request.spec):
@@ -154,7 +154,7 @@ def _base_request(adapter: adapters.Adapter, request: ModelRequest) -> ModelRequ
 def read_config(spec: str) -> dict[str, Any]:
     """The config.json of a directory or hub id; an empty mapping for a GGUF file.
 
-    Raises UserError for what is no model, for a config that asks for impossible sizes, and for a quantisation that transformers does not
+    Raises UserError for what is not a model, for a config that asks for impossible sizes, and for a quantisation that transformers does not
     know: it would take the numbers in the files for weights.
     """
     path = Path(spec)
@@ -296,7 +296,7 @@ def _own_class(config: Mapping[str, Any], source: str, revision: Mapping[str, st
 
 
 _NOT_OF_TEXT = re.compile(r"(^|[._])(vision|visual|audio|image|multi_modal|multimodal|mm|mtp|nextn|v_head|inv_freq|masked_bias)([._]|$)")
-"""Names of weights beside those of the language model: parts that read no text, heads of training, what is computed anew."""
+"""Names of weights beside those of the language model: parts that read no text, heads of training, what is computed again."""
 
 
 def _check_all_used(info: Mapping[str, Any], config: Any, spec: str) -> None:

@@ -34,7 +34,7 @@ _LIBRARIES = ("torch", "transformers")
 def identify(request: ModelRequest) -> str:
     """Digest of a module's parameters, buffers, plain attributes and configuration, and of the code of its classes.
 
-    A device and a precision are no part of it.
+    Device and precision are not part of it.
     """
     module = _module(request)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}

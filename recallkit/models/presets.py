@@ -180,7 +180,7 @@ _BASED_GLA = Preset(
     "based:13",
     362_000_000,
     _config(1024, (LayerConfig("gla", {"num_heads": 4}),) * 24, "swiglu", 2 * 1024, tied_head=False),
-    note="355M, as in the table's head, with a head of its own, which the table does not print; table 1 says 362M",
+    note="355M, as in the table's head, with a separate head, which the table does not print; table 1 says 362M",
 )
 
 PRESETS: dict[str, Preset] = {

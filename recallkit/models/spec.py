@@ -22,7 +22,7 @@ from recallkit.models.ablation import Ablation
 from recallkit.models.protocol import Dtype
 
 OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate")
-"""What a model may have of its own; the options of a command are the defaults of all its models."""
+"""The options that one model may have; the options of a command are the defaults of all its models."""
 
 _BEFORE_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
 _LIKE_OPTION = re.compile(r",([A-Za-z_-]+)=")
@@ -34,7 +34,7 @@ SYNTAX = "NAME=PATH or NAME=PATH,dtype=bfloat16,context=2048"
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model: where it is, the name under which results show it, and what it has of its own; None: as the command's options say.
+    """A model: where it is, the name under which results show it, and options for it alone; None: as the command's options say.
 
     `path`: whatever `recallkit models` lists, or in Python a torch.nn.Module. `tokenizer`: as `--model-tokenizer` takes it, in Python
     also a tokenizer of tokenizers or transformers. `context` and `stride` in ids. `revision`: a branch, tag or commit of the hub,
@@ -121,7 +121,7 @@ LIVE = "live:"
 def list_models(*given: Any) -> tuple[ModelSpec, ...]:
     """The models that are given: strings in the syntax above, paths, modules, `ModelSpec`s, sequences of these, or {NAME: model}.
 
-    Raises UsageError for what is no model, and for models that results could not tell apart.
+    Raises UsageError for what is not a model, and for models with the same name in results.
     """
     specs = [spec for each in given for spec in _each(each)]
     _check_different(specs)
@@ -185,7 +185,7 @@ def _named(text: str) -> tuple[str | None, str]:
 
 
 def _exists(path: str) -> bool:
-    """Whether a path, or the file of FILE.py:FUNCTION, is there; False for what is no path."""
+    """Whether a path, or the file of FILE.py:FUNCTION, is there; False for what is not a path."""
     file, _, function = path.rpartition(":")
     return os.path.exists(path) or (file.endswith(".py") and function.isidentifier() and os.path.exists(file))  # noqa: PTH110
 
@@ -242,6 +242,6 @@ def _check_different(specs: Sequence[ModelSpec]) -> None:
         if other is spec:
             continue
         if spec.name is not None or other.name is not None:
-            raise UsageError("two models have this name", where=spec.key, remedy="give each a name of its own")
+            raise UsageError("two models have this name", where=spec.key, remedy="give each a different name")
         remedy = "name each once" if spec == other else "give each a name: a=PATH,OPTIONS b=PATH,OPTIONS"
         raise UsageError("a model is named twice", where=spec.location, remedy=remedy)

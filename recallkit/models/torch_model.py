@@ -53,7 +53,7 @@ class TorchModel:
         raise NotImplementedError
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`; whoever scores it halves it where it does not fit into memory.
+        """Ids of a batch of sequences of `seq_len`; the scoring halves it where it does not fit into memory.
 
         On CPU, where the system would end the process instead, logits of the whole batch and copies of them take an eighth of it at most.
         """

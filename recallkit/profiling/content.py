@@ -1,4 +1,4 @@
-"""Which tokens content bigrams consist of: those that are no stop word, and have a letter or digit."""
+"""Which tokens content bigrams consist of: those that are not stop words, and have a letter or digit."""
 
 from __future__ import annotations
 

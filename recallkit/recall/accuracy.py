@@ -89,7 +89,7 @@ def compare_shares(right: np.ndarray, rows: np.ndarray) -> Compared:
         half = np.sqrt(weight * share * (1.0 - share) + 0.25) / (weight + 1.0)
         apart = np.abs(right - right[:, :1]).sum(axis=0) / rows.sum(axis=0)
     low, high = np.clip([middle - half, middle + half], 0.0, 1.0)
-    bounds = np.stack([np.minimum(low, share), np.maximum(high, share)])  # 0 and 1 but for rounding
+    bounds = np.stack([np.minimum(low, share), np.maximum(high, share)])  # 0 and 1 except for rounding
 
     difference = share - share[0]
     variance = _variance(residuals - residuals[:, :1])
@@ -123,7 +123,7 @@ def _linearised(sums: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _variance(residuals: np.ndarray) -> np.ndarray:
-    """The variance (m,) of ratios with these residuals (k, m): NaN for one document, 0 but for rounding where they vanish."""
+    """The variance (m,) of ratios with these residuals (k, m): NaN for one document, 0 except for rounding where they vanish."""
     documents = len(residuals)
     if documents < 2:
         return np.full(residuals.shape[1], np.nan)

@@ -95,7 +95,7 @@ def align(translation: Translation, scores: SequenceScores) -> SequenceScores:
 class Translator:
     """Translates ids of the `reference` tokenizer into ids of `other`.
 
-    With `fast`, gigatoken encodes if it gives the same ids; `notify` is told why it does not. Raises UserError if the
+    With `fast`, gigatoken encodes if it gives the same ids; `notify` gets the reason if it does not. Raises UserError if the
     reference's pieces have no bytes of their own.
     """
 
@@ -105,7 +105,7 @@ class Translator:
         text = reference.document_text
         if text is None:
             raise UserError(
-                "its pieces have no bytes of their own, so that other tokenizers cannot be aligned to them",
+                "its pieces are not bytes of the text, so that other tokenizers cannot be aligned to them",
                 where=reference.name,
                 remedy="slice with a byte-level or SentencePiece tokenizer, or score models of this tokenizer only",
             )

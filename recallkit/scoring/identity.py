@@ -131,7 +131,7 @@ def other_tokenizer(
     if mine.digest == used["digest"] or _gives_the_same_ids(mine, slices, used):
         return None
     console.note(
-        f"{spec}: a tokenizer of its own ({mine.name}), so it reads the same bytes, and its NLLs are aligned with tokens of {used['name']}"
+        f"{spec}: another tokenizer ({mine.name}), so it reads the same bytes, and its NLLs are aligned with tokens of {used['name']}"
     )
     return name, mine
 

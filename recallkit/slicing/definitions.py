@@ -64,7 +64,7 @@ SPLIT = (
         "ar_hit",
         "Tokens that complete a bigram which is in the context already and was seen at most --max-count times in training.",
     ),
-    _define("other", "NOT ar_hit", "All tokens that are no AR hits."),
+    _define("other", "NOT ar_hit", "All tokens that are not AR hits."),
 )
 """All tokens, and the two slices that partition them."""
 
@@ -152,7 +152,7 @@ def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -
     names = [slice_.name for slice_ in added.values()]
     for name in names:
         if names.count(name) > 1:
-            raise UserError("two slices of one name", where=f"slice {name}", remedy="give each a name of its own")
+            raise UserError("two slices of one name", where=f"slice {name}", remedy="give each a different name")
     if len(names) > _MOST_SLICES:
         raise UserError(f"{len(names)} slices", where="--slice", remedy=f"give at most {_MOST_SLICES} at once")
     return tuple(added.values())

@@ -1,4 +1,4 @@
-"""Files of results: written aside and renamed, listed with their digests, checked by whoever reads them.
+"""Files of results: written aside and renamed, listed with their digests, checked whenever they are read.
 
 A result's list is its manifest in JSON: `manifest.json` of a folder, or NAME.json beside a table NAME.parquet of its own. It names every
 member with size and SHA-256. Parquet tables have the facts about them (the manifest that readers use) in their footers, too.
@@ -52,7 +52,7 @@ _SETTLING_NS = 2_000_000_000
 
 
 class DamagedError(UserError):
-    """A file of ours is not as it was written."""
+    """A file of ours has changed since it was written."""
 
 
 # ------------------------------------------------------------------------------------------------------- writing files
@@ -135,7 +135,7 @@ def writing_members(listing: Path, names: Collection[str]) -> Iterator[Path]:
     """Yields an empty folder. If the block succeeds, its files become members of the list `listing`, in the folder that this is in.
 
     The new list is the file of its name there, completed by the members. Old members are removed, then the list is renamed to its
-    place, then the files: who reads meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
+    place, then the files: a reader meanwhile, or after a kill, finds members missing, never two runs mixed, and the same command makes
     the result again. `names`: the files that it can have; other members, such as exports, stay.
     """
     folder = listing.parent
@@ -244,7 +244,7 @@ def lists_beside(path: Path) -> list[Path]:
 
 
 def check_member(path: Path) -> Path | None:
-    """The list that names a file; None if none does. Raises DamagedError if it, or the file, is not as it was written."""
+    """The list that names a file; None if none does. Raises DamagedError if it, or the file, has changed since then."""
     for listing in lists_beside(path):
         if not _names(listing, path.name):
             continue
@@ -392,7 +392,7 @@ def footer_facts(path: Path) -> dict[str, Any] | None:
 
 
 def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
-    """A file of `write_parquet`, whole. Raises DamagedError if it is not as it was written, and errors of Arrow and of the system."""
+    """A file of `write_parquet`, whole. Raises DamagedError if it has changed, and errors of Arrow and of the system."""
     import pyarrow.parquet as pq
 
     if path.exists() and check_member(path) is None:

@@ -29,7 +29,7 @@ def check_file(path: Path, most: int | None = None) -> Path:
     """The path. Raises UserError if a pipe, a device or a directory is there, or a file of more than `most` bytes; not if nothing is."""
     try:
         _check(path.stat(), path, most)
-    except OSError:  # whoever opens it tells why it cannot be opened
+    except OSError:  # opening it will say why it cannot be opened
         return path
     return path
 
@@ -68,7 +68,7 @@ def _check(found: os.stat_result, path: Path, most: int | None) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raises UserError if `path` is there and is no regular file: a device, pipe, socket or directory is never replaced, nor opened."""
+    """Raises UserError if `path` exists and is not a regular file: a device, pipe, socket or directory is never replaced, nor opened."""
     if path.is_dir():
         raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
     if path.exists() and not path.is_file():

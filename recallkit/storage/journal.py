@@ -126,7 +126,7 @@ class Journal:
                 raise
             (self.folder / _STATE).unlink(missing_ok=True)
             problem = "a part of unfinished work is missing or damaged, so that it cannot be resumed"
-            raise UserError(problem, where=self.part(index), remedy="run the same command again: it begins anew") from error
+            raise UserError(problem, where=self.part(index), remedy="run the same command again: it starts over") from error
 
     def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
         """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume."""
@@ -198,7 +198,7 @@ def removing_damage(part: Path) -> Iterator[None]:
             raise
         part.unlink(missing_ok=True)
         problem = "a damaged part of unfinished work, now removed"
-        raise UserError(problem, where=part, remedy="run the same command again: it makes this part anew") from error
+        raise UserError(problem, where=part, remedy="run the same command again: it makes this part again") from error
 
 
 def read_part(part: Path, schema: pa.Schema | None = None) -> pa.Table:

@@ -78,7 +78,7 @@ class Result:
         return manifest
 
     def _has_all_members(self) -> bool:
-        """Whether no member is missing. Raises DamagedError for one that is not as it was written."""
+        """Whether no member is missing. Raises DamagedError for one that has changed."""
         if self.listing is None:
             return True
         mine = {path.name for path in (*self.others, *self.beside) if path.parent == self.path.parent}

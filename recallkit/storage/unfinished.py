@@ -2,7 +2,7 @@
 
 The mark lists the files that may be in the folder. Only those are ever removed, one by one, and then the folder if it is empty: what
 somebody else put there stays, and so does a folder of such a name without a mark. The mark is also what processes lock. A wait for
-another process that lasts is explained. Where a file system has no locks, work goes on without.
+another process that lasts is explained. Where a file system has no locks, work continues without.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _remove_listed(folder: Path) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Removes a folder of unfinished work as far as it is ours; returns whether all of it was."""
+    """Removes what is ours of a folder of unfinished work; returns whether all of it was."""
     if not is_marked(folder):
         return False
     _remove_listed(folder)

@@ -129,5 +129,5 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
 
 
 def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:
-    """The corpus of texts that a program gives. Raises UsageError for what is no collection of texts."""
+    """The corpus of texts that a program gives. Raises UsageError for what is not a collection of texts."""
     return Corpus([GivenShard(texts, FieldFinder(options.text_field, options.source_field))], options)

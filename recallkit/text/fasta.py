@@ -30,7 +30,7 @@ _LETTERS = bytes(range(ord("A"), ord("Z") + 1)) + b"*-"
 class FastaShard(FileShard):
     """A file of sequences under lines `>NAME ...`. A record is a stretch of one, with an id as genome browsers write it: chr1:1-1048576.
 
-    Bases are upper-cased: lower case marks repeats that a program found, and is no part of the sequence.
+    Bases are upper-cased: lower case marks repeats that a program found, and is not part of the sequence.
     """
 
     def place(self, record: int) -> str:

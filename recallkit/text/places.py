@@ -84,7 +84,7 @@ class RemotePath:
         return self._asked(lambda files, path: artifacts.digest_samples(size, lambda at, stop: files.cat_file(path, at, stop)))
 
     def below(self) -> list[str]:
-        """The paths of all files in this folder and its subfolders, relative to it; none if it is no folder."""
+        """The paths of all files in this folder and its subfolders, relative to it; none if it is not a folder."""
 
         def find(files: Any, path: str) -> list[str]:
             root = path.rstrip("/")

@@ -39,7 +39,7 @@ _MOST_ARRAY_BYTES = 1 << 30
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WINDOW = "Frame requires too much memory for decoding"
-"""What zstd says of a window beyond 128 MB, the longest that it reads without being told."""
+"""zstd's message for a window beyond 128 MB, the longest that it reads by default."""
 
 
 def suffix_of(name: str, suffixes: Iterable[str]) -> str | None:
@@ -100,7 +100,7 @@ class FileShard(Shard):
     path: AnyPath
 
     def digest(self) -> str:
-        """A digest of the file's length and samples of its content; elsewhere, of what the server says of it."""
+        """A digest of the file's length and samples of its content; elsewhere, of what the server reports."""
         return self._asked(digest_of)
 
     def size(self) -> int | None:

@@ -85,7 +85,7 @@ def _failures() -> tuple[type[Exception], ...]:
 class GivenShard(Shard):
     """Texts that a program gives, known by a digest of all their content. Records are counted from 0, as Python does.
 
-    Raises UsageError for what is no collection of texts.
+    Raises UsageError for what is not a collection of texts.
     """
 
     def __init__(self, texts: Texts, finder: FieldFinder) -> None:
@@ -157,7 +157,7 @@ def _fields(record: Any) -> dict[str, Any] | str:
             if isinstance(value, str):
                 value.encode()
     except UnicodeEncodeError:
-        return "half a surrogate pair, which is no text"
+        return "half a surrogate pair, which is not text"
     return dict(fields)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 1 << 22
 _MAX_BATCH_ROWS = 64
-"""Rows of Parquet that are decoded together: where many rows have one long text, the file's size says nothing of theirs."""
+"""Rows of Parquet that are decoded together: where many rows have one long text, the file's size does not show theirs."""
 _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 """Mean bytes per row of a row group: if they exceed it, the group is refused before it is decoded."""
 
@@ -162,7 +162,7 @@ def _ids(value: Any) -> Any:
 
 @dataclass(eq=False)
 class CsvShard(FileShard):
-    """A file of comma-separated values with the names of its columns in the first row. Blank lines are no rows."""
+    """A file of comma-separated values with the names of its columns in the first row. Blank lines are skipped."""
 
     delimiter: ClassVar[str] = ","
 

@@ -55,7 +55,7 @@ class _Layout(NamedTuple):
 class TokenFileShard(FileShard):
     """A flat file of ids. A record is a document, its number the place of its first id in the file.
 
-    `dtype` is what the user says of a `.bin` file: `uint16`, `uint32` ...; without it, it is found (`_layout_of_bin`).
+    `dtype` is the type that the user gave for a `.bin` file: `uint16`, `uint32` ...; without it, it is found (`_layout_of_bin`).
     """
 
     vocabulary: Vocabulary | None = None

@@ -39,7 +39,7 @@ def track_path(slices: Path, reference: ModelSpec, checkpoints: Sequence[ModelSp
 
 @dataclass
 class TrackedRun:
-    """A run of training, as far as its checkpoints are scored: the scores of each step, and those of the reference."""
+    """The scored checkpoints of a training run: the scores of each step, and those of the reference."""
 
     slices: Path
     out: Path
@@ -70,7 +70,7 @@ class TrackedRun:
             self.score([self.reference])
 
     def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
-        """Scores text and changed text, as far as that is not done yet, or with `force`."""
+        """Scores text and changed text, unless that is done already, or with `force`."""
         for spec, plan in zip(
             specs, one_after_another(plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)), strict=True
         ):

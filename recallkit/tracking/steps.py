@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their steps, read from their names, those that come while a run goes on, and whether one is written."""
+"""The checkpoints of a run: their steps, read from their names, those that come during a run, and whether one is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def step_of(spec: ModelSpec) -> int:
     """The training step that a checkpoint's name tells: `checkpoint-500`, `global_step1000`, `iter=20`, `OWNER/NAME@step1000`.
 
     Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it is the
-    only one of the name or of the last component. Raises UserError where no step is told.
+    only one of the name or of the last component. Raises UserError if the name contains no step.
     """
     path = [part for part in reversed(spec.location.replace("@", "/").split("/")) if part]
     for parts in ([spec.name] if spec.name else [], path):

@@ -1,4 +1,4 @@
-"""NLLs of a run's checkpoints and what they recall by association, a row a checkpoint, with 95 % intervals over documents."""
+"""NLLs of a run's checkpoints and what they recall by association, a row per checkpoint, with 95 % intervals over documents."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 class TrackTables(Shown):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 
-    track: `tokens`, `ar_hits`, `documents` with AR hits that were asked about and their effective number; in nats per token, each with
+    track: `tokens`, `ar_hits`, `documents` with sampled AR hits and their effective number; in nats per token, each with
     `*_ci_low` and `*_ci_high` (95 % over documents): `nll` of all tokens, `ar_nll` of AR hits, `first_nll` of the first occurrences of
     their bigrams in their sequences, `other_nll` of all tokens that are no AR hits, `recall`, what AR hits lose where ids of their earlier
     matches are moved less what as many moves elsewhere cost (docs/causal.md), and `ar_gap`, the AR hits' NLL less the reference's.
 
     verdict, one row. `appears`: the interval of the last checkpoint's recall is above LEAST_RECALL; `step` is the first one from which on
     recall is above it, with an interval (null: later than the last). `absent`: that interval is below LEAST_RECALL. `gone`: it is, but at
-    `step`, the first such, recall was above, by intervals that hold for all checkpoints together. `unknown`: neither can be told; `step`
+    `step`, the first such, recall was above, by intervals that hold for all checkpoints together. `unknown`: neither is shown; `step`
     as before, if there is one.
     """
 
@@ -55,7 +55,7 @@ class TrackTables(Shown):
 class Tracked:
     """A model of the table: its name, its step (None: the reference), its sums, one of those of `read_sums`, and the nats that it recalls.
 
-    `recalled` (n,): of each hit that is asked about (`intervening.association`).
+    `recalled` (n,): of each sampled hit (`intervening.association`).
     """
 
     name: str

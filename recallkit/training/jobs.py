@@ -1,4 +1,4 @@
-"""One run of a sweep: a model, a task, a learning rate; its outcome is a file of its own, so that a sweep can be stopped at any time.
+"""One run of a sweep: a model, a task, a learning rate; its outcome is a separate file, so that a sweep can be stopped at any time.
 
 It needs torch and what recallkit's models need, nothing else.
 """
@@ -79,7 +79,7 @@ class Job(NamedTuple):
         return f"{first.length} ids, {' '.join(map(str, pairs))} pairs"
 
     def identity(self) -> dict[str, Any]:
-        """All choices as JSON, but for the line's name: a run belongs to every sweep that has it."""
+        """All choices as JSON, except the line's name: a run belongs to every sweep that has it."""
         made = {**self.architecture._asdict(), "options": dict(self.architecture.options)}
         del made["model"]
         task = {**self.task._asdict(), **{name: [list(part) for part in getattr(self.task, name)] for name in ("training", "test")}}

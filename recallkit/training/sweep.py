@@ -32,7 +32,7 @@ class Sweep:
     jobs: Sequence[Job]
     out: Path
     choices: Mapping[str, Any] = field(default_factory=dict)
-    """What was wanted otherwise than in the preset, for the command that makes it again."""
+    """The options that differ from the preset, for the command that makes it again."""
 
     @property
     def folder(self) -> Path:

@@ -57,7 +57,7 @@ def _best(runs: Sequence[Run]) -> Run:
 
 
 def _row(run: Run) -> dict[str, Any]:
-    """What tables say of a run."""
+    """A run's columns in the tables."""
     job, found = run
     made = job.architecture
     named = {"task": task_name(job.task), "model": made.model, "width": made.width, "size": made.size}
@@ -66,7 +66,7 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _beside(rate: float, runs: Sequence[Run]) -> dict[str, Any]:
-    """What the other learning rates of a model say of the best one."""
+    """The best learning rate of a model compared with the others."""
     rates = [job.learning_rate for job, _ in runs]
     at_edge = len(rates) > 1 and rate in (min(rates), max(rates))
     return {"num_rates": len(rates), "lowest_accuracy": min(found["accuracy"] for _, found in runs), "at_edge": at_edge}

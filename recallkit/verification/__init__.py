@@ -1,1 +1,1 @@
-"""`verify`: whether the files of results are as they were written, and fit together."""
+"""`verify`: whether the files of results are unchanged and belong together."""

@@ -352,7 +352,7 @@ def test_ids_without_text_own_nothing_and_keep_sequences_apart():
 
 
 def test_a_reference_without_bytes_is_one_line():
-    with pytest.raises(UserError, match=r"wordpiece: its pieces have no bytes of their own.*slice with"):
+    with pytest.raises(UserError, match=r"wordpiece: its pieces are not bytes of the text.*slice with"):
         Translator(made("wordpiece"), load_tokenizer(None))
 
 

@@ -222,7 +222,7 @@ def test_what_cannot_be_read_is_one_line(copied, monkeypatch):
         make_words(copied)
     (copied / "words.parquet").unlink()
     monkeypatch.setattr(TextTokenizer, "document_text", None)
-    with pytest.raises(UserError, match="have no bytes of their own"):
+    with pytest.raises(UserError, match="are not bytes of the text"):
         make_words(copied)
     (copied / "sequences.parquet").unlink()
     with pytest.raises(UserError, match="no such table"):

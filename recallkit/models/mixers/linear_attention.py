@@ -28,7 +28,7 @@ class LinearAttention(Mixer):
     per-head decays as in RetNet (arXiv 2307.08621, equation 8, whose exponent is 5); the code that Based was trained with
     takes 3, and decays the numerator alone, as `decay_normaliser=False` does; its token-dependent factor
     of the decays is left out.
-    `normalise` is on by default, but for `identity`, whose weights may sum to zero: y is then the numerator.
+    `normalise` is on by default, except for `identity`, whose weights may sum to zero: y is then the numerator.
     `short_conv` applies a causal convolution of that many taps to every channel of q, k and v; its last inputs, `recent`, are
     then part of the state.
     """

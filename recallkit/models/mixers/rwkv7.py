@@ -25,7 +25,7 @@ MIX_POWERS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)
 
 
 class Tokens(NamedTuple):
-    """What a text is turned into before the recurrence, wide but for g: heads of n channels (b, h, t, n), g (b, t, d)."""
+    """What a text is turned into before the recurrence, wide except g: heads of n channels (b, h, t, n), g (b, t, d)."""
 
     r: Tensor
     k: Tensor
