@@ -103,7 +103,7 @@ def resolve_gates(gates: Sequence[Gate], given: Sequence[Slice]) -> list[Gate]:
 
 
 def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
-    """Each gate for each model, over all sources: crossed where the value is significantly over the limit, at 5 % over the models of a gate.
+    """Each gate for each model and all sources: crossed where the value is significantly over the limit, at 5 % for all models of a gate.
 
     Without intervals the value alone decides. A share is judged only where it means something and the model is behind the reference
     overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by.
