@@ -29,6 +29,7 @@ fuzz: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/codespell
 
 types: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
