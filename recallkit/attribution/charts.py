@@ -109,7 +109,7 @@ def _perplexities(comparison: Comparison) -> list[Figure]:
         layer("rule", "datum.reference", channels={"x": x, "color": _KIND_COLOUR}, strokeDash=[4, 3]),
         layer("rule", channels=ends, color="rule", strokeWidth=2),
         layer("point", channels={**dots, **TIP}, filled=True, size=80, opacity=1),
-        layer("text", channels={"x": x, "y": y, "text": column("shown")}, dy=-10, fontSize=10, color="soft"),
+        layer("text", channels={"x": x, "y": y, "text": column("shown")}, dy=-10, color="soft"),
         width=WIDTH - 100,
         height=_ROW * len(names),
     )
@@ -151,7 +151,7 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
     x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
     y = _model_rows([row["model"] for row in ends])
     whiskers = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
-    texts = layer("text", channels={"y": y, "x": {"value": "width"}, "text": column("shown")}, align="right", dy=-13, fontSize=10)
+    texts = layer("text", channels={"y": y, "x": {"value": "width"}, "text": column("shown")}, align="right", dy=-13)
     bars = layer("bar", channels={"x": x, "y": y, "color": _KIND_COLOUR, "order": {"field": "kind"}, **TIP}, height=13)
     drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color="ink", strokeWidth=1.4), texts]
     over = [{"data": {"values": list(ends)}, **each} for each in drawn]
@@ -175,8 +175,7 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     hits = f", AR hits up to the threshold of {threshold:,} (shaded)" * has_hits
     which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
     shown = [told for kind, told in which.items() if any(row["repeated"] == kind for row in of_counts)]
-    both = f"above, {which[True]}; below, those that do not" if len(shown) > 1 else "".join(shown)
-    caption = f"Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology): {both}."
+    caption = f"Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology), of {'; and of '.join(shown)}."
     shaded, axis = (panels[True], threshold) if has_hits else None, "training count of the bigram, up to"
     count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
     caption = "NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context."
@@ -223,9 +222,9 @@ def _lines(
         for row in rows:
             nll = row["nll_reference" if is_reference else "nll_model"]
             if row["model"] == (comparison.models[0] if is_reference else model) and math.isfinite(nll):
-                tip = f"{shorten(model, 60)}, {what} {span(row['low'], row['high'])}: {nll:.2f} nats, {counted(row['tokens'], 'token')}"
+                said = {"at": f"{what} {span(row['low'], row['high'])}", "shown": f"{nll:.2f} nats, {counted(row['tokens'], 'token')}"}
                 few, panel = row["tokens"] < FEW, row.get("panel")
-                points.append({"model": model, "x": row[at], "y": nll, "few": few, "panel": panel, "tip": tip})
+                points.append({"model": model, "x": row[at], "y": nll, "few": few, "panel": panel, **said})
     panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
     if not points:
         return []
@@ -240,7 +239,8 @@ def _lines(
         one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
         before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
     names = [comparison.reference, *comparison.models]
-    more: Spec = {"panels": panels, "resolve": {"scale": {"y": "independent"}}, "height": 150} if panels else {}
+    # Panels have one axis of NLLs: how much more a model loses in one than in the other is what there is to see.
+    more: Spec = {"panels": panels, "height": 150} if panels else {}
     name, called, caption = told
     caption += f" {_HOLLOW}" * any(point["few"] for point in points)
     return _figure(comparison, name, called, caption, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
@@ -331,12 +331,15 @@ _OF_AR_HITS = "AR hits' share of the gap"
 
 
 def _share_point(row: Row, label: str, noun: str, what: str, name: str | None = None, beside: float | None = None) -> dict[str, Any]:
-    low, high = row["ci_low"], row["ci_high"]
-    within = "" if low is None else f" ({percent(low)} to {percent(high)})"
-    tip = (
-        f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {percent(row['gap_share'])}{within} of the gap, {counted(row['tokens'], noun)}"
-    )
-    return {"panel": label, "model": label, "name": name, "share": row["gap_share"], "low": low, "high": high, "beside": beside, "tip": tip}
+    ends = {"share": row["gap_share"], "low": row["ci_low"], "high": row["ci_high"], "beside": beside}
+    tip = f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {_share_shown(row, noun)}"
+    return {"panel": label, "model": label, "name": name, **ends, "tip": tip}
+
+
+def _share_shown(row: Row, noun: str) -> str:
+    """A share of the gap in words, with its interval and its tokens."""
+    within = "" if row["ci_low"] is None else f" ({percent(row['ci_low'])} to {percent(row['ci_high'])})"
+    return f"{percent(row['gap_share'])}{within} of the gap, {counted(row['tokens'], noun)}"
 
 
 def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool) -> Spec:
@@ -394,8 +397,9 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     for row in comparison.tables.by_threshold.to_dicts():
         model = row["model"]
         if model in sound and not is_void(row):
-            point = _share_point(row, model, "AR hit", f"up to {row['threshold']:,}")
-            found.setdefault(model, []).append({**point, "model": model, "x": row["threshold"], "y": row["gap_share"], "panel": None})
+            at = f"up to {row['threshold']:,}"
+            place = {"x": row["threshold"], "y": row["gap_share"], "panel": None, "at": at, "shown": _share_shown(row, "AR hit")}
+            found.setdefault(model, []).append({**_share_point(row, model, "AR hit", at), **place})
     points = [point for of in found.values() if len(of) > 1 for point in of]
     if not points:
         return []
@@ -408,11 +412,13 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     known = {name: at for name, at in bends.items() if first <= at <= last and name in (comparison.reference, *comparison.models)}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
-    before += [across(StyleOf(name, "stroke"), x=place) for name, place in known.items()]
+    before += [across(StyleOf(name, "stroke"), x=place) for name, place in known.items() if name == comparison.reference]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
     caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
     caption += f" {_LEFT_OUT}{_leads(comparison, models)}{_at_the_edge(points)}"
     caption += " Solid upright lines are knees, in the colours of their models." if known else ""
     caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
-    return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))
+    return _figure(
+        comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, uprights=known, height=220)
+    )

@@ -1,4 +1,4 @@
-// The page's only script: tips on pictures, the token view, prompts and generations. It fetches nothing, and data is inserted only as text (textContent).
+// The token view, prompts and generations. It fetches nothing, and data is inserted only as text (textContent).
 "use strict";
 
 const HIDDEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;  // characters that are invisible, or change how others are displayed
@@ -30,66 +30,7 @@ function chips(legend, name, entries, current, act) {
   return group;
 }
 
-// ------------------------------------------------------------------------------------------------------------- pictures
-
-// The name of a point describes it: hovering, focusing or tapping the point shows its name.
-function tipsOnPictures() {
-  const tip = make("div", { class: "tip small", role: "status", hidden: "" });
-  document.body.append(tip);
-  const hide = () => { tip.hidden = true; };
-  for (const picture of document.querySelectorAll("figure svg")) {
-    const points = [...picture.querySelectorAll("[aria-label]")];
-    if (!points.length) continue;
-    picture.setAttribute("role", "group");  // assistive technology ignores the parts of an image
-    let current = points[0];
-    const choose = (point) => {
-      current.setAttribute("tabindex", "-1");
-      current = point;
-      current.setAttribute("tabindex", "0");
-    };
-    const show = (point) => {
-      tip.textContent = point.getAttribute("aria-label");
-      tip.hidden = false;
-      place(tip, point.getBoundingClientRect());
-    };
-    for (const point of points) {
-      point.setAttribute("tabindex", "-1");
-      if (!point.hasAttribute("role")) point.setAttribute("role", "img");
-    }
-    choose(current);
-    picture.addEventListener("pointerover", (event) => {
-      const point = event.target.closest("[aria-label]");
-      point && point !== picture ? show(point) : hide();
-    });
-    picture.addEventListener("pointerleave", hide);
-    picture.addEventListener("focusin", (event) => { choose(event.target); show(event.target); });
-    picture.addEventListener("focusout", hide);
-    picture.addEventListener("click", (event) => {
-      const point = event.target.closest("[aria-label]");
-      if (point && point !== picture) point.focus({ preventScroll: true });
-    });
-    picture.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-      const at = event.key === "Home" ? 0 : event.key === "End" ? points.length - 1 : step && points.indexOf(current) + step;
-      if (event.key === "Escape") hide();
-      if (at === undefined || isPlain(event) === false || !points[at]) return;
-      event.preventDefault();
-      points[at].focus();
-    });
-  }
-}
-
 const isPlain = (event) => !(event.ctrlKey || event.metaKey || event.altKey);
-
-// Puts a tip below a box of the window, or above it where the window ends.
-function place(tip, box) {
-  const origin = document.documentElement.getBoundingClientRect();
-  const left = Math.max(8, Math.min(box.left - origin.left, window.innerWidth - tip.offsetWidth - 8));
-  const isLow = box.bottom + tip.offsetHeight + 12 > window.innerHeight && box.top > tip.offsetHeight + 12;
-  const top = isLow ? box.top - origin.top - tip.offsetHeight - 6 : box.bottom - origin.top + 6;
-  tip.style.setProperty("--x", `${left}px`);
-  tip.style.setProperty("--y", `${top}px`);
-}
 
 // ----------------------------------------------------------------------------------------------------------- token view
 
@@ -502,7 +443,6 @@ function appendParts(element, parts) {
   });
 }
 
-tipsOnPictures();
 const view = document.getElementById("view"), packed = document.getElementById("excerpts");
 if (view && packed) tokenView(view, JSON.parse(packed.textContent));
 const prompts = document.getElementById("prompts"), samples = document.getElementById("samples");

@@ -21,6 +21,8 @@ Spec = dict[str, Any]
 
 WIDTH, HEIGHT = 330, 200
 """Of a plot, in pixels: text of 11 pixels can be read when a chart is as wide as a phone."""
+MOST_COLOURED = 8
+"""Lines in colour at first: more could not be told apart."""
 FEW = 100
 """A mean over fewer tokens is drawn hollow."""
 MOST_SOURCES = 6
@@ -127,6 +129,13 @@ class Colour(str):
     __slots__ = ()
 
 
+class AtFirst(NamedTuple):
+    """In a specification which of the models with these labels are chosen before somebody chooses, on a page; elsewhere none is."""
+
+    labels: Mapping[str, str]
+    reference: str | None
+
+
 class StyleOf(NamedTuple):
     """In a specification what a channel shows of a style, or of a model's: that of all figures of a page."""
 
@@ -139,8 +148,8 @@ def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | No
 
     `styles`, if these are no models.
     """
-    columns = max(1, min(4, int(WIDTH // (34 + _CHARACTER * max(map(len, names.values()))))))
-    key = {"columns": columns} if legend and len(names) > 1 else None
+    entry = 34 + _CHARACTER * max(map(len, names.values()))
+    key = {"columns": {"expr": f"max(1, min({len(names)}, floor(room / {entry})))"}} if legend and len(names) > 1 else None
     domain, chosen = list(names.values()), [styles[name] if styles else name for name in names]
     return {
         channel: {
@@ -159,7 +168,8 @@ def column(name: str, kind: str = "nominal", **more: Any) -> Spec:
 
 def number(name: str, title: str | None = None, *, axis: Spec | None = None, **scale: Any) -> Spec:
     """A channel with a number: `axis` and `scale` are Vega-Lite's."""
-    return column(name, "quantitative", axis={"title": title, **(axis or {})}, scale={"zero": False, **scale})
+    zero = {} if scale.get("type") == "log" else {"zero": False}  # a logarithm has none
+    return column(name, "quantitative", axis={"title": title, **(axis or {})}, scale={**zero, **scale})
 
 
 def share(name: str, title: str | None, **scale: Any) -> Spec:
@@ -218,9 +228,12 @@ def plot(
     resolve: Spec | None = None,
     **shared: Any,
 ) -> Spec:
-    """Layers over the same rows, with `shared` channels; with `panels` a plot for each value of the column `panel`, in this order."""
+    """Layers over the same rows, with `shared` channels; with `panels` a plot for each value of the column `panel`, in this order.
+
+    `room` is how wide it may be with its axes, by which entries of its legend are put in lines; a page's script sets it.
+    """
     unit: Spec = {"layer": list(layers), "width": width, "height": height, "encoding": shared}
-    made: Spec = {"data": {"values": list(rows)}, "resolve": resolve or {}}
+    made: Spec = {"data": {"values": list(rows)}, "resolve": resolve or {}, "params": [{"name": "room", "value": WIDTH}]}
     if not panels:
         return {**made, **unit}
     facet = column("panel", sort=list(panels), title=None)
@@ -236,25 +249,52 @@ def line_chart(
     reference: str | None = None,
     styles: Mapping[str, Style] | None = None,
     shown: Mapping[str, str] | None = None,
+    uprights: Mapping[str, float] | None = None,
     **more: Any,
 ) -> Spec:
     """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to `high` where they have one.
 
-    `names` are the models, in the order of the legend. Points of rows that are `few` are hollow. `before` is drawn first.
+    `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
+    row are its place and its value in words. Points of rows that are `few` are hollow. `before` is drawn first; then `uprights`, a line
+    across at an `x` for some models.
     """
     shown = shown or labels(names, reference=reference)
-    found = [{**row, "model": shown[row["model"]]} for row in rows]
+    found = [
+        {
+            **row,
+            "model": shown[row["model"]],
+            "tip": f"{shorten(shown[row['model']] if styles else row['model'], 60)}, {row['at']}: {row['shown']}",
+            **({"reference": True} if row["model"] == reference else {}),
+        }
+        for row in rows
+    ]
     look = model_channels(shown, styles=styles)
+    stroke = {**look["stroke"], "condition": [_NOT_CHOSEN]}
     few = {"test": "datum.few", "value": Colour("page")}
-    band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}, "fill": look["fill"]}
-    dots = {"y": y, "stroke": look["stroke"], "fill": {**look["fill"], "condition": few}, "shape": look["shape"], **TIP}
+    faint = {"condition": {**_NOT_CHOSEN, "value": 0.4}, "value": 1}
+    band = {
+        "y": {**y, "field": "low"},
+        "y2": {"field": "high"},
+        "fill": {**look["fill"], "condition": [_NOT_CHOSEN]},
+        "opacity": {"condition": {**_NOT_CHOSEN, "value": 0.04}, "value": 0.13},
+    }
+    fill = {**look["fill"], "condition": [few, _NOT_CHOSEN]}
+    dots = {"y": y, "stroke": stroke, "fill": fill, "shape": look["shape"], "opacity": faint, **TIP}
+    line = layer("line", channels={"y": y, "stroke": stroke, "strokeDash": look["strokeDash"], "opacity": faint}, strokeWidth=1.6)
+    # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key.
+    chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
+    places = [{"model": shown[model], "x": place} for model, place in (uprights or {}).items() if model in shown]
     layers = [
         *before,
-        *([layer("area", "isValid(datum.low)", channels=band, opacity=0.13)] if any(row.get("low") is not None for row in rows) else []),
-        layer("line", channels={"y": y, "stroke": look["stroke"], "strokeDash": look["strokeDash"]}, strokeWidth=1.6),
-        layer("point", channels=dots, size=26, strokeWidth=1.2, opacity=1),
+        *([{"data": {"values": places}, **layer("rule", channels={"x": x, "stroke": stroke, "opacity": faint})}] if places else []),
+        *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
+        {**line, "params": [{**chosen, "value": AtFirst(shown, reference)}]},
+        layer("point", channels=dots, size=26, strokeWidth=1.2),
     ]
     return plot(found, *layers, x=x, **more)
+
+
+_NOT_CHOSEN: Spec = {"test": {"not": {"or": [{"param": "chosen"}, "datum.reference"]}}, "value": Colour("rest")}
 
 
 def across(colour: str | StyleOf, *, x: float | None = None, y: float | None = None, tip: str | None = None, **look: Any) -> Spec:
@@ -293,7 +333,8 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
     """The whole Vega-Lite specification of a figure. `styles` are those of all figures beside it, if there are others."""
     colours = PAGE if on_page else PAPER
     ink, soft, grid = colours["ink"], colours["soft"], colours["rule"]
-    text = {"labelColor": soft, "titleColor": soft, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+    size = 12 if on_page else 11
+    text = {"labelColor": soft, "titleColor": soft, "labelFontSize": size, "titleFontSize": size, "titleFontWeight": "normal"}
     config = {
         "background": "transparent" if on_page else colours["page"],
         "font": _PAGE_FONT if on_page else _FONT,
@@ -301,13 +342,22 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         "view": {"stroke": None},
         "axis": {**text, "gridColor": grid, "domainColor": grid, "tickColor": grid, "tickSize": 3, "aria": False, "labelLimit": 0},
         "axisY": {"domain": False, "ticks": False},
-        "legend": {**text, "labelColor": ink, "orient": "bottom", "title": None, "labelLimit": 0, "aria": False, "symbolOpacity": 1},
+        "legend": {
+            **text,
+            "labelColor": ink,
+            "orient": "bottom",
+            "title": None,
+            "labelLimit": 0,
+            "aria": on_page,  # a legend that can be clicked is announced
+            "symbolOpacity": 1,
+            "unselectedOpacity": 0.5,
+        },
         "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
-        "text": {"color": ink, "fontSize": 11},
+        "text": {"color": ink, "fontSize": size},
         "facet": {"spacing": 18},
         "concat": {"spacing": 18},
     }
-    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", **figure.spec, "config": config}
+    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", "description": figure.title, **figure.spec, "config": config}
     found: Spec = _resolved(whole, colours, styles or styles_of([figure]))
     return found
 
@@ -323,8 +373,19 @@ def _resolved(value: Any, colours: Mapping[str, str], styles: Mapping[str, Style
         return {"shape": style.shape, "strokeDash": list(style.dash)}.get(value.channel, colours[style.colour])
     if isinstance(value, Colour):
         return colours[value]
+    if isinstance(value, AtFirst):
+        return _resolved(_chosen_at_first(value, styles), colours, styles) if colours is PAGE else []
     if isinstance(value, dict):
         return {key: _resolved(item, colours, styles) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_resolved(item, colours, styles) for item in value]
     return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else value
+
+
+def _chosen_at_first(chosen: AtFirst, order: Iterable[str]) -> list[dict[str, str]]:
+    """None, which colours all, or if these are too many the reference and four others at equal steps of the page's order."""
+    if len(chosen.labels) <= MOST_COLOURED:
+        return []
+    others = [name for name in dict.fromkeys([*order, *chosen.labels]) if name in chosen.labels and name != chosen.reference]
+    some = [others[round(step * (len(others) - 1) / 3)] for step in range(4)]
+    return [{"model": chosen.labels[name]} for name in (*filter(None, [chosen.reference]), *some)]

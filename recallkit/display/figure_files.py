@@ -31,16 +31,13 @@ _UNSEEN = ("class", "role", "aria-roledescription", "aria-hidden", "pointer-even
 _DECIMALS = re.compile(r"(\d+\.\d)\d+")
 
 
-def svg(figure: Figure, styles: Mapping[str, Style] | None = None, *, on_page: bool = True) -> str:
-    """The figure as an `<svg>` element, which runs no script and fetches nothing; on a page it is as wide as its place.
+def svg(figure: Figure, styles: Mapping[str, Style] | None = None) -> str:
+    """The figure as an `<svg>` element, which runs no script and fetches nothing.
 
     Points are named by `aria-label`, the whole by the figure's title. Raises ValueError for a drawing of anything but shapes and text,
     which would be a bug in a chart.
     """
-    root = _drawn(figure, specification(figure, styles, on_page=on_page))
-    if on_page:
-        del root.attrib["width"], root.attrib["height"]
-    return ET.tostring(root, encoding="unicode")
+    return ET.tostring(_drawn(figure, specification(figure, styles)), encoding="unicode")
 
 
 def _drawn(figure: Figure, spec: Spec) -> ET.Element:

@@ -65,9 +65,9 @@ def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
             if nll is not None and nll < _LARGEST_NLL:
                 ppl, bounded = math.exp(nll), low is not None and high < _LARGEST_NLL
                 shown = f"{ppl:,.3g}" if ppl < 1000 else f"{ppl:,.0f}"
-                tip = f"{row['model']}, {counted(row['pairs'], 'pair')}: perplexity {shown}"
+                said = {"at": counted(row["pairs"], "pair"), "shown": f"perplexity {shown}"}
                 ends = {"low": math.exp(low), "high": math.exp(high)} if bounded else {}
-                points.append({"model": row["model"], "x": row["pairs"], "y": ppl, **ends, "panel": panel, "tip": tip})
+                points.append({"model": row["model"], "x": row["pairs"], "y": ppl, **ends, "panel": panel, **said})
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = log_number("y", "perplexity", [point[name] for point in points for name in ("low", "y", "high") if name in point], grid=True)
     return line_chart(points, models, _pairs(rows), y, reference=models[0], panels=panels, height=150)
@@ -81,7 +81,8 @@ def _accuracy(models: Sequence[str], rows: Sequence[Row]) -> Spec:
             "y": row["accuracy"],
             "low": row["accuracy_low"],
             "high": row["accuracy_high"],
-            "tip": f"{row['model']}, {counted(row['pairs'], 'pair')}: {percent(row['accuracy'])}",
+            "at": counted(row["pairs"], "pair"),
+            "shown": percent(row["accuracy"]),
         }
         for row in rows
     ]
@@ -96,9 +97,10 @@ def _by_distance(models: Sequence[str], rows: Sequence[Row]) -> Spec:
     """Small plots in two columns, one per number of pairs, all with the same axes."""
     points = []
     for row in rows:
-        tip = f"{row['model']}, {span(row['low'], row['high'])} ids: {percent(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
+        shown = f"{percent(row['accuracy'])} of {counted(row['num_queries'], 'value')}"
+        said = {"at": f"{span(row['low'], row['high'])} ids", "shown": shown}
         few, panel = row["num_queries"] < FEW, counted(row["pairs"], "pair")
-        points.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, "tip": tip})
+        points.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
     x = log_number("x", "ids from key to query, up to", [point["x"] for point in points], base=2, labelOverlap=True)
     panels = list(dict.fromkeys(point["panel"] for point in points))
     y = share("y", "values recalled", zero=True)

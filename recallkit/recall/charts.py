@@ -61,7 +61,7 @@ def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spe
         layer("bar", channels={"x": x, "y": y, "fill": fill, **TIP}, height=12),
         layer("rule", "isValid(datum.low)", channels=ends, color="page", strokeWidth=3.4),
         layer("rule", "isValid(datum.low)", channels=ends, color="ink", strokeWidth=1.4),
-        layer("text", channels={"x": {"value": width + 40}, "y": y, "text": column("shown")}, align="right", color="soft"),
+        layer("text", channels={"x": {"value": "width"}, "y": y, "text": column("shown")}, align="right", dx=40, color="soft"),
         panels=list(tasks.values()),
         width=width,
         height=18 * len(names),
@@ -72,10 +72,10 @@ def _points(rows: Sequence[Row], what: str) -> list[dict[str, Any]]:
     """The points of one way to divide prompts into buckets, up to `high` each."""
     tasks, found = labels(list(dict.fromkeys(row["task"] for row in rows)), 36), []
     for row in rows:
-        told = f"{percent(row['accuracy'])}, {counted(row['num_rows'], 'prompt')}"
-        tip = f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}, {what} {span(row['low'], row['high'])}: {told}"
+        at = f"{shorten(row['task'], 60)}, {what} {span(row['low'], row['high'])}"
+        said = {"at": at, "shown": f"{percent(row['accuracy'])}, {counted(row['num_rows'], 'prompt')}"}
         few, panel = row["num_rows"] < _FEW_PROMPTS, tasks[row["task"]]
-        found.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, "tip": tip})
+        found.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
     return found
 
 

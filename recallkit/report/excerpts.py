@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LONGEST = 4096
 """Most tokens of an excerpt."""
 
-MOST_BYTES = 3_000_000
+MOST_BYTES = 1_500_000
 """Most bytes of a page's tokens."""
 
 _TOP_OVERALL, _TOP_OF_MODEL = 32, 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from recallkit.attribution.view import (
 )
 from recallkit.display import cells
 from recallkit.display.cells import counted, percent
-from recallkit.display.figure_files import svg
+from recallkit.display.charts import specification
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import is_void
@@ -50,9 +50,11 @@ def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
 
 def _picture(figure: Figure, styles: Mapping[str, Style], **more: str) -> str:
     """A figure; `more` are attributes in place of its identifier."""
-    drawing = re.sub(r' xmlns="[^"]*"', "", svg(figure, styles), count=1)  # redundant in HTML
-    attributes = more or {"id": f"figure-{figure.name}"}
-    return tag("figure", tag("h3", text(figure.title)), drawing, tag("figcaption", text(figure.caption)), **attributes)
+    spec = json.dumps(specification(figure, styles, on_page=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    kind = {"class_": "broad"} if "facet" in figure.spec else {}
+    attributes = more or {"id": f"figure-{figure.name}", **kind}
+    drawing = tag("div", class_="chart"), markup.data(f"specification-{figure.name}", spec)
+    return tag("figure", tag("h3", text(figure.title)), *drawing, tag("figcaption", text(figure.caption)), **attributes)
 
 
 # ------------------------------------------------------------------------------------------------------ the comparison
@@ -195,7 +197,6 @@ def token_section(view: TokenView) -> Section:
         tag("p", *intro),
         notes(*_view_notes(view)),
         tag("p", "Keys in the text: ", keys, class_="keys"),
-        tag("noscript", notes("The token view needs JavaScript; everything else on this page does not.")),
         tag("div", id="view", hidden=""),
         markup.data("excerpts", view.data),
     )
@@ -270,7 +271,6 @@ def _samples_section(folder: Path, tables: RecallTables) -> Section:
             tag("span", "cut", class_="sample cut"),
             f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
         ),
-        tag("noscript", notes("Prompts and generations need JavaScript; everything else on this page does not.")),
         tag("div", id="prompts", hidden=""),
         markup.data("samples", samples.data),
     )

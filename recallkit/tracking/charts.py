@@ -45,9 +45,10 @@ def track_figures(tables: TrackTables) -> list[Figure]:
             "y": row[name],
             "low": row[f"{name}_ci_low"],
             "high": row[f"{name}_ci_high"],
-            "tip": f"step {row['step']:,}, {named}: {row[name]:z.2f} nats",
+            "at": f"step {row['step']:,}",
+            "shown": f"{row[name]:z.2f} nats",
         }
-        for name, named in _CURVES.items()
+        for name in _CURVES
         for row in steps
     ]
     places = [row["step"] for row in steps]

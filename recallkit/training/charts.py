@@ -54,9 +54,9 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     """A plot per task below each other, all with the same axes."""
     points = []
     for row in rows:
-        named = f"{row['model']}, width {row['width']}, {row['size']}".removesuffix(", ")
+        at = f"width {row['width']}, {row['size']}".removesuffix(", ")
         point = {"model": row["model"], "x": row[x], "y": row["accuracy"], "panel": row["task"], "front": row.get("pareto", False)}
-        points.append({**point, "tip": f"{named}: {percent(row['accuracy'])}"})
+        points.append({**point, "at": at, "shown": percent(row["accuracy"])})
     points.sort(key=lambda point: (point["x"], point["y"]))
     tasks = list(dict.fromkeys(point["panel"] for point in points))
     base, axis = (10, {"format": "~g"}) if x == "learning_rate" else (2, {"labelOverlap": True})

@@ -45,7 +45,7 @@ class Mark:
 
 def marks(drawing: str) -> dict[str, Mark]:
     """The marks that say what they are, by what they say; fails where two say the same."""
-    found = list(_walk(ET.fromstring(drawing)[0], 0.0, 0.0, {}))
+    found = [mark for part in ET.fromstring(drawing) for mark in _walk(part, 0.0, 0.0, {})]
     assert len({label for label, _ in found}) == len(found)
     return dict(found)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from recallkit.display.charts import (
+    PAPER,
     TIP,
     Figure,
     column,
@@ -23,10 +25,11 @@ from recallkit.display.charts import (
     styles_of,
 )
 from recallkit.display.figure_files import svg
+from recallkit.errors import printable
 from tests.display.drawings import data, marks, texts
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-SAFE = EVIL.replace("\x1b", "\N{REPLACEMENT CHARACTER}")
+SAFE = printable(EVIL)
 MODELS = ["a.b[c]", EVIL]
 
 
@@ -37,7 +40,7 @@ def lines():
         for place, model in enumerate(MODELS)
         for x in (1, 2, 3)
     ]
-    rows = [{**row, "tip": f"{row['model']} at {row['x']}"} for row in rows]
+    rows = [{**row, "at": f"step {row['x']}", "shown": f"{row['y']:.1f} nats"} for row in rows]
     return line_chart(rows, MODELS, number("x", "steps"), number("y", "nats"), reference=MODELS[0])
 
 
@@ -54,8 +57,9 @@ def test_a_drawing_is_text_and_shapes_that_fetch_nothing():
     drawn = svg(figure())
     root = ET.fromstring(drawn)
     assert (root.get("role"), root.get("aria-label")) == ("img", "A picture")
-    assert not {"width", "height"} & set(root.attrib), "as wide as its place"
-    assert list(marks(drawn)) == [f"{model} at {x}" for model in ("a.b[c]", SAFE) for x in (1, 2, 3)]
+    assert list(marks(drawn)) == [
+        f"{model}, step {x}: {x * (place + 1):.1f} nats" for place, model in enumerate(("a.b[c]", SAFE)) for x in (1, 2, 3)
+    ]
     assert {"a.b[c] (ref.)", "steps", "nats"} <= set(texts(drawn))
     assert any(text.startswith("<script>aler") for text in texts(drawn))
     assert re.findall(r"https?:[^\"]*", drawn) == ["http://www.w3.org/2000/svg"]
@@ -63,10 +67,27 @@ def test_a_drawing_is_text_and_shapes_that_fetch_nothing():
 
 
 def test_on_a_page_colours_are_the_page_s_own_and_in_files_fixed():
-    paints = set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg(figure())))
-    assert {"var(--ink)", "var(--m0)", "var(--soft)", "var(--rule)"} <= paints
-    assert all(re.fullmatch(r"var\(--\w+\)|none|transparent", paint) for paint in paints), paints
-    assert "var(" not in svg(figure(), on_page=False)
+    on_page, in_file = (json.dumps(specification(figure(), on_page=on_page)) for on_page in (True, False))
+    assert {"ink", "m0", "soft", "rule"} <= set(re.findall(r"var\(--(\w+)\)", on_page))
+    assert "#" not in on_page
+    assert {PAPER["ink"], PAPER["m0"]} <= set(re.findall("#[0-9a-f]{6}", in_file))
+    assert "var(" not in in_file
+
+
+@pytest.mark.parametrize("number", [8, 10])
+def test_of_more_lines_than_can_be_told_apart_some_are_chosen_on_a_page_and_all_drawn_in_files(number):
+    """The reference and four others in the order of the page's models, which need not be that of a chart."""
+    models = [f"m{place}" for place in range(number)]
+    rows = [{"model": model, "x": 1, "y": 1, "at": "step 1", "shown": "1 nat"} for model in models]
+    spec = line_chart(rows, [models[0], *models[:0:-1]], column("x"), column("y"), reference="m0")
+    styles = model_styles(models)
+    for on_page, expected in ((True, [] if number == 8 else ["m0 (ref.)", "m1", "m4", "m6", "m9"]), (False, [])):
+        [chosen] = [
+            param
+            for part in specification(figure(spec=spec, models=models), styles, on_page=on_page)["layer"]
+            for param in part.get("params", ())
+        ]
+        assert [row["model"] for row in chosen["value"]] == expected
 
 
 @pytest.mark.parametrize(
@@ -96,7 +117,7 @@ def test_identifiers_of_two_drawings_do_not_meet():
 
 def test_a_mean_over_few_is_hollow_and_a_band_is_where_there_are_ends():
     drawn = marks(svg(figure()))
-    assert [mark.paint["fill"] == "var(--page)" for mark in drawn.values()] == [False, False, True] * 2
+    assert [mark.paint["fill"] == PAPER["page"] for mark in drawn.values()] == [False, False, True] * 2
     assert sum(row["low"] is not None for row in data(figure())) == 3
     [band] = [part for part in specification(figure())["layer"] if part["mark"]["type"] == "area"]
     assert band["transform"] == [{"filter": "isValid(datum.low)"}]
@@ -118,7 +139,7 @@ def test_an_architecture_has_its_style_on_every_page_and_a_model_one_in_all_figu
     both, second = figure(), figure("second", models=[EVIL])
     styles = styles_of([second, both])
     found = [mark.paint["stroke"] for mark in marks(svg(both, styles)).values()]
-    assert found == [f"var(--{styles[model].colour})" for model in MODELS for _ in range(3)]
+    assert found == [PAPER[styles[model].colour] for model in MODELS for _ in range(3)]
 
 
 def test_short_names_keep_their_ends_and_differ():

@@ -263,7 +263,7 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Is it recall? AR hits" in done.stdout
     assert "Nats lost in AR hits where earlier occurrences are changed" in done.stdout
-    assert (tmp_path / "recall.svg").is_file()
+    assert (tmp_path / "recalled_by_distance.svg").is_file()
     [folder] = [path.parent for path in slices.glob("intervene/*/recall_share.csv")]
     assert (folder / "lost_ar_hit.tex").is_file()
     assert look(folder, control).json()["intervene"][0]["recall"] == pl.read_parquet(folder / "intervene.parquet")["recall"][0]

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from recallkit.display.cells import span
+from recallkit.display.charts import PAPER
 from recallkit.display.figure_files import svg
 from recallkit.recall.charts import figures
 from recallkit.recall.tables import RecallTables
@@ -60,7 +61,7 @@ def test_points_are_the_tables_and_hollow_where_prompts_are_few(tables, place, w
         bucket = f"{row['model']}, {row['task']}, {what} {span(row['low'], row['high'])}"
         told = f"{bucket}: {100 * row['accuracy']:.1f} %, {row['num_rows']} prompts"
         assert point["tip"] == told
-        assert (drawn[told].paint["fill"] == "var(--page)") is (row["num_rows"] < 20)
+        assert (drawn[told].paint["fill"] == PAPER["page"]) is (row["num_rows"] < 20)
 
 
 def test_what_is_empty_is_left_out(tables):

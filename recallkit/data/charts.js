@@ -1,0 +1,148 @@
+// Draws the figures of a page from their Vega-Lite specifications, with Vega, whose bundle this is a part of. Vega interprets its expressions
+// (ast), so that the page's policy needs no eval. Hovering or the arrow keys show what a mark is, on line charts all models' values there.
+
+const NARROWEST = 300, HIGHEST = 320;  // pixels: of a panel beside others with its axis, of a line chart
+
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+const tip = document.body.appendChild(make("div", { class: "tip small", hidden: "" }));
+const rule = document.body.appendChild(make("div", { class: "crosshair", hidden: "" }));
+const hide = () => { tip.hidden = rule.hidden = true; };
+const rowOf = (mark) => mark.__data__.datum;
+const isLine = (mark) => "at" in rowOf(mark);
+
+async function draw(figure) {
+  const chart = figure.querySelector(".chart"), specification = JSON.parse(figure.querySelector("script").textContent);
+  const { facet } = specification, panels = facet ? facet.sort.length : 1;
+  let view, drawn = {};
+  const fit = async () => {
+    const room = chart.clientWidth, columns = Math.max(1, Math.min(panels, Math.floor(room / NARROWEST)));
+    if (!room || room === drawn.room) return;
+    if (columns !== drawn.columns) {
+      view?.finalize();
+      const options = { mode: "vega-lite", renderer: "svg", ast: true, actions: false, tooltip: false, defaultStyle: false };
+      ({ view } = await vegaEmbed(chart, facet ? { ...specification, columns } : specification, options));
+      explore(chart, view);
+    }
+    drawn = { room, columns };
+    resize(chart, view, room, columns);
+  };
+  await fit();
+  new ResizeObserver(fit).observe(chart);
+}
+
+// Makes a drawing as wide as its place. How much axes and legend take beside the plots is measured, first at a guess.
+function resize(chart, view, room, columns) {
+  const [width, height] = "child_width" in view.getState().signals ? ["child_width", "child_height"] : ["width", "height"];
+  view.signal("room", room);
+  for (const beside of [() => 60 * columns, () => chart.querySelector("svg").width.baseVal.value - columns * view.signal(width)]) {
+    view.signal(width, Math.max(60, Math.floor((room - beside()) / columns)));
+    if (isLine(marksOf(chart)[0])) view.signal(height, Math.max(view.signal(height), Math.min(HIGHEST, view.signal(width) / 2)));
+    view.resize().run();
+  }
+}
+
+const marksOf = (part) => [...part.querySelectorAll(".role-mark [aria-label]")];
+
+function explore(chart, view) {
+  const marks = marksOf(chart), entries = [...chart.querySelectorAll(".role-legend-label text")];
+  chart.addEventListener("pointermove", (event) => {
+    const mark = at(chart, event);
+    mark ? show(chart, mark) : hide();
+  });
+  chart.addEventListener("pointerleave", hide);
+  chart.addEventListener("focusout", hide);
+  chart.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+  rove(marks, (mark) => show(chart, mark));
+  if (!("chosen" in view.getState().signals)) return;
+  rove(entries, hide);
+  const press = () => {
+    const { model = [] } = view.signal("chosen");
+    for (const entry of entries) entry.setAttribute("aria-pressed", model.includes(entry.__data__.datum.value));
+  };
+  for (const entry of entries) {
+    entry.setAttribute("role", "button");
+    entry.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      entry.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    });
+  }
+  view.addSignalListener("chosen", press);
+  press();
+}
+
+// One stop for the tab key; the arrow keys go on from there.
+function rove(elements, arrive) {
+  elements.forEach((element, index) => {
+    element.setAttribute("tabindex", index ? "-1" : "0");
+    element.addEventListener("focus", () => {
+      for (const other of elements) other.setAttribute("tabindex", other === element ? "0" : "-1");
+      arrive(element);
+    });
+    element.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      const next = elements[{ Home: 0, End: elements.length - 1 }[event.key] ?? index + step];
+      if (!next || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      next.focus();
+    });
+  });
+}
+
+// The plot that an element is in: the cell of a facet, or the whole.
+const plotOf = (element) => element.closest(".cell > g, .role-frame > g");
+
+// The mark at the pointer; of a line chart the nearest in its plot, by x.
+function at(chart, event) {
+  const mark = event.target.closest(".role-mark [aria-label]"), plot = plotOf(event.target);
+  if (mark || !plot) return mark;
+  const marks = marksOf(plot).filter(isLine).map((each) => [Math.abs(middle(each) - event.clientX), each]);
+  return marks.sort(([a], [b]) => a - b)[0]?.[1];
+}
+
+function middle(mark) {
+  const { left, width } = mark.getBoundingClientRect();
+  return left + width / 2;
+}
+
+function show(chart, mark) {
+  tip.hidden = false;
+  rule.hidden = !isLine(mark);
+  if (!isLine(mark)) {
+    tip.replaceChildren(mark.getAttribute("aria-label"));
+    return place(mark.getBoundingClientRect());
+  }
+  const plot = plotOf(mark), here = marksOf(plot).filter((other) => rowOf(other).x === rowOf(mark).x);
+  const rows = here.map((other) => {
+    const swatch = make("span", { class: "swatch" }), { model, shown } = rowOf(other);
+    swatch.style.background = getComputedStyle(other).stroke;
+    return make("tr", {}, make("th", {}, swatch, model), make("td", {}, shown));
+  });
+  tip.replaceChildren(make("p", { class: "head" }, rowOf(mark).at), make("table", {}, make("tbody", {}, ...rows)));
+  const box = plot.querySelector(":scope > .background").getBoundingClientRect();
+  put(rule, middle(mark), box.top);
+  rule.style.height = `${box.height}px`;
+  place({ left: middle(mark) + 8, top: box.top, bottom: box.top - 6 });
+}
+
+// Puts the tip below a box of the window, or above it or left of it where the window ends.
+function place({ left, top, bottom }) {
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  const isLow = bottom + height + 12 > window.innerHeight && top > height + 12;
+  const x = left + width + 8 > window.innerWidth ? Math.max(8, Math.min(left - 16 - width, window.innerWidth - width - 8)) : left;
+  put(tip, x, isLow ? top - height - 6 : bottom + 6);
+}
+
+function put(element, x, y) {
+  const origin = document.documentElement.getBoundingClientRect();
+  element.style.left = `${x - origin.left}px`;
+  element.style.top = `${y - origin.top}px`;
+}
+
+for (const figure of document.querySelectorAll("figure:has(.chart)")) await draw(figure);
