@@ -143,17 +143,18 @@ def _gap_parts(comparison: Comparison) -> list[Figure]:
         said = f"{percent(hits['gap_share'])} in AR hits" if known else "share means nothing"
         bounds = {"low": hits["ci_low"] * gap, "high": hits["ci_high"] * gap} if known and hits["ci_low"] is not None else {}
         ends.append({"model": names[model], "shown": f"{gap:z.3f} nats, {said}".replace("-", "−"), **bounds})
+    has_intervals = any("low" in row for row in ends)
     leads = any(comparison.totals[model, "all"]["delta_nll"] < 0 for model in comparison.models)
     caption = (
         f"How far each model is behind the reference{' (to the left: ahead of it)' * leads}, split over AR hits and other tokens"
-        f"{', with the 95 % interval of the share in AR hits' * any('low' in row for row in ends)}."
+        f"{', with the 95 % interval of the share in AR hits' * has_intervals}."
     )
     x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
     y = _model_rows([row["model"] for row in ends])
     whiskers = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
     texts = layer("text", channels={"y": y, "x": {"value": "width"}, "text": column("shown")}, align="right", dy=-13)
     bars = layer("bar", channels={"x": x, "y": y, "color": _KIND_COLOUR, "order": {"field": "kind"}, **TIP}, height=13)
-    drawn = [layer("rule", "isValid(datum.low)", channels=whiskers, color="ink", strokeWidth=1.4), texts]
+    drawn = [*([layer("rule", "isValid(datum.low)", channels=whiskers, color="ink", strokeWidth=1.4)] if has_intervals else []), texts]
     over = [{"data": {"values": list(ends)}, **each} for each in drawn]
     spec = plot(rows, bars, across("ink", x=0), *over, width=WIDTH - 100, height=_ROW * len(ends))
     return _figure(comparison, "gap_parts", "What the gap is made of", caption, spec)
@@ -352,17 +353,14 @@ def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequen
         if has_whole
         else layer("point", channels={"x": beside, "y": y}, shape="square", size=40, color="soft", opacity=1)
     )
+    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "stroke": look["stroke"]}
     columns = 1 if len(panels) == 1 else 2
     room = 10 + 6.5 * max(map(len, order))
     return plot(
         points,
         across("rule", x=0),
         mark,
-        layer(
-            "rule",
-            "isValid(datum.low)",
-            channels={"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "stroke": look["stroke"]},
-        ),
+        *([layer("rule", "isValid(datum.low)", channels=ends)] if any(point["low"] is not None for point in points) else []),
         layer("point", channels={"x": x, "y": y, "fill": look["fill"], "shape": look["shape"], **TIP}, stroke=None, size=44, opacity=1),
         panels=panels,
         columns=columns,

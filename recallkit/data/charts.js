@@ -30,20 +30,21 @@ async function draw(figure) {
       explore(chart, view);
     }
     drawn = { room, columns };
-    resize(chart, view, room, columns);
+    await resize(chart, view, room, columns);
   };
-  await fit();
-  new ResizeObserver(fit).observe(chart);
+  let fitted = fit();
+  await fitted;
+  new ResizeObserver(() => { fitted = fitted.then(fit); }).observe(chart);
 }
 
 // Makes a drawing as wide as its place. How much axes and legend take beside the plots is measured, first at a guess.
-function resize(chart, view, room, columns) {
+async function resize(chart, view, room, columns) {
   const [width, height] = "child_width" in view.getState().signals ? ["child_width", "child_height"] : ["width", "height"];
   view.signal("room", room);
   for (const beside of [() => 60 * columns, () => chart.querySelector("svg").width.baseVal.value - columns * view.signal(width)]) {
     view.signal(width, Math.max(60, Math.floor((room - beside()) / columns)));
     if (isLine(marksOf(chart)[0])) view.signal(height, Math.max(view.signal(height), Math.min(HIGHEST, view.signal(width) / 2)));
-    view.resize().run();
+    await view.resize().runAsync();
   }
 }
 

@@ -126,7 +126,10 @@ def page(title: str, question: str, opening: str, sections: Sequence[Section]) -
     links = [tag("a", text(section.title), href=f"#{section.name}") for section in sections]
     body = [
         tag("h1", text(question)),
-        tag("noscript", text("Charts, the token view, and prompts and generations need JavaScript; the tables do not."), class_="notes"),
+        tag(
+            "noscript",
+            tag("div", text("Charts, the token view, and prompts and generations need JavaScript; the tables do not."), class_="notes"),
+        ),
         opening,
         tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
         *(_section(section) for section in sections),

@@ -53,7 +53,7 @@ def _picture(figure: Figure, styles: Mapping[str, Style], **more: str) -> str:
     spec = json.dumps(specification(figure, styles, on_page=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     kind = {"class_": "broad"} if "facet" in figure.spec else {}
     attributes = more or {"id": f"figure-{figure.name}", **kind}
-    drawing = tag("div", class_="chart"), markup.data(f"specification-{figure.name}", spec)
+    drawing = tag("div", class_="chart", aria_label=figure.title), markup.data(f"specification-{figure.name}", spec)
     return tag("figure", tag("h3", text(figure.title)), *drawing, tag("figcaption", text(figure.caption)), **attributes)
 
 

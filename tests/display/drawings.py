@@ -19,7 +19,7 @@ def data(figure: Figure) -> list[dict[str, Any]]:
 def _rows(part: Any) -> Iterator[dict[str, Any]]:
     if isinstance(part, dict):
         if isinstance(part.get("data"), dict):
-            yield from (row for row in part["data"]["values"] if set(row) != {"x"})  # not those of lines across the plot
+            yield from (row for row in part["data"]["values"] if not set(row) <= {"model", "x"})  # not those of lines across the plot
         for key, value in part.items():
             if key != "data":
                 yield from _rows(value)

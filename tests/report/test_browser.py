@@ -36,9 +36,16 @@ class Shown:
         self.emulate()
         self.requests()
         browser.get(path.as_uri())
+        self.wait("[...document.querySelectorAll('.chart')].every(chart => chart.querySelector('svg'))")
 
     def js(self, program: str, *arguments):
         return self.browser.execute_script(f"return ({program})", *arguments)
+
+    def wait(self, program: str) -> None:
+        """Until this is true; fails after a while."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        WebDriverWait(self.browser, 20, 0.02).until(lambda _: self.js(program))
 
     def all(self, selector: str):
         return self.browser.find_elements("css selector", selector)
@@ -214,26 +221,108 @@ def test_the_keyboard_goes_everywhere(shown, data):
     assert shown.at() in hits
 
 
-def test_points_of_pictures_have_tips_and_the_first_are_above_the_fold(shown):
+def rows_of(shown: Shown, name: str) -> list[dict]:
+    """The rows of a figure's specification."""
+    return json.loads(shown.text(f"#specification-{name}"))["data"]["values"]
+
+
+POINTS = "#figure-by_distance .mark-symbol.role-mark path"
+LEGEND = "#figure-by_distance .role-legend-label text"
+
+
+def point(row: dict) -> str:
+    return f"#figure-by_distance [aria-label='{row['tip']}']"
+
+
+def test_marks_have_tips_and_the_first_chart_is_above_the_fold(shown):
     from selenium.webdriver.common.keys import Keys
 
-    assert shown.js("document.querySelectorAll('figure svg [aria-label]').length") > 10
-    stops = shown.js("[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('[tabindex=\"0\"]').length)")
-    assert set(stops) <= {0, 1}
-    shown.js("document.querySelector('figure svg [tabindex=\"0\"]').focus()")
+    stops = shown.js("[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('.role-mark [tabindex=\"0\"]').length)")
+    assert set(stops) == {1}
+    shown.js("document.querySelector('#figure-gap_parts .role-mark [tabindex=\"0\"]').focus()")
+    labels = []
     for key in (None, Keys.ARROW_RIGHT):
         shown.press(*filter(None, [key]))
-        label = shown.js("document.activeElement.getAttribute('aria-label')")
-        assert label
-        assert shown.text(".tip.small") == label
+        labels.append(shown.js("document.activeElement.getAttribute('aria-label')"))
+        assert shown.text(".tip.small") == labels[-1]
+    assert labels == [row["tip"] for row in rows_of(shown, "gap_parts")[:2]]
     shown.press(Keys.ESCAPE)
     assert not shown.one(".tip.small").is_displayed()
     shown.emulate(width=1280, height=800)
     shown.js("window.scrollTo(0, 0)")
-    for kind in ("gap_parts", "by_count"):
-        bounds = "(b => [b.top, b.bottom])(document.querySelector(arguments[0]).getBoundingClientRect())"
-        top, bottom = shown.js(bounds, f"#figure-{kind} svg")
-        assert 0 < top < bottom <= 800
+    top, bottom = shown.js("(b => [b.top, b.bottom])(document.querySelector('#figure-gap_parts svg').getBoundingClientRect())")
+    assert 0 < top < bottom <= 800
+
+
+def test_a_crosshair_shows_every_models_value_at_its_place(shown):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    rows = rows_of(shown, "by_distance")
+    middle = sorted({row["x"] for row in rows})[2]
+    here = [row for row in rows if row["x"] == middle]
+    assert [row["model"] for row in here] == shown.js("[...document.querySelectorAll(arguments[0])].map(e => e.textContent)", LEGEND)
+    shown.js("document.querySelector('#figure-by_distance').scrollIntoView({block: 'center'})")
+    # In the plot far above every line, nearest to the middle place.
+    x, top = shown.js(
+        "[(b => b.left + b.width / 2)(document.querySelector(arguments[0]).getBoundingClientRect()), "
+        "document.querySelector('#figure-by_distance .background').getBoundingClientRect().top]",
+        point(here[0]),
+    )
+    pointer = ActionChains(shown.browser)
+    pointer.w3c_actions.pointer_action.move_to_location(int(x) + 4, int(top) + 2)
+    pointer.perform()
+    tip = "[...document.querySelectorAll('.tip.small tr')].map(row => [...row.children].map(cell => cell.textContent))"
+    assert shown.text(".tip.small .head") == here[0]["at"]
+    assert shown.js(tip) == [[row["model"], row["shown"]] for row in here]
+    assert shown.js("document.querySelector('.crosshair').getBoundingClientRect().left") == pytest.approx(x, abs=1)
+    shown.js("document.querySelector(arguments[0]).focus()", point(here[0]))
+    shown.press(Keys.ARROW_RIGHT)
+    after = [row for row in rows if row["x"] == min(row["x"] for row in rows if row["x"] > middle)]
+    assert shown.js(tip) == [[row["model"], row["shown"]] for row in after]
+    shown.press(Keys.ESCAPE)
+    assert not shown.one(".crosshair").is_displayed()
+
+
+def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
+    from selenium.webdriver.common.keys import Keys
+
+    models = [row["model"] for row in rows_of(shown, "by_distance")]
+    paints = "[...document.querySelectorAll(arguments[0])].map(e => [e.getAttribute('stroke'), Number(e.getAttribute('opacity'))])"
+    before = dict(zip(models, shown.js(paints, POINTS), strict=True))
+    _, first, second = dict.fromkeys(models)
+    assert [paint for paint, _ in before.values()] == ["var(--ink)", "var(--m0)", "var(--m1)"]
+    entry = shown.all(LEGEND)[1]
+    assert entry.text == first
+
+    def check(chosen: str, *, faint: set[str]) -> None:
+        now = dict(zip(models, shown.js(paints, POINTS), strict=True))
+        assert {model for model in now if now[model] == ["var(--rest)", 0.4]} == faint
+        assert {model for model in now if now[model] == before[model]} == set(models) - faint
+        assert [e.get_attribute("aria-pressed") for e in shown.all(LEGEND)] == [str(name == chosen).lower() for name in before]
+
+    shown.js("document.querySelector('#figure-by_distance').scrollIntoView({block: 'center'})")
+    entry.click()
+    check(first, faint={second})
+    entry.click()
+    check("", faint=set())
+    shown.js("document.querySelectorAll(arguments[0])[1].focus()", LEGEND)
+    shown.press(Keys.ARROW_RIGHT, Keys.ENTER)
+    check(second, faint={first})
+
+
+def test_charts_fill_their_place_in_the_colours_of_the_scheme(shown):
+    label = "getComputedStyle(document.querySelector(arguments[0])).fill"
+    inks = []
+    for scheme, width in (("light", 1280), ("dark", 390), ("dark", 1280)):
+        shown.emulate(scheme, width=width)
+        filled = "[...document.querySelectorAll('.chart')].every(c => Math.abs(c.clientWidth - c.querySelector('svg').clientWidth) <= 12)"
+        shown.wait(filled)
+        assert shown.js("document.documentElement.scrollWidth") <= width
+        sizes = shown.js("[...document.querySelectorAll('.chart text')].map(t => t.getBoundingClientRect().height)")
+        assert min(sizes) >= 11, "text is not shrunk with its chart"
+        inks.append(shown.js(label, LEGEND))
+    assert inks[0] != inks[1] == inks[2] == shown.js("getComputedStyle(document.body).color")
 
 
 def test_nothing_is_wider_than_the_window(shown):
@@ -293,8 +382,7 @@ def test_in_print_and_without_scripts_there_is_nothing_to_press(browser, page):
     browser.get(page.as_uri())
     try:
         assert shown.one("table").is_displayed()
-        assert all(drawing.is_displayed() for drawing in shown.all("figure svg"))
-        assert "needs JavaScript" in shown.one("noscript").text
+        assert "need JavaScript" in shown.one("noscript").text
         assert shown.all("select") == []
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
