@@ -357,7 +357,7 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         "facet": {"spacing": 18},
         "concat": {"spacing": 18},
     }
-    whole = {"$schema": "https://vega.github.io/schema/vega-lite/v6.json", **figure.spec, "config": config}
+    whole = {**figure.spec, "config": config}
     found: Spec = _resolved(whole, colours, styles or styles_of([figure]))
     return found
 

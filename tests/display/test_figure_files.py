@@ -22,7 +22,7 @@ PANELS = [f"panel {place}" for place in range(6)]
 def small_plots() -> Figure:
     """Nine models of long names in six plots."""
     rows = [
-        {"model": model, "x": x, "y": x * y, "panel": panel, "tip": f"{model} {panel} {x}"}
+        {"model": model, "x": x, "y": x * y, "panel": panel, "at": f"{panel} {x}", "shown": f"{x * y}"}
         for y, model in enumerate(LONG)
         for panel in PANELS
         for x in (0, 1000)
