@@ -66,7 +66,7 @@ def slices(*, force: bool = False) -> Path:
     """The slice directory of the validation text, made if it is missing, or with `force`."""
     made = folder() / "slices"
     if force or not (made / "tokens.parquet").exists():
-        slicing.slice_text(VALIDATION_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force, quiet=True)
+        slicing.slice_text(VALIDATION_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force)
     return made
 
 

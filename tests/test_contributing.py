@@ -151,7 +151,7 @@ class RunningMean(Mixer):
 def test_a_mixer_is_a_file_and_a_line(clone):
     clone.add("mixer", "running_mean", '    "running_mean": "recallkit.models.mixers.running_mean:RunningMean",', MIXER)
     shown = clone.run("models", "--describe", "--width", "128")
-    [line] = [line for line in shown.splitlines() if "running_mean" in line]
+    [line] = [line for line in shown.splitlines() if line.startswith("running_mean")]
     assert line.split() == ["running_mean", "0", "128", "256"]  # parameters, elements of its state, operations per token
 
 
@@ -183,7 +183,7 @@ class Vowels(Options):
 def vowels(asked: Vowels) -> Outcome[int]:
     """Count the vowels of a word."""
     found = min(asked.most, sum(letter in "aeiou" for letter in asked.word))
-    return Outcome(value=lambda: found, show=lambda: print(found, "vowels"), json=lambda: {"vowels": found})
+    return Outcome(value=lambda: found, show=lambda full: print(found, "vowels"), json=lambda: {"vowels": found})
 '''
 
 

@@ -8,10 +8,10 @@ from recallkit.ablation.charts import HEADERS, SLICES, ablation_figures, labelle
 from recallkit.ablation.tables import AblationTables
 from recallkit.display import cells
 from recallkit.display.again import command_line
-from recallkit.display.cells import or_dash, percent, resampled
+from recallkit.display.cells import or_dash, percent, resampled, too_few
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import MIN_CLUSTERS, too_few
+from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import enrichment
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
@@ -51,7 +51,7 @@ def _cost(every: Row, hits: Row) -> str:
     """What a model loses without a set of mixers, and whether AR hits lose more than other tokens."""
     removing, loss = f"Removing {labelled(every)}", f"{every['loss']:z.2f} nats per token ({_LOSS(every)})"
     if every["loss_ci_low"] is None:
-        few = too_few("all tokens", every["effective_clusters"], every["cluster"])
+        few = too_few("all tokens", every["effective_clusters"], f"{every['cluster']}s")
         return f"What removing {labelled(every)} costs {every['model']} cannot be told: {few}."
     if every["loss_ci_low"] <= 0 <= every["loss_ci_high"]:
         return f"{removing} is not shown to cost {every['model']} anything: {loss}."
@@ -59,7 +59,7 @@ def _cost(every: Row, hits: Row) -> str:
         return f"{removing} makes {every['model']} better: {loss}."
     if hits["void"]:
         few = hits["effective_clusters"] < MIN_CLUSTERS
-        why = too_few("AR hits", hits["effective_clusters"], hits["cluster"]) if few else "the share of AR hits means nothing here"
+        why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s") if few else "the share of AR hits means nothing here"
         return f"{removing} costs {every['model']} {loss}; whether AR hits lose more than other tokens cannot be told: {why}."
     figures = f"{hits['loss']:z.2f} nats, beside {every['loss']:z.2f} per token of all"
     if hits["share_ci_low"] > hits["share_of_tokens"]:

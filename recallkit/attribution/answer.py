@@ -36,9 +36,13 @@ enriched = cells.valid(cells.number("enrichment", ".1f"))
 """Its ratio to the share of tokens."""
 
 
-def in_short(reference: str, models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
-    """The answer as a terminal has it: of several models the range of their shares, or else of the nearest and the farthest."""
-    return f"{headline(reference, models, totals) or answer(reference, models, totals)}{_recalled(models, totals, recalled)}"
+def in_short(reference: str, models: Sequence[str], totals: Totals, recalled: Recalled, *, in_bits: bool = False) -> str:
+    """The answer as a terminal has it: of several models the range of their shares, or else of the nearest and the farthest.
+
+    `in_bits`: bits per byte, if they are known, in place of perplexities, which are per token of the reference's.
+    """
+    said = headline(reference, models, totals) or answer(reference, models, totals, in_bits=in_bits)
+    return f"{said}{_recalled(models, totals, recalled)}"
 
 
 def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
@@ -78,21 +82,24 @@ def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
     return f" If no model could recall by association in AR hits, {_range(shares)} of the gaps of {len(shares):,} models would be gone."
 
 
-def answer(reference: str, models: Sequence[str], totals: Totals) -> str:
-    """A sentence on the model nearest to the reference, and one on the farthest."""
+def answer(reference: str, models: Sequence[str], totals: Totals, *, in_bits: bool = False) -> str:
+    """A sentence on the model nearest to the reference, and one on the farthest; `in_bits` as for `in_short`."""
     placed = sorted(models, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
     if len(placed) == 1:
-        return _claim(placed[0], totals)
+        return _claim(placed[0], totals, in_bits=in_bits)
     places = {placed[0]: "Nearest to", placed[-1]: "Farthest from"}
     if len({abs(totals[model, "all"]["delta_nll"]) for model in places}) == 1:
-        return " ".join(_claim(model, totals) for model in places)
-    return " ".join(f"{place} {reference} is {_claim(model, totals)}" for model, place in places.items())
+        return " ".join(_claim(model, totals, in_bits=in_bits) for model in places)
+    return " ".join(f"{place} {reference} is {_claim(model, totals, in_bits=in_bits)}" for model, place in places.items())
 
 
-def _claim(model: str, totals: Totals) -> str:
+def _claim(model: str, totals: Totals, *, in_bits: bool) -> str:
     """The share of one model's gap that lies in AR hits, or that it means nothing."""
     whole, hits = totals[model, "all"], totals[model, "ar_hit"]
-    subject = f"{model} (perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])})"
+    quality = f"perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])}"
+    if in_bits and whole["bpb_reference"] is not None:
+        quality = f"{whole['bpb_model']:.3f} bits per byte against {whole['bpb_reference']:.3f}"
+    subject = f"{model} ({quality})"
     gap = "lead" if whole["delta_nll"] < 0 and not is_void(whole) else "gap"
     if is_void(hits):
         return f"{subject}: a share of this {gap} means nothing ({hits['note']})."

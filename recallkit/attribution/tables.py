@@ -78,10 +78,6 @@ class GapTables(Shown):
         """The tables that are there, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
 
-    def exported(self) -> dict[str, pl.DataFrame]:
-        """Those that do not grow with the text: the others are for Parquet alone."""
-        return {name: frame for name, frame in self.frames().items() if name != "by_document"}
-
 
 def attribute_gap(
     tokens: Path,

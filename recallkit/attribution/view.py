@@ -7,26 +7,35 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval
+from recallkit.attribution.charts import figures
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
 from recallkit.display import cells, console
-from recallkit.display.cells import DASH, abbreviate, counted, percent, powers_of_two, resampled, shares_of_leads, sparkline
-from recallkit.display.exports import MOST_NOTES
+from recallkit.display.cells import (
+    DASH,
+    abbreviate,
+    counted,
+    percent,
+    percent_range,
+    powers_of_two,
+    resampled,
+    shares_of_leads,
+    sparkline,
+)
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare
-from recallkit.storage import artifacts
-from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from recallkit.attribution.answer import Recalled
+    from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap, PublishedGroup
     from recallkit.attribution.tables import GapTables
     from recallkit.display.cells import Cell, Row
@@ -38,29 +47,46 @@ _MOST_SOURCES = 5
 """Sources in the table by source, as many as a terminal shows; the Parquet file and pages contain all."""
 
 
-def gap_json(tables: GapTables, slices: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """The gap table row by row, as in `gap.parquet`.
+def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
+    """A comparison as a terminal and its exports show it: slices and contexts that were asked for come right after the table of shares.
 
-    With the threshold, a warning if it calls common bigrams rare or other text was counted (or null), and the knees.
-    `slices` is the labels' manifest.
+    `recalled`: how much of each model's gap would be gone if neither could recall, where that is known (`answer.Recalled`).
     """
-    manifest = artifacts.read_manifest(out / "gap.parquet")
-    return {
-        "path": str(out),
-        "max_count": slices["max_count"],
-        "threshold": slices.get("threshold"),
-        "warning": warn_of_counts(tables, slices),
-        "knee": knee_facts(tables.by_count),
-        "gap": tables.gap.to_dicts(),
-        "by_threshold": tables.by_threshold.to_dicts(),
-        "by_partition": tables.by_partition.to_dicts(),
-        **({} if tables.by_overlap is None else {"by_overlap": tables.by_overlap.to_dicts()}),
-        **({} if tables.by_context is None else {"by_context": tables.by_context.to_dicts(), "in_context": manifest["in_context"]}),
-        "inexact": manifest["inexact"],
-        "in_training": slices.get("in_training"),
-        "clean": manifest.get("clean", False),
-        "timings": read_timings(out / "manifest.json", kind="gap"),
-    }
+    tables, slices, manifest, folder = comparison.tables, comparison.manifest["slices"], comparison.manifest, comparison.folder
+    totals, recalled, models = comparison.totals, recalled or {}, _models(tables)
+    shown = shown_tables(tables, slices, manifest)
+    first = {"gap": gap_table(tables, slices, recalled, has_own_tokenizers=bool(manifest["inexact"]))}
+    first |= {name: shown[name] for name in _ASKED if name in shown}
+    curves = curves_table(tables, slices)
+    notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
+    notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
+    warning = warn_of_counts(tables, slices)
+    unseen = () if warning else about_counts(slices, None)
+    found = ("max_count", "threshold", "in_training")
+    return Look(
+        folder,
+        "gap",
+        tables,
+        shown,
+        lambda of: figures(comparison, of.gap["model"].unique().to_list()),
+        in_short(comparison.reference, models, totals, recalled, in_bits=bool(manifest["inexact"])),
+        lines=[*notes, *unseen, *_bits_per_byte([totals[model, "all"] for model in models])],
+        printed=[*first.values(), *(table for name, table in shown.items() if name not in first), *([curves] if curves else [])],
+        leading=len(first),
+        brief=min(console.MOST_NOTES, len(notes)),
+        facts={
+            **{name: slices.get(name) for name in found},
+            "warning": warning,
+            "knee": knee_facts(tables.by_count),
+            **{name: manifest[name] for name in ("inexact", "in_context") if name in manifest},
+            "clean": manifest.get("clean", False),
+        },
+        untold=("by_document",),
+    )
+
+
+_ASKED = ("by_slice", "by_overlap", "context_gain", "by_context")
+"""Tables that there are only where somebody asked for what is in them."""
 
 
 def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
@@ -70,53 +96,12 @@ def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     return counts_warning(slices, _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares)
 
 
-def print_gap(
-    tables: GapTables, slices: Mapping[str, Any], out: Path, *, full: bool = False, recalled: Recalled | None = None, further: int = 0
-) -> None:
-    """The answer, the table of shares and three notes, then the slices and contexts that were asked for; `full`: every table and note.
-
-    `recalled`: how much of each model's gap would be gone if neither could recall, where that is known (`answer.Recalled`). `further`:
-    tables of other results that the command prints with --full.
-    """
-    found, models = _cells(tables), _models(tables)
-    totals = {(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}
-    manifest = artifacts.read_manifest(out / "gap.parquet")
-    shown = shown_tables(tables, slices, manifest, with_curves=True)
-    shown["gap"] = gap_table(tables, slices, recalled or {}, has_own_tokenizers=bool(manifest["inexact"]))
-    notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
-    notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
-    unseen = () if warn_of_counts(tables, slices) else about_counts(slices, None)
-    more = [*unseen, *_bits_per_byte([totals[model, "all"] for model in models]), *notes[MOST_NOTES:]]
-    asked = [name for name in _ASKED if name in shown]
-    first = list(shown) if full else ["gap", *asked]
-    console.print_answer(in_short(tables.gap["reference"][0], models, totals, recalled or {}))
-    console.print_table(shown["gap"])
-    for line in [*notes[:MOST_NOTES], *(more if full else ())]:
-        console.print_line(line)
-    if len(first) > 1:
-        console.print_line("")
-        console.print_tables(shown[name] for name in first[1:])
-    console.print_rest(*((0, 0) if full else (len(shown) - len(first) + further, len(more))), out)
-
-
-_ASKED = ("by_slice", "by_overlap", "context_gain", "by_context")
-"""Tables that there are only where somebody asked for what is in them."""
-
-
-def gap_tables(tables: GapTables, slices: Mapping[str, Any], out: Path | None = None) -> dict[str, Table]:
-    """The tables of an export, by file name: those with numbers that are printed. `out`: where the comparison is, if it is written."""
-    return shown_tables(tables, slices, {} if out is None else artifacts.read_manifest(out / "gap.parquet"))
-
-
-def shown_tables(
-    tables: GapTables, slices: Mapping[str, Any], manifest: Mapping[str, Any], *, with_curves: bool = False
-) -> dict[str, Table]:
-    """Every table that has something to show, by file name, the gap first; `manifest` is the comparison's."""
+def shown_tables(tables: GapTables, slices: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Table]:
+    """Every table with numbers that has something to show, by file name, the gap first; `manifest` is the comparison's."""
     found = {
         "gap": gap_table(tables, slices, has_own_tokenizers=bool(manifest.get("inexact"))),
         "comparators": comparators_table(tables),
         "by_source": by_source_table(tables, _MOST_SOURCES),
-        "curves": curves_table(tables, slices) if with_curves else None,
         "by_slice": given_table(tables),
         "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
@@ -129,8 +114,8 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` is the labels' manifest.
 
     Of models with tokenizers of their own bits per byte, which compare them, if the bytes are known. A narrow terminal leaves out the
-    gap in nats, then the perplexity of other tokens. `recalled`: as `print_gap` has it, which says more of counts with --full; None for a
-    table by itself.
+    gap in nats, then the perplexity of other tokens. `recalled`: as `look` has it, whose lines say more of counts; None for a table by
+    itself.
     """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
@@ -142,8 +127,8 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
         told += f" Range: the AR share at thresholds from {least:,} to {most:,}."
     told += _leads(tables)
-    told += " Control: what the share would be if AR hits differed as the first occurrences of their bigrams do."
-    told += " Recalled: how much of the gap would be gone if neither could recall in AR hits (`recallkit intervene`)." * bool(recalled)
+    told += " Control: the share if AR hits differed as the first occurrences of their bigrams do."
+    told += " Recalled: how much of the gap would be gone without recall in AR hits (`recallkit intervene`)." * bool(recalled)
     in_bits = has_own_tokenizers and first["bpb_reference"] is not None
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models, in_bits=in_bits)
     quality = "Bits per byte" if in_bits else "Perplexity"
@@ -436,13 +421,40 @@ def published_json(published: PublishedGap) -> dict[str, Any]:
     return {"groups": [asdict(group) for group in published.groups], "rows": published.frame.to_dicts()}
 
 
-def print_published(published: PublishedGap) -> None:
-    """Printed perplexities with the share of the gap that they imply, group by group, and what is remarkable about a row."""
-    for group in published.groups:
-        console.print_table(_group_table(published, group))
-        for row in _rows_of(published, group):
-            if row["note"] not in ("", REFERENCE):
-                console.print_line(f"{row['model']}: {'the share means nothing: ' * row['void']}{row['note']}")
+def print_published(published: PublishedGap, *, full: bool) -> None:
+    """The range of the shares that printed perplexities imply, the table of the first group, and what is remarkable about its rows."""
+    notes = [_group_notes(published, group) for group in published.groups]
+    every = [note for of_group in notes for note in of_group]
+    tables, brief = list(published_tables(published).values()), min(console.MOST_NOTES, len(notes[0]))
+    console.print_found(_published_answer(published), tables, every, full=full, brief=brief)
+
+
+def _published_answer(published: PublishedGap) -> str:
+    """How much of the gaps lies in AR hits, clipped as the papers print it, of the models that are behind their reference."""
+    rows = [row for group in published.groups for row in _rows_of(published, group)]
+    nlls = {(row["group"], row["model"]): row["all"] for row in rows}
+    references = {group.name: group.reference for group in published.groups}
+    behind = [
+        row
+        for row in rows
+        if row["gap_share"] is not None and not row["void"] and row["all"] > nlls[row["group"], references[row["group"]]]
+    ]
+    if not behind:
+        return "No model is behind its reference by more than rounding."
+    shares = [min(row["gap_share"], 1.0) for row in behind]
+    low, high = percent(min(shares)), percent(max(shares))
+    found = low if low == high else percent_range(min(shares), max(shares))
+    of = "their references" if len(references) > 1 else published.groups[0].reference
+    return f"{found} of what {counted(len(behind), 'model')} {'loses' if len(behind) == 1 else 'lose'} to {of} lies in AR hits."
+
+
+def _group_notes(published: PublishedGap, group: PublishedGroup) -> list[str]:
+    named = f"{group.name}, " if len(published.groups) > 1 else ""
+    return [
+        f"{named}{row['model']}: {'the share means nothing: ' * row['void']}{row['note']}"
+        for row in _rows_of(published, group)
+        if row["note"] not in ("", REFERENCE)
+    ]
 
 
 def _rows_of(published: PublishedGap, group: PublishedGroup) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from recallkit import registry
+from recallkit.display.cells import abbreviate
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.models import presets, zoo
@@ -213,6 +214,12 @@ class Results:
             (new / _FILES[0]).write_text(text + "\n", encoding="utf-8")
             artifacts.write_parquet(new / _FILES[1], [table], table.schema, {"kind": "bench", "machine": self.machine})
         return [folder / name for name in _FILES]
+
+    def answer(self) -> str:
+        """Tokens per second of the fastest model in each task."""
+        ran = sorted((row for row in self.rows if row.rate is not None), key=lambda row: row.rate or 0)
+        fastest = {row.benchmark: f"{row.benchmark} {abbreviate(1000 * (row.rate or 0))} ({row.model})" for row in ran}
+        return f"At most, in tokens/s: {', '.join(fastest.values())}." if fastest else "No model could be timed."
 
     def table(self) -> Table:
         """Tokens per millisecond of each model in each task, or why there are none; the workload below."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
-from recallkit.declarations import File, Options, argument, names, option, path
+from recallkit.declarations import OUTPUT, File, Options, argument, names, option, path
 from recallkit.errors import UsageError
 from recallkit.options import Precision, device_option, out_option
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 Rows = list[tuple[str, str]]
 
 
-def _listed(rows: Rows) -> Outcome[Rows]:
+def _listed(what: str, rows: Rows) -> Outcome[Rows]:
     from recallkit.display.console import print_list
 
-    return Outcome(value=lambda: rows, show=lambda: print_list(rows), json=lambda: [{"name": n, "description": d} for n, d in rows])
+    return Outcome(
+        value=lambda: rows, show=lambda full: print_list(what, rows), json=lambda: [{"name": n, "description": d} for n, d in rows]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class ListModels(Options):
     width: int = option("With --describe: channels of the mixers, a multiple of 64.", 1024, least=64, most=1 << 16)
     seq_len: int = option("With --describe: tokens of the sequence.", 2048, least=1, most=config.LONGEST)
     presets: bool = option("The papers' architectures: printed and counted parameters, state, operations.", False)
+    full: bool = option("With --describe or --presets: print all tables and notes, not only the first.", False, panel=OUTPUT)
 
 
 @command("models", ListModels, examples=("recallkit models", "recallkit models --describe --width 1024 --seq-len 2048"))
@@ -45,15 +48,17 @@ def models(asked: ListModels) -> Outcome[Any]:
 
     if asked.presets:
         rows = describe_presets()
-        return Outcome(value=lambda: rows, show=lambda: print_presets(rows), json=lambda: rows)
+        return Outcome(value=lambda: rows, show=lambda full: print_presets(rows, full=asked.full), json=lambda: rows)
     if not asked.describe:
-        return _listed(describe_models())
+        return _listed("What can be given as MODEL; NAME=MODEL gives it a name of its own.", describe_models())
     if asked.width % 64:
         raise UsageError(f"{asked.width} channels", where="--width", remedy="give a multiple of 64")
     mixers, zoo_models = describe_mixers(asked.width, asked.seq_len), describe_zoo()
     described = {"width": asked.width, "seq_len": asked.seq_len, "mixers": mixers, "models": zoo_models}
     return Outcome(
-        value=lambda: described, show=lambda: print_costs(mixers, zoo_models, asked.width, asked.seq_len), json=lambda: described
+        value=lambda: described,
+        show=lambda full: print_costs(mixers, zoo_models, asked.width, asked.seq_len, full=asked.full),
+        json=lambda: described,
     )
 
 
@@ -62,7 +67,7 @@ def sources(_: Options) -> Outcome[Rows]:
     """List the kinds of text that can be read, one per line."""
     from recallkit.text.sources import describe_sources
 
-    return _listed(describe_sources())
+    return _listed("What can be given as SOURCE to `count`, `slice` and `profile`.", describe_sources())
 
 
 @command("tasks", Options, examples=("recallkit tasks",))
@@ -70,7 +75,7 @@ def tasks(_: Options) -> Outcome[Rows]:
     """List the recall tasks, one per line."""
     from recallkit.recall.run import describe_tasks
 
-    return _listed(describe_tasks())
+    return _listed("What `eval-recall --tasks` takes.", describe_tasks())
 
 
 @dataclass(frozen=True)
@@ -125,14 +130,9 @@ def bench(asked: Bench) -> Outcome["Results"]:
             advance(done)
     files = [] if folder is None else results.write(folder)
 
-    def show() -> None:
-        console.print_table(results.table())
-        for file in files:
-            console.print_line(f"Written: {file}", is_path=True)
-
     return Outcome(
         value=lambda: results,
-        show=show,
+        show=lambda full: console.print_found(results.answer(), [results.table()], [f"Written: {file}" for file in files]),
         json=results.to_json,
         exports=lambda: [({"measurements": results.frame()}, {"models": results.table()}, folder)],
         failure=results.failure_line(),
@@ -155,11 +155,11 @@ def doctor(asked: Doctor) -> Outcome["Sequence[Check] | Sequence[Part]"]:
 
     if asked.sizes:
         parts = installed_parts()
-        return Outcome(value=lambda: parts, show=lambda: print_sizes(parts), json=lambda: sizes_json(parts))
+        return Outcome(value=lambda: parts, show=lambda full: print_sizes(parts), json=lambda: sizes_json(parts))
     checks = examine(full=asked.full)
     return Outcome(
         value=lambda: checks,
-        show=lambda: print_doctor(checks),
+        show=lambda full: print_doctor(checks),
         json=lambda: doctor_json(checks),
         failure=failure_line(checks),
     )

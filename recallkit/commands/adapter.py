@@ -36,31 +36,28 @@ def no_figures(models: Sequence[str]) -> "Sequence[Figure]":
 class Outcome(Generic[T]):
     """The result of a command, in every form that can be requested; only the requested one is made.
 
-    `show` prints the answer, `full` all there is (`show`, if there is no more). `exports` are frames by name (a dataclass or a mapping),
-    tables as they are printed, and the folder, if there is one; with `figures`, of some models or of all, they are also what a notebook
-    shows of the value.
+    `show` prints the answer, or all there is (`full`). `exports` are frames by name (a dataclass or a mapping), tables as they are
+    printed, and the folder, if there is one; with `figures`, of some models or of all, they are also what a notebook shows of the value.
     `failure` ends the command with status 1, after this note.
     """
 
     value: Callable[[], T]
-    show: Callable[[], None]
+    show: Callable[[bool], None]
     json: Callable[[], Any]
     exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
     figures: Callable[[Sequence[str]], Sequence["Figure"]] = no_figures
     failure: str | None = None
-    full: Callable[[], None] | None = None
 
     @classmethod
-    def of(cls, tables: T, look: "Callable[[], Look]") -> "Outcome[T]":
-        """The tables of a result in a folder; `look` shows them."""
-        seen = functools.cache(look)
+    def of(cls, tables: T, *looks: "Callable[[], Look]") -> "Outcome[T]":
+        """The tables of a result in a folder, which the first of `looks` shows; the others are printed with --full, exported and drawn."""
+        seen = functools.cache(lambda: [look() for look in looks])
         return cls(
             value=lambda: tables,
-            show=lambda: seen().print(),
-            json=lambda: seen().json(),
-            exports=lambda: [(tables, seen().shown, seen().folder)],
-            figures=lambda models: seen().figures(models),
-            full=lambda: seen().print_full(),
+            show=lambda full: seen()[0].followed_by(*seen()[1:]).print(full=full),
+            json=lambda: seen()[0].json(),
+            exports=lambda: [(each.frames, each.shown, each.folder) for each in seen()],
+            figures=lambda models: [figure for each in seen() for figure in each.figures(models)],
         )
 
 
@@ -158,8 +155,7 @@ class Command:
         if printed.as_json:
             console.print_json({**outcome.json(), "files": [str(path) for path in written]} if formats or folder else outcome.json())
         else:
-            show = outcome.full if outcome.full and getattr(printed, "full", False) else outcome.show
-            show()
+            outcome.show(getattr(printed, "full", False))
             print_files(written)
         is_logged = self.log(trackers, outcome, asked)
         if outcome.failure is not None:
@@ -174,7 +170,11 @@ class Command:
         outcome = self.function(asked)
         value = outcome.value()
         if isinstance(value, Shown):
-            value.show_as(outcome.show, lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()], outcome.figures)
+            value.show_as(
+                lambda: outcome.show(False),
+                lambda: [table for _, shown, _ in outcome.exports() for table in shown.values()],
+                outcome.figures,
+            )
         self.log(trackers, outcome, asked)
         return value
 

@@ -1,6 +1,7 @@
 """Where the gap lies: `demo`, `gap`, `published`, `track`, and comparisons read back."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
+    from recallkit.display.exports import Look
     from recallkit.models.spec import ModelSpec
     from recallkit.tracking.tables import TrackTables
 
@@ -38,14 +40,14 @@ if TYPE_CHECKING:
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo, measure how much of the gaps is recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
-    from recallkit.attribution import comparison
-    from recallkit.attribution.charts import figures
-    from recallkit.attribution.view import gap_json, gap_tables, print_gap
+    from recallkit.attribution.comparison import read_comparison
+    from recallkit.attribution.view import look
     from recallkit.display import console
-    from recallkit.intervening.view import look, recalled_shares
+    from recallkit.intervening import view as recall_view
     from recallkit.options import ReportOptions
     from recallkit.report.write import write_report
-    from recallkit.slicing.view import manifest_of, print_slices, slices_json
+    from recallkit.slicing import view as slices_view
+    from recallkit.slicing.labels import summarise_slices
 
     slices = builtin.slices(force=asked.force)
     reference, *models = builtin.MODELS
@@ -57,30 +59,18 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     causal = intervening.intervention_path(slices, specs, _OF_DEMO)
     recall = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=asked.force))
     page = write_report(out, builtin.page(), ReportOptions(more=causal)).page
-    sliced = manifest_of(slices)
+    looks: dict[str, Callable[[], Look]] = {
+        "gap": lambda: look(read_comparison(out, slices), recall_view.recalled_shares(recall)),
+        "slices": lambda: slices_view.look(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
+        "intervene": lambda: recall_view.look(causal, recall),
+    }
+    found = Outcome.of(tables, *looks.values())
 
-    def show(*, full: bool = False) -> None:
-        if full:
-            print_slices(slices, sliced)
-        seen = look(causal, recall)
-        print_gap(tables, sliced, out, full=full, recalled=recalled_shares(recall), further=1 + len(seen.shown))
-        if full:
-            seen.print_full()
+    def show(full: bool) -> None:
+        found.show(full)
         console.print_page(page)
 
-    return Outcome(
-        value=lambda: tables,
-        show=show,
-        full=lambda: show(full=True),
-        json=lambda: {
-            "slices": slices_json(slices, sliced),
-            "gap": gap_json(tables, sliced, out),
-            "intervene": look(causal, recall).json(),
-            "page": str(page),
-        },
-        exports=lambda: [(tables.exported(), gap_tables(tables, sliced, out), out)],
-        figures=lambda models: [*look(causal, recall).figures(models), *figures(comparison.read_comparison(out, slices), models)],
-    )
+    return replace(found, show=show, json=lambda: {**{name: each().json() for name, each in looks.items()}, "page": str(page)})
 
 
 _OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
@@ -165,15 +155,13 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     Zoology.
     """
     from recallkit import attribution, builtin, intervening
-    from recallkit.attribution import comparison
-    from recallkit.attribution.charts import figures
+    from recallkit.attribution.comparison import read_comparison
     from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
-    from recallkit.attribution.view import gap_json, gap_tables, print_gap
+    from recallkit.attribution.view import look
     from recallkit.display import console
-    from recallkit.intervening.view import recalled_shares
+    from recallkit.intervening import view as recall_view
     from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
-    from recallkit.slicing.view import manifest_of
 
     compared = asked.compared()
     given = parse_slices(names(asked.slice))
@@ -185,47 +173,25 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=asked.clean, context_gain=last)
     question: dict[str, Any] = {"given": given, "cluster": asked.cluster, "clean": asked.clean, "context_gain": last}
     tables = attribution.gap(compared[0], compared[1:], folder, target, asked, force=asked.force, **question)
-    causal = _causal(compared, folder, asked) if asked.causal else None
-    known = None if asked.clean else causal.value() if causal else intervening.finished_intervention(folder, compared)
+    if asked.causal:
+        usual = InterventionOptions(force=asked.force)
+        recalled_in = intervening.intervention_path(folder, compared, usual)
+        recall = intervening.intervene(compared, folder, recalled_in, usual, asked)
+    known = None if asked.clean else recall if asked.causal else intervening.finished_intervention(folder, compared)
     verdicts = judge_gates(gates, tables)
+    causal: list[Callable[[], Look]] = [lambda: recall_view.look(recalled_in, recall)] if asked.causal else []
+    found = Outcome.of(tables, lambda: look(read_comparison(target, folder), recall_view.recalled_shares(known)), *causal)
 
-    def show(*, full: bool = False) -> None:
-        print_gap(tables, manifest_of(folder), target, full=full, recalled=recalled_shares(known))
-        if causal is not None:
-            (causal.full if full and causal.full else causal.show)()
+    def show(full: bool) -> None:
+        found.show(full)
         for line in unjudged_lines(verdicts):
             console.note(line)
 
     def json() -> dict[str, Any]:
-        more = {"causal": causal.json()} if causal else {}
-        return {**gap_json(tables, manifest_of(folder), target), "gates": [verdict.to_json() for verdict in verdicts], **more}
+        more = {"causal": causal[0]().json()} if causal else {}
+        return {**found.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
 
-    return Outcome(
-        value=lambda: tables,
-        show=show,
-        full=lambda: show(full=True),
-        json=json,
-        exports=lambda: [
-            (tables.exported(), gap_tables(tables, manifest_of(folder), target), target),
-            *(causal.exports() if causal else ()),
-        ],
-        figures=lambda models: [
-            *figures(comparison.read_comparison(target, folder), models),
-            *(causal.figures(models) if causal else ()),
-        ],
-        failure=failure_line(verdicts),
-    )
-
-
-def _causal(models: Sequence["ModelSpec"], slices: "Path", scoring: GapLine) -> Outcome[Any]:
-    """`gap --causal`: the same models under `intervene`, with its usual options."""
-    from recallkit import intervening
-    from recallkit.intervening.view import look
-
-    usual = InterventionOptions(force=scoring.force)
-    target = intervening.intervention_path(slices, models, usual)
-    tables = intervening.intervene(models, slices, target, usual, scoring)
-    return Outcome.of(tables, lambda: look(target, tables))
+    return replace(found, show=show, json=json, failure=failure_line(verdicts))
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
@@ -234,16 +200,11 @@ def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison"
     `folder` is that of the tables, or a slice directory that contains exactly one comparison.
     """
     from recallkit.attribution import comparison
-    from recallkit.attribution.charts import figures
-    from recallkit.attribution.view import gap_tables, print_gap
+    from recallkit.attribution.view import look
 
     read = comparison.read_comparison(path(folder), path(slices))
-    slices_facts = read.manifest["slices"]
-    read.show_as(
-        lambda: print_gap(read.tables, slices_facts, read.folder),
-        lambda: list(gap_tables(read.tables, slices_facts, read.folder).values()),
-        lambda models: figures(read, models),
-    )
+    seen = functools.cache(lambda: look(read))
+    read.show_as(lambda: seen().print(), lambda: list(seen().shown.values()), lambda models: seen().figures(models))
     return read
 
 
@@ -264,7 +225,7 @@ class Published(LogOptions):
     out: File | None = out_option("Where --export writes.")
 
 
-@command("published", Published, examples=("recallkit published zoology:4",), exports=True)
+@command("published", Published, examples=("recallkit published zoology:4",), answers=True)
 def published(asked: Published) -> Outcome["PublishedGap"]:
     """Measure how much of the gap between printed perplexities lies in AR hits: those of a paper's table, or yours.
 
@@ -279,7 +240,7 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     found = attribute_published(table, reference=asked.reference, ar_share=asked.ar_share)
     return Outcome(
         value=lambda: found,
-        show=lambda: print_published(found),
+        show=lambda full: print_published(found, full=full),
         json=lambda: published_json(found),
         exports=lambda: [({"published": found.frame}, published_tables(found), path(asked.out))],
     )
@@ -350,6 +311,6 @@ def track(asked: Track) -> Outcome["TrackTables"]:
             look(folder, tables).print()
 
         tables, folder = watch(*run, show, samples=asked.samples, force=asked.force, seconds=asked.interval, until=asked.until)
-        return replace(Outcome.of(tables, lambda: look(folder, tables)), show=lambda: None)
+        return replace(Outcome.of(tables, lambda: look(folder, tables)), show=lambda full: None)
     tables, folder = tracking.track(*run, samples=asked.samples, force=asked.force)
     return Outcome.of(tables, lambda: look(folder, tables))

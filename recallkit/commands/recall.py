@@ -103,9 +103,9 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     own = Outcome.of(recalled[0], lambda: look(recalled[1], recalled[0])) if recalled else None
     metrics = stock_plan.run() if stock_plan else None
 
-    def show() -> None:
+    def show(full: bool) -> None:
         if own is not None:
-            own.show()
+            own.show(full)
         if metrics is not None:
             print_metrics(metrics, folder)
 
@@ -181,7 +181,7 @@ def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
     built = build(
         path(asked.documents), path(asked.out), tokenizer=text(asked.tokenizer), chunk_tokens=asked.chunk_tokens, force=asked.force
     )
-    return Outcome(value=lambda: built, show=lambda: print_built(built), json=lambda: built_json(built))
+    return Outcome(value=lambda: built, show=lambda full: print_built(built), json=lambda: built_json(built))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def write_report(asked: ReportLine) -> Outcome[Path]:
         _open(written.page)
     return Outcome(
         value=lambda: written.page,
-        show=lambda: _print_report(written),
+        show=lambda full: _print_report(written),
         json=lambda: {**written.to_json(), "timings": timings.to_json()},
         figures=lambda models: write.figures_of(written.results, models),
     )
@@ -161,7 +161,7 @@ def show_tokens(asked: ShowTokens) -> Outcome[ShownSequence]:
     )
     return Outcome(
         value=lambda: shown,
-        show=lambda: print_tokens(shown, asked.which),
+        show=lambda full: print_tokens(shown, asked.which),
         json=lambda: {"slices": str(directory), **tokens_json(shown, asked.which)},
     )
 
@@ -290,7 +290,7 @@ def verify(asked: Verify) -> Outcome["Verified"]:
     problem = f"{asked.folder} has results that are damaged or do not belong together; the remedy is given with each"
     return Outcome(
         value=lambda: found,
-        show=lambda: print_verified(found),
+        show=lambda full: print_verified(found),
         json=lambda: to_json(found),
         failure=None if found.is_sound else problem,
     )

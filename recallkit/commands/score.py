@@ -75,7 +75,7 @@ def score(asked: ScoreLine) -> Outcome["pl.DataFrame"]:
     from recallkit import builtin, scoring
     from recallkit.display.progress import one_after_another
     from recallkit.models.kinds import kind_of
-    from recallkit.scoring.view import print_checks, print_scores, print_shares, scores_json, scores_table
+    from recallkit.scoring.view import print_scores, print_shares, scores_json, scores_table
 
     folder = path(asked.slices) or builtin.slices()
     plans = scoring.plan_scores(builtin.named_models(asked.models), folder, asked, force=asked.force, share=asked.share)
@@ -84,20 +84,15 @@ def score(asked: ScoreLine) -> Outcome["pl.DataFrame"]:
         each: scoring.check_scores(each, folder, asked) for each in manifests if asked.check and not kind_of(each.location).is_control
     }
 
-    def show() -> None:
-        print_scores(folder, manifests)
-        if checks:
-            print_checks(checks)
-
     if asked.share is not None:
         return Outcome(
             value=lambda: _rows(folder, {}),
-            show=lambda: print_shares(manifests),
+            show=lambda full: print_shares(manifests),
             json=lambda: {model.shown: progress for model, progress in manifests.items()},
         )
     return Outcome(
         value=lambda: _rows(folder, manifests),
-        show=show,
+        show=lambda full: print_scores(folder, manifests, checks, full=full),
         json=lambda: [scores_json(folder, model, manifest, checks.get(model)) for model, manifest in manifests.items()],
         exports=lambda: [({"scores": _rows(folder, manifests)}, {"scores": scores_table(folder, manifests)}, folder)],
     )

@@ -67,8 +67,8 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
     """
     from recallkit import builtin, counting
     from recallkit.counting.table import NGRAM_HASHES
-    from recallkit.display.cells import percent, timings_lines
-    from recallkit.display.console import print_result
+    from recallkit.display.cells import counted, percent, timings_lines
+    from recallkit.display.console import print_found
 
     if asked.import_file is not None:
         file = path(asked.out) or Path("counts.duckdb")
@@ -88,14 +88,16 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
         meta = counting.count(text, file, only=path(asked.only), force=asked.force, options=asked)
     if asked.export is not None:
         counting.export_counts(file, path(asked.export), force=asked.force)
-    told = f"counts: {meta['num_tokens']:,} training tokens, {meta['num_bigrams']:,} distinct bigrams"
+    of = f" of {counted(meta['num_documents'], 'document')}" if meta.get("num_documents") else ""
+    told = f"{meta['num_tokens']:,} training tokens{of}, {meta['num_bigrams']:,} distinct bigrams"
     if unseen := meta.get("unseen"):
         told += f"; {percent(unseen['share'])} of a document's bigrams are in no other one ({unseen['documents']:,} sampled)"
+    notes = timings_lines(meta.get("timings"), "counted", is_reused=meta.get("reused", False))
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
     return Outcome(
         value=lambda: _row(file, meta),
-        show=lambda: print_result([], told, *timings_lines(meta.get("timings")), table=file),
+        show=lambda full: print_found(f"{told}.", notes=notes, places={"table": file}),
         json=lambda: {"path": str(file), **{key: meta.get(key) for key in kept}, **hashes},
     )
 
@@ -150,7 +152,7 @@ class Slice(LabelledTextOptions, WritingOptions):
         "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
         "recallkit slice 'valid/*.parquet' --tokenizer gpt2.json --counts counts.duckdb --seq-len 1024 --limit-tokens 16M -o slices",
     ),
-    exports=True,
+    answers=True,
 )
 def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, and how frequent in training (AR hits)?
@@ -165,24 +167,14 @@ def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin, slicing
-    from recallkit.slicing.charts import slice_figures
     from recallkit.slicing.labels import summarise_slices
-    from recallkit.slicing.view import print_slices, read_slices_table, slices_json
+    from recallkit.slicing.view import look
 
     read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=asked.is_usual(TextOptions, LabelOptions))
     folder = read.out
     manifest = slicing.slice_text(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, force=asked.force)
-
-    def summary() -> "pl.DataFrame":
-        return summarise_slices(folder / "tokens.parquet")
-
-    return Outcome(
-        value=summary,
-        show=lambda: print_slices(folder, manifest),
-        json=lambda: slices_json(folder, manifest),
-        exports=lambda: [({"summary": summary()}, {"summary": read_slices_table(folder, manifest)}, folder)],
-        figures=lambda _: slice_figures(summary()),
-    )
+    summary = summarise_slices(folder / "tokens.parquet")
+    return Outcome.of(summary, lambda: look(folder, manifest, summary))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit.config import MIN_CLUSTERS
@@ -169,15 +170,16 @@ def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: 
     """
     number, effective, noun = row[f"{units}s"], row[f"effective_{units}s"], noun or row[units]
     if effective < MIN_CLUSTERS:
-        return f"none ({too_few(effective, noun, which)})"
+        return f"none ({too_few(None, effective, f'{noun}s{which}')})"
     rare = math.ceil(1 / -math.expm1(math.log(0.05) / number)) if number else 0
     missing = f"; kinds rarer than one {noun} in {rare} may be missing" if 1 < number < MANY else ""
     return f"{counted(number, noun)}{which} resampled (effective number {effective:,.1f}){missing}"
 
 
-def too_few(effective: float, noun: str, which: str = "") -> str:
-    """Why there is no interval: `effectively 4.5 documents; 5 are needed`. 4.97 are 4.9, not 5.0."""
-    return f"effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {noun}s{which}; {MIN_CLUSTERS} are needed"
+def too_few(what: str | None, effective: float, units: str = "documents") -> str:
+    """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`. 4.97 are 4.9, not 5.0."""
+    whose = "" if what is None else f"{what} come from "
+    return f"{whose}effectively {min(effective, MIN_CLUSTERS - 0.1):.1f} {units}; {MIN_CLUSTERS} are needed"
 
 
 def interval_phrase(low: float | None, high: float | None) -> str:
@@ -209,8 +211,22 @@ def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:
     return placed if len(placed) <= 2 else [placed[0], placed[-1]]
 
 
-def timings_lines(timings: Mapping[str, Any] | None) -> list[str]:
-    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`; empty if nothing is known."""
+def made_earlier(timings: Mapping[str, Any], did: str) -> str:
+    """`, scored on cpu on 26 November 2026`, as far as it is known."""
+    if "ended" not in timings:
+        return ""
+    ended = datetime.fromisoformat(timings["ended"])
+    where = f" on {timings['device']}" if timings.get("device") else ""
+    return f", {did}{where} on {ended.day} {ended:%B %Y}"
+
+
+def timings_lines(timings: Mapping[str, Any] | None, did: str, *, is_reused: bool = False) -> list[str]:
+    """`Took 12.3 s: slicing 10.1 s (1.2M tokens/s), labelling 2.2 s (5.6M tokens/s).`; empty if nothing is known.
+
+    Of what was reused `Reused, scored on cpu on 26 November 2026.`, where `did` is "scored".
+    """
+    if is_reused:
+        return [f"Reused{made_earlier(timings or {}, did)}."]
     end, stages = "_per_second", []
     if timings is None or not timings["stages"]:
         return []

@@ -23,7 +23,7 @@ from recallkit.events import note as note
 from recallkit.events import strict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -80,33 +80,52 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def print_line(text: str, *, is_path: bool = False) -> None:
-    """A line of results, folded at the terminal's width unless it is a path, which people copy."""
+    """A line of results, folded at the terminal's width unless it is a path, which people copy; a % stays with its figure."""
     from rich.text import Text
 
-    stdout().print(Text(printable(text)), soft_wrap=is_path)
-
-
-def print_result(shown: Iterable[Table], /, *lines: str, **places: Path) -> None:
-    """The tables, the lines below them, and where things are: `Tables (Parquet): FOLDER`."""
-    print_tables(shown)
+    shown = Text(printable(text) if is_path else _TOGETHER.sub(_JOINED, printable(text)))
+    lines = [shown] if is_path else shown.wrap(stdout(), stdout().width)
     for line in lines:
+        stdout().print(Text(line.plain.replace(_JOINED, " ").rstrip()), soft_wrap=True)
+
+
+_TOGETHER = re.compile(r" (?=%)|(?<=`recallkit) ")
+_JOINED = "\ue000"
+"""A character of nobody's, where no line ends: rich ends lines at no-break spaces, too."""
+
+
+MOST_NOTES = 3
+"""Notes below a table; the others are printed with `--full`."""
+
+
+def print_found(
+    answer: str,
+    tables: Sequence[Table] = (),
+    notes: Sequence[str] = (),
+    *,
+    full: bool = False,
+    leading: int = 1,
+    brief: int = MOST_NOTES,
+    places: Mapping[str, Path] | None = None,
+) -> None:
+    """The answer in a sentence or two, the table that is its evidence, a few notes, and where things are: `Tables (Parquet): FOLDER`.
+
+    Unless `full` only the `leading` tables and the first `brief` notes: then it is said how many more there are, and how to get them, with
+    figures where a page can be made of the folder of the tables.
+    """
+    print_line(answer)
+    first, few = (tables, notes) if full else (tables[:leading], notes[:brief])
+    if first:
+        print_line("")
+    print_tables(first)
+    for line in few:
         print_line(line)
-    for what, place in places.items():
+    more = ((len(tables) - len(first), "table"), (len(notes) - len(few), "note"))
+    if rest := [counted(number, f"more {noun}") for number, noun in more if number]:
+        figures = ", figures with `recallkit report`" if "tables" in (places or {}) else ""
+        print_line(f"{' and '.join(rest)} with --full{figures}.")
+    for what, place in (places or {}).items():
         print_line(f"{PLACES[what]}: {place}", is_path=True)
-
-
-def print_answer(text: str) -> None:
-    """The answer in a sentence or two, apart from the table that is its evidence."""
-    print_line(text)
-    print_line("")
-
-
-def print_rest(tables: int, notes: int, folder: Path) -> None:
-    """What is not printed, the option that prints it, and the folder of the tables."""
-    rest = [counted(number, f"more {noun}") for number, noun in ((tables, "table"), (notes, "note")) if number]
-    if rest:
-        print_line(f"{' and '.join(rest)} with --full, figures with `recallkit report`.")
-    print_line(f"{PLACES['tables']}: {folder}", is_path=True)
 
 
 PLACES = {
@@ -133,8 +152,10 @@ def print_files(files: Sequence[Path]) -> None:
         print_line(f"{counted(number, 'file')} written to {folder}", is_path=True)
 
 
-def print_list(rows: list[tuple[str, str]]) -> None:
-    """Names, and beside them their descriptions, folded at the terminal's width."""
+def print_list(what: str, rows: list[tuple[str, str]]) -> None:
+    """What is listed, then names, and beside them their descriptions, folded at the terminal's width."""
+    print_line(what)
+    print_line("")
     width = max(len(name) for name, _ in rows)
     room = max(20, stdout().width - width - 2)
     for name, description in rows:
@@ -155,7 +176,7 @@ def print_indented(text: str, columns: int) -> None:
 _LONGEST_CELL = 300
 """Characters per cell: a name of a megabyte would fill the screen; files contain it in full."""
 _BETWEEN = (3, 2)
-"""Terminal columns between two columns of a table, and fewer where it would not fit; there is one more at either end."""
+"""Terminal columns between two columns of a table, and fewer where it would not fit."""
 _FIGURES = 20
 """Figures, and names as short as these, are never folded if the terminal has 80 columns."""
 _LEAST = ((12, 9), (6, 5), (6, 1))
@@ -172,7 +193,7 @@ def print_table(table: Table) -> None:
     rows = [[_cut(cell) for cell in row] for row in table.rows]
     headers = ["\n".join(map(printable, header.split("\n"))) for header in table.headers]
     between, widths = _layout(headers, rows, stdout().width)
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, between - 2))
+    shown = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, between - 2))
     for index, (header, width) in enumerate(zip(headers, widths, strict=True)):
         shown.add_column(Text(header), justify="left" if index == 0 else "right", overflow="fold", width=width)
     for cells, row in zip(table.rows, rows, strict=True):
@@ -180,6 +201,7 @@ def print_table(table: Table) -> None:
         shown.add_row(*(Text(text, style="strike" if isinstance(cell, Struck) else "") for cell, text in zip(cells, row, strict=True)))
     stdout().print(Text(printable(table.title), style="bold"))
     stdout().print(shown)
+    print_line("")
     for line in (table.caption or "").splitlines():
         print_line(line)
 
@@ -200,7 +222,7 @@ def _narrowed(table: Table, available: int) -> Table:
 
     for header in table.optional:
         widths = [max(map(cell_len, [*name.split("\n"), *cells])) for name, *cells in zip(table.headers, *table.rows, strict=True)]
-        if sum(widths) + _BETWEEN[-1] * (len(widths) - 1) + 2 <= available:
+        if sum(widths) + _BETWEEN[-1] * (len(widths) - 1) <= available:
             break
         kept = [place for place, name in enumerate(table.headers) if name != header]
         table = replace(
@@ -225,12 +247,12 @@ def _layout(headers: Sequence[str], rows: Sequence[Sequence[str]], available: in
 
     bodies = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(headers))]
     widths = [max(body, *map(cell_len, header.split("\n"))) for header, body in zip(headers, bodies, strict=True)]
-    between = next((each for each in _BETWEEN if sum(widths) + each * (len(widths) - 1) + 2 <= available), _BETWEEN[-1])
+    between = next((each for each in _BETWEEN if sum(widths) + each * (len(widths) - 1) <= available), _BETWEEN[-1])
     words = [max(map(cell_len, header.split()), default=1) for header in headers]
     figures = [min(body, _FIGURES) for body in bodies[1:]]
     kept = [[name, *(max(body, min(word, most)) for body, word in zip(figures, words[1:], strict=True))] for name, most in _LEAST]
     for least in (*kept, [1] * len(widths)):
-        while sum(widths) + between * (len(widths) - 1) + 2 > available:
+        while sum(widths) + between * (len(widths) - 1) > available:
             widest = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
             if widths[widest] <= least[widest]:
                 break

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
 class Look:
     """A result in `folder` as people see it: printed, as JSON, exported, on a page.
 
-    `answer`: what it says, in a sentence or two. `tables`: a dataclass of its frames; those `untold` are too long for JSON, where `facts`
-    of the run are. `shown`: tables of an export and a page; a terminal has those `printed`, if these are others, the first of which is
-    the one that people need, and below them `lines`, notes by their weight, and further `places`. `draw` makes figures of
-    tables. On a page: `method`, how it was
-    measured, as facts by name; `command` makes it again; `files` are read beside its tables.
+    `answer`: what it says, in a sentence or two. `tables`: its frames, a dataclass or by name, of which `draw` makes figures; `untold` ones
+    are for Parquet alone. `facts` of the run are for JSON. `shown`: tables of an export and a page; a terminal has those `printed`, if they
+    are others, always the first `leading` ones, and below them `lines`, always the first `brief` ones, and further `places`. On a page:
+    `method`, how it was measured, as facts by name; `command` makes it again; `files` are read beside its tables.
     """
 
     folder: Path
@@ -45,10 +44,12 @@ class Look:
     shown: Mapping[str, Table]
     draw: Callable[[Any], Sequence[Figure]]
     answer: str
-    method: Mapping[str, str]
-    command: str
+    method: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    command: str = ""
     lines: Sequence[str] = ()
     printed: Sequence[Table] | None = None
+    leading: int = 1
+    brief: int = console.MOST_NOTES
     places: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untold: Sequence[str] = ()
@@ -60,33 +61,37 @@ class Look:
         chosen = {name: frame.filter(frame["model"].is_in(list(models))) for name, frame in frames.items() if "model" in frame.columns}
         if any(frame.is_empty() for frame in chosen.values()):
             return []
-        return self.draw(dataclasses.replace(self.tables, **chosen))
-
-    def print(self) -> None:
-        """The answer, one table, the first notes, and where the rest is."""
-        first, *others = self._printed
-        console.print_answer(self.answer)
-        console.print_result([first], *self.lines[:MOST_NOTES])
-        console.print_rest(len(others), max(0, len(self.lines) - MOST_NOTES), self.folder)
-
-    def print_full(self) -> None:
-        """The answer, all tables and notes, and where they are."""
-        console.print_answer(self.answer)
-        console.print_result(self._printed, *self.lines, tables=self.folder, **self.places)
+        return self.draw(dataclasses.replace(self.tables, **chosen) if chosen else self.tables)
 
     @property
-    def _printed(self) -> Sequence[Table]:
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """Its tables by name, but those that are for Parquet alone."""
+        return {name: frame for name, frame in frames_of(self.tables).items() if name not in self.untold}
+
+    def print(self, *, full: bool = False) -> None:
+        """The answer, the first table and notes, and where the rest is; or, `full`, all tables and notes, and where they are."""
+        places = {"tables": self.folder, **(self.places if full else {})}
+        console.print_found(self.answer, self.terminal_tables, self.lines, full=full, leading=self.leading, brief=self.brief, places=places)
+
+    def followed_by(self, *others: Look) -> Look:
+        """The same, and with --full what a terminal has of `others`."""
+        return dataclasses.replace(
+            self,
+            printed=[table for look in (self, *others) for table in look.terminal_tables],
+            lines=[*self.lines, *(line for look in others for line in (look.answer, *look.lines))],
+        )
+
+    @property
+    def terminal_tables(self) -> Sequence[Table]:
+        """Tables of a terminal, the first one first."""
         return list(self.shown.values()) if self.printed is None else self.printed
 
     def json(self) -> dict[str, Any]:
         """Facts of its run, the tables row by row, how long it took."""
-        rows = {name: frame.to_dicts() for name, frame in frames_of(self.tables).items() if name not in self.untold}
+        rows = {name: frame.to_dicts() for name, frame in self.frames.items()}
         timings = read_timings(self.folder / MANIFEST, kind=self.kind)
         return {"path": str(self.folder), **self.facts, **rows, "timings": timings}
 
-
-MOST_NOTES = 3
-"""Notes below a table of a terminal; the others are printed with `--full`."""
 
 FORMATS = ("csv", "json", "md", "tex")
 

@@ -59,10 +59,14 @@ def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def print_doctor(checks: Sequence[Check]) -> None:
-    """Status, name and what was found, in groups, with the remedy below those that are not ok.
+    """How many are not ok, then status, name and what was found, in groups, with the remedy below those that are not ok.
 
     Lines are not wrapped, so that they can be pasted elsewhere.
     """
+    found = ((_names(checks, status), word) for status, word in (("fail", "failed"), ("warn", "with warnings")))
+    counts = "; ".join(f"{len(names)} {word}: {', '.join(names)}" for names, word in found if names)
+    console.print_line(f"{len(checks)} checks; {counts or 'all passed'}.", is_path=True)
+    console.print_line("")
     width, group = max(len(check.name) for check in checks), ""
     for check in checks:
         if check.group != group:
@@ -71,9 +75,6 @@ def print_doctor(checks: Sequence[Check]) -> None:
         console.print_indented(f"{check.status:<4}  {check.name:<{width}}  {check.found}", 2)
         if check.remedy and check.status != "ok":
             console.print_indented(f"-> {check.remedy}", 8 + width + 2)
-    found = ((_names(checks, status), word) for status, word in (("fail", "failed"), ("warn", "with warnings")))
-    counts = "; ".join(f"{len(names)} {word}: {', '.join(names)}" for names, word in found if names)
-    console.print_line(f"{len(checks)} checks; {counts or 'all passed'}.", is_path=True)
 
 
 def failure_line(checks: Sequence[Check]) -> str | None:

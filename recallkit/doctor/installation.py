@@ -207,6 +207,7 @@ def print_sizes(parts: Sequence[Part]) -> None:
     rows = [[part.name, f"{part.size / 1e6:,.1f}", f"{len(part.packages)}", part.purpose] for part in parts if part.packages]
     packages, size = sum(len(part.packages) for part in parts), sum(part.size for part in parts)
     besides = ", ".join(part.name for part in parts if not part.packages)
-    caption = f"{size / 1e6:,.0f} MB, {packages} packages. Each with what it adds to those that pyproject.toml names before it. "
+    caption = "Each with what it adds to those that pyproject.toml names before it. "
     caption += f"Required, and there because of them: {besides or 'none'}."
-    console.print_table(Table("What the installed packages take", ["", "MB", "packages", "for"], rows, caption))
+    said = f"The installation takes {size / 1e6:,.0f} MB in {packages} packages."
+    console.print_found(said, [Table("What the installed packages take", ["", "MB", "packages", "for"], rows, caption)])

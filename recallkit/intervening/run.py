@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from recallkit.declarations import path
+from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
 from recallkit.intervening.association import as_scored
@@ -46,13 +47,21 @@ _LABELS = ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")
 
 
 def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> InterveneTables | None:
-    """What `intervene` has found of these models in these labels with its usual options, or None, also where that cannot be read."""
+    """What `intervene` has found of these models in these labels with its usual options, or None, also where that cannot be read.
+
+    A result of other scores than there are now is left out, with a note.
+    """
     labels = open_tokens(slices / "tokens.parquet").manifest
+    scores = {spec.shown: artifacts.manifest_options(score_path(slices, spec)) for spec in models}
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
         with contextlib.suppress(UserError):
-            if artifacts.read_manifest(folder / "intervene.parquet")["slices"] == {name: labels[name] for name in _LABELS}:
+            manifest = artifacts.read_manifest(folder / "intervene.parquet")
+            if manifest["slices"] != {name: labels[name] for name in _LABELS}:
+                continue
+            if manifest.get("scores") == scores:
                 return read_tables(InterveneTables, folder)
+            console.note(f"{folder} is of other scores, and left out: run `recallkit intervene` again")
     return None
 
 
@@ -100,6 +109,7 @@ def intervene(
     facts = {
         **question,
         "models": [spec.shown for spec in specs],
+        "scores": {model: manifest["options"] for model, manifest in manifests.items()},
         "changed_text": changed.folder.name,
         **{name: changed.manifest[name] for name in counted},
         "slices": {name: tokens.manifest[name] for name in _LABELS},

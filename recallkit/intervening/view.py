@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.again import command_line
-from recallkit.display.cells import DASH, bounds, counted, percent, percent_range, powers_of_two, resampled, shares_of_leads, sparkline
+from recallkit.display.cells import (
+    DASH,
+    bounds,
+    counted,
+    percent,
+    percent_range,
+    powers_of_two,
+    resampled,
+    shares_of_leads,
+    sparkline,
+    too_few,
+)
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.intervening.charts import FEW, intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED, InterveneTables
-from recallkit.measure.intervals import too_few
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
 

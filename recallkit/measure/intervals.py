@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit import config
-from recallkit.display import cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,11 +170,6 @@ def holm(p: np.ndarray) -> np.ndarray:
     rejected = np.empty(p.shape, bool)
     np.put_along_axis(rejected, order, np.logical_and.accumulate(below, axis=0), axis=0)
     return rejected
-
-
-def too_few(what: str, effective: float, cluster: str = "document") -> str:
-    """Why there is no interval: `AR hits come from effectively 4.5 documents; 5 are needed`."""
-    return f"{what} come from {cells.too_few(effective, cluster)}"
 
 
 def number_or_none(value: float) -> float | None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, freedom_of_ratio, holm, p_values, too_few
+from recallkit.display.cells import too_few
+from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, freedom_of_ratio, holm, p_values
 from recallkit.measure.sums import resampled
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class WholeGap:
         of_slice = [ALL_TOKENS] if share_of_tokens == 1 else []
         called = "all tokens" if self.effective <= effective else "AR hits" if slice_ == "ar_hit" else "its tokens"
         least = min(self.effective, effective)
-        few = [too_few(called, least, self.cluster)] if least < MIN_CLUSTERS else []
+        few = [too_few(called, least, f"{self.cluster}s")] if least < MIN_CLUSTERS else []
         return [*self.of_gap(), *of_slice, *few]
 
     def describe(self, hits_share: float | None = None, share_interval: tuple[float, float] | None = None) -> list[str]:

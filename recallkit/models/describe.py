@@ -137,7 +137,9 @@ _PRESETS = {
 }
 
 
-def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mapping[str, Any]], width: int, length: int) -> None:
+def print_costs(
+    mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mapping[str, Any]], width: int, length: int, *, full: bool
+) -> None:
     """What mixers of this width and the zoo's models cost."""
     of_mixers = Table.of(
         f"Mixers of width {width:,}, sequences of {length:,} tokens",
@@ -151,20 +153,29 @@ def print_costs(mixers: Sequence[Mapping[str, Any]], zoo_models: Sequence[Mappin
         zoo_models,
         f"Parameters without the embedding, which has {cells.abbreviate(zoo_models[0]['embeddings'])}.",
     )
-    console.print_table(of_mixers)
-    console.print_table(of_models)
+    least, most = (pick(mixers, key=lambda row: row["state_elements"]) for pick in (min, max))
+    states = " to ".join(f"{cells.abbreviate(row['state_elements'])} elements ({row['mixer']})" for row in (least, most))
+    console.print_found(f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.", [of_mixers, of_models], full=full)
 
 
-def print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:
     """The architectures of the papers, printed and counted parameters beside, and their costs."""
     title = f"Architectures of Zoology and Based, sequences of {presets.CONTEXT:,} tokens"
     caption = (
         "Parameters with embeddings. FLOP: of the forward pass, per token. TFLOP: of a training step on one sequence, as Zoology counts."
     )
-    console.print_table(Table.of(title, _PRESETS, rows, caption))
-    for row in rows:
-        if row["note"]:
-            console.print_line(f"{row['preset']}: {row['note']}")
+    near = sum(abs(row["miss"]) <= _NEAR for row in rows)
+    worst = max(rows, key=lambda row: abs(row["miss"]))
+    said = (
+        f"{near} of {len(rows)} architectures have the printed number of parameters within {100 * _NEAR:.0f} %; {worst['preset']} "
+        f"misses it by most, {100 * worst['miss']:+z.1f} %."
+    )
+    notes = [f"{row['preset']}: {row['note']}" for row in rows if row["note"]]
+    console.print_found(said, [Table.of(title, _PRESETS, rows, caption)], notes, full=full)
+
+
+_NEAR = 0.02
+"""The papers print parameters in two or three digits."""
 
 
 # ------------------------------------------------------------------------------------------ operations as the paper counts them

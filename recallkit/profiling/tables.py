@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
+from recallkit.display.cells import too_few
 from recallkit.display.notebook import Shown
 from recallkit.measure.intervals import (
     MIN_CLUSTERS,
@@ -28,7 +29,6 @@ from recallkit.measure.intervals import (
     group_numbers,
     number_or_none,
     resample_totals,
-    too_few,
 )
 from recallkit.measure.sums import ALL, OTHER_SOURCES
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, tail_alpha

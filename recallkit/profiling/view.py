@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.again import MOST_NAMED, bare, command_line
-from recallkit.display.cells import percent, resampled, sparkline, timings_lines
+from recallkit.display.cells import percent, resampled, sparkline
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -16,7 +16,6 @@ from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
-from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +45,6 @@ def look(folder: Path, tables: ProfileTables | None = None) -> Look:
         answer(tables, manifest),
         method(tables, manifest),
         command(manifest),
-        lines=timings_lines(read_timings(folder / "manifest.json", kind="profile")),
         printed=[profile_table(tables, manifest), distances_table(tables)],
         facts={name: manifest[name] for name in _FACTS},
         untold=["distances"],

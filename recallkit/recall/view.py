@@ -281,7 +281,7 @@ def built_json(built: BuiltRows) -> dict[str, Any]:
 def print_metrics(metrics: pl.DataFrame, out: Path) -> None:
     """lm-eval's own metrics, one row each."""
     console.print_table(metrics_table(metrics))
-    console.print_line(f"lm-eval's files (JSON): {out / 'lm-eval'}", is_path=True)
+    console.print_line(f"{console.PLACES['lm_eval']}: {out / 'lm-eval'}", is_path=True)
 
 
 def metrics_table(metrics: pl.DataFrame) -> Table:

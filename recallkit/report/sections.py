@@ -63,7 +63,7 @@ def _picture(figure: Figure, styles: Mapping[str, Style], **more: str) -> str:
 def results(comparison: Comparison, first_figures: str = "") -> str:
     """The top of the page: the answer, the figures that show it, its definition, the table, and what its shares can be compared with."""
     of = (comparison.reference, comparison.models, comparison.totals)
-    first, *more = filter(None, (answer.headline(*of), answer.answer(*of)))
+    first, *more = filter(None, (answer.headline(*of), answer.answer(*of, in_bits=bool(comparison.manifest["inexact"]))))
     answers = [tag("p", text(first), class_="answer"), *(tag("p", text(each)) for each in more)]
     how = tag("p", text(words.measured(comparison)), " ", tag("a", "How, commands, files", href="#method"), class_="notes")
     pairs = [(comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]) for model in comparison.models]

@@ -119,13 +119,16 @@ class ScoringPlan:
         return min(SEQUENCES_PER_PART, config.sequences_per_row_group(self.sequences["seq_len"]))
 
     def run(self) -> dict[str, Any]:
-        """Makes what is missing; returns the manifest, or of a share the progress of all (`parts_done` of `num_parts`)."""
+        """Makes what is missing; returns the manifest, with `reused` if nothing was, or of a share the progress of all (`parts_done` of
+        `num_parts`).
+        """
         from recallkit.models.live import evaluating
 
         options, result, sequences = self.options, self.result, self.sequences
         if (manifest := result.finished()) is not None:
             num_parts = -(-sequences["num_sequences"] // self.sequences_per_part)
-            return manifest if self.share is None else {**manifest, "parts_done": num_parts, "num_parts": num_parts, "joined": True}
+            progress_of_all = {} if self.share is None else {"parts_done": num_parts, "num_parts": num_parts, "joined": True}
+            return {**manifest, **progress_of_all, "reused": True}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         means = self.means()
         cut |= {} if means is None else {"means": means.digest}
@@ -133,13 +136,21 @@ class ScoringPlan:
             job = self.job(journal.parts)
             job = job if means is None else replace(job, request=replace(job.request, means=means.by_mixer))
             num_parts = job.reader().num_parts()
-            timings = Timings()
+            timings = Timings(self.device())
             _score_parts(job, _wanted(num_parts, self.share), journal, sequences["num_rows"], options, timings)
             if self.share is not None:
                 return {**result.options, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
             manifest = _join(job, num_parts, result, sequences, timings)
             journal.finish()
         return manifest
+
+    def device(self) -> str | None:
+        """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
+        from recallkit.models.devices import choose_device
+        from recallkit.models.kinds import kind_of
+
+        kind = kind_of(self.request.spec)
+        return None if kind.is_control or kind.name == "server" or self.model.is_live else str(choose_device(self.request.device))
 
     def means(self) -> MixerMeans | None:
         """The means of the mixers' outputs, made where they are missing; None where no ablation needs them."""

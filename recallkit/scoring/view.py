@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells, console
-from recallkit.display.cells import timings_lines
+from recallkit.display.cells import made_earlier, timings_lines
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
@@ -60,13 +60,40 @@ def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
     return Table.of("Scores of every predicted token", _MEANS, rows)
 
 
-def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
-    """The table, the time that a single model took, where the scores are."""
+def print_scores(
+    slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]], checks: Mapping[ModelSpec, Mapping[str, Any]], *, full: bool
+) -> None:
+    """The perplexities, the table, which scores were reused, where they are; first how far they are from float64 if that was `checks`."""
+    table = scores_table(slices, manifests)
+    tables = [checks_table(checks), table] if checks else [table]
+    console.print_found(
+        _answer(table, manifests), tables, _notes(slices, manifests), full=full, leading=2, places={"scores": slices / "scores"}
+    )
+
+
+def _answer(table: Table, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> str:
+    """The perplexity of one model, or the least and the greatest of several."""
+    tokens = f"{next(iter(manifests.values()))['num_rows']:,} tokens"
+    perplexity = table.headers.index("ppl")
+    placed = [f"{row[perplexity]} ({row[0]})" for row in sorted(table.rows, key=lambda row: float(row[perplexity].replace(",", "")))]
+    if len(placed) == 1:
+        return f"{table.rows[0][0]}: perplexity {table.rows[0][perplexity]} on {tokens}."
+    return f"{len(placed)} models on {tokens}: perplexity {placed[0]} to {placed[-1]}."
+
+
+def _notes(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> list[str]:
+    """How long a single model took, or which were reused, and when they were scored."""
     from recallkit.scoring.files import score_timings
 
-    # for several models these would be many lines: --json has them
-    timings = score_timings(slices, next(iter(manifests))) if len(manifests) == 1 else None
-    console.print_result([scores_table(slices, manifests)], *timings_lines(timings), scores=slices / "scores")
+    timings = {model: score_timings(slices, model) for model in manifests}
+    if len(manifests) == 1:
+        [(model, manifest)] = manifests.items()
+        return timings_lines(timings[model], "scored", is_reused=manifest.get("reused", False))
+    reused: dict[str, list[str]] = {}
+    for model, manifest in manifests.items():
+        if manifest.get("reused"):
+            reused.setdefault(made_earlier(timings[model] or {}, "scored"), []).append(model.shown)
+    return [f"Reused{when}: {'all' if len(names) == len(manifests) else ', '.join(names)}." for when, names in reused.items()]
 
 
 def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
@@ -77,8 +104,8 @@ def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
         console.print_line(f"{model.shown}: {done:,} of {total:,} parts are there, {rest}")
 
 
-def print_checks(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
+def checks_table(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """How far the scores are from a float64 computation."""
     places = [f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()]
     title, rows = "Difference to a float64 computation on CPU, in nats per token", [{**c, "model": m.shown} for m, c in checks.items()]
-    console.print_table(Table.of(title, _CHECKED, rows, f"The largest: {', '.join(places)}"))
+    return Table.of(title, _CHECKED, rows, f"The largest: {', '.join(places)}")

@@ -12,7 +12,7 @@ from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.parallel.ahead import ahead
-from recallkit.slicing.threshold import BY_DEFAULT, RareCount, note_threshold
+from recallkit.slicing.threshold import BY_DEFAULT, RareCount
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.result import Result
@@ -41,13 +41,11 @@ def slice_text(
     rare: RareCount = BY_DEFAULT,
     seq_len: int = config.SEQ_LEN,
     force: bool = False,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
 
     Tokenising is the slow part and can be resumed: sequences that exist already are labelled again without it. Without
-    `counts` only repetition is labelled, and they can be added later. Unless `quiet`, a threshold that was not given as a count is
-    reported on stderr. Raises UserError for everything a user can correct.
+    `counts` only repetition is labelled, and they can be added later. Raises UserError for everything a user can correct.
     """
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
@@ -69,8 +67,6 @@ def slice_text(
             where=counts,
             remedy=f"count with --only {out}, or without --only",
         )
-    if not quiet:
-        note_threshold(threshold, table)
     return make_labels(out, opened.tokenizer, table, threshold, timings, force=force)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.display import console
 from recallkit.display.cells import abbreviate, percent
 from recallkit.errors import UserError
 
@@ -93,24 +92,12 @@ class RareCount:
 BY_DEFAULT = RareCount()
 
 
-def note_threshold(threshold: Threshold, counts: CountsTable | None) -> None:
-    """A line on stderr if a threshold was not given as a count: what it is, why, and the rate that it means."""
-    if counts is not None and (line := _note(threshold, counts.num_tokens)):
-        console.note(line)
-
-
-def _note(threshold: Threshold, num_tokens: int) -> str | None:
-    if threshold.rule == BY_COUNT or (threshold.rule == BY_RATE and threshold.max_count >= LEAST_COUNT):
-        return None
-    most = f"rare: seen at most {threshold.max_count:,} times in {abbreviate(num_tokens)} training tokens"
-    if threshold.rule == BY_PAPERS:
-        return f"{most}, the papers' {PAPERS_RATE:g} per billion (--max-count and --max-rate choose another threshold)"
-    if threshold.rule == BY_RATE:
-        return f"{most}: counts below {LEAST_COUNT} are mostly chance; count more text"
-    return (
-        f"{most}, {abbreviate(per_billion(threshold.max_count, num_tokens))} per billion; {_papers_rate_allows(num_tokens)}, and counts "
-        f"below {LEAST_COUNT} are mostly chance: count more text, or give --max-count"
-    )
+def small_counts_note(labels: Mapping[str, Any]) -> str | None:
+    """That a rate would need more counted text, where it means fewer than LEAST_COUNT occurrences; `labels`: the manifest of labels."""
+    rule = (labels.get("threshold") or {}).get("rule")
+    if rule == FALLBACK or (rule == BY_RATE and labels["max_count"] < LEAST_COUNT):
+        return f"Counts below {LEAST_COUNT} are mostly chance: for a lower threshold count more training text."
+    return None
 
 
 def papers_count(num_tokens: int) -> int:
@@ -125,7 +112,7 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 def _papers_rate_allows(num_tokens: int) -> str:
     allowed = PAPERS_RATE * num_tokens / 1e9
-    return f"at the papers' rate it would be {'less than once' if allowed < 1 else f'{allowed:.3g} times'}"
+    return f"the papers' rate would be {'below once' if allowed < 1 else f'{allowed:.3g} times'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells, console
-from recallkit.display.cells import abbreviate, percent, powers_of_two, sparkline, timings_lines
+from recallkit.display import cells
+from recallkit.display.cells import abbreviate, counted, percent, powers_of_two, sparkline, timings_lines
+from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.slicing.threshold import counts_warning, rate_and_rule, what_is_unseen
+from recallkit.slicing.charts import slice_figures
+from recallkit.slicing.threshold import counts_warning, rate_and_rule, small_counts_note, what_is_unseen
 from recallkit.storage import artifacts
+from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
@@ -23,37 +26,44 @@ _MOST_ROWS = 20
 """Sources in the table: as many as a terminal shows; the Parquet file contains all of them."""
 
 
-def slices_json(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes of the slices by source, the text and counts that they were made of.
-
-    `warning`: that common bigrams are called rare, or that other text was counted; null if they are not, and it was not.
-    """
-    from recallkit.slicing.labels import summarise_slices
-
-    kept = ("num_sequences", "num_rows", "seq_len", "boundary", "max_count", "counts", "tokenizer", "sequences_digest")
-    added = {key: manifest.get(key) for key in ("threshold", "unseen", "in_training")}
-    facts = {**{key: manifest[key] for key in kept}, **added, "timings": slice_timings(path)}
-    summary = summarise_slices(path / "tokens.parquet")
-    return {"path": str(path), **facts, "warning": warn_of_counts(path, summary, manifest), "by_source": summary.to_dicts()}
-
-
-def slice_timings(path: Path) -> dict[str, Any] | None:
-    """How long slicing took, if it is known."""
-    return read_timings(path / "manifest.json", kind="tokens")
-
-
-def print_slices(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Tokens, repeated tokens and AR hits by source, and how far back the previous occurrences of repeated tokens are."""
-    shown = with_distances(read_slices_table(path, manifest), _query(path, "slices/bucket_distances"))
-    console.print_result([shown], *timings_lines(slice_timings(path)), tables=path)
+def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame) -> Look:
+    """A slice directory as people see it, by its `summarise_slices`; `manifest` is that of the labels, with `reused` if none were made."""
+    warning = warn_of_counts(path, summary, manifest)
+    table = slices_table(summary, manifest, warning)
+    return Look(
+        path,
+        "tokens",
+        {"by_source": summary},
+        {"by_source": table},
+        lambda of: slice_figures(of["by_source"]),
+        answer(path, summary, manifest, warning),
+        lines=[
+            *filter(None, [small_counts_note(manifest)]),
+            *timings_lines(read_timings(path / MANIFEST, kind="tokens"), "labelled", is_reused=manifest.get("reused", False)),
+        ],
+        printed=[with_distances(table, _query(path, "slices/bucket_distances"))],
+        facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning},
+    )
 
 
-def read_slices_table(path: Path, manifest: Mapping[str, Any]) -> Table:
-    """`slices_table` of a slice directory."""
-    from recallkit.slicing.labels import summarise_slices
+_FACTS = (
+    *("num_sequences", "num_rows", "seq_len", "boundary", "tokenizer", "sequences_digest"),
+    *("counts", "max_count", "threshold", "unseen", "in_training"),
+)
 
-    summary = summarise_slices(path / "tokens.parquet")
-    return slices_table(summary, manifest, warn_of_counts(path, summary, manifest))
+
+def answer(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None) -> str:
+    """How much of the text are AR hits, how much of it training has not, and what comes next."""
+    import polars as pl
+
+    whole = summary.row(0, named=True)
+    documents = pl.scan_parquet(path / "tokens.parquet", glob=False).select(pl.col("document").n_unique()).collect().item()
+    of = f"{whole['tokens']:,} tokens ({counted(documents, 'document')})"
+    if whole["ar_hit_share"] is None:
+        return f"{percent(whole['repeated_share'])} of {of} repeat a bigram of their context."
+    unseen = what_is_unseen(manifest)
+    more = f"; {unseen}" if unseen and unseen not in (warning or "") else ""
+    return f"{percent(whole['ar_hit_share'], 2)} of {of} are AR hits{more}."
 
 
 def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any]) -> str | None:
@@ -67,7 +77,7 @@ def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any
 def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
     rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
-    caption = "\n".join(filter(None, (what_is_rare(manifest), what_is_copied(manifest), *about_counts(manifest, warning))))
+    caption = "\n".join(filter(None, (what_is_rare(manifest), what_is_copied(manifest), warning)))
     return Table.of("Predicted tokens, and those that repeat a bigram of their context", _COLUMNS, rows, caption, hidden=hidden)
 
 

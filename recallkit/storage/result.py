@@ -109,11 +109,12 @@ class Result:
         return self.finished() is not None
 
     def reused(self) -> dict[str, Any] | None:
-        """`finished`, with a message to the user that nothing is made."""
+        """`finished`, with `reused` in the manifest, and a message to the user that nothing is made."""
         manifest = self.finished()
-        if manifest is not None:
-            events.note(f"{self.path} is complete: reused (--force makes it again)")
-        return manifest
+        if manifest is None:
+            return None
+        events.note(f"{self.path} is complete: reused (--force makes it again)")
+        return {**manifest, "reused": True}
 
     def journal(self) -> Journal:
         """The journal of the result's work while it is unfinished, part after part."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from recallkit import events
@@ -41,10 +42,11 @@ class Stage:
 
 
 class Timings:
-    """The stages of one output, in order."""
+    """The stages of one output, in order, and the `device` of the work, if there was one to choose."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str | None = None) -> None:
         self._stages: dict[str, dict[str, Any]] = {}
+        self._device = device
 
     @contextlib.contextmanager
     def stage(self, name: str, *, of: str | None = None, resumed: bool = False) -> Iterator[Stage]:
@@ -63,9 +65,10 @@ class Timings:
             self._stages[name] = known["stages"][stage]
 
     def to_json(self) -> dict[str, Any]:
-        """`seconds` of all stages together, `resumed` if they exclude work of an earlier run, `stages` by name."""
-        resumed = any(stage.get("resumed") for stage in self._stages.values())
-        return {"seconds": sum(stage["seconds"] for stage in self._stages.values()), "resumed": resumed, "stages": self._stages}
+        """`seconds` of all stages together, `resumed` if they exclude work of an earlier run, `stages` by name; when it `ended`, where."""
+        seconds, resumed = (sum(stage.get(name, 0) for stage in self._stages.values()) for name in ("seconds", "resumed"))
+        ended = datetime.now().astimezone().isoformat(timespec="seconds")
+        return {"seconds": seconds, "resumed": bool(resumed), "stages": self._stages, "ended": ended, "device": self._device}
 
 
 def read_timings(path: Path, kind: str | None = None) -> dict[str, Any] | None:

@@ -138,7 +138,7 @@ class Tracker(Shown):
         """Writes the tables of what is scored, and shows them from now on."""
         if not self._run.scores:
             self._rows = make_tables([], self._run.hits)
-            self.show_as(lambda: console.print_answer("No step is logged yet."), tuple, lambda models: ())
+            self.show_as(lambda: console.print_line("No step is logged yet."), tuple, lambda models: ())
             return
         self._rows = tables = self._run.write()
         seen = functools.cache(lambda: look(self._run.out, tables))

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.again import command_line
-from recallkit.display.cells import DASH, resampled
+from recallkit.display.cells import DASH, resampled, too_few
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import too_few
 from recallkit.models.spec import LIVE
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables

@@ -217,11 +217,11 @@ def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
 
 
 def print_verified(found: Verified) -> None:
-    """Findings, errors first."""
+    """Whether all is well, and findings, errors first."""
+    console.print_line(summary(found))
     for finding in found.findings:
         console.print_indented(f"{finding.kind:<10}  {finding.file}: {finding.problem}", 0)
         console.print_indented(f"-> {finding.remedy}", 12)
-    console.print_line(summary(found))
 
 
 def summary(found: Verified) -> str:

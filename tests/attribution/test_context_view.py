@@ -6,11 +6,10 @@ import polars as pl
 import pytest
 
 import recallkit
+from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.context_view import far_table, gains_table
-from recallkit.attribution.view import gap_json, gap_tables
+from recallkit.attribution.view import look
 from recallkit.display.cells import Struck
-from recallkit.slicing.view import manifest_of
-from recallkit.storage import artifacts
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
 
@@ -58,8 +57,8 @@ def test_only_the_papers_positions_have_the_papers_name(compared):
 
 def test_exports_and_json_have_them(compared, small_slices):
     tables, folder = compared
-    labels, manifest = manifest_of(small_slices), artifacts.read_manifest(folder / "gap.parquet")
-    assert list(gap_tables(tables, labels, folder))[-2:] == ["context_gain", "by_context"]
-    found = gap_json(tables, labels, folder)
+    seen = look(read_comparison(folder, small_slices))
+    assert list(seen.shown)[-2:] == ["context_gain", "by_context"]
+    found = seen.json()
     assert found["by_context"] == tables.by_context.to_dicts()
-    assert found["in_context"] is manifest["in_context"] is None, "sequences of 64 are too short"
+    assert found["in_context"] is None, "sequences of 64 are too short"

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import attribute_gap
-from recallkit.attribution.view import gap_json, gap_tables
+from recallkit.attribution.view import look
 from recallkit.measure.classes import IN_NONE
 from recallkit.slicing.definitions import parse_slices
-from recallkit.slicing.view import manifest_of
 from tests.attribution.test_clean import mark
 from tests.attribution.test_slices import texts
 from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, Corpus, small_corpus
@@ -83,8 +82,8 @@ def test_it_adds_up_and_is_shown(small_slices, tmp_path):
         assert (own["gap_share"] <= own["ci_high"]).all()
         # copy:k3 is within copy:k1: half of its tokens' gap at most
         assert own["tokens"][1] < comparison.totals[model, "copy:k3"]["tokens"] / 2 + 1e-9
-    assert "by_overlap" in gap_tables(comparison.tables, manifest_of(small_slices))
-    assert gap_json(comparison.tables, manifest_of(small_slices), tmp_path)["by_overlap"] == found.to_dicts()
+    assert "by_overlap" in look(comparison).shown
+    assert look(comparison).json()["by_overlap"] == found.to_dicts()
 
 
 def test_what_is_left_out_counts_for_no_slice(tmp_path):

@@ -20,7 +20,7 @@ from recallkit.attribution.context_gain import context_gains
 from recallkit.attribution.gates import NOT_BEHIND, failure_line, judge_gates, parse_gate, unjudged_lines
 from recallkit.attribution.published import ROUNDED_AWAY
 from recallkit.attribution.tables import attribute_gap
-from recallkit.attribution.view import print_gap, shown_tables
+from recallkit.attribution.view import look, shown_tables
 from recallkit.config import SCHEMA_VERSION
 from recallkit.display import console
 from recallkit.report import sections
@@ -85,7 +85,7 @@ def said(monkeypatch, capsys):
     def read(comparison: Comparison) -> str:
         monkeypatch.setenv("COLUMNS", "400")
         console.terminal.cache_clear()
-        print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder, full=True)
+        look(comparison).print(full=True)
         console.terminal.cache_clear()
         page = sections.results(comparison) + sections.gap_section(comparison, (), {}).body
         captions = [f"{figure.name}: {figure.caption}" for figure in figures(comparison)]
@@ -97,7 +97,7 @@ def said(monkeypatch, capsys):
 LEAD = "m: model is better than the reference overall: shares are of its lead"
 LEADS = "Shares of a lead: m."
 NO_INTERVALS = "none (effectively 1.0 documents; 5 are needed)."
-SUM = "columns add up to 100 %"
+SUM = "rows add up to 100 %"
 KNEES = ("Knee,", "Solid upright")
 SHARE = "the share means nothing"
 
@@ -182,7 +182,7 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
         {"models": {"m": AHEAD}, "with_hits": 2},
         (LEAD, f"m: {SHARE}: AR hits come from effectively 2.0 documents", "a share of this lead means nothing (AR hits come from effect",
          'AR hits are the class "bigram repeated, rare"', LEADS),
-        (SUM, f"{SHARE}: model is better", "The first class", "Range:", "the dashed line is"),
+        (SUM, f"{SHARE}: model is better", "Range:", "the dashed line is"),
     ),
     "no AR hits, ahead": (
         {"models": {"m": AHEAD}, "with_hits": 0},
@@ -371,7 +371,7 @@ def test_what_would_be_gone_without_recall_is_said_where_it_is_shown(tmp_path, c
     names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high")
     recalled = {name: dict(zip(names, figures, strict=True)) for name, (_, *figures) in models.items()}
     console.terminal.cache_clear()
-    print_gap(comparison.tables, comparison.manifest["slices"], comparison.folder, recalled=recalled)
+    look(comparison, recalled).print()
     console.terminal.cache_clear()
     text = " ".join(capsys.readouterr().out.split())
     assert GONE in text if sentence else GONE not in text

@@ -18,7 +18,7 @@ import recallkit
 from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.tables import EMPTY_SLICE, attribute_gap
-from recallkit.attribution.view import gap_json, gap_tables, given_table, partition_table
+from recallkit.attribution.view import given_table, look, partition_table, shown_tables
 from recallkit.errors import UserError
 from recallkit.measure import labelled
 from recallkit.slicing.definitions import PARTITION, SLICES, members, parse_slice, parse_slices
@@ -155,9 +155,9 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     of = tables.by_partition.filter(model=NAMES[2])
     assert parts.rows[2][1:] == [f"{100 * share:.1f} %" for share in of["gap_share"]]
     assert parts.rows[0][1:] == [f"{100 * share:.2f} %" for share in of["share_of_tokens"]]
-    assert list(gap_tables(tables, labels)) == ["gap", "comparators", "by_source", "by_slice", "by_overlap", "by_partition"]
-    assert list(gap_tables(plain, labels)) == ["gap", "comparators", "by_source", "by_partition"]
-    assert gap_json(tables, labels, folder / "with")["by_partition"] == tables.by_partition.to_dicts()
+    assert list(shown_tables(tables, labels, {})) == ["gap", "comparators", "by_source", "by_slice", "by_overlap", "by_partition"]
+    assert list(shown_tables(plain, labels, {})) == ["gap", "comparators", "by_source", "by_partition"]
+    assert look(read_comparison(folder / "with", small_slices)).json()["by_partition"] == tables.by_partition.to_dicts()
 
 
 def test_every_line_of_the_documentation_is_right(small_slices, tmp_path):

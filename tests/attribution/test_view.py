@@ -8,17 +8,16 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from recallkit import config
+from recallkit.attribution import view
+from recallkit.attribution.comparison import Comparison
 from recallkit.attribution.tables import GapTables
-from recallkit.attribution.view import by_source_table, comparators_table, curves_table, gap_table, gap_tables, print_gap
+from recallkit.attribution.view import by_source_table, comparators_table, curves_table, gap_table, look, shown_tables
 from recallkit.display import console
 from recallkit.display.cells import Struck
 from recallkit.measure.shares import GAP_MAY_BE_ZERO
 from recallkit.slicing.definitions import PARTITION
-from recallkit.storage import artifacts
 
 SLICES = {"counts": {"num_tokens": 10_000}, "max_count": 4}
-FACTS = {"schema_version": config.SCHEMA_VERSION, "inexact": {}}
 _SLICE_NAMES = ("all", "ar_hit", "other", "repeated")
 
 
@@ -71,6 +70,16 @@ def made_tables(models=("behind", "ahead"), sources=("ALL", "books", "letters"),
     frame = pl.DataFrame(gap)
     frames = [pl.DataFrame(rows) for rows in (by_count, by_distance, by_match)]
     return GapTables(frame, *frames, frame, pl.DataFrame(by_threshold), pl.DataFrame(by_partition), pl.DataFrame())
+
+
+def print_all(tables, folder, monkeypatch, inexact=()) -> None:
+    """Prints all of a comparison in 80 columns; its charts, which need what is not made up, are left out."""
+    monkeypatch.setattr(view, "figures", lambda comparison: [])
+    monkeypatch.setenv("COLUMNS", "80")
+    console.terminal.cache_clear()
+    models = tables.gap["model"].unique(maintain_order=True).to_list()
+    look(Comparison(folder, tables.gap["reference"][0], models, tables, {"slices": SLICES, "inexact": dict(inexact)})).print(full=True)
+    console.terminal.cache_clear()
 
 
 def test_the_table_holds_the_reference_and_every_model():
@@ -135,7 +144,7 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     frames = {name: getattr(made, name) for name in ("gap", "by_partition")}
     note = pl.when(model="void").then(pl.lit(f"a note; {GAP_MAY_BE_ZERO}")).otherwise(pl.lit("another note"))
     tables = replace(made, **{name: frame.with_columns(note=note, void=pl.col("model") == "void") for name, frame in frames.items()})
-    shown = gap_tables(tables, SLICES)
+    shown = shown_tables(tables, SLICES, {})
     struck = {name: [[is_struck(cell) for cell in row] for row in table.rows] for name, table in shown.items()}
     assert struck["gap"] == [[False] * 9, [*[False] * 5, True, False, False, True], [False] * 9]
     assert shown["gap"].rows[1][6:8] == ["–", "–"], "no interval, and no range, of what means nothing"
@@ -143,11 +152,7 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     assert shown["comparators"].rows[0][4] == "–"
     assert struck["by_source"] == [[False] * 3, [False, True, True], [False] * 3]
     assert struck["by_partition"] == [[False] * 7, [False, *[True] * 6], [False] * 7]
-    artifacts.write_parquet(tmp_path / "gap.parquet", [made.gap.to_arrow()], made.gap.to_arrow().schema, FACTS)
-    monkeypatch.setenv("COLUMNS", "80")
-    console.terminal.cache_clear()
-    print_gap(tables, SLICES, tmp_path, full=True)
-    console.terminal.cache_clear()
+    print_all(tables, tmp_path, monkeypatch)
     out = capsys.readouterr().out
     assert f"void: the share means nothing: a note; {GAP_MAY_BE_ZERO}" in " ".join(out.split())
     assert "sound: another note" in out.splitlines()
@@ -190,21 +195,15 @@ def test_sources_stand_beside_each_other_where_there_are_some():
     assert by_source_table(made_tables(sources=("ALL", "books"))) is None
     assert len(by_source_table(made_tables(), 1).headers) == 2
     assert "1 smaller" in by_source_table(made_tables(), 1).caption
-    assert list(gap_tables(made_tables(), SLICES)) == ["gap", "comparators", "by_source", "by_partition"]
+    assert list(shown_tables(made_tables(), SLICES, {})) == ["gap", "comparators", "by_source", "by_partition"]
 
 
 @pytest.mark.parametrize(
     "models", [("a/very/long/path/to/checkpoints/" + "mamba" * 20, "b" * 150, "short"), tuple(f"model {n}" for n in range(9))]
 )
 def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models):
-    monkeypatch.setenv("COLUMNS", "80")
     tables = made_tables(models=models, sources=("ALL", "s" * 100, "t"), reference="r" * 90)
-    table = tables.gap.to_arrow()
-    facts = {"schema_version": config.SCHEMA_VERSION, "inexact": {models[0]: {"all": 0.1, "ar_hit": 0.2}}}
-    artifacts.write_parquet(tmp_path / "gap.parquet", [table], table.schema, facts)
-    console.terminal.cache_clear()
-    print_gap(tables, SLICES, tmp_path, full=True)
-    console.terminal.cache_clear()
+    print_all(tables, tmp_path, monkeypatch, inexact={models[0]: {"all": 0.1, "ar_hit": 0.2}})
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {tmp_path}"

@@ -73,7 +73,7 @@ def declare():
         frame = pl.DataFrame({"order": [asked.order]})
         return Outcome(
             value=lambda: found,
-            show=lambda: console.print_line(f"order {asked.order}"),
+            show=lambda full: console.print_line(f"order {asked.order}"),
             json=lambda: found,
             exports=lambda: [({"toy": frame}, {}, path(asked.out))],
             figures=lambda models: [replace(FIGURE, caption=f"Of {', '.join(models)}.")] if asked.order == 2 else [],

@@ -192,7 +192,7 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     assert pl.read_parquet(tmp_path / "gap" / "gap.parquet").to_dicts() == as_json
     status, table, _ = invoke(*arguments)
     row = next(r for r in as_json if r["source"] == "ALL" and r["slice"] == "ar_hit")
-    line = next(line for line in table.splitlines() if line.startswith(" control:bigram"))
+    line = next(line for line in table.splitlines() if line.startswith("control:bigram  "))
     shown = re.findall(r"-?[\d,]+\.\d+", line)
     every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
     expected = [*(f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")), f"{every['all']['delta_nll']:.3f}"]
@@ -303,10 +303,10 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     assert "zoo:hyena" in Path(result["page"]).read_text(encoding="utf-8")
     recalled = {row["model"]: row["recall_share"] for row in result["intervene"]["recall_share"]}
     printed = invoke("demo")[1]
-    assert len(printed.splitlines()) <= 32
-    line = next(line for line in printed.splitlines() if line.startswith(" hyena"))
+    assert len(printed.splitlines()) <= 30
+    line = next(line for line in printed.splitlines() if line.startswith("hyena  "))
     assert line.split()[-1] == f"{100 * recalled['zoo:hyena']:.1f}"
-    caption = ROOT.joinpath("README.md").read_text(encoding="utf-8").split("```")[1].split("\n\n")[3]
+    caption = ROOT.joinpath("README.md").read_text(encoding="utf-8").split("```")[1].split("\n\n")[2]
     words = [re.sub(r"[\d.,]+", "#", " ".join(text.split())) for text in (*re.split(r"(?<=[.)])\s", caption), printed)]
     of_others = ("resampled", "Shares of a lead", "/demo")
     assert [each for each in words[:-1] if each not in words[-1] and not any(word in each for word in of_others)] == []

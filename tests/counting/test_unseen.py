@@ -15,8 +15,9 @@ from recallkit import counting
 from recallkit.counting import bigrams, unseen
 from recallkit.counting.table import open_counts
 from recallkit.options import TextOptions
+from recallkit.slicing.labels import summarise_slices
 from recallkit.slicing.run import slice_text
-from recallkit.slicing.view import slices_json
+from recallkit.slicing.view import look
 from recallkit.storage import artifacts
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
@@ -124,6 +125,6 @@ def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(
         out = tmp_path / counted
         slice_text(TextOptions([str(of_kinds[kind][1])], "validation", limit_tokens=30_000), out, counts=counts, seq_len=256)
         manifest = artifacts.read_manifest(out / "tokens.parquet")
-        found = slices_json(out, manifest)
+        found = look(out, manifest, summarise_slices(out / "tokens.parquet")).json()
         assert ("of other text" in (found["warning"] or "")) == (counted != kind), (counted, found["by_source"][0], manifest["counts"])
         json.dumps(found)

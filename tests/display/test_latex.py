@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from recallkit import attribution, published
-from recallkit.attribution.view import gap_tables, published_tables
+from recallkit.attribution.view import published_tables, shown_tables
 from recallkit.display.cells import Struck
 from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
@@ -46,7 +46,7 @@ def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
     names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
     specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
     compared = attribution.gap(specs[0], specs[1:], small_slices, folder / "gap", given=parse_slices(["far=distance > 8", "all"]))
-    found = {f"gap-{name}": table for name, table in gap_tables(compared, manifest_of(small_slices), folder / "gap").items()}
+    found = {f"gap-{name}": table for name, table in shown_tables(compared, manifest_of(small_slices), {}).items()}
     found |= {f"zoology-4-{name}": table for name, table in published_tables(published("zoology:4")).items()}
     rows = [[name, "1.00", Struck("-252.7 %"), "2.0 to 3.1 %"] for name in (*HOSTILE, *LONG, "x" * 90)]
     groups = [("", 1), ("perplexity", 1), ("gap_{%}", 2)]

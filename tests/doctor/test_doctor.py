@@ -77,7 +77,7 @@ def test_people_read_a_line_each_and_what_every_command_needs_makes_it_fail(monk
     assert "RECALLKIT_KERNELS=fastest" in line
     assert "RECALLKIT_NO_SUCH_THING=\\x1b[31m\\xdcff" in line
     assert any("-> set RECALLKIT_KERNELS to auto" in line for line in lines)
-    assert lines[-1].endswith("1 failed: variables.")
+    assert lines[0].endswith("1 failed: variables.")
     assert failure_line(checks) == "failed: variables; the remedy is given with each of these checks"
 
 

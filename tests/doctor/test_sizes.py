@@ -43,7 +43,7 @@ def test_what_two_packages_need_counts_once_with_the_one_that_is_required_first(
     ]
     assert installation.sizes_json(installation.installed_parts())["bytes"] == 43_210
     installation.print_sizes(installation.installed_parts())
-    assert "0 MB, 4 packages" in " ".join(capsys.readouterr().out.split())
+    assert "0 MB in 4 packages" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_required_package_has_its_purpose():

@@ -291,7 +291,7 @@ def test_gap_says_what_would_be_gone_where_it_was_asked_of_these_labels(slices, 
     share = next(row["recall_share"] for row in json.loads(asked.stdout)["recall_share"] if row["slice"] == "ar_hit")
     shown = run("gap", *CONTROLS, "--slices", slices, "-o", tmp_path / "gap").stdout
     assert f"{100 * share:.1f} % of the gap of control:bigram would be gone." in " ".join(shown.split())
-    assert next(line for line in shown.splitlines() if line.startswith(" control:bigram")).split()[-1] == f"{100 * share:.1f}"
+    assert next(line for line in shown.splitlines() if line.startswith("control:bigram  ")).split()[-1] == f"{100 * share:.1f}"
     other = run("gap", "control:recall", "control:unigram", "--slices", slices, "-o", tmp_path / "other").stdout
     assert "would be gone" not in other, "of other models nothing is known"
 
@@ -304,3 +304,17 @@ def test_what_was_asked_of_other_labels_is_not_said(home, short_text, run, tmp_p
     assert "Recalled: how much" in " ".join(run("gap", *CONTROLS, "--slices", slices).stdout.split())
     recallkit.slice(text, slices, counts=recallkit.zoo_counts(), max_count=50, seq_len=256, force=True)
     assert "Recalled:" not in run("gap", *CONTROLS, "--slices", slices, "--force").stdout
+
+
+def test_what_was_asked_of_other_scores_is_left_out_with_a_note(home, short_text, run, tmp_path):
+    """The same model scored again in another precision: the gap has changed, what was recalled is of the gap before."""
+    slices, models = tmp_path / "slices", ("zoo:attention", "zoo:rwkv")
+    recallkit.slice(short_text(16, 600), slices, counts=recallkit.zoo_counts(), seq_len=256)
+    recallkit.intervene(models, slices=slices)
+    before = run("gap", *models, "--slices", slices)
+    assert "Recalled:" in before.stdout
+    assert run("score", models[1], "--slices", slices, "--dtype", "bfloat16", "--force").returncode == 0
+    after = run("gap", *models, "--slices", slices, "--force")
+    assert "Recalled:" not in after.stdout
+    assert after.stderr.count("is of other scores, and left out") == 1
+    assert "of other scores" not in before.stderr

@@ -129,7 +129,7 @@ def test_an_unknown_name_is_an_error():
 
 def test_the_table_has_every_preset_and_its_note(rows, capsys, monkeypatch):
     monkeypatch.setattr(console, "stdout", lambda: Console(width=80))  # it holds every name whole
-    print_presets(list(rows.values()))
+    print_presets(list(rows.values()), full=True)
     shown = capsys.readouterr().out
     for text in (*PRESETS, "+29.4 %", "6.21", "long-conv-128m: 768 wide"):
         assert text in shown

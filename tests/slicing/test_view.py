@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recallkit.display import console
 from recallkit.slicing.labels import summarise_slices
-from recallkit.slicing.view import print_slices, slices_table, with_distances
+from recallkit.slicing.view import look, slices_table, with_distances
 from recallkit.storage import artifacts, db
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -77,7 +77,8 @@ def test_curves_have_one_scale_and_one_width(table):
 def test_slices_are_printed_within_80_columns(small_slices, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     console.terminal.cache_clear()
-    print_slices(small_slices, artifacts.read_manifest(small_slices / "tokens.parquet"))
+    path = small_slices / "tokens.parquet"
+    look(small_slices, artifacts.read_manifest(path), summarise_slices(path)).print()
     console.terminal.cache_clear()
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"Tables (Parquet): {small_slices}"

@@ -32,7 +32,7 @@ def test_it_is_found_by_its_options(result, capsys):
     write(result)
     assert result.is_complete()
     assert capsys.readouterr().err == ""
-    assert result.reused() == result.stamp()
+    assert result.reused() == {**result.stamp(), "reused": True}
     assert capsys.readouterr().err == f"recallkit: {result.path} is complete: reused (--force makes it again)\n"
 
 

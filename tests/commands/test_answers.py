@@ -1,0 +1,144 @@
+"""What commands say first, where it is true and where it would be false; what was reused says when it was made."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import polars as pl
+import pytest
+
+from recallkit.bench.models import Results, Row, Timing
+from recallkit.models.describe import describe_mixers
+from recallkit.storage import artifacts
+from tests.conftest import made_up_texts, write_jsonl
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two texts of twelve documents."""
+    folder = tmp_path_factory.mktemp("made")
+    for seed, name in enumerate(("train", "valid")):
+        write_jsonl(folder / f"{name}.jsonl", made_up_texts(12, 120, seed=seed))
+    return folder
+
+
+def first_line(done) -> str:
+    """The answer: what is printed up to the first blank line, or the first note."""
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.partition("\n\n")[0].split())
+
+
+def test_what_is_reused_says_when_it_was_made_and_not_how_long_it_took(run, made):
+    counts, slices = made / "counts.duckdb", made / "slices"
+    steps = {
+        "counted": ["count", made / "train.jsonl", "-o", counts],
+        "labelled": ["slice", made / "valid.jsonl", "--counts", counts, "--seq-len", 64, "-o", slices],
+        "scored on cpu": ["score", "zoo:rwkv", "--slices", slices, "--device", "cpu"],
+        "scored": ["score", "control:bigram", "--slices", slices],
+    }
+    now = datetime.now().astimezone()
+    day = f"{now.day} {now:%B %Y}"
+    for did, arguments in steps.items():
+        first, again, forced = (run(*arguments, *more).stdout for more in ((), (), ("--force",)))
+        assert "Took " in first
+        assert "Took " in forced
+        assert "Reused" not in first + forced
+        assert "Took " not in again
+        assert f"Reused, {did} on {day}." in again
+    [listing] = (slices / "scores").glob("zoo-rwkv*.json")
+    earlier = json.loads(listing.read_text())
+    earlier["timings"]["ended"] = "2026-02-03T23:59:00+00:00"
+    listing.write_text(json.dumps(earlier))
+    assert "Reused, scored on cpu on 3 February 2026." in run(*steps["scored on cpu"]).stdout
+    both = run("score", "control:bigram", "zoo:rwkv", "--slices", slices).stdout
+    assert "on 3 February 2026: zoo:rwkv." in both, "of several each day has its models"
+    assert f"Reused, scored on {day}: control:bigram." in both
+    assert run(*steps["scored on cpu"], "--dtype", "bfloat16").returncode == 1, "with other options nothing is reused"
+
+
+def test_counts_and_slices_begin_with_their_sizes(run, made, tmp_path):
+    done = run("count", made / "train.jsonl", "-o", tmp_path / "c.duckdb", "--json")
+    counted = json.loads(done.stdout)
+    said = first_line(run("count", made / "train.jsonl", "-o", tmp_path / "c.duckdb"))
+    assert said.startswith(f"{counted['num_tokens']:,} training tokens of 12 documents, {counted['num_bigrams']:,} distinct bigrams")
+    text = ["slice", made / "valid.jsonl", "--seq-len", 64]
+    of_counts = first_line(run(*text, "--counts", tmp_path / "c.duckdb", "-o", tmp_path / "s"))
+    tokens = pl.read_parquet(tmp_path / "s" / "tokens.parquet")
+    unseen = artifacts.read_manifest(tmp_path / "s" / "tokens.parquet")["unseen"]["share"]
+    assert of_counts.startswith(f"{100 * tokens['ar_hit'].mean():.2f} % of {len(tokens):,} tokens (12 documents) are AR hits")
+    assert f"{100 * unseen:.1f} % of the text's bigrams are not in the counts" in of_counts
+    without = first_line(run(*text, "-o", tmp_path / "n"))
+    assert without == f"{100 * tokens['repeated'].mean():.1f} % of {len(tokens):,} tokens (12 documents) repeat a bigram of their context."
+
+
+def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slices):
+    names = ["control:unigram", "control:recall", "control:bigram"]
+    done = run("score", *names, "--slices", small_slices, "--json")
+    ppl = {row["model"]: row["ppl"] for row in json.loads(done.stdout)}
+    low, high = min(ppl, key=ppl.__getitem__), max(ppl, key=ppl.__getitem__)
+    said = first_line(run("score", *names, "--slices", small_slices))
+    assert f"perplexity {ppl[low]:.2f} ({low}) to {ppl[high]:.2f} ({high})." in said
+    assert said.startswith("3 models on ")
+    assert first_line(run("score", low, "--slices", small_slices)).startswith(f"{low}: perplexity {ppl[low]:.2f} on ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("m,11.00,4.00,\nn,12.00,4.00,\n", "of what 2 models lose to ref lies in AR hits."),
+        ("m,11.00,4.00,\nn,9.00,2.50,\n", "of what 1 model loses to ref lies in AR hits."),
+        ("m,9.00,2.50,\n", "No model is behind its reference by more than rounding."),
+        ("m,10.01,4.00,\n", "No model is behind its reference by more than rounding."),
+    ],
+)
+def test_printed_perplexities_begin_with_the_range_of_their_shares(run, tmp_path, rows, said):
+    (tmp_path / "table.csv").write_text("model,all,ar,other\nref,10.00,3.00,12.00\n" + rows)
+    done = run("published", tmp_path / "table.csv")
+    shown, clipped = first_line(done), json.loads(run("published", tmp_path / "table.csv", "--json").stdout)["rows"]
+    assert shown.endswith(said)
+    shares = [100 * min(row["gap_share"], 1) for row in clipped if row["gap_share"] is not None and row["all"] > 10]
+    if "lies" in said:
+        ends = dict.fromkeys([f"{min(shares):.1f}", f"{max(shares):.1f}"])
+        assert shown.startswith(f"{' to '.join(ends)} % of what")
+
+
+def test_groups_of_a_paper_are_asked_for(run):
+    done, full = run("published", "zoology:1"), run("published", "zoology:1", "--full")
+    assert "models lose to their references lies in AR hits." in first_line(done)
+    assert (done.stdout.count("from printed perplexities"), full.stdout.count("from printed perplexities")) == (1, 2)
+    assert "1 more table and 2 more notes with --full." in done.stdout
+    assert "360M, RWKV: " in full.stdout
+    assert "360M, RWKV: " not in done.stdout
+
+
+def test_models_begin_with_what_they_are_for_and_cost(run):
+    assert first_line(run("models")).startswith("What can be given as MODEL")
+    states = {row["mixer"]: row["state_elements"] for row in describe_mixers(64, 128)}
+    said = first_line(run("models", "--describe", "--width", 64, "--seq-len", 128))
+    assert said.startswith(f"After 128 tokens the {len(states)} mixers keep a state of ")
+    assert f"({min(states, key=states.__getitem__)}) to" in said
+    assert f"({max(states, key=states.__getitem__)})." in said
+    presets = json.loads(run("models", "--presets", "--json").stdout)
+    near = sum(abs(row["parameters"] / row["printed"] - 1) <= 0.02 for row in presets)
+    assert first_line(run("models", "--presets")).startswith(f"{near} of {len(presets)} architectures")
+
+
+def test_a_bench_begins_with_the_fastest():
+    def row(model, seconds, problem=None):
+        return Row("scoring", {"n": 1}, model, Timing(problem=problem) if problem else Timing(seconds, seconds, seconds), 1000)
+
+    found = Results(
+        {"name": "here", "dtype": "float32", "torch": "2"}, [row("slow", 2.0), row("fast", 0.5), row("none", 0, "out of memory")]
+    )
+    assert found.answer() == "At most, in tokens/s: scoring 2k (fast)."
+    assert Results(found.machine, [row("none", 0, "out of memory")]).answer() == "No model could be timed."
+
+
+def test_verify_begins_with_what_it_found(run, made, tmp_path):
+    slices = tmp_path / "slices"
+    run("slice", made / "valid.jsonl", "--seq-len", 64, "-o", slices)
+    assert "all results are unchanged" in run("verify", slices).stdout.splitlines()[0]
+    (slices / "tokenizer.json").write_text("{}")
+    done = run("verify", slices)
+    assert (done.returncode, done.stdout.splitlines()[0].rstrip(".").endswith("1 error")) == (1, True)
