@@ -223,9 +223,10 @@ def _lines(
         for row in rows:
             nll = row["nll_reference" if is_reference else "nll_model"]
             if row["model"] == (comparison.models[0] if is_reference else model) and math.isfinite(nll):
-                said = {"at": f"{what} {span(row['low'], row['high'])}", "shown": f"{nll:.2f} nats, {counted(row['tokens'], 'token')}"}
+                place = f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
                 few, panel = row["tokens"] < FEW, row.get("panel")
-                points.append({"model": model, "x": row[at], "y": nll, "few": few, "panel": panel, **said})
+                point = {"model": model, "x": row[at], "y": nll, "few": few, "panel": panel, "at": place, "shown": f"{nll:.2f} nats"}
+                points.append(point)
     panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
     if not points:
         return []
@@ -333,14 +334,14 @@ _OF_AR_HITS = "AR hits' share of the gap"
 
 def _share_point(row: Row, label: str, noun: str, what: str, name: str | None = None, beside: float | None = None) -> dict[str, Any]:
     ends = {"share": row["gap_share"], "low": row["ci_low"], "high": row["ci_high"], "beside": beside}
-    tip = f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {_share_shown(row, noun)}"
+    tip = f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {_share_shown(row)}, {counted(row['tokens'], noun)}"
     return {"panel": label, "model": label, "name": name, **ends, "tip": tip}
 
 
-def _share_shown(row: Row, noun: str) -> str:
-    """A share of the gap in words, with its interval and its tokens."""
+def _share_shown(row: Row) -> str:
+    """A share of the gap in words, with its interval."""
     within = "" if row["ci_low"] is None else f" ({percent(row['ci_low'])} to {percent(row['ci_high'])})"
-    return f"{percent(row['gap_share'])}{within} of the gap, {counted(row['tokens'], noun)}"
+    return f"{percent(row['gap_share'])}{within} of the gap"
 
 
 def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool) -> Spec:
@@ -395,8 +396,8 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     for row in comparison.tables.by_threshold.to_dicts():
         model = row["model"]
         if model in sound and not is_void(row):
-            at = f"up to {row['threshold']:,}"
-            place = {"x": row["threshold"], "y": row["gap_share"], "panel": None, "at": at, "shown": _share_shown(row, "AR hit")}
+            at = f"up to {row['threshold']:,} ({counted(row['tokens'], 'AR hit')})"
+            place = {"x": row["threshold"], "y": row["gap_share"], "panel": None, "at": at, "shown": _share_shown(row)}
             found.setdefault(model, []).append({**_share_point(row, model, "AR hit", at), **place})
     points = [point for of in found.values() if len(of) > 1 for point in of]
     if not points:

@@ -1,7 +1,8 @@
 // Draws the figures of a page from their Vega-Lite specifications, with Vega, whose bundle this is a part of. Vega interprets its expressions
 // (ast), so that the page's policy needs no eval. Hovering or the arrow keys show what a mark is, on line charts all models' values there.
 
-const NARROWEST = 300, HIGHEST = 320;  // pixels: of a panel beside others with its axis, of a line chart
+// Pixels: a panel beside others with its axis is at least as wide, a line chart at most as high, a pointer on what is as near.
+const NARROWEST = 300, HIGHEST = 320, NEAR = 16;
 
 function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -53,13 +54,13 @@ const marksOf = (part) => [...part.querySelectorAll(".role-mark [aria-label]")];
 function explore(chart, view) {
   const marks = marksOf(chart), entries = [...chart.querySelectorAll(".role-legend-label text")];
   chart.addEventListener("pointermove", (event) => {
-    const mark = at(chart, event);
-    mark ? show(chart, mark) : hide();
+    const mark = at(event);
+    mark ? show(mark) : hide();
   });
   chart.addEventListener("pointerleave", hide);
   chart.addEventListener("focusout", hide);
   chart.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  rove(marks, (mark) => show(chart, mark));
+  rove(marks, show);
   if (!("chosen" in view.getState().signals)) return;
   rove(entries, hide);
   const press = () => {
@@ -99,20 +100,23 @@ function rove(elements, arrive) {
 // The plot that an element is in: the cell of a facet, or the whole.
 const plotOf = (element) => element.closest(".cell > g, .role-frame > g");
 
-// The mark at the pointer; of a line chart the nearest in its plot, by x.
-function at(chart, event) {
-  const mark = event.target.closest(".role-mark [aria-label]"), plot = plotOf(event.target);
+// The mark at the pointer, or near it; of a line chart the nearest in its plot, by x.
+function at({ target, clientX, clientY }) {
+  const mark = target.closest(".role-mark [aria-label]"), plot = plotOf(target);
   if (mark || !plot) return mark;
-  const marks = marksOf(plot).filter(isLine).map((each) => [Math.abs(middle(each) - event.clientX), each]);
-  return marks.sort(([a], [b]) => a - b)[0]?.[1];
+  const [nearest] = marksOf(plot).map((each) => {
+    const [x, y] = middle(each);
+    return { each, away: isLine(each) ? Math.abs(x - clientX) : Math.hypot(x - clientX, y - clientY) };
+  }).sort((a, b) => a.away - b.away);
+  return nearest && (isLine(nearest.each) || nearest.away < NEAR) ? nearest.each : null;
 }
 
 function middle(mark) {
-  const { left, width } = mark.getBoundingClientRect();
-  return left + width / 2;
+  const { left, top, width, height } = mark.getBoundingClientRect();
+  return [left + width / 2, top + height / 2];
 }
 
-function show(chart, mark) {
+function show(mark) {
   tip.hidden = false;
   rule.hidden = !isLine(mark);
   if (!isLine(mark)) {
@@ -126,10 +130,10 @@ function show(chart, mark) {
     return make("tr", {}, make("th", {}, swatch, model), make("td", {}, shown));
   });
   tip.replaceChildren(make("p", { class: "head" }, rowOf(mark).at), make("table", {}, make("tbody", {}, ...rows)));
-  const box = plot.querySelector(":scope > .background").getBoundingClientRect();
-  put(rule, middle(mark), box.top);
-  rule.style.height = `${box.height}px`;
-  place({ left: middle(mark) + 8, top: box.top, bottom: box.top - 6 });
+  const [x] = middle(mark), { top, height } = plot.querySelector(":scope > .background").getBoundingClientRect();
+  put(rule, x, top);
+  rule.style.height = `${height}px`;
+  place({ left: x + 8, top, bottom: top - 6 });
 }
 
 // Puts the tip below a box of the window, or above it or left of it where the window ends.

@@ -237,7 +237,8 @@ def plot(
     if not panels:
         return {**made, **unit}
     facet = column("panel", sort=list(panels), title=None)
-    return {**made, "facet": facet, "columns": columns, "spec": unit}
+    # The last label of an axis and the first of the next are apart.
+    return {**made, "facet": facet, "columns": columns, "spacing": {"row": 16, "column": 28}, "spec": unit}
 
 
 def line_chart(
@@ -354,7 +355,6 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         },
         "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
         "text": {"color": ink, "fontSize": size},
-        "facet": {"spacing": 18},
         "concat": {"spacing": 18},
     }
     whole = {**figure.spec, "config": config}

@@ -81,8 +81,6 @@ _POINTS, _PIXELS = 72, 11 / 8
 """Points of an inch, and a chart's pixels of a point: its text of 11 pixels is 8 points."""
 _TALLEST = 9.0
 """Inches: the text of a page."""
-_SPACING = {"row": 16, "column": 28}
-"""Pixels between plots: the last label of an axis and the first of the next are apart."""
 _LEAST = 0.6
 """A plot is at least this part of the width for which it was made, or fewer are side by side."""
 
@@ -119,7 +117,7 @@ def laid_out(figure: Figure, styles: Mapping[str, Style] | None, inches: float) 
             if isinstance(part.get("legend"), dict):
                 part["legend"]["columns"] = entries
         if panels > 1:
-            spec |= {"columns": abreast, "spacing": _SPACING}
+            spec["columns"] = abreast
         return float(_drawn(figure, spec).attrib["width"]), spec
 
     # A legend that is wider than its plots decides the width of the whole: it is made narrow enough first.
