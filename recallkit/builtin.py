@@ -115,7 +115,7 @@ def or_builtin(asked: TextOptions, builtin: TextOptions) -> TextOptions:
 
 
 def named_models(given: AnyModels | None, default: Sequence[str] = MODELS) -> tuple[ModelSpec, ...]:
-    """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is no model."""
+    """The models that are named, else those of `default`. Raises UsageError if there are none, and for what is not a model."""
     found = list_models(list(default) if given is None else given)
     if not found:
         raise UsageError("no model is named", where="MODEL", remedy="name one, or leave it out for the built-in ones")

@@ -28,7 +28,7 @@ _DARKEST = 0.8
 
 
 def ablation_figures(tables: AblationTables) -> list[Figure]:
-    """The map of losses, a row a set of mixers and a column a slice."""
+    """The map of losses: a row per set of mixers, a column per slice."""
     rows = tables.ablation.to_dicts()
     caption = (
         f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more, by the square root. "

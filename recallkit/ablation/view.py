@@ -52,7 +52,7 @@ def _cost(every: Row, hits: Row) -> str:
     removing, loss = f"Removing {labelled(every)}", f"{every['loss']:z.2f} nats per token ({_LOSS(every)})"
     if every["loss_ci_low"] is None:
         few = too_few("all tokens", every["effective_clusters"], f"{every['cluster']}s")
-        return f"What removing {labelled(every)} costs {every['model']} cannot be told: {few}."
+        return f"What removing {labelled(every)} costs {every['model']} is not known: {few}."
     if every["loss_ci_low"] <= 0 <= every["loss_ci_high"]:
         return f"{removing} is not shown to cost {every['model']} anything: {loss}."
     if every["loss"] < 0:
@@ -60,7 +60,7 @@ def _cost(every: Row, hits: Row) -> str:
     if hits["void"]:
         few = hits["effective_clusters"] < MIN_CLUSTERS
         why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s") if few else "the share of AR hits means nothing here"
-        return f"{removing} costs {every['model']} {loss}; whether AR hits lose more than other tokens cannot be told: {why}."
+        return f"{removing} costs {every['model']} {loss}; whether AR hits lose more than other tokens is not known: {why}."
     figures = f"{hits['loss']:z.2f} nats, beside {every['loss']:z.2f} per token of all"
     if hits["share_ci_low"] > hits["share_of_tokens"]:
         return f"{removing} hurts AR hits more than other tokens: {figures}."
@@ -106,7 +106,7 @@ def which_recall(tables: AblationTables) -> str:
     whole, single = rows[0], [row for row in rows if row["layer"] is not None]
     recall = f"{whole['recall']:z.2f} nats per AR hit, {_RECALL(whole)}"
     if whole["recall_ci_low"] is None:
-        return f"Which mixers recall goes through cannot be told: {too_few('AR hits', whole['effective_documents'])}."
+        return f"Which mixers recall goes through is not known: {too_few('AR hits', whole['effective_documents'])}."
     if whole["recall_ci_low"] <= 0:
         return f"{whole['model']} is not shown to recall by association ({recall}), so no mixer can be named."
     less = [row for row in single or rows if row["recall_lost_ci_low"] > 0]
@@ -159,8 +159,8 @@ def _mixers(tables: AblationTables) -> Table:
             "enrichment": cells.valid(cells.number("enrichment", ".1f")),
         },
         [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)],
-        f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association, lost where "
-        "no id of an earlier match is next to what it was next to. AR share: of the whole loss; enrichment: over their share of the "
+        f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association "
+        "(lost when the ids of earlier matches are separated). AR share: of the whole loss; enrichment: over their share of the "
         f"tokens, {percent(one['share_of_tokens'], 2)}. "
         f"Intervals: {resampled(one, which=' with AR hits')}; of recall lost, effectively {effective:,.1f} documents.",
     )

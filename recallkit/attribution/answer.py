@@ -46,7 +46,7 @@ def in_short(reference: str, models: Sequence[str], totals: Totals, recalled: Re
 
 
 def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
-    """The range of the shares, told from zero, of the models that are behind the reference; "" if there are not two."""
+    """The range of the shares, significantly different from zero, of the models that are behind the reference; "" if there are not two."""
     hits = {model: totals[model, "ar_hit"] for model in models}
     behind = [
         row

@@ -52,7 +52,7 @@ class GapTables(Shown):
     by_context, only with `context_gain`: model x `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
     key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `gain_*`: NLL with the last ids
     alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same
-    of two models that trade places (docs/context.md).
+    with the two models exchanged (docs/context.md).
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.

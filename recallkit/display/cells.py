@@ -212,7 +212,7 @@ def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:
 
 
 def made_earlier(timings: Mapping[str, Any], did: str) -> str:
-    """`, scored on cpu on 26 November 2026`, as far as it is known."""
+    """`, scored on cpu on 26 November 2026`, without what is not known."""
     if "ended" not in timings:
         return ""
     ended = datetime.fromisoformat(timings["ended"])

@@ -22,11 +22,11 @@ Spec = dict[str, Any]
 WIDTH, HEIGHT = 330, 200
 """Of a plot, in pixels: text of 11 pixels can be read when a chart is as wide as a phone."""
 MOST_COLOURED = 8
-"""Lines in colour at first: more could not be told apart."""
+"""Lines in colour at first: more could not be distinguished."""
 FEW = 100
 """A mean over fewer tokens is drawn hollow."""
 MOST_SOURCES = 6
-"""Sources in a chart, the largest: more could not be told apart."""
+"""Sources in a chart, the largest: more could not be distinguished."""
 _CHARACTER = 6.5
 """Pixels of a character of 11 pixels."""
 _MOST_NAMED, _NAME = 12, 24
@@ -178,7 +178,7 @@ def share(name: str, title: str | None, **scale: Any) -> Spec:
 
 
 def log_number(name: str, title: str, values: Iterable[float], *, base: int = 10, **axis: Any) -> Spec:
-    """A channel with a number from 0 on, on a logarithmic axis as far as `values` go; where one of them is 0, 0 is on it.
+    """A channel with a number from 0 on, on a logarithmic axis up to the largest of `values`; where one of them is 0, 0 is on it.
 
     With `base` 2, as for buckets, powers of two are labelled by their round names: 1k for 1,024.
     """

@@ -132,8 +132,8 @@ PLACES = {
     "tables": "Tables (Parquet)",
     "scores": "Scores (Parquet)",
     "table": "Table (DuckDB)",
-    "queries": "a row a query",
-    "prompts": "a row a prompt",
+    "queries": "a row per query",
+    "prompts": "a row per prompt",
     "lm_eval": "lm-eval's files",
 }
 

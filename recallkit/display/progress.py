@@ -118,7 +118,7 @@ class _Work:
 
 
 def _bar(work: _Work) -> Progress:
-    """A bar that is drawn anew several times a second, of what the work is by then."""
+    """A bar that is drawn several times a second, of the work done by then."""
     from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress_bar import ProgressBar
     from rich.text import Text

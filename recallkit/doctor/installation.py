@@ -191,7 +191,7 @@ def _required(name: str, extras: tuple[str, ...], there: Mapping[str, metadata.D
 
 
 def _size(distribution: metadata.Distribution) -> int:
-    """Bytes of a distribution's files, as far as they are there; without what Python compiles."""
+    """Bytes of those of a distribution's files that exist, without what Python compiles."""
     paths = [Path(str(each.locate())) for each in distribution.files or () if each.suffix != ".pyc"]
     return sum(path.stat().st_size for path in paths if path.is_file())
 

@@ -1,7 +1,7 @@
 """What is changed in the text before a token to see whether it is recalled from there: which ids, and what takes their place.
 
-Ids are replaced by others that are not in the sequence, or moved: they trade places with ids elsewhere, so that every id is still in the
-context, but none is next to what it was next to.
+Ids are replaced by others that are not in the sequence, or moved: they are swapped with ids elsewhere, so that every id is still in the
+context, but with other neighbours.
 
 The token at position i completes the bigram (ids[i - 1], ids[i]), which also ends at earlier positions j. The match at j is the id there
 and the ids before it that agree with those before i: with ids 1 2 3 9 1 2 3 and i = 6, the bigram (2, 3) ends at j = 2, and its match is
@@ -160,7 +160,7 @@ def _elsewhere(is_taken: np.ndarray, spans: Sequence[tuple[int, int]], margin: i
 
 
 def move(ids: np.ndarray, places: Places, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Breaks up spans of a sequence (n,): the last id of each and every second one before it trade places with ids elsewhere.
+    """Breaks up spans of a sequence (n,): the last id of each and every second one before it are swapped with ids elsewhere.
 
     Those are the nearest that are in no match, and are neither end tokens nor ids of the bigram. Wherever an id goes, none comes
     next to one that it is next to in the query or the token: no two neighbours of a match stay neighbours, and the token's bigram

@@ -143,13 +143,13 @@ def _of_points(row: Row, recalled: Mapping[str, Row]) -> str:
     if row["points_difference_ci_low"] is None:
         return f"{model} recalls {mine} points of probability, {reference} {theirs}, of too few documents to compare them."
     if _recall_alike(row):
-        return f"In what they recall {model} and {reference} cannot be told apart: {mine} and {theirs} points of probability."
+        return f"{model} and {reference} are not shown to recall differently: {mine} and {theirs} points of probability."
     more_or_less = "more" if row["points_difference_ci_low"] > 0 else "less"
     return f"{model} recalls {more_or_less}: {mine} points of probability, {reference} {theirs}."
 
 
 def _recall_alike(row: Row) -> bool:
-    """Whether the points of a model and the reference cannot be told apart."""
+    """Whether the points of a model and the reference are not shown to differ."""
     low, high = row["points_difference_ci_low"], row["points_difference_ci_high"]
     return low is not None and bool(low <= 0 <= high)
 
@@ -200,7 +200,7 @@ def _share_table(tables: InterveneTables, slice_: str, *, explained: bool) -> Ta
     if explained:
         told += (
             " Recalled: how much of the gap would be gone if neither could recall by association there. Points: how much less probable the "
-            "tokens are once no id of an earlier match is next to what it was next to, beyond what as many moves elsewhere cost."
+            "tokens are once the ids of earlier matches are separated, beyond the effect of as many moves elsewhere."
         )
         if known := [row["recall_share"] for row in tables.recall_share.filter(slice=FIRST_RARE, void=False).to_dicts()]:
             found = percent(known[0]) if len(known) == 1 else percent_range(min(known), max(known))
@@ -237,12 +237,12 @@ def _method(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
     others = (
-        "Completion: the last id of each earlier occurrence is replaced; key: the id before it; any use: the whole match, less what as "
-        "many replacements elsewhere cost. "
+        "Completion: the last id of each earlier occurrence is replaced; key: the id before it; any use: the whole match, less the "
+        "effect of as many replacements elsewhere. "
     ) * (manifest["changes"] == "all")
     return (
-        f"{others}Recalled: every second id of each match trades places with one elsewhere, less what as many moves elsewhere cost; floor: "
-        f"the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
+        f"{others}Recalled: every second id of each match is swapped with one elsewhere, less the effect of as many swaps elsewhere; "
+        f"floor: the NLL then. Design: {manifest['design']}, {passes:.1f} times the text read."
     )
 
 
@@ -259,8 +259,8 @@ def _notes(tables: InterveneTables) -> list[str]:
     for model, of in alike.items():
         differ = bounds(100 * of["points_difference_ci_low"], 100 * of["points_difference_ci_high"], "z.1f")
         lines.append(
-            f"{model} and {of['reference']} recall alike in {_called(of['slice'])}, as far as can be told ({differ} points apart): that "
-            "recall is worth more nats to one of them is because they differ in what they know otherwise."
+            f"{model} and {of['reference']} are not shown to recall differently in {_called(of['slice'])} ({differ} points apart): "
+            "recall is worth more nats to one of them because they differ in what else they know."
         )
     few = {row["slice"]: row["effective_documents"] for row in tables.intervene.to_dicts() if row["recall_ci_low"] is None}
     lines += [f"No interval: {too_few(_called(slice_), effective)}." for slice_, effective in few.items()]

@@ -26,7 +26,7 @@ MOST_GROUPS = 1024
 NUM_RESAMPLES = 2000
 
 FAMILY_ERROR = 0.05
-"""How often at least one of the models of a command is told from the reference that is not different."""
+"""How often at least one of a command's models that do not differ from the reference is found to."""
 
 _LEAST_FREEDOM = 1.0
 _ROUNDED = 1e-9

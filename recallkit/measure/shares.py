@@ -79,7 +79,7 @@ def enrichment(share: float | None, share_of_tokens: float) -> float | None:
 class WholeGap:
     """The gap of all tokens between a model and the reference, by which every share of it is judged, in every command.
 
-    gap: nats per token; is_distinct: whether it is told from zero among the models of the command, None without an interval; uniform:
+    gap: nats per token; is_distinct: whether it is significant among the models of the command, None without an interval; uniform:
     notes on those of the pair whose mean NLL is no lower than that of a uniform guess; effective: the effective number of the clusters that
     were resampled, each a `cluster`.
     """
@@ -112,13 +112,13 @@ class WholeGap:
     def describe(self, hits_share: float | None = None, share_interval: tuple[float, float] | None = None) -> list[str]:
         """What to know before quoting the AR hits' share of the gap; empty if nothing is unusual. Little text is not said here.
 
-        `hits_share` is None if there are no AR hits, or another share is asked about; `share_interval` is its confidence interval. Where a
+        `hits_share` is None if there are no AR hits, or another share is judged; `share_interval` is its confidence interval. Where a
         share is void, only why is said. Which model is better on AR hits, or on the other tokens, is said only where the share's interval
         says the same (of printed figures, which have none, by the share).
         """
         if void := self.of_gap():
             return void
-        if self.effective < MIN_CLUSTERS:  # nothing is told from zero
+        if self.effective < MIN_CLUSTERS:  # nothing is significant
             return []
         behind = self.gap > 0
         lead = [] if behind else [MODEL_BETTER]
@@ -148,9 +148,7 @@ class GapIntervals:
 
     delta_nll: np.ndarray  # nats per token
     share: np.ndarray  # of the gap of all tokens of the row's source
-    is_distinct: (
-        np.ndarray
-    )  # (m, K) 1 where delta_nll is told from zero among the m models (`intervals.holm`), 0 where not, NaN without one
+    is_distinct: np.ndarray  # (m, K) 1 where delta_nll is significant among the m models (`intervals.holm`), 0 where not, NaN without one
 
 
 def gap_intervals(

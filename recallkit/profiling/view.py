@@ -34,7 +34,7 @@ _FACTS = ("num_tokens", "num_sequences", "seq_len", "boundary", "max_count", "co
 
 
 def look(folder: Path, tables: ProfileTables | None = None) -> Look:
-    """The profile in a folder as people see it: its tables are read unless they are given. Exact distances are not told as JSON."""
+    """The profile in a folder as people see it: its tables are read unless they are given. Exact distances are left out of JSON."""
     tables, manifest = tables or read_tables(ProfileTables, folder), read_manifest(folder / "profile.parquet")
     return Look(
         folder,

@@ -29,7 +29,7 @@ SAMPLE_TOKENS = 20_000
 """Tokens that are scored each time."""
 
 SAMPLED_HITS = 200
-"""AR hits of them that are asked about, at most; the changed text has about twice as many tokens."""
+"""AR hits of them that are sampled, at most; the changed text has about twice as many tokens."""
 
 METRICS = {
     "recall/ar_nll": "ar_nll",
@@ -145,7 +145,7 @@ class Tracker(Shown):
         self.show_as(lambda: seen().print(), lambda: list(seen().shown.values()), lambda models: seen().figures(models))
 
     def _continue(self, path: Path) -> None:
-        """Takes over the rows of an earlier part of the run, as far as their scores are there."""
+        """Takes over the rows of an earlier part of the run whose scores exist."""
         if not path.exists():
             return
         steps = artifacts.read_manifest(path).get("steps")

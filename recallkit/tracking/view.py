@@ -44,8 +44,8 @@ def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; "
         f"{first['ar_hits']:,} of {first['tokens']:,} tokens are AR hits",
-        "Recall": f"by association: what {manifest['asked']:,} AR hits lose where ids of their earlier matches trade places with others, "
-        "less what as many moves elsewhere cost, nats per token",
+        "Recall": f"by association: what {manifest['asked']:,} AR hits lose when ids of their earlier matches are swapped with others, "
+        "less the effect of as many swaps elsewhere, in nats per token",
         "95 % intervals": resampled(first, "document", "document"),
     }
 
@@ -79,8 +79,8 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     measured = f" Intervals: {resampled(first, 'document', 'document')}."
     caption = (
         f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens. First: the first occurrences of the hits' "
-        "bigrams in their sequences. Recall: what hits lose where no id of an earlier match is next to what it was next to, beyond "
-        f"what as many moves elsewhere cost.{_few(first) or measured}"
+        "bigrams in their sequences. Recall: what hits lose when the ids of their earlier matches are separated, beyond the effect of "
+        f"as many moves elsewhere.{_few(first) or measured}"
     )
     caption += "" if first["reference"] is None else " Last row: the reference."
     return {"track": Table.of("NLL and recall by step", columns, rows, caption)}
@@ -94,7 +94,7 @@ def _few(row: Row) -> str:
 
 
 def answer(tables: TrackTables) -> str:
-    """One sentence: whether recall appears, and at which step, is absent, or cannot be told, and how much there is at the last one."""
+    """One sentence: whether recall appears, and at which step, is absent, or is not known, and how much there is at the last one."""
     rows = tables.track.to_dicts()
     steps = sorted((row for row in rows if row["step"] is not None), key=lambda row: row["step"])
     if not steps:
@@ -113,11 +113,11 @@ def answer(tables: TrackTables) -> str:
         is_there = f"{appeared} and is {some} again at the last" if earlier else f"Recall by association is {some}"
         return f"{is_there}: {at_last}, less than {LEAST_RECALL}."
     if last["recall_ci_low"] is None:
-        return f"Whether there is recall by association cannot be told: {at_last}.{_few(last)}"
+        return f"Whether there is recall by association is not known: {at_last}.{_few(last)}"
     where = f"{last['recall_ci_low']:z.2f} and {last['recall_ci_high']:z.2f} lie on either side of {LEAST_RECALL}"
     if earlier:
-        return f"{appeared}; whether it is still there at the last cannot be told: {at_last}, and {where}."
-    return f"Whether there is recall by association cannot be told: {at_last}, and {where}."
+        return f"{appeared}; whether it is still there at the last is not known: {at_last}, and {where}."
+    return f"Whether there is recall by association is not known: {at_last}, and {where}."
 
 
 def _appears(verdict: Row, first: int) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     Facts = dict[Path, dict[str, Any]]
-    """The manifests of tables that are as they were written, by file."""
+    """The manifests of unchanged tables, by file."""
 
 Kind = Literal["missing", "changed", "mismatch", "unfinished", "leftover", "foreign"]
 ERRORS: tuple[Kind, ...] = ("missing", "changed", "mismatch")

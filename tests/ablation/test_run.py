@@ -188,5 +188,5 @@ def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
     lost = dict(found.mixers.select("mixers", "recall_lost").rows())
     assert lost["2"] < 0.1 < 0.3 < lost["3"] < lost["1"] < lost["0"], "a model that breaks without a layer recalls nothing, either"
     assert (
-        which_recall(found) == "Which mixers recall goes through cannot be told: AR hits come from effectively 1.9 documents; 5 are needed."
+        which_recall(found) == "Which mixers recall goes through is not known: AR hits come from effectively 1.9 documents; 5 are needed."
     )

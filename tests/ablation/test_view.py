@@ -99,7 +99,7 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
             (-0.3, -0.4, -0.1),
             "m is not shown to recall by association (-0.30 nats per AR hit, -0.40 to -0.10), so no mixer can be named.",
         ),
-        ((4.0, None, None), "Which mixers recall goes through cannot be told: AR hits come from effectively 4.5 documents; 5 are needed."),
+        ((4.0, None, None), "Which mixers recall goes through is not known: AR hits come from effectively 4.5 documents; 5 are needed."),
     ],
 )
 def test_where_there_is_no_recall_to_lose_it_is_said(tables, recall, said):
@@ -136,13 +136,13 @@ BETTER = {"loss": -0.125, "loss_ci_low": -0.15, "loss_ci_high": -0.1}
         (
             ALL,
             {"void": True, "effective_clusters": 4.5},
-            "Removing 1 attention costs m 0.12 nats per token (0.10 to 0.15); whether AR hits lose more than other tokens cannot be "
-            "told: AR hits come from effectively 4.5 documents; 5 are needed.",
+            "Removing 1 attention costs m 0.12 nats per token (0.10 to 0.15); whether AR hits lose more than other tokens is not "
+            "known: AR hits come from effectively 4.5 documents; 5 are needed.",
         ),
         (
             {**ALL, "loss_ci_low": None, "effective_clusters": 4.0},
             {"void": True},
-            "What removing 1 attention costs m cannot be told: all tokens come from effectively 4.0 documents; 5 are needed.",
+            "What removing 1 attention costs m is not known: all tokens come from effectively 4.0 documents; 5 are needed.",
         ),
     ],
 )

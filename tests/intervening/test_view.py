@@ -55,7 +55,7 @@ def test_each_is_described_as_what_it_is(known):
         assert f"{model} is behind {REFERENCE}: " in said[model]
         assert "%) would be gone if neither could recall" in said[model]
         assert f"{model} recalls less: 0.0 points of probability, {REFERENCE} 2" in said[model]
-    assert "In what they recall unigram_cache and bigram_cache cannot be told apart: 2" in said["unigram_cache"]
+    assert "unigram_cache and bigram_cache are not shown to recall differently: 2" in said["unigram_cache"]
     assert "recalls less" not in said["unigram_cache"]
     alone = InterveneTables(**{name: frame.filter(model="presence") for name, frame in frames(tables).items()} | {"recall_share": none})
     of_one = look(folder, alone).answer
@@ -76,7 +76,7 @@ SHARES = {
 POINTS = {
     "less": (-0.2, -0.3, -0.1, "m recalls less: 10.0 points of probability, r 30.0."),
     "more": (0.2, 0.1, 0.3, "m recalls more: 10.0 points of probability, r 30.0."),
-    "alike": (-0.2, -0.5, 0.1, "In what they recall m and r cannot be told apart: 10.0 and 30.0 points of probability."),
+    "alike": (-0.2, -0.5, 0.1, "m and r are not shown to recall differently: 10.0 and 30.0 points of probability."),
     "few": (-0.2, None, None, "m recalls 10.0 points of probability, r 30.0, of too few documents to compare them."),
 }
 
@@ -97,9 +97,9 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     place = "behind" if gap > 0 else "ahead of"
     of_gap = f"m is {place} r: 25.0 % of {called} lies in AR hits, and {would} if neither could recall by association there."
     assert seen.answer == (recalls if void else f"{of_gap} {recalls}")
-    assert ("recall alike in AR hits" in " ".join(seen.lines)) == (points == "alike" and share != "unknown" and not void)
+    assert ("not shown to recall differently in AR hits" in " ".join(seen.lines)) == (points == "alike" and share != "unknown" and not void)
     neither = InterveneTables(asked.with_columns(points_ci_low=0.0), made.by_distance, made.by_count, made.recall_share)
-    assert "recall alike" not in " ".join(look(folder, neither).lines), "where neither is shown to recall at all"
+    assert "recall differently" not in " ".join(look(folder, neither).lines), "where neither is shown to recall at all"
     assert ("m: the shares mean nothing: no gap" in seen.lines) == void
     caption = seen.shown["share_ar_hit"].caption
     assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)

@@ -121,13 +121,13 @@ def planted(*means: float, documents: int = 30, spread: float = 0.2, seed: int =
             "Recall by association was there at step 0, the first, and is absent again at the last: at ",
         ),
         (planted(0.1, 0.1), (ABSENT, None, None, None), "Recall by association is slight: at step 1 AR hits lose 0.08 nats"),
-        (planted(0, LEAST_RECALL), (UNKNOWN, None, None, None), "Whether there is recall by association cannot be told: at step 1 "),
+        (planted(0, LEAST_RECALL), (UNKNOWN, None, None, None), "Whether there is recall by association is not known: at step 1 "),
         (
             planted(0, 2, LEAST_RECALL),
             (UNKNOWN, 1, None, None),
-            "Recall by association appeared at step 1; whether it is still there at the last cannot be told: at step 2 ",
+            "Recall by association appeared at step 1; whether it is still there at the last is not known: at step 2 ",
         ),
-        (planted(4, 4, documents=4), (UNKNOWN, None, None, None), "Whether there is recall by association cannot be told: at step 1 "),
+        (planted(4, 4, documents=4), (UNKNOWN, None, None, None), "Whether there is recall by association is not known: at step 1 "),
     ],
 )
 def test_each_verdict_has_its_sentence(tables, verdict, said):
