@@ -1,13 +1,16 @@
 """Text, counted and labelled: `count`, `slice`, `profile`, and the counts as tables for Python."""
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, amount, option, path
 from recallkit.errors import UsageError
 from recallkit.options import (
+    TEXT,
+    AnyModels,
     CountingOptions,
     ForceOptions,
     LabelledTextOptions,
@@ -143,6 +146,33 @@ class Slice(LabelledTextOptions, WritingOptions):
 
     out: File | None = out_option(default="slices")
     _: KW_ONLY
+    sample: int | str | None = option(
+        "Draw whole documents at random, about N tokens in all, of each source as large a part as it has of the text; documents too long "
+        "for that part are passed over. The text is read once to draw them.",
+        metavar="N",
+        parse=amount,
+        panel=TEXT,
+    )
+    seed: int = option("Decides which documents --sample draws.", 0, least=0, most=config.MOST, panel=TEXT)
+    models: AnyModels | None = option(
+        f"Take the tokenizer from this model, and --seq-len from its context, at most {config.SEQ_LEN}; may be repeated.",
+        flags=("--for",),
+        metavar="MODEL",
+    )
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for two amounts of text."""
+        super().__post_init__()
+        if self.sample is not None and self.limit_tokens is not None:
+            problem = "the first tokens, or documents drawn at random"
+            raise UsageError(problem, where="--limit-tokens and --sample", remedy="give one of them")
+        if self.sample is not None and not self.drawn_tokens:
+            raise UsageError("a sample of no tokens", where="--sample", remedy="give a number such as 20k")
+
+    @property
+    def drawn_tokens(self) -> int | None:
+        """`sample` as a number."""
+        return amount(self.sample)
 
 
 @command(
@@ -150,7 +180,7 @@ class Slice(LabelledTextOptions, WritingOptions):
     Slice,
     examples=(
         "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
-        "recallkit slice 'valid/*.parquet' --tokenizer gpt2.json --counts counts.duckdb --seq-len 1024 --limit-tokens 16M -o slices",
+        "recallkit slice 'valid/*.parquet' --for path/to/attention --for path/to/mamba --counts counts.duckdb --sample 1M -o slices",
     ),
     answers=True,
 )
@@ -161,20 +191,51 @@ def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
     most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to
     resolve it, 5 occurrences; which, is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
     it reads the built-in text with the counts of the zoo's training. From Python `texts`, a list of strings, of mappings with text and
-    source, or a `datasets.Dataset`, may take their place.
+    source, or a `datasets.Dataset`, may take their place. Repeated with `counts`, it adds them to labels without.
 
     Returns one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin, slicing
+    from recallkit.display.console import note
+    from recallkit.models.loading import sequences_for
+    from recallkit.models.spec import list_models
     from recallkit.slicing.labels import summarise_slices
     from recallkit.slicing.view import look
+    from recallkit.text.sample import Sample
+    from recallkit.text.tokenizers import BUILTIN
 
-    read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=asked.is_usual(TextOptions, LabelOptions))
-    folder = read.out
-    manifest = slicing.slice_text(read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, force=asked.force)
+    if asked.models is not None:
+        tokenizer, seq_len = sequences_for(list_models(asked.models), asked.tokenizer_name, asked.end_token, asked.seq_len)
+        asked = replace(asked, tokenizer=None if tokenizer == BUILTIN else tokenizer, seq_len=seq_len)
+    is_builtin = asked.sample is None and asked.is_usual(TextOptions, LabelOptions)
+    read = builtin.resolve_slice_defaults(asked, path(asked.out), is_builtin=is_builtin)
+    folder, sample = read.out, None if asked.drawn_tokens is None else Sample(asked.drawn_tokens, asked.seed)
+    manifest = slicing.slice_text(
+        read.text, folder, counts=read.counts, rare=read.rare, seq_len=read.seq_len, sample=sample, force=asked.force
+    )
+    if why := _why_no_interval(folder / "tokens.parquet"):
+        limited = f"--sample {asked.limit_tokens} in place of --limit-tokens draws documents of all of the text"
+        remedy = "draw more with --sample" if sample else "slice more text" if asked.limit_tokens is None else limited
+        note(f"these slices will have no interval: {why}; {remedy}")
     summary = summarise_slices(folder / "tokens.parquet")
     return Outcome.of(summary, lambda: look(folder, manifest, summary))
+
+
+def _why_no_interval(tokens: Path) -> str | None:
+    """Why intervals of these labels' documents are none, however models score; None if there will be some."""
+    import polars as pl
+
+    from recallkit.display.cells import too_few
+    from recallkit.measure.intervals import MIN_CLUSTERS, effective_number
+
+    sums = pl.len().alias("all tokens"), pl.sum("ar_hit").alias("AR hits"), pl.count("ar_hit").alias("known")
+    by_document = pl.scan_parquet(tokens).group_by("document").agg(*sums).collect()
+    for what in ("all tokens", "AR hits") if by_document["known"].sum() else ("all tokens",):
+        effective = float(effective_number(by_document[what].to_numpy()))
+        if effective < MIN_CLUSTERS:
+            return too_few(what, effective)
+    return None
 
 
 @dataclass(frozen=True)

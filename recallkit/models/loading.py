@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.errors import UserError
+from recallkit.errors import UsageError, UserError
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import choose_device
 from recallkit.models.kinds import KINDS, kind_of
-from recallkit.models.protocol import ModelFacts
+from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from recallkit.models.protocol import ModelRequest, ScoringModel
+    from recallkit.models.protocol import ScoringModel
+    from recallkit.models.spec import ModelSpec
 
 
 def describe_models() -> list[tuple[str, str]]:
@@ -121,6 +123,50 @@ def tokenizer_name(given: Any) -> str | None:
         with artifacts.replacing(path) as temporary:
             temporary.write_text(written, encoding="utf-8")
     return str(path)
+
+
+def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token: str | None, seq_len: int | None) -> tuple[str | None, int]:
+    """The tokenizer, as `load_tokenizer` takes it, and the predictions of a sequence with which text is sliced for these models.
+
+    `tokenizer`, its `end_token` and `seq_len` are those that are asked for. Else the tokenizer is that of all models, None if none
+    brings one, and a sequence as long as the smallest context, at most config.SEQ_LEN. Raises
+    UserError for what `check_model` refuses, for models with different tokenizers, and for sequences that one of them cannot read at
+    once.
+    """
+    from recallkit.text.tokenizers import BUILTIN, load_tokenizer
+
+    requests = {
+        spec: ModelRequest(spec.location, 0, shown=spec.shown, module=spec.path if spec.is_live else None)
+        for spec in models
+        if not kind_of(spec.location).is_control
+    }
+    facts = {spec: check_model(request) for spec, request in requests.items()}
+    names = {
+        spec.shown: tokenizer_name(spec.tokenizer)
+        or (BUILTIN if kind_of(spec.location).reads_builtin_tokenizer else own_tokenizer(spec.location))
+        for spec in requests
+    }
+    loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
+    first = next(iter(loaded), None)
+    if tokenizer is None and first is not None:
+        if other := next((shown for shown, each in loaded.items() if each.digest != loaded[first].digest), None):
+            remedy = "choose one with --tokenizer, to whose tokens the NLLs of the other model are aligned"
+            raise UsageError(f"{first} and {other} have different tokenizers", where="--for", remedy=remedy)
+        tokenizer = names[first]
+    used, contexts = load_tokenizer(tokenizer, end_token=end_token), {}
+    for spec, request in requests.items():
+        own = loaded.get(spec.shown, used)
+        if (vocab_size := facts[spec].vocab_size) is not None:
+            _check_vocabulary(replace(request, vocab_size=own.vocab_size, tokenizer=own.describe()), vocab_size)
+        if (context := spec.context or facts[spec].max_length) is not None:
+            contexts[spec.shown] = context
+    shortest = min(contexts, key=lambda shown: contexts[shown], default=None)
+    if shortest is None or (seq_len is not None and seq_len <= contexts[shortest]):
+        return tokenizer, seq_len or config.SEQ_LEN
+    if seq_len is not None:
+        problem = f"{shortest} reads {contexts[shortest]:,} ids at once, and a sequence has {seq_len:,}"
+        raise UsageError(problem, where="--seq-len", remedy=f"give {contexts[shortest]} or less, or leave it out")
+    return tokenizer, min(config.SEQ_LEN, contexts[shortest])
 
 
 def identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:

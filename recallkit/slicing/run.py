@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from recallkit.options import TextOptions
     from recallkit.slicing.threshold import Threshold
     from recallkit.storage.journal import Journal
+    from recallkit.text.sample import Sample
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -40,6 +41,7 @@ def slice_text(
     counts: Path | None,
     rare: RareCount = BY_DEFAULT,
     seq_len: int = config.SEQ_LEN,
+    sample: Sample | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
@@ -50,7 +52,7 @@ def slice_text(
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
     table = open_counts(counts) if counts else None
-    opened = OpenText(text)
+    opened = OpenText(text, sample=sample)
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
@@ -80,9 +82,12 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     if (finished := result.finished()) is not None:
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
         return finished
+    facts = {**result.stamp(), **options, "names": opened.names()}
     with result.journal() as journal:
+        if opened.drawn is not None:
+            facts["drawn"] = opened.drawn.facts
         groups = ahead(_sequence_groups(opened, journal, seq_len))
-        showing = progress("slicing", total=opened.options.most_tokens)
+        showing = progress("slicing", total=opened.most_tokens)
         with timings.stage("slicing", resumed=journal.resumed) as stage, showing as show, contextlib.closing(groups):
 
             def shown() -> Iterator[pa.Table]:
@@ -92,7 +97,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
                     show(done, opened.estimated_tokens(done))
                     yield group
 
-            manifest = write_sequences(path, shown(), {**result.stamp(), **options, "names": opened.names()})
+            manifest = write_sequences(path, shown(), facts)
             stage.amounts["tokens"] = manifest["num_rows"]
         journal.finish()
     return manifest
@@ -162,6 +167,7 @@ def make_labels(
             "num_bytes": None if num_bytes is None else num_bytes.rows(),
             "unseen": None if unseen is None else unseen.summary(),
             "in_training": None if copies is None else copies.summary(),
+            **({"drawn": of_sequences["drawn"]} if "drawn" in of_sequences else {}),
         }
         return {**result.stamp(), "counts": counts, **rarity, **{name: of_sequences[name] for name in kept}, **found}
 

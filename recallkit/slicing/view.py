@@ -48,7 +48,7 @@ def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame) -> Look
 
 _FACTS = (
     *("num_sequences", "num_rows", "seq_len", "boundary", "tokenizer", "sequences_digest"),
-    *("counts", "max_count", "threshold", "unseen", "in_training"),
+    *("counts", "max_count", "threshold", "unseen", "in_training", "drawn"),
 )
 
 
@@ -77,7 +77,7 @@ def warn_of_counts(path: Path, summary: pl.DataFrame, manifest: Mapping[str, Any
 def slices_table(summary: pl.DataFrame, manifest: Mapping[str, Any], warning: str | None = None) -> Table:
     """Tokens, repeated tokens and AR hits of the largest sources; `summary` is the result of `summarise_slices`."""
     rows, hidden = summary.head(_MOST_ROWS + 1).to_dicts(), len(summary) - _MOST_ROWS - 1
-    caption = "\n".join(filter(None, (what_is_rare(manifest), what_is_copied(manifest), warning)))
+    caption = "\n".join(filter(None, (what_is_drawn(manifest), what_is_rare(manifest), what_is_copied(manifest), warning)))
     return Table.of("Predicted tokens, and those that repeat a bigram of their context", _COLUMNS, rows, caption, hidden=hidden)
 
 
@@ -120,6 +120,14 @@ def _query(slices: Path, name: str) -> pl.DataFrame:
 def manifest_of(slices: Path) -> dict[str, Any]:
     """The manifest of a slice directory's labelled tokens."""
     return artifacts.read_manifest(slices / "tokens.parquet")
+
+
+def what_is_drawn(manifest: Mapping[str, Any]) -> str:
+    """Which documents are in a sample; empty where the text is not one."""
+    if (drawn := manifest.get("drawn")) is None:
+        return ""
+    sources = f" and {drawn['sources']:,} of {drawn['of_sources']:,} sources" if drawn["of_sources"] > 1 else ""
+    return f"Sample: {drawn['documents']:,} of {drawn['of_documents']:,} documents{sources}, drawn with seed {drawn['seed']}."
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:

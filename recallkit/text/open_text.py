@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.display import console
+from recallkit.display.progress import progress
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from recallkit.storage.journal import Journal
     from recallkit.text.encoding import Encoder
     from recallkit.text.readers import Shard
-    from recallkit.text.records import EncodedDocuments, Position
+    from recallkit.text.records import Document, EncodedDocuments, Position
+    from recallkit.text.sample import Drawn, Sample
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -27,12 +30,12 @@ class OpenText:
     fast: ClassVar[bool] = True
     """Whether gigatoken encodes where it gives the same ids."""
 
-    def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None) -> None:
-        """`shards`: what another process found the sources to be; looked up if not given."""
+    def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None, sample: Sample | None = None) -> None:
+        """`shards`: what another process found the sources to be; looked up if not given. `sample`: only such documents are read."""
         from recallkit.text.corpus import Corpus, CorpusOptions, open_corpus, open_texts
         from recallkit.text.tokenizers import load_tokenizer
 
-        self.options = options
+        self.options, self.sample = options, sample
         self._encoder: Encoder | None = None
         self._reached = (0, 0.0)
         self.tokenizer: TextTokenizer = load_tokenizer(options.tokenizer_name, end_token=options.end_token)
@@ -66,7 +69,24 @@ class OpenText:
             "sources": [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)],
             "tokenizer": self.tokenizer.describe(),
             **{name: getattr(self.options, name) for name in kept},
+            **({} if self.sample is None else {"sample": asdict(self.sample)}),
         }
+
+    @cached_property
+    def drawn(self) -> Drawn | None:
+        """The sample of its documents; None if all are read. Reads the whole text, once."""
+        from recallkit.text.sample import draw
+
+        if self.sample is None:
+            return None
+        with progress("drawing a sample", unit="documents") as show:
+
+            def documents() -> Iterator[Document]:
+                for number, document in enumerate(self.corpus.documents(), 1):
+                    show(number)
+                    yield document
+
+            return draw(documents(), self.sample, self.tokenizer)
 
     def names(self) -> list[str]:
         """The shards as the user named them: recorded in the manifest, but not part of the identity."""
@@ -77,7 +97,10 @@ class OpenText:
         from recallkit.text.encoding import encode_documents
 
         self._reached = (start.shard, 0.0)
-        for encoded in encode_documents(self.corpus.documents(start, stop), self.tokenizer, choose=self._choose_encoder):
+        documents = self.corpus.documents(start, stop)
+        if (drawn := self.drawn) is not None:
+            documents = (document for document in documents if document.position in drawn.places)
+        for encoded in encode_documents(documents, self.tokenizer, choose=self._choose_encoder):
             self._reached = (encoded.positions[-1].shard, encoded.share)
             yield encoded
 
@@ -86,9 +109,14 @@ class OpenText:
         shard, share = self._reached
         return self.corpus.num_bytes(first, shard + share)
 
+    @property
+    def most_tokens(self) -> int | None:
+        """About how many tokens are read of it at most; None for all of them."""
+        return self.options.most_tokens if self.sample is None else self.sample.tokens
+
     def estimated_tokens(self, num_tokens: int) -> int | None:
         """How many tokens the text has about, if it had `num_tokens` so far; None for a size that is not known, and with a limit."""
-        if self.options.most_tokens is not None:
+        if self.most_tokens is not None:
             return None
         return extrapolated(num_tokens, self.bytes_read(), self.corpus.num_bytes(0, len(self.corpus.shards)))
 

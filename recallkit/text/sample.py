@@ -1,0 +1,110 @@
+"""A random sample of a text: whole documents, each source in proportion. The text is read once to draw it, and nothing of it is kept.
+
+A hash of the seed and a document's place orders the documents, so that the same documents are drawn again without a state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from recallkit.text.records import Document, Position
+    from recallkit.text.tokenizers import TextTokenizer
+
+_MOST_CHARACTERS = 8
+"""Characters of a token are fewer: bounds what is remembered of a source."""
+
+_MEASURED_CHARACTERS = 50_000
+"""Of each source, by which the tokens of its other documents are estimated: tokenising all of the text takes longer than the rest."""
+
+_FIRST_PART = 0.05
+"""Of the sample that the first document of a source may take where the source's part has no room for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """About how many tokens are drawn, and the seed that decides which."""
+
+    tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The places of the documents that were drawn, and what a manifest records of them."""
+
+    places: frozenset[Position]
+    facts: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Source:
+    """A source's documents, with sizes in characters (of token ids, in ids), and the earliest in random order of them.
+
+    `earliest` is a heap of (order, size, place) whose first is the last in order.
+    """
+
+    documents: int = 0
+    size: int = 0
+    measured: int = 0
+    tokens_measured: int = 0
+    kept: int = 0
+    earliest: list[tuple[int, int, Position]] = field(default_factory=list)
+
+    def add(self, document: Document, order: int, tokenizer: TextTokenizer, most: int) -> None:
+        """Counts a document; remembers it unless those before it in order are `most` characters already."""
+        size = len(document.text) if document.ids is None else len(document.ids)
+        self.documents += 1
+        self.size += size
+        if self.measured < _MEASURED_CHARACTERS:
+            piece = document.text[:_MEASURED_CHARACTERS]
+            self.measured += size if document.ids is not None else len(piece)
+            self.tokens_measured += size if document.ids is not None else len(tokenizer.encode([piece])[0])
+        if size > most:
+            return
+        heapq.heappush(self.earliest, (-order, size, document.position))
+        self.kept += size
+        while self.kept - self.earliest[0][1] >= most:
+            self.kept -= heapq.heappop(self.earliest)[1]
+
+    def tokens(self, size: int) -> float:
+        """About how many tokens so many characters have, with the end token of a document."""
+        return size * self.tokens_measured / max(1, self.measured) + 1
+
+
+def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer) -> Drawn:
+    """Draws documents, up to about `sample.tokens` tokens of them, of each source as large a part as it has of the text.
+
+    In random order, documents that are longer than the room left in their source's part are passed over; the first of a source may take
+    `_FIRST_PART` of the sample. Raises UserError where no document is short enough.
+    """
+    sources: dict[str, _Source] = {}
+    for document in documents:
+        place = document.position
+        name = f"{sample.seed}:{place.shard}:{place.record}".encode()
+        order = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
+        sources.setdefault(document.source, _Source()).add(document, order, tokenizer, sample.tokens * _MOST_CHARACTERS)
+    total = sum(source.tokens(source.size) for source in sources.values())
+    places: set[Position] = set()
+    left, drawn_sources = float(sample.tokens), 0
+    for source in sorted(sources.values(), key=lambda source: -source.size):
+        room, before = sample.tokens * source.tokens(source.size) / total, len(places)
+        for _, size, place in sorted(source.earliest, reverse=True):
+            tokens = source.tokens(size)
+            if tokens <= min(left, max(room, sample.tokens * _FIRST_PART if len(places) == before else 0)):
+                places.add(place)
+                room, left = room - tokens, left - tokens
+        drawn_sources += len(places) > before
+    if not places:
+        problem = f"no document is short enough for a sample of {sample.tokens:,} tokens"
+        raise UserError(problem, where="--sample", remedy="draw more tokens")
+    facts = {"tokens": sample.tokens, "seed": sample.seed, "documents": len(places), "sources": drawn_sources}
+    of = {"of_documents": sum(source.documents for source in sources.values()), "of_sources": len(sources)}
+    return Drawn(frozenset(places), {**facts, **of})

@@ -1,0 +1,111 @@
+"""`slice --sample`: whole documents at random, of every source, the same ones again; and what `slice` says of too few documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recallkit.storage import artifacts
+from recallkit.storage.journal import Journal
+from recallkit.text.tokenizers import load_tokenizer
+from tests.conftest import made_up_texts, write_jsonl
+
+SIZES = {"large": 300, "small": 60, "rare": 2}
+"""Documents of each source, of the same lengths."""
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, list[str]]:
+    return {name: made_up_texts(number, 120, seed=number) for name, number in SIZES.items()}
+
+
+@pytest.fixture(scope="module")
+def corpus(texts, tmp_path_factory) -> list[Path]:
+    """A file a source; then one document that is longer than any sample here."""
+    folder = tmp_path_factory.mktemp("corpus")
+    files = [write_jsonl(folder / f"{name}.jsonl", texts[name], name) for name in texts]
+    return [*files, write_jsonl(folder / "book.jsonl", ["word " * 20_000], "book")]
+
+
+def documents(folder: Path) -> list[tuple[str, str]]:
+    """(source, text) of each document of a slice directory that was made with `--boundary document`."""
+    groups = pl.read_parquet(folder / "tokens.parquet").group_by("document", maintain_order=True).agg("source", "token")
+    ids = [each.to_numpy().astype("uint32") for each in groups["token"]]
+    return list(zip(groups["source"].list.first().cast(pl.String), load_tokenizer(None).decode(ids), strict=True))
+
+
+def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_path):
+    """Of each as large a part as it has of the text, but for what is too long; another seed draws others, the same one the same bytes."""
+    command = ["slice", *corpus, "--boundary", "document", "--sample", "4k"]
+    done = run(*command, "-o", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    drawn = documents(tmp_path / "a")
+    for source, text in drawn:
+        assert text in texts[source]
+    manifest = artifacts.read_manifest(tmp_path / "a/tokens.parquet")
+    by_source = {name: sum(source == name for source, _ in drawn) / SIZES[name] for name in SIZES}
+    # The book is a large part of the text, and that part of the sample, which has no room for it, is left empty.
+    assert 1000 < manifest["num_rows"] < 4000
+    assert by_source["rare"] >= 0.5
+    assert 0.5 < by_source["large"] / by_source["small"] < 2
+    assert manifest["drawn"] == {"tokens": 4000, "seed": 0, "documents": len(drawn), "sources": 3, "of_documents": 363, "of_sources": 4}
+    assert f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0." in " ".join(done.stdout.split())
+    assert "interval" not in done.stderr
+    assert run(*command, "--seed", 0, "-o", tmp_path / "b").returncode == run(*command, "--seed", 1, "-o", tmp_path / "c").returncode == 0
+    assert (tmp_path / "a/tokens.parquet").read_bytes() == (tmp_path / "b/tokens.parquet").read_bytes()
+    assert len({*drawn} & {*documents(tmp_path / "c")}) < len(drawn) / 2
+    assert "differs in sample" in run(*command, "--seed", 1, "-o", tmp_path / "a").stderr
+
+
+def test_a_sample_as_large_as_the_text_is_all_of_it(run, corpus, tmp_path):
+    for name, more in (("all", []), ("drawn", ["--sample", "1M"])):
+        assert run("slice", *corpus[:3], *more, "-o", tmp_path / name).returncode == 0
+    assert pl.read_parquet(tmp_path / "all/tokens.parquet").equals(pl.read_parquet(tmp_path / "drawn/tokens.parquet"))
+
+
+def test_an_interrupted_sample_is_resumed_to_the_same_bytes(run, corpus, tmp_path, monkeypatch):
+    command = ["slice", *corpus, "--seq-len", 4, "--sample", "20k"]
+    assert run(*command, "-o", tmp_path / "whole").returncode == 0
+    commit = Journal.commit
+
+    def interrupted(journal: Journal, *given: object) -> None:
+        commit(journal, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "commit", interrupted)
+        assert run(*command, "-o", tmp_path / "again").returncode == 130
+    done = run(*command, "-o", tmp_path / "again")
+    assert "resuming after" in done.stderr
+    assert (tmp_path / "again/sequences.parquet").read_bytes() == (tmp_path / "whole/sequences.parquet").read_bytes()
+
+
+def test_what_cannot_be_drawn_is_refused(run, corpus, tmp_path):
+    out = ["-o", tmp_path / "slices"]
+    done = run("slice", corpus[-1], "--sample", 1000, *out)
+    assert "--sample: no document is short enough for a sample of 1,000 tokens; draw more tokens" in done.stderr
+    assert run("slice", corpus[0], "--sample", 1000, "--limit-tokens", 1000, *out).returncode == 2
+    assert run("slice", corpus[0], "--sample", 0, *out).returncode == 2
+
+
+def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slices, tmp_path):
+    """The remedy is one that this command has."""
+    long = write_jsonl(tmp_path / "long.jsonl", [" ".join(each) for each in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)])
+    command = ["slice", long, corpus[0], "-o", tmp_path / "slices"]
+    done = run(*command, "--limit-tokens", "9k")
+    assert "these slices will have no interval: all tokens come from effectively 2." in done.stderr
+    assert "5 are needed; --sample 9000 in place of --limit-tokens draws documents of all of the text" in done.stderr
+    assert "no interval" not in run(*command, "--sample", "9k", "--force").stderr
+    assert "no interval" not in run(*command, "--force").stderr
+    assert "5 are needed; slice more text" in run("slice", long, "-o", tmp_path / "long").stderr
+    assert "5 are needed; draw more with --sample" in run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two").stderr
+    # Of many documents, whose AR hits are all in one:
+    one = write_jsonl(
+        tmp_path / "one.jsonl", ["seldom said " * 20, *(f"number {n} and {n + 1} are all different words here" for n in range(30))]
+    )
+    counts = ["--counts", small_slices.parent / "counts.duckdb", "--max-count", 0, "--boundary", "document"]
+    assert "AR hits come from effectively 1.0 documents" in run("slice", one, *counts, "-o", tmp_path / "one").stderr
+    assert json.loads(run("slice", corpus[2], "--sample", 90, "-o", tmp_path / "two", "--json").stdout)["drawn"]["sources"] == 1
