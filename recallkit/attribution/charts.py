@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _KINDS = {"ar_hit": "AR hits", "other": "other tokens"}
 _KIND_COLOUR = column("kind", scale={"domain": list(_KINDS.values()), "range": [Colour("hits"), Colour("rest")]})
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
-_LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
+LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
 _NATS = "NLL, nats per token"
 _ROW = 34
 """Pixels from one model's row to the next."""
@@ -265,7 +265,7 @@ def _by_source(comparison: Comparison) -> list[Figure]:
     gaps = {(model, row["source"]): row["delta_nll"] for model, of in every.items() for row in of if row["slice"] == "all"}
     ahead = [row for row in rows if not is_void(row) and gaps[row["model"], row["source"]] < 0]
     leads = shares_of_leads(f"{shorten(row['model'], 60)} in {shorten(row['source'], 40)}" for row in ahead)
-    caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {_LEFT_OUT}{leads}{not_drawn(smaller)}"
+    caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {LEFT_OUT}{leads}{not_drawn(smaller)}"
     return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
 
 
@@ -276,7 +276,7 @@ def _by_partition(comparison: Comparison) -> list[Figure]:
     caption = (
         "The share of the gap in each class of tokens, with 95 % intervals; the hollow squares are the classes' shares of tokens. Every "
         "token is in one class: by what of it is in the context already, and by how often training saw its bigram. AR hits are the class "
-        f'"{PARTITION[0].name}". {_LEFT_OUT}{_leads(comparison, (row["model"] for row in rows))}'
+        f'"{PARTITION[0].name}". {LEFT_OUT}{_leads(comparison, (row["model"] for row in rows))}'
     )
     told = ("by_partition", "By what is in the context", caption)
     return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
@@ -290,7 +290,7 @@ def _by_slice(comparison: Comparison) -> list[Figure]:
     caption = (
         "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. "
         + "Slices may overlap. " * (len(names) > 1)
-        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), _LEFT_OUT])
+        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), LEFT_OUT])
         + _leads(comparison, (row["model"] for row in rows))
     )
     return _shares(comparison, ("by_slice", "By slice", caption), rows, "slice", names)
@@ -325,7 +325,7 @@ def _shares(
         points.append(_share_point(row, names[row["model"]], "token" if whole is None else "AR hit", row[by], shown[row[by]], beside))
     title = "share of the gap" if whole is None else _OF_AR_HITS
     name, called, caption = told
-    told = name, called, caption + _at_the_edge(points)
+    told = name, called, caption + at_the_edge(points)
     return _figure(comparison, *told, _drawn_shares(names, points, list(shown.values()), title, whole is not None)) if points else []
 
 
@@ -345,7 +345,7 @@ def _share_shown(row: Row) -> str:
 
 
 def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool) -> Spec:
-    x = {**share("share", title, **_share_scale(points)), "axis": {"title": title, "format": "~%", "tickCount": 4, "labelOverlap": True}}
+    x = {**share("share", title, **share_scale(points)), "axis": {"title": title, "format": "~%", "tickCount": 4, "labelOverlap": True}}
     y, look = column("name", sort=list(order), axis={"title": None, "grid": True}), model_channels(names, legend=False)
     panels = [label for label in names.values() if any(point["panel"] == label for point in points)]
     beside = {**x, "field": "beside"}
@@ -375,14 +375,14 @@ def _known(points: Sequence[Row]) -> list[float]:
     return [point[name] for point in points for name in ("share", "low", "high", "beside") if point[name] is not None]
 
 
-def _at_the_edge(points: Sequence[Row]) -> str:
+def at_the_edge(points: Sequence[Row]) -> str:
     """That what is beyond the axis of shares is drawn at its edge, after a space; empty if nothing is."""
     low, high = _SHARES
     is_beyond = any(not low <= found <= high for found in _known(points))
     return f" Below {percent(low, 0)} and above {percent(high, 0)}: drawn at the edge." * is_beyond
 
 
-def _share_scale(points: Sequence[Row]) -> Spec:
+def share_scale(points: Sequence[Row]) -> Spec:
     """From the lowest share, at most 0, to the highest, with what is beside them; out of all proportion, they are drawn at the edge."""
     known = _known(points)
     low, high = max(_SHARES[0], min([0.0, *known])), min(_SHARES[1], max([0.1, *known]))
@@ -406,7 +406,7 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
     bends = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
     x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
-    y = share("y", _OF_AR_HITS, **_share_scale(points))
+    y = share("y", _OF_AR_HITS, **share_scale(points))
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     known = {name: at for name, at in bends.items() if first <= at <= last and name in (comparison.reference, *comparison.models)}
@@ -415,7 +415,7 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
     caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
-    caption += f" {_LEFT_OUT}{_leads(comparison, models)}{_at_the_edge(points)}"
+    caption += f" {LEFT_OUT}{_leads(comparison, models)}{at_the_edge(points)}"
     caption += " Solid upright lines are knees, in the colours of their models." if known else ""
     caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
     return _figure(

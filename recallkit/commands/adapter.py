@@ -211,7 +211,7 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
 
 def _draw(outcome: Outcome[Any], folder: Path, asked: _Drawn) -> list[Path]:
     from recallkit.display import console
-    from recallkit.display.charts import styles_of
+    from recallkit.display.charts import MOST_COLOURED, styles_of
     from recallkit.display.figure_files import choose_models, save_figures
 
     every = figures = outcome.figures(())
@@ -219,6 +219,8 @@ def _draw(outcome: Outcome[Any], folder: Path, asked: _Drawn) -> list[Path]:
         console.note("no figures are written: this result has nothing to draw")
     elif asked.drawn is not None:
         figures = outcome.figures(choose_models(asked.drawn, every))
+    if any(len(figure.models) > MOST_COLOURED for figure in figures):
+        console.note(f"of more than {MOST_COLOURED} models only the reference has a colour: choose some with --models")
     return save_figures(figures, folder, asked.width, styles_of(every))
 
 

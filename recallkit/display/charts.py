@@ -22,7 +22,7 @@ Spec = dict[str, Any]
 WIDTH, HEIGHT = 330, 200
 """Of a plot, in pixels: text of 11 pixels can be read when a chart is as wide as a phone."""
 MOST_COLOURED = 8
-"""Lines in colour at first: more could not be distinguished."""
+"""Models in colour: more could not be distinguished."""
 FEW = 100
 """A mean over fewer tokens is drawn hollow."""
 MOST_SOURCES = 6
@@ -150,14 +150,15 @@ def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | No
     """
     entry = 34 + _CHARACTER * max(map(len, names.values()))
     key = {"columns": {"expr": f"max(1, min({len(names)}, floor(room / {entry})))"}} if legend and len(names) > 1 else None
-    domain, chosen = list(names.values()), [styles[name] if styles else name for name in names]
+    chosen = {label: styles[name] if styles else name for name, label in names.items()}
+    turned = dict(reversed(chosen.items()))  # else dashes join the legend, whose symbols would have broken outlines
     return {
         channel: {
             **column("model"),
-            "scale": {"domain": domain, "range": [StyleOf(each, channel) for each in chosen]},
-            "legend": key,
+            "scale": {"domain": list(of), "range": [StyleOf(each, channel) for each in of.values()]},
+            "legend": shown,
         }
-        for channel in ("fill", "stroke", "shape", "strokeDash")
+        for channel, of, shown in (("fill", chosen, key), ("stroke", chosen, key), ("shape", chosen, key), ("strokeDash", turned, None))
     }
 
 
@@ -355,7 +356,6 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         },
         "header": {**text, "labelColor": ink, "labelAnchor": "start", "labelFontWeight": "bold", "labelLimit": WIDTH},
         "text": {"color": ink, "fontSize": size},
-        "concat": {"spacing": 18},
     }
     whole = {**figure.spec, "config": config}
     found: Spec = _resolved(whole, colours, styles or styles_of([figure]))

@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.charts import WIDTH, labels, specification, styles_of
+from recallkit.display.charts import MOST_COLOURED, WIDTH, labels, specification, styles_of
 from recallkit.display.tables import latex_text
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
@@ -96,17 +96,20 @@ def parse_width(text: str | float) -> float:
     return inches
 
 
-def laid_out(figure: Figure, styles: Mapping[str, Style] | None, inches: float) -> Spec:
+def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec:
     """A specification that is drawn `inches` wide where its text of 11 pixels is 8 points.
 
-    As many plots are side by side, and as many entries of the legend, as have room; plots fill the width.
+    As many plots are side by side, and as many entries of the legend, as have room; plots fill the width. Of more than MOST_COLOURED
+    models only the first, the reference, has a colour.
     """
+    if len(figure.models) > MOST_COLOURED:
+        styles = {**styles, **{model: styles[model]._replace(colour="rest") for model in figure.models[1:]}}
     whole = specification(figure, styles)
     whole["config"]["padding"] = 2
+    whole["config"]["axis"]["labelSeparation"] = 5
     room = inches * _POINTS * _PIXELS
-    declared = _plots(whole)[0].get("width", WIDTH)
-    least = _LEAST * (declared if isinstance(declared, int | float) else WIDTH)
-    panels = len(whole["facet"]["sort"] if "facet" in whole else whole.get("concat", [whole]))
+    least = _LEAST * _plots(whole)[0].get("width", WIDTH)
+    panels = len(whole["facet"]["sort"]) if "facet" in whole else 1
 
     def placed(plot: float, abreast: int, entries: int) -> tuple[float, Spec]:
         """The layout, and how wide it is."""
@@ -116,7 +119,7 @@ def laid_out(figure: Figure, styles: Mapping[str, Style] | None, inches: float) 
         for part in _parts(spec):
             if isinstance(part.get("legend"), dict):
                 part["legend"]["columns"] = entries
-        if panels > 1:
+        if "facet" in spec:
             spec["columns"] = abreast
         return float(_drawn(figure, spec).attrib["width"]), spec
 
@@ -183,7 +186,9 @@ def _contents(figure: Figure, styles: Mapping[str, Style], inches: float, folder
     if sides["height"] > _TALLEST * _POINTS:
         remedy = "choose fewer models with --models, or --width text"
         console.note(f"{figure.name} is {sides['height'] / _POINTS:.1f} inches tall, more than a page: {remedy}")
-    root.set("viewBox", f"0 0 {sides['width'] * _PIXELS:g} {tall:g}")
+    width = f"{sides['width'] * _PIXELS:g}"
+    root.set("viewBox", f"0 0 {width} {tall:g}")
+    root[0].set("width", width)  # the background
     in_points, in_pixels = (_sized(root, sides, unit) for unit in ("pt", ""))  # vl-convert takes a pixel for a point
     yield in_points.encode() + b"\n"
     yield vl_convert.svg_to_png(in_pixels, ppi=300)

@@ -1,15 +1,31 @@
-"""Charts of an intervention: what each model recalls, by distance and by training count, beside the reference."""
+"""Charts of an intervention: how much of each gap is recall, and what models recall, by distance and by training count."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.cells import counted, span
-from recallkit.display.charts import Figure, line_chart, log_number, number
+from recallkit.attribution.charts import LEFT_OUT, at_the_edge, share_scale
+from recallkit.display.cells import counted, percent, percent_range, shares_of_leads, span
+from recallkit.display.charts import (
+    TIP,
+    Colour,
+    Figure,
+    across,
+    column,
+    labels,
+    layer,
+    line_chart,
+    log_number,
+    number,
+    plot,
+    share,
+    shorten,
+)
 from recallkit.intervening.sampling import FIRST_RARE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from recallkit.intervening.tables import InterveneTables
 
@@ -23,10 +39,15 @@ _KINDS = {
 }
 
 
+_SHARES = {"gap_share": "lies in AR hits", "recall_share": "gone if neither could recall there"}
+
+
 def intervene_figures(tables: InterveneTables) -> list[Figure]:
-    """The charts of AR hits and of other repeated tokens, if there are any."""
-    models = tables.intervene["model"].unique(maintain_order=True).to_list()
-    found = []
+    """The answer, where shares of a gap mean something; then the charts of AR hits and of other repeated tokens, if there are any."""
+    gaps = {row["model"]: row["gap"] for row in tables.recall_share.to_dicts()}
+    reference, *others = tables.intervene["model"].unique(maintain_order=True).to_list()
+    models = [reference, *sorted(others, key=lambda model: gaps.get(model, math.inf))]
+    found = _answer(tables, models)
     for name, (title, axis, what) in _KINDS.items():
         if points := _points(tables, name):
             hollow = f" Hollow: fewer than {FEW} samples." * any(point["few"] for point in points)
@@ -37,6 +58,39 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
             x, y = log_number("x", axis, [point["x"] for point in points], base=2), number("y", "nats recalled", zero=True)
             found.append(Figure(f"recalled_{name}", title, caption, line_chart(points, models, x, y, reference=models[0]), models))
     return found
+
+
+def _answer(tables: InterveneTables, models: Sequence[str]) -> list[Figure]:
+    """Two shares of each model's gap, one row per model."""
+    rows = tables.recall_share.filter(slice="ar_hit", void=False).sort("gap").to_dicts()
+    names, points = labels([row["model"] for row in rows]), []
+    for row in rows:
+        for name, kind in _SHARES.items():
+            low, high = row[f"{name}_ci_low"], row[f"{name}_ci_high"]
+            tip = f"{shorten(row['model'], 60)}: {percent(row[name])} of the gap {kind} ({percent_range(low, high)})"
+            points.append(
+                {"model": names[row["model"]], "kind": kind, "share": row[name], "low": low, "high": high, "beside": None, "tip": tip}
+            )
+    if not points:
+        return []
+    x = share("share", "share of the gap", **share_scale(points))
+    y = {"y": column("model", sort=list(names.values()), axis={"title": None}), "yOffset": column("kind", sort=list(_SHARES.values()))}
+    kinds = list(_SHARES.values())
+    colour = column("kind", scale={"domain": kinds, "range": [Colour("hits"), Colour("ink")]})
+    shape = column("kind", scale={"domain": kinds, "range": ["circle", "diamond"]})
+    spec = plot(
+        points,
+        across("rule", x=0),
+        layer("rule", channels={"x": {**x, "field": "low"}, "x2": {"field": "high"}, **y, "color": colour}, strokeWidth=1.4),
+        layer("point", channels={"x": x, **y, "color": colour, "shape": shape, **TIP}, filled=True, size=50, opacity=1),
+        height=30 * len(names),
+    )
+    leads = shares_of_leads(shorten(row["model"], 60) for row in rows if row["gap"] < 0)
+    caption = (
+        "How much of each gap to the reference lies in AR hits, and how much would be gone if neither model could recall by association "
+        f"there, with 95 % intervals. {LEFT_OUT}{leads}{at_the_edge(points)}"
+    )
+    return [Figure("recall_share", "How much of the gap is recall?", caption, spec, models)]
 
 
 def _points(tables: InterveneTables, name: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LARGEST_NLL = 690.0
 """Its perplexity is a float."""
-_ASKED_FOR = "values recalled, share of those asked for"
+_RECALLED = "values recalled"
 
 
 def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
@@ -86,7 +86,7 @@ def _accuracy(models: Sequence[str], rows: Sequence[Row]) -> Spec:
         }
         for row in rows
     ]
-    return line_chart(points, models, _pairs(rows), share("y", _ASKED_FOR, zero=True), reference=models[0])
+    return line_chart(points, models, _pairs(rows), share("y", _RECALLED, zero=True), reference=models[0])
 
 
 def _pairs(rows: Sequence[Row]) -> Spec:
@@ -101,7 +101,7 @@ def _by_distance(models: Sequence[str], rows: Sequence[Row]) -> Spec:
         said = {"at": f"{span(row['low'], row['high'])} ids", "shown": shown}
         few, panel = row["num_queries"] < FEW, counted(row["pairs"], "pair")
         points.append({"model": row["model"], "x": row["high"], "y": row["accuracy"], "few": few, "panel": panel, **said})
-    x = log_number("x", "ids from key to query, up to", [point["x"] for point in points], base=2, labelOverlap=True)
+    x = log_number("x", "distance in ids", [point["x"] for point in points], base=2, labelOverlap=True)
     panels = list(dict.fromkeys(point["panel"] for point in points))
-    y = share("y", "values recalled", zero=True)
+    y = share("y", _RECALLED, zero=True)
     return line_chart(points, models, x, y, reference=models[0], panels=panels, columns=2, width=152, height=96)

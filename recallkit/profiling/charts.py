@@ -17,8 +17,6 @@ from recallkit.display.charts import (
     labels,
     layer,
     log_number,
-    model_channels,
-    model_styles,
     not_drawn,
     number,
     plot,
@@ -27,7 +25,7 @@ from recallkit.display.charts import (
 from recallkit.profiling.power_law import power_law_masses
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -45,6 +43,7 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     rest = not_drawn(tables.profile["source"].to_list()[1 + len(sources) :]) if sources else ""
     has_intervals = any(row["repeated_bigrams_ci_low"] is not None for row in tables.profile.to_dicts() if row["source"] in names)
     has_fits = any(_line(tables.fits, name) for name in names)
+    behind = "; grey: all sources together" * bool(sources)
     told = {
         "repeated_bigrams": (
             "Repeated bigrams a sequence",
@@ -52,20 +51,20 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
             f"{', with 95 % intervals' * has_intervals}; the tick counts a bigram once a sequence.",
             _bigrams(tables, names),
         ),
-        "distances": (
-            "How far back a repeated bigram last occurred",
-            f"Share of the distances at each distance, in half octaves{'; lines: power laws fitted to the tails' * has_fits}.",
-            _distances(tables, names),
-        ),
         "repeated_by_position": (
             "Repeated tokens by position",
-            "Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens.",
+            f"Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens{behind}.",
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
             "AR hits by position",
-            "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
+            f"Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training{behind}.",
             _positions(tables, names, "ar_hit_share", "AR hits"),
+        ),
+        "distances": (
+            "Appendix: how far back a repeated bigram last occurred",
+            f"Share of the distances at each distance, in half octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
+            _distances(tables, names),
         ),
     }
     absent = [] if tables.distances["content"].sum() > 0 else ["distances"]
@@ -104,17 +103,33 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     )
 
 
+def _by_source(points: Mapping[str, Sequence[Mapping[str, Any]]], x: Spec, y: Spec, *, have_laws: bool = False) -> Spec:
+    """A plot per source, with all sources together in grey behind; if ALL is the only one, its plot. Points of a `law` are a line."""
+    shown, (whole, *sources) = labels(list(points)), points
+    drawn = [(source, name, name == whole) for source in sources for name in (whole, source)] or [(whole, whole, False)]
+    rows = [
+        {**point, "panel": shown[panel], "source": shown[name], "behind": is_behind}
+        for panel, name, is_behind in drawn
+        for point in points[name]
+    ]
+    channels: Spec = {"x": x, "y": y}
+    layers: list[Spec] = []
+    for where, colour in (("datum.behind", "rest"), ("!datum.behind", "ink")):
+        layers.append(layer("line", f"{where} && datum.law" if have_laws else where, channels=channels, color=colour, strokeWidth=1.4))
+        if have_laws:
+            layers.append(layer("circle", f"{where} && !datum.law", channels=channels, color=colour, size=20, opacity=0.85))
+    if not sources:
+        return plot(rows, *layers)
+    return plot(rows, *layers, panels=[shown[source] for source in sources], columns=2, width=WIDTH / 2 - 20, height=HEIGHT / 2)
+
+
 def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
-    shown = labels(sources)
-    points = [{**point, "model": shown[name], "law": False} for name in sources for point in _points(tables.distances, name)]
-    laws = [{**point, "model": shown[name], "law": True} for name in sources for point in _line(tables.fits, name)]
-    x = log_number("x", "tokens back to the latest occurrence", [point["x"] for point in points], base=2)
-    y = log_number("y", "share at each distance", [point["y"] for point in points], format="~%")
-    style = model_channels(shown, styles=model_styles(sources))
-    channels = {"x": x, "y": {**y, "axis": {**y["axis"], "grid": True}}}
-    line = layer("line", "datum.law", channels={**channels, "stroke": style["stroke"]}, strokeWidth=1.3)
-    dots = layer("circle", "!datum.law", channels={**channels, "fill": style["fill"]}, size=22, opacity=0.85)
-    return plot([*points, *laws], line, dots, height=HEIGHT + 40)
+    points = {name: [{**point, "law": False} for point in _points(tables.distances, name)] for name in sources}
+    every = [point for of in points.values() for point in of]
+    x = log_number("x", "tokens back", [point["x"] for point in every], base=2)
+    y = log_number("y", "share at each distance", [point["y"] for point in every], format="~%", grid=True)
+    laws = {name: [{**point, "law": True} for point in _line(tables.fits, name)] for name in sources}
+    return _by_source({name: [*points[name], *laws[name]] for name in sources}, x, y, have_laws=True)
 
 
 def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
@@ -146,9 +161,9 @@ def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
 
 
 def _positions(tables: ProfileTables, sources: Sequence[str], name: str, title: str) -> Spec:
-    shown = labels(sources)
-    rows = [row for row in tables.positions.to_dicts() if row["source"] in shown]
-    points = [{"model": shown[row["source"]], "x": (row["low"] + row["high"]) / 2, "y": row[name]} for row in rows]
-    x = number("x", "position in the sequence", zero=True, nice=False, axis={"tickCount": 6, "grid": False})
-    style = model_channels(shown, styles=model_styles(sources))
-    return plot(points, layer("line", channels={"x": x, "y": share("y", title, zero=True), "stroke": style["stroke"]}, strokeWidth=1.6))
+    points: dict[str, list[dict[str, Any]]] = {source: [] for source in sources}
+    for row in tables.positions.to_dicts():
+        if row["source"] in points:
+            points[row["source"]].append({"x": (row["low"] + row["high"]) / 2, "y": row[name]})
+    x = number("x", "position", zero=True, nice=False, axis={"tickCount": 4, "grid": False})
+    return _by_source(points, x, share("y", title, zero=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import counted, percent, span
-from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, line_chart, log_number, model_channels, plot, share, shorten
+from recallkit.display.charts import TIP, Figure, column, labels, layer, line_chart, log_number, model_channels, number, plot, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 _FEW_PROMPTS = 20
 """An accuracy over fewer prompts is drawn hollow: one prompt is five percentage points or more."""
+_TASK = 110
+"""Pixels of a task's plot: those of three are side by side."""
 _BUCKETS = {
-    "by_distance": ("By distance of the answer", "tokens between the answer and the prompt's end, up to", "distance (tokens, in"),
-    "by_occurrences": ("By occurrences of the answer", "occurrences of the answer in the prompt, up to", "occurrences (in"),
-    "by_length": ("By length of the prompt", "tokens of the prompt, up to", "length (tokens, in"),
+    "by_distance": ("By distance of the answer", "tokens back to the answer", "distance (tokens from the answer to the prompt's end, in"),
+    "by_occurrences": ("By occurrences of the answer", "occurrences", "occurrences (of the answer in the prompt, in"),
+    "by_length": ("By length of the prompt", "prompt's tokens", "length (tokens of the prompt, in"),
 }
 
 
@@ -42,7 +44,7 @@ def figures(tables: RecallTables) -> list[Figure]:
 
 
 def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spec:
-    """A bar for each model with its interval, a plot for each task."""
+    """A row for each model, with its accuracy and the interval, and a plot beside the others for each task."""
     names, tasks = labels(models, 20, reference), labels(list(dict.fromkeys(row["task"] for row in rows)), 36)
     drawn = []
     for row in rows:
@@ -52,20 +54,22 @@ def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spe
         shown, prompts = percent(row["accuracy"]), counted(row["num_rows"], "prompt")
         tip = f"{shorten(row['model'], 60)}, {shorten(row['task'], 60)}: {shown}{about}{within}, {prompts}"
         place = {"panel": tasks[row["task"]], "model": names[row["model"]]}
-        drawn.append({**place, "accuracy": row["accuracy"], "low": low, "high": high, "shown": shown, "tip": tip})
-    x, y = share("accuracy", "accuracy", domain=[0, 1]), column("model", sort=list(names.values()), axis={"title": None})
-    fill, ends = model_channels(names, legend=False)["fill"], {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
-    width = WIDTH - 40 - 6.5 * max(map(len, names.values()))
+        drawn.append({**place, "accuracy": row["accuracy"], "low": low, "high": high, "tip": tip})
+    x, y = _accuracy_channel("accuracy"), column("model", sort=list(names.values()), axis={"title": None})
+    look, ends = model_channels(names, legend=False), {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     return plot(
         drawn,
-        layer("bar", channels={"x": x, "y": y, "fill": fill, **TIP}, height=12),
-        layer("rule", "isValid(datum.low)", channels=ends, color="page", strokeWidth=3.4),
-        layer("rule", "isValid(datum.low)", channels=ends, color="ink", strokeWidth=1.4),
-        layer("text", channels={"x": {"value": "width"}, "y": y, "text": column("shown")}, align="right", dx=40, color="soft"),
+        layer("rule", "isValid(datum.low)", channels={**ends, "stroke": look["stroke"]}, strokeWidth=1.4),
+        layer("point", channels={"x": x, "y": y, "fill": look["fill"], "shape": look["shape"], **TIP}, stroke=None, size=44, opacity=1),
         panels=list(tasks.values()),
-        width=width,
+        columns=len(tasks),
+        width=_TASK,
         height=18 * len(names),
     )
+
+
+def _accuracy_channel(name: str) -> Spec:
+    return number(name, "accuracy", axis={"format": "~%", "values": [0, 0.5, 1]}, domain=[0, 1])
 
 
 def _points(rows: Sequence[Row], what: str) -> list[dict[str, Any]]:
@@ -82,5 +86,6 @@ def _points(rows: Sequence[Row], what: str) -> list[dict[str, Any]]:
 def _buckets(models: Sequence[str], reference: str, points: Sequence[Row], axis: str) -> Spec:
     x = log_number("x", axis, [point["x"] for point in points], base=2)
     panels = list(dict.fromkeys(point["panel"] for point in points))
-    y = share("y", "accuracy", domain=[0, 1])
-    return line_chart(points, models, x, y, reference=reference, panels=panels, height=130)
+    return line_chart(
+        points, models, x, _accuracy_channel("y"), reference=reference, panels=panels, columns=len(panels), width=_TASK, height=_TASK
+    )

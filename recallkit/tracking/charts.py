@@ -54,7 +54,7 @@ def track_figures(tables: TrackTables) -> list[Figure]:
     places = [row["step"] for row in steps]
     least = min((place for place in places if place > 0), default=1)
     scale = {"type": "symlog", "constant": least} if places[-1] >= _LEAST_RATIO * least else {}
-    axis = {"values": places, "labelOverlap": True, "format": "~s", "grid": False}
+    axis = {"values": places, "labelOverlap": True, "labelExpr": "format(datum.value, '~s')", "grid": False}
     x = number("x", "training step", axis=axis, domain=[places[0], places[-1]], nice=False, padding=8, **scale)
     before = []
     if reference is not None:

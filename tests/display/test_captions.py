@@ -25,7 +25,7 @@ from tests.tracking.test_charts import made_tables
 
 
 def profiles(*, much: bool) -> list[Figure]:
-    return profile_figures(tables_of(synthetic(np.random.default_rng(0), 60 if much else 1, 128)), 128)[:2]
+    return profile_figures(tables_of(synthetic(np.random.default_rng(0), 60 if much else 1, 128)), 128)[::3]
 
 
 def evaluations(*, much: bool) -> list[Figure]:
@@ -49,7 +49,7 @@ def runs(*, much: bool) -> list[Figure]:
 def changes(*, much: bool) -> list[Figure]:
     row = {"model": "m", "slice": "ar_hit", "low": 1, "high": 2, "recall": 0.5, "samples": 20 if much else 19}
     frame = pl.DataFrame([row])
-    return intervene_figures(InterveneTables(frame, frame, frame, frame))
+    return intervene_figures(InterveneTables(frame, frame, frame, frame.with_columns(gap=pl.lit(0.1), void=pl.lit(value=True))))
 
 
 INTERVALS = ("with 95 % intervals", "with its 95 % interval", "bands")

@@ -8,11 +8,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from recallkit.display.charts import Figure, line_chart, number
+from recallkit.display.charts import PAPER, Figure, line_chart, number
 from recallkit.display.figure_files import WIDTHS, save_figures
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
-from tests.display.drawings import texts
+from tests.display.drawings import marks, texts
 from tests.display.test_charts import MODELS, figure
 
 LONG = [f"a-model-with-a-name-{place}" for place in range(9)]
@@ -72,6 +72,17 @@ def test_what_is_too_wide_is_laid_out_in_fewer_columns(tmp_path):
         assert {*PANELS, *LONG} <= set(texts(drawing))
         columns[name] = len(places(drawing, PANELS)), len(places(drawing, LONG))
     assert columns == {"column": (1, 1), "text": (2, 4)}
+
+
+def test_of_many_models_only_the_reference_has_a_colour(tmp_path):
+    def strokes(models: list[str]) -> set[str | None]:
+        rows = [{"model": model, "x": 1, "y": 1, "at": "1", "shown": "1"} for model in models]
+        spec = line_chart(rows, models, number("x"), number("y"), reference=models[0])
+        drawing = save_figures([figure(spec=spec, models=models)], tmp_path)[0].read_text(encoding="utf-8")
+        return {mark.paint["stroke"] for mark in marks(drawing).values()}
+
+    assert len(strokes(LONG[:8])) == 8
+    assert strokes(LONG) == {PAPER["ink"], PAPER["rest"]}
 
 
 def test_a_figure_is_included_with_a_caption_of_one_sentence(tmp_path):

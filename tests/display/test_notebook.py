@@ -72,7 +72,7 @@ def test_charts_are_those_of_the_figures(profiled):
     assert isinstance(profiled.chart(), alt.LayerChart)
     assert profiled.chart().to_dict() == charts["repeated_bigrams"].to_dict()
     assert profiled.chart("distances").to_dict() == charts["distances"].to_dict()
-    with pytest.raises(recallkit.UserError, match="no such figure; there are repeated_bigrams, distances"):
+    with pytest.raises(recallkit.UserError, match="no such figure; there are repeated_bigrams, repeated_by_position"):
         profiled.chart("gap")
 
 
