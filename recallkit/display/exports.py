@@ -59,7 +59,7 @@ class Look:
         """What can be drawn of it, of some `models` or of all."""
         frames = frames_of(self.tables) if models else {}
         chosen = {name: frame.filter(frame["model"].is_in(list(models))) for name, frame in frames.items() if "model" in frame.columns}
-        if any(frame.is_empty() for frame in chosen.values()):
+        if chosen and all(frame.is_empty() for frame in chosen.values()):
             return []
         return self.draw(dataclasses.replace(self.tables, **chosen) if chosen else self.tables)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 from recallkit.display.cells import span
 from recallkit.display.charts import PAPER
+from recallkit.display.exports import Look
 from recallkit.display.figure_files import svg
 from recallkit.recall.charts import figures
 from recallkit.recall.tables import RecallTables
@@ -71,3 +73,15 @@ def test_what_is_empty_is_left_out(tables):
         figures(RecallTables(*(frame.clear() for frame in (tables.recall, tables.by_distance, tables.by_occurrences, tables.by_length))))
         == []
     )
+
+
+def test_of_some_models_there_are_the_same_figures_with_only_these(tables):
+    known = RecallTables(tables.recall, tables.by_distance.clear(), tables.by_occurrences, tables.by_length)
+    look = Look(Path("evals"), "recall", known, {}, figures, "", {}, "")
+    some = [MODELS[0], MODELS[2]]
+    drawn, every = look.figures(some), look.figures()
+    assert [figure.name for figure in drawn] == [figure.name for figure in every] != []
+    for few, many in zip(drawn, every, strict=True):
+        assert few.models == some
+        assert data(few) == [row for row in data(many) if row["model"] != MODELS[1]] != data(many)
+    assert look.figures(["another"]) == []
