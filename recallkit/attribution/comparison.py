@@ -114,9 +114,10 @@ def _slices_of(folder: Path, manifest: Mapping[str, Any], named: Path | None) ->
 
 def _is_labelled_alike(manifest: Mapping[str, Any], tokens: Mapping[str, Any]) -> bool:
     """Whether labels are those of a comparison: of the same sequences, counts (wherever they are) and threshold."""
-    return _labels_identity(manifest["slices"]) == _labels_identity(tokens)
+    return labels_identity(manifest["slices"]) == labels_identity(tokens)
 
 
-def _labels_identity(facts: Mapping[str, Any]) -> list[Any]:
+def labels_identity(facts: Mapping[str, Any]) -> list[Any]:
+    """Sequences, counts and threshold: what decides the labels; of the facts of the slices in a manifest."""
     counts = facts.get("counts")
     return [facts.get("sequences_digest"), counts and counts.get("id"), facts.get("max_count")]

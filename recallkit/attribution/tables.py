@@ -78,6 +78,13 @@ class GapTables(Shown):
         """The tables that are there, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name) is not None}
 
+    def ordered(self, models: Sequence[str]) -> GapTables:
+        """The same tables with the rows of models in this order, those of each as they are."""
+        import polars as pl
+
+        place = pl.col("model").replace_strict({model: place for place, model in enumerate(models)})
+        return GapTables(**{name: frame.sort(place, maintain_order=True) for name, frame in self.frames().items()})
+
 
 def attribute_gap(
     tokens: Path,

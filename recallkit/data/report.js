@@ -1,4 +1,4 @@
-// The token view, prompts and generations. It fetches nothing, and data is inserted only as text (textContent).
+// Contents, tables, the token view, prompts and generations. It fetches nothing, and data is inserted only as text (textContent).
 "use strict";
 
 const HIDDEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;  // characters that are invisible, or change how others are displayed
@@ -32,6 +32,111 @@ function chips(legend, name, entries, current, act) {
 
 const isPlain = (event) => !(event.ctrlKey || event.metaKey || event.altKey);
 
+// ------------------------------------------------------------------------------------------------------------- contents
+
+// Marks the section that is being read: the last one that begins in the upper third of the window.
+function contents(nav) {
+  const links = [...nav.querySelectorAll("a")], targets = links.map((link) => document.getElementById(link.hash.slice(1)));
+  let current = null;
+  const update = () => {
+    const limit = window.innerHeight / 3;
+    const at = window.scrollY && targets.findLastIndex((target) => target.getBoundingClientRect().top < limit);
+    const isEnd = window.scrollY && window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 2;
+    const link = links[isEnd ? links.length - 1 : Math.max(0, at)];
+    if (link === current) return;
+    if (current) current.removeAttribute("aria-current");
+    current = link;
+    link.setAttribute("aria-current", "true");
+    if (nav.scrollWidth > nav.clientWidth) nav.scrollLeft = link.offsetLeft - nav.clientWidth / 3;
+  };
+  addEventListener("scroll", update, { passive: true });
+  addEventListener("resize", update);
+  update();
+}
+
+// --------------------------------------------------------------------------------------------------------------- tables
+
+const MOST_UNFILTERED = 12;
+const SIZES = { k: 1e3, M: 1e6, B: 1e9, T: 1e12 };
+
+// The number that a cell begins with, such as those of "1,203", "-0.5 to 2.1 %", "12.4k" or "(+1.2)"; null if it has none.
+function valueOf(cell) {
+  if (cell.querySelector("s")) return null;
+  const found = /^\(?([-+\u2212]?[\d,]*\.?\d+(?:e[-+]?\d+)?)([kMBT]?)(?=$|[\s)%])/.exec(cell.textContent.trim());
+  return found && Number(found[1].replaceAll(",", "").replace("\u2212", "-")) * (SIZES[found[2]] ?? 1);
+}
+
+// Rows are sorted by a button in each header, largest first where a column has numbers; what is no number stays last, and a row of the rest.
+function sortable(table) {
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, at) => {
+    const button = make("button", { type: "button" }, ...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const rows = [...body.rows];
+      const values = new Map(rows.map((row) => [row, at ? valueOf(row.cells[at]) : null]));
+      const hasNumbers = rows.some((row) => values.get(row) !== null);
+      const before = head.getAttribute("aria-sort");
+      const isDown = before ? before === "ascending" : hasNumbers;
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", isDown ? "descending" : "ascending");
+      const words = (row) => row.cells[at].textContent;
+      const isRest = (row) => Number(row.querySelector(".rest") !== null);
+      const compare = (a, b) => {
+        if (isRest(a) !== isRest(b)) return isRest(a) - isRest(b);
+        const [x, y] = [values.get(a), values.get(b)];
+        if (!hasNumbers) return words(a).localeCompare(words(b), "en", { numeric: true }) * (isDown ? -1 : 1);
+        if (x === null || y === null) return (x === null) - (y === null);
+        return isDown ? y - x : x - y;
+      };
+      body.append(...rows.sort(compare));
+    });
+  });
+}
+
+function filterable(table, place) {
+  const rows = [...table.tBodies[0].rows];
+  if (rows.length <= MOST_UNFILTERED) return;
+  const input = make("input", { type: "search" }), found = make("span", { role: "status" });
+  input.addEventListener("input", () => {
+    const wanted = input.value.trim().toLowerCase();
+    let shown = 0;
+    for (const row of rows) {
+      const isShown = row.textContent.toLowerCase().includes(wanted);
+      row.classList.toggle("off", !isShown);
+      shown += isShown;
+    }
+    found.textContent = wanted ? `${number(shown)} of ${counted(rows.length, "row")}` : "";
+  });
+  place.before(make("label", { class: "filter" }, "Filter", input, found));
+}
+
+// ------------------------------------------------------------------------------------------------- where models lose most
+
+// One model's AR hits and documents at a time; links lead to the token in the text, of that model.
+function losses(section, shown) {
+  const blocks = [...section.querySelectorAll(".of-model")], choice = make("select", { id: "losses-model" });
+  blocks.forEach((block, index) => choice.append(make("option", { value: index + 1 }, block.dataset.name)));
+  const choose = (model) => {
+    choice.value = model;
+    blocks.forEach((block, index) => { block.hidden = index + 1 !== model; });
+    if (shown) shown.choose(model);
+  };
+  blocks[0].before(make("div", { class: "controls" }, make("label", {}, make("span", {}, "Model"), choice)));
+  choice.addEventListener("change", () => choose(Number(choice.value)));
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    const part = link && /^#(?:places|documents)-(\d+)$/.exec(link.hash);
+    if (part) choose(Number(part[1]));  // before the browser goes to it
+    else if (shown && link && link.dataset.sequence) { event.preventDefault(); shown.go(Number(link.dataset.sequence), Number(link.dataset.position)); }
+    else if (shown && link && link.dataset.document) { event.preventDefault(); shown.goToDocument(Number(link.dataset.document)); }
+  });
+  const named = /^#(?:places|documents)-(\d+)$/.exec(location.hash);
+  choose(named && blocks[named[1] - 1] ? Number(named[1]) : shown ? shown.model() : 1);
+  if (named) document.getElementById(location.hash.slice(1)).scrollIntoView();
+  return (model) => { choice.value = model; blocks.forEach((block, index) => { block.hidden = index + 1 !== model; }); };
+}
+
 // ----------------------------------------------------------------------------------------------------------- token view
 
 const VERDICTS = {
@@ -58,6 +163,7 @@ const MODES = { verdict: ["who is right", VERDICTS], shade: ["difference in NLL"
 const SLICES = { hit: "AR hits", repeated: "repeated, not AR hits", other: "not repeated" };
 
 function tokenView(view, data) {
+  let changed = () => {};
   const state = { model: farthest(data), excerpt: null, mode: "verdict", slice: "", verdict: "", shade: "", current: 0, tokens: [] };
   let elements = [];  // of the context's token, and of every token after it
   const stage = make("div", { class: "stage" });
@@ -85,7 +191,12 @@ function tokenView(view, data) {
       button("‹ previous", "The excerpt before this one", () => stepExcerpt(-1)),
       button("next ›", "The excerpt after this one", () => stepExcerpt(1)),
       button("next AR hit", "Key n in the text", () => stepHit(1))));
-  models.addEventListener("change", () => { state.model = Number(models.value); listExcerpts(); show(); });
+  function choose(model) {
+    models.value = state.model = model;
+    listExcerpts();
+    show();
+  }
+  models.addEventListener("change", () => { choose(Number(models.value)); changed(state.model); });
   excerpts.addEventListener("change", () => { state.excerpt = data.excerpts[Number(excerpts.value)]; state.current = 0; show(); });
 
   // The list of excerpts, by the gap of this model on AR hits; the selected excerpt stays selected.
@@ -277,9 +388,31 @@ function tokenView(view, data) {
   });
   text.addEventListener("pointerleave", () => { const at = focused(); at === null ? hideTip() : showTip(at); });
 
+  // The token at a position of a sequence, or the first one of a document; the excerpt that has it is shown.
+  function open(isIt, atOf_) {
+    const excerpt = data.excerpts.find(isIt);
+    if (!excerpt) return;
+    state.excerpt = excerpt;
+    state.current = atOf_(excerpt);
+    Object.assign(state, { slice: "", verdict: "", shade: "" });
+    listExcerpts();
+    show();
+    elementAt(state.current).scrollIntoView({ block: "center" });
+    elementAt(state.current).focus({ preventScroll: true });
+  }
+
   listExcerpts();
   show();
   view.hidden = false;
+  return {
+    choose,
+    model: () => state.model,
+    go: (sequence, position) => open(
+      (one) => one.sequence === sequence && one.first <= position && position < one.first + one.tokens.length, (one) => position - one.first),
+    goToDocument: (wanted) => open(
+      (one) => one.spans.some(([, document_]) => document_ === wanted), (one) => one.spans.find(([, document_]) => document_ === wanted)[0]),
+    onChange: (act) => { changed = act; },
+  };
 }
 
 // The model with the largest gap on AR hits in these excerpts.
@@ -379,7 +512,11 @@ const ANSWERS = { right: "right", wrong: "wrong", cut: "cut" };
 const MOST_PROMPTS = 8;
 
 function promptsView(view, data) {
-  const state = { model: 0, task: 0, verdict: "", shown: MOST_PROMPTS };
+  const state = { model: 0, task: 0, verdict: "", words: "", shown: MOST_PROMPTS };
+  // Whether a prompt, its key, its value or a generation contains the words that are searched.
+  const texts = new Map(data.prompts.map((prompt) => [prompt, [
+    prompt.key, prompt.value, prompt.document, ...prompt.text.map(([, parts]) => parts.join("")), ...prompt.answers.map(([, parts]) => parts.join("")),
+  ].join("\n").toLowerCase()]));
   const controls = make("div", { class: "controls" }), filters = make("div", { class: "filters" });
   const summary = make("p", { class: "summary", role: "status" }), list = make("div", { class: "prompts" });
   const more = make("button", { type: "button" }, "more");
@@ -389,6 +526,9 @@ function promptsView(view, data) {
     choice.addEventListener("change", () => { state[key] = Number(choice.value); state.shown = MOST_PROMPTS; show(); });
     controls.append(make("label", {}, make("span", {}, words), choice));
   }
+  const search = make("input", { type: "search", id: "prompts-search" });
+  search.addEventListener("input", () => { state.words = search.value.trim().toLowerCase(); state.shown = MOST_PROMPTS; show(); });
+  controls.append(make("label", {}, make("span", {}, "Search prompts, keys, values and generations"), search));
   more.addEventListener("click", () => { state.shown += MOST_PROMPTS; show(); });
   view.append(controls, filters, summary, list, more);
 
@@ -399,7 +539,7 @@ function promptsView(view, data) {
     const choose = (value) => { state.verdict = value; state.shown = MOST_PROMPTS; show(); filters.querySelector("input:checked").focus(); };
     filters.replaceChildren(chips("Verdict", "answer", [["", "all", "", every], ...entries], state.verdict, choose));
     const verdict = (prompt) => prompt.answers[state.model][0];
-    const found = data.prompts.filter((prompt) => prompt.task === state.task && (!state.verdict || verdict(prompt) === state.verdict));
+    const found = data.prompts.filter((prompt) => prompt.task === state.task && (!state.verdict || verdict(prompt) === state.verdict) && texts.get(prompt).includes(state.words));
     const all = state.verdict ? totals[Object.keys(ANSWERS).indexOf(state.verdict)] : every;
     summary.textContent = `${counted(found.length, "prompt")} here of ${number(all)}.`;
     list.replaceChildren(...found.slice(0, state.shown).map((prompt) => promptCard(data, prompt, state.model)));
@@ -444,6 +584,10 @@ function appendParts(element, parts) {
 }
 
 const view = document.getElementById("view"), packed = document.getElementById("excerpts");
-if (view && packed) tokenView(view, JSON.parse(packed.textContent));
+const tokens = view && packed ? tokenView(view, JSON.parse(packed.textContent)) : null;
+const section = document.getElementById("losses"), nav = document.querySelector("nav");
+if (section) { const follow = losses(section, tokens); if (tokens) tokens.onChange(follow); }
+for (const table of document.querySelectorAll(".wide table")) { sortable(table); filterable(table, table.parentElement); }
+if (nav) contents(nav);
 const prompts = document.getElementById("prompts"), samples = document.getElementById("samples");
 if (prompts && samples) promptsView(prompts, JSON.parse(samples.textContent));

@@ -1,4 +1,4 @@
-"""Prompts and generations to look at: a sample of each task, model and verdict, from the documents tables of a comparison.
+"""Prompts and generations to look at: all, or a sample of each task, model and verdict, from the documents tables of a comparison.
 
 A verdict is of one generation: `right` if it contains the value, else `cut` if the value was only in what was cut off the prompt, else
 `wrong`. Rows are taken in an order of chance that is the same for all models, so that the samples of models overlap.
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 VERDICTS = ("right", "wrong", "cut")
 
-MOST_OF_EACH = 12
-"""Prompts of a sample: of one task, one model and one verdict."""
-
-MOST_BYTES = 600_000
+MOST_BYTES = 1_200_000
 """Most bytes of all samples of a page."""
 
 _AROUND, _END, _GENERATION = 200, 320, 400
@@ -99,7 +96,7 @@ def _choose(found: Mapping[str, Sequence[Sequence[Row]]], most_bytes: int) -> di
         order = sorted(range(len(of_models[0])), key=lambda place: hashlib.blake2b(f"{task} {place}".encode(), digest_size=8).digest())
         for rows, name in itertools.product(of_models, VERDICTS):
             alike = (place for place in order if verdict(rows[place]) == name)
-            samples.append([(number, place) for place in itertools.islice(alike, MOST_OF_EACH)])
+            samples.append([(number, place) for place in alike])
     in_turn: Iterable[tuple[int, int] | None] = itertools.chain.from_iterable(itertools.zip_longest(*samples))
     tables, chosen, size = list(found.values()), dict[tuple[int, int], str](), 0
     for number, place in dict.fromkeys(each for each in in_turn if each is not None):

@@ -1,16 +1,16 @@
-"""The token view's data: which excerpts of the text are on a page, and their tokens in compact form.
+"""The AR hits on which models lose most, the excerpts of the text that are on a page, and their tokens in compact form.
 
 An excerpt is a sequence, because bigrams repeat only within their context (longer sequences are divided into blocks of LONGEST
-tokens). One pass finds where each model's NLL on AR hits exceeds the reference's; then only the rows of the chosen excerpts are read.
+tokens). One pass finds the AR hits; then only the rows of their sequences are read.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from recallkit.report.sequence import open_excerpts
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import polars as pl
 
@@ -35,40 +35,63 @@ LONGEST = 4096
 MOST_BYTES = 1_500_000
 """Most bytes of a page's tokens."""
 
-_TOP_OVERALL, _TOP_OF_MODEL = 32, 12
+MOST_PLACES = 10
+"""AR hits that are listed of each model."""
+
+_MOST_SHOWN, _BEFORE = 40, 14
+"""AR hits of each model whose excerpts are on a page if there is room, and tokens of the context of one that is listed."""
 
 RIGHT, WRONG, UNKNOWN = 0, -1, -2
 """Codes for a prediction: it is the token itself; it is wrong and has no id on the page; it is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """Block number `block` of a sequence, of LONGEST tokens but for the last; mostly the whole sequence.
-
-    `gaps`: for each model, NLL summed over AR hits minus the reference's, in nats. `asked`: requested by the user.
-    """
+class Excerpt(NamedTuple):
+    """Block number `block` of a sequence, of LONGEST tokens but for the last; mostly the whole sequence."""
 
     sequence: int
     block: int
-    tokens: int
-    hits: int
-    gaps: tuple[float, ...]
-    asked: bool = False
+
+    @classmethod
+    def around(cls, sequence: int, position: int) -> Excerpt:
+        """The one with a position, from 1, of a sequence."""
+        return cls(sequence, (position - 1) // LONGEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An AR hit on which a model loses: `row` of it and of all models' scores, as `Excerpts.read` has it; `lost` in nats.
+
+    `before`: the text of its context. `is_shown`: whether it is in an excerpt of the page.
+    """
+
+    model: int
+    row: Mapping[str, Any]
+    before: str
+    is_shown: bool
+
+    @property
+    def lost(self) -> float:
+        """How much the model's NLL is above the reference's."""
+        return float(self.row[f"nll_{self.model}"] - self.row["nll_0"])
 
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """`data` for the page's script (see `_Packer`), and how many of all excerpts and of the requested ones it contains.
+    """`data` for the page's script (see `_Packer`), with `shown` excerpts of `sequences` out of all `num_sequences`.
 
-    `other_tokenizers`: the models that read other tokens than those of the slices.
+    `asked`: how many excerpts were asked for, and `asked_shown` of them are there. `places`: of each model but the reference the AR hits of
+    all the text on which it loses most. `documents`: the numbers of those in the excerpts. `other_tokenizers`: the models that read other
+    tokens than those of the slices.
     """
 
     data: str
     shown: int
-    excerpts: int
+    sequences: int
+    num_sequences: int
     asked: int
     asked_shown: int
-    sequences: int
+    places: Sequence[Sequence[Place]]
+    documents: Collection[int]
     other_tokenizers: Sequence[str]
     has_bytes: bool
 
@@ -76,9 +99,10 @@ class TokenView:
 def token_view(
     comparison: Comparison, sequences: Sequence[int] = (), documents: Sequence[int] = (), most_bytes: int = MOST_BYTES
 ) -> TokenView:
-    """The excerpts where models differ most from the reference on AR hits, and the sequences and documents asked for.
+    """The excerpts of the sequences and documents asked for, and of the AR hits on which each model loses most.
 
-    `comparison.slices` must be known. As many as fit into `most_bytes` of JSON, those asked for first.
+    `comparison.slices` must be known. As many as fit into `most_bytes` of JSON, those asked for first, then those of every model's
+    costliest AR hit, of its second ...
     Raises UserError if labels or scores are missing, damaged or not those compared, and for numbers that do not exist.
     """
     assert comparison.slices is not None
@@ -86,34 +110,37 @@ def token_view(
     for name, scores in text.scores.items():
         if artifacts.read_manifest(scores.path)["options"] != comparison.manifest["scores"][name]:
             raise UserError("the scores have changed since the comparison", where=scores.path, remedy="run the same `recallkit gap` again")
-    every = list_excerpts(text)
-    asked = _asked(text, every, sequences, documents)
-    packer = _Packer(text)
-    chosen = packer.pack([*asked, *preferred(every, asked)], most_bytes)
+    costliest = [frame.rows() for frame in text.costliest(_MOST_SHOWN)]
+    asked = _asked(text, sequences, documents)
+    in_turn = (place for of_rank in itertools.zip_longest(*costliest) for place in of_rank if place is not None)
+    packer = _Packer(text, asked)
+    wanted = packer.hopeful(dict.fromkeys([*asked, *itertools.starmap(Excerpt.around, in_turn)]), most_bytes)
+    listed = [places[:MOST_PLACES] for places in costliest]
+    read = {excerpt.sequence for excerpt in wanted} | {sequence for places in listed for sequence, _ in places}
+    rows = {number: of for (number,), of in text.read(*read).partition_by("sequence", as_dict=True).items()}
+    packed = packer.pack(wanted, rows, most_bytes)
+
+    def place(model: int, sequence: int, position: int) -> Place:
+        of, start = rows[sequence], max(0, position - 1 - _BEFORE)
+        first = "…" if start else text.text_of(of["prev_token"].head(1))[0]
+        before = "".join([first, *of["text"][start : position - 1]])
+        return Place(model, of.row(position - 1, named=True), before, Excerpt.around(sequence, position) in packed)
+
     return TokenView(
-        data=packer.document(chosen),
-        shown=len(chosen),
-        excerpts=len(every),
+        data=packer.document(packed),
+        shown=len(packed),
+        sequences=len({excerpt.sequence for excerpt in packed}),
+        num_sequences=text.num_sequences,
         asked=len(asked),
-        asked_shown=sum(excerpt.asked for excerpt in chosen),
-        sequences=text.num_sequences,
+        asked_shown=len(asked & packed.keys()),
+        places=[[found for of in places if (found := place(model, *of)).lost > 0] for model, places in enumerate(listed, 1)],
+        documents=packer.documents,
         other_tokenizers=packer.other_tokenizers,
         has_bytes=packer.pieces.has_bytes,
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ choosing
-
-
-def list_excerpts(text: Excerpts) -> list[Excerpt]:
-    """All excerpts of the text, in order; the first model is the reference."""
-    return [
-        Excerpt(sequence, block, tokens, hits, tuple(nll - reference for nll in nlls))
-        for sequence, block, tokens, hits, reference, *nlls in text.sum_hits(LONGEST).iter_rows()
-    ]
-
-
-def _asked(text: Excerpts, every: Sequence[Excerpt], sequences: Sequence[int], documents: Sequence[int]) -> list[Excerpt]:
+def _asked(text: Excerpts, sequences: Sequence[int], documents: Sequence[int]) -> dict[Excerpt, None]:
     """The requested excerpts, in the order requested: sequences, then documents. Raises UserError for numbers that do not exist."""
     wanted = list(sequences)
     for document in documents:
@@ -124,23 +151,8 @@ def _asked(text: Excerpts, every: Sequence[Excerpt], sequences: Sequence[int], d
     for number in sequences:
         if not 0 <= number < text.num_sequences:
             raise UserError("no such sequence", where=f"--sequence {number}", remedy=f"give a number from 0 to {text.num_sequences - 1}")
-    return [replace(excerpt, asked=True) for number in dict.fromkeys(wanted) for excerpt in every if excerpt.sequence == number]
-
-
-def preferred(every: Sequence[Excerpt], asked: Sequence[Excerpt] = ()) -> list[Excerpt]:
-    """The excerpts with the largest gap on AR hits: alternately the next one overall, and the next of each model.
-
-    Overall: by the mean over models. Among equals the first in the text. Those that were requested are left out.
-    """
-    taken = {(excerpt.sequence, excerpt.block) for excerpt in asked}
-    with_hits = [excerpt for excerpt in every if excerpt.hits and (excerpt.sequence, excerpt.block) not in taken]
-
-    def first_by(size: Callable[[tuple[float, ...]], float], most: int) -> list[Excerpt]:
-        return sorted(with_hits, key=lambda excerpt: size(excerpt.gaps), reverse=True)[:most]
-
-    lists = [first_by(sum, _TOP_OVERALL), *(first_by(itemgetter(model), _TOP_OF_MODEL) for model in range(len(every[0].gaps)))]
-    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*lists))
-    return list(dict.fromkeys(excerpt for excerpt in in_turn if excerpt is not None))
+    blocks = range(math.ceil(text.labelled.seq_len / LONGEST))
+    return dict.fromkeys(Excerpt(number, block) for number in wanted for block in blocks)
 
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -157,29 +169,35 @@ class _Packer:
     differently in context), and one column per model of `nll`, `rank` and `predicted` (RIGHT, WRONG, UNKNOWN, or the id + 1).
     """
 
-    def __init__(self, text: Excerpts) -> None:
-        self._text, self.pieces = text, Pieces(text.tokenizer)
+    def __init__(self, text: Excerpts, asked: Collection[Excerpt]) -> None:
+        self._text, self._asked, self.pieces = text, asked, Pieces(text.tokenizer)
         own = {name: artifacts.read_manifest(scores.path).get("tokenizer") for name, scores in text.scores.items()}
         self.other_tokenizers = [name for name, tokenizer in own.items() if tokenizer is not None]
         self._sources: dict[str, int] = {}
         self._ids: set[int] = set()
+        self.documents: set[int] = set()
+        """Those of the excerpts that are packed."""
 
-    def pack(self, wanted: Sequence[Excerpt], most_bytes: int) -> dict[Excerpt, str]:
+    def hopeful(self, wanted: Iterable[Excerpt], most_bytes: int) -> list[Excerpt]:
+        """The first of `wanted`, as many as could fit into `most_bytes` at the very best: the rows of others are not read."""
+        least = (8 + 6 * len(self._text.scores)) * min(LONGEST, self._text.labelled.seq_len)
+        return list(itertools.islice(wanted, most_bytes // least + 1))
+
+    def pack(self, wanted: Sequence[Excerpt], rows: Mapping[int, pl.DataFrame], most_bytes: int) -> dict[Excerpt, str]:
         """The JSON of as many of `wanted` as fit into `most_bytes` with all their pieces, in the order of the text."""
-        # Rows are read in one pass, so excerpts that can never fit are left out first.
-        least = 8 + 6 * len(self._text.scores)
-        sizes = itertools.accumulate(least * excerpt.tokens for excerpt in wanted)
-        hopeful = list(itertools.compress(wanted, (size <= most_bytes for size in sizes)))
-        rows = self._text.read(*{excerpt.sequence for excerpt in hopeful}).partition_by("sequence", as_dict=True)
         found, size = dict[Excerpt, str](), 0
-        for excerpt in hopeful:
-            packed, ids = self._pack_one(excerpt, rows[excerpt.sequence,].slice(excerpt.block * LONGEST, LONGEST))
+        for excerpt in wanted:
+            of_excerpt = rows[excerpt.sequence].slice(excerpt.block * LONGEST, LONGEST)
+            if not len(of_excerpt):
+                continue  # the last sequence is shorter
+            packed, ids = self._pack_one(excerpt, of_excerpt)
             size += len(packed.encode()) + sum(len(self._entry(index).encode()) + 1 for index in ids - self._ids)
             if size > most_bytes:
                 break
             self._ids |= ids
+            self.documents |= set(of_excerpt["document"])
             found[excerpt] = packed
-        return dict(sorted(found.items(), key=lambda item: (item[0].sequence, item[0].block)))
+        return dict(sorted(found.items()))
 
     def document(self, packed: Mapping[Excerpt, str]) -> str:
         """The JSON of all that is packed."""
@@ -201,12 +219,14 @@ class _Packer:
         """An excerpt's JSON, and the ids in it."""
         ids = [rows["prev_token"][0], *rows["token"]]
         predicted = [self._predicted(rows, place, name) for place, name in enumerate(self._text.scores)]
+        nlls = [rows[f"nll_{place}"].cast(float).to_numpy() for place in range(len(predicted))]
+        hits = rows["ar_hit"].to_numpy()
         packed = {
             "sequence": excerpt.sequence,
             "first": excerpt.block * LONGEST + 1,
-            "asked": int(excerpt.asked),
-            "hits": excerpt.hits,
-            "gap": [round(100 * gap) for gap in excerpt.gaps],
+            "asked": int(excerpt in self._asked),
+            "hits": int(hits.sum()),
+            "gap": [round(100 * float((nll - nlls[0])[hits].sum())) for nll in nlls[1:]],
             "before": ids[0],
             "tokens": ids[1:],
             "distance": rows["distance"].fill_null(0).to_list(),
@@ -214,7 +234,7 @@ class _Packer:
             "count": rows["train_count"].to_list(),
             "spans": self._spans(rows),
             "shown": self.pieces.otherwise(ids),
-            "nll": [np.rint(100 * rows[f"nll_{place}"].cast(float).to_numpy()).astype(int).tolist() for place in range(len(predicted))],
+            "nll": [np.rint(100 * nll).astype(int).tolist() for nll in nlls],
             "rank": [rows[f"rank_{place}"].to_list() for place in range(len(predicted))],
             "predicted": predicted,
         }

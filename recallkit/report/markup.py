@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -56,21 +56,37 @@ def data(name: str, value: str) -> str:
 
 def table(shown: Table, **attributes: object) -> str:
     """A table that scrolls by itself if it is wider than the page; the first column has the row headers."""
-    header = tag("thead", tag("tr", *(tag("th", text(header), scope="col") for header in shown.headers)))
-    rows = (tag("tr", tag("th", text(first), scope="row"), *(tag("td", _cell(cell)) for cell in rest)) for first, *rest in shown.rows)
+    header = tag("thead", tag("tr", *(tag("th", text(header.replace("-\n", "")), scope="col") for header in shown.headers)))
+    rows = (tag("tr", tag("th", _cell(first), scope="row"), *(tag("td", _cell(cell)) for cell in rest)) for first, *rest in shown.rows)
     body = tag("tbody", *(row + "\n" for row in rows))
     return tag("div", tag("table", header, "\n", body), class_="wide", role="region", tabindex=0, aria_label=shown.title, **attributes)
 
 
-def titled_table(shown: Table) -> str:
-    """A table with its title above it and its caption below."""
+def titled_table(table_: Table) -> str:
+    """A table with its title above it and its caption below, which says what a column would say in every row."""
+    shown = _said_once(table_)
     lines = (shown.caption or "").split("\n")
     caption = tag("p", " ".join(text(line) for line in lines), class_="notes") if shown.caption else ""
     return tag("h3", text(shown.title)) + table(shown) + caption
 
 
+def _said_once(shown: Table) -> Table:
+    """The table without columns of one figure, the same in every row that has any, which its caption says."""
+    columns = [[cell for cell in column if cell] for column in zip(*shown.rows, strict=True)]
+    same = {place: cells[0] for place, cells in enumerate(columns) if place and len(cells) > 2 and len(set(cells)) == 1}
+    told = [f"{' '.join(shown.headers[place].split())}: {cell} in every row." for place, cell in same.items()]
+    headers, *rows = [[cell for place, cell in enumerate(row) if place not in same] for row in (shown.headers, *shown.rows)]
+    return replace(shown, headers=headers, rows=rows, caption=" ".join(filter(None, [shown.caption, *told])) or None)
+
+
+class Html(str):
+    """A cell that is markup already."""
+
+    __slots__ = ()
+
+
 def _cell(cell: str) -> str:
-    return tag("s", text(cell)) if isinstance(cell, Struck) else text(cell)
+    return cell if isinstance(cell, Html) else tag("s", text(cell)) if isinstance(cell, Struck) else text(cell)
 
 
 _NOTEBOOK = "recallkit-result"
@@ -123,21 +139,21 @@ def page(title: str, question: str, opening: str, sections: Sequence[Section]) -
         f"<style>{style}</style>",
     ]
     head = tag("head", "\n", *(line + "\n" for line in lines))
-    links = [tag("a", text(section.title), href=f"#{section.name}") for section in sections]
+    links = [tag("a", text(title), href=f"#{name}") for name, title in (("top", "The answer"), *((of.name, of.title) for of in sections))]
+    contents = tag("nav", *links, aria_label="Contents") if len(sections) > 1 else ""
     body = [
-        tag("h1", text(question)),
+        tag("h1", text(question), id="top"),
         tag(
             "noscript",
             tag("div", text("Charts, the token view, and prompts and generations need JavaScript; the tables do not."), class_="notes"),
         ),
         opening,
-        tag("nav", *links, aria_label="Sections") if len(links) > 1 else "",
         *(_section(section) for section in sections),
         tag("footer", text(_MADE_BY), class_="notes"),
     ]
     written = (f'\n<script type="{kind}">{script}</script>' for kind, script in scripts.items())
     main = tag("main", *(part + "\n" for part in body if part))
-    return HEAD + f"{head}\n{tag('body', main, *written)}\n</html>\n".encode("utf-8", "backslashreplace")
+    return HEAD + f"{head}\n{tag('body', contents, main, *written)}\n</html>\n".encode("utf-8", "backslashreplace")
 
 
 def _section(section: Section) -> str:

@@ -91,25 +91,21 @@ class Excerpts:
             return [_word_piece(backend.id_to_token(index) or "") for index in ids]
         return [pieces[index].decode("utf-8", "backslashreplace") if 0 <= index < len(pieces) else "" for index in ids]
 
-    def sum_hits(self, longest: int | None = None) -> pl.DataFrame:
-        """One row per sequence, or per block of `longest` tokens of it, in order: `sequence`, `block` (from 0), `tokens`, `hits`, and
-        nll_i, the NLL (nats) of model i summed over them.
+    def costliest(self, most: int) -> list[pl.DataFrame]:
+        """Of each model but the first the `most` hits on which it loses most against that: `sequence` and `position`, the costliest first.
 
-        Hits are the AR hits, or repeated tokens if there are no training counts. Reads every row once, in batches of whole sequences.
+        Hits are the AR hits, or repeated tokens if there are no training counts. Reads every row once.
         """
         import polars as pl
 
-        hit = pl.col("ar_hit" if self.has_counts else "repeated")
-        nlls = [pl.col(f"nll_{place}").filter(hit).cast(pl.Float64).sum() for place in range(len(self.scores))]
-        # Position 5 of a sequence, with blocks of 4 tokens: block 1 of it.
-        block = ((pl.col("position") - 1) // (longest or self.labelled.seq_len)).alias("block")
-        read = batches(self.labelled, list(self.scores.values()), ["sequence"])
-        return pl.concat(
-            pl.DataFrame(rows)
-            .group_by("sequence", block, maintain_order=True)
-            .agg(pl.len().alias("tokens"), hit.sum().alias("hits"), *nlls)
-            for rows in read
-        )
+        hit, order = "ar_hit" if self.has_counts else "repeated", ["lost", "sequence", "position"]
+        found: list[list[pl.DataFrame]] = [[] for _ in range(1, len(self.scores))]
+        for rows in batches(self.labelled, list(self.scores.values()), ["sequence"]):
+            hits = pl.DataFrame(rows).filter(hit)
+            for model, of_model in enumerate(found, 1):
+                lost = hits.select("sequence", "position", lost=pl.col(f"nll_{model}") - pl.col("nll_0"))
+                of_model[:] = [pl.concat([*of_model, lost]).sort(order, descending=[True, False, False]).head(most)]
+        return [frame.drop("lost") for [frame] in found]
 
     def most_telling(self) -> int:
         """The sequence in which the first two models differ most in summed NLL of hits; with one model, the largest summed NLL of hits.
@@ -118,9 +114,12 @@ class Excerpts:
         """
         import polars as pl
 
-        sums = {0: pl.col("hits"), 1: pl.col("nll_0")}.get(len(self.scores), (pl.col("nll_1") - pl.col("nll_0")).abs())
-        found = self.sum_hits()
-        return int(found["sequence"][found.select(sums.arg_max()).item()])
+        hit = "ar_hit" if self.has_counts else "repeated"
+        sizes = {0: pl.col(hit), 1: pl.col("nll_0")}
+        size = sizes.get(len(self.scores), pl.col("nll_1").cast(pl.Float64) - pl.col("nll_0")).cast(pl.Float64).filter(hit).sum().abs()
+        read = batches(self.labelled, list(self.scores.values()), ["sequence"])  # of whole sequences
+        found = pl.concat(pl.DataFrame(rows).group_by("sequence", maintain_order=True).agg(size=size) for rows in read)
+        return int(found["sequence"][found["size"].arg_max() or 0])
 
     def sequences_of(self, document: int) -> list[int]:
         """The sequences that contain predicted tokens of a document, in order; none if it does not exist."""

@@ -22,12 +22,6 @@ def question(comparison: Comparison) -> str:
     return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
 
 
-def measured(comparison: Comparison) -> str:
-    """How it was measured, in a line of text."""
-    facts, whole = comparison.manifest["slices"], comparison.totals[comparison.models[0], "all"]
-    return f"{whole['tokens']:,} tokens in sequences of up to {facts['seq_len']:,}; 95 % intervals: {resampled(whole)}."
-
-
 def definition(comparison: Comparison) -> str:
     """The definition of AR hits, and what their share says, as text."""
     facts, totals, first = comparison.manifest["slices"], comparison.totals, comparison.models[0]

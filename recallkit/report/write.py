@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.charts import figures as draw
-from recallkit.attribution.comparison import Comparison, read_comparison
+from recallkit.attribution.comparison import Comparison, labels_identity, read_comparison
 from recallkit.declarations import names, numbers, path
 from recallkit.display.charts import styles_of
 from recallkit.errors import UserError
+from recallkit.intervening.view import recalled_shares
 from recallkit.options import ReportOptions
-from recallkit.report import excerpts, markup, sections, words
+from recallkit.report import excerpts, first_screen, markup, sections, words
+from recallkit.report.losses import losses_section
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS
@@ -22,14 +24,18 @@ from recallkit.storage.unfinished import PARTIAL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from recallkit.attribution.answer import Recalled
     from recallkit.display.charts import Figure
     from recallkit.display.exports import Look
+    from recallkit.report.excerpts import TokenView
     from recallkit.report.markup import Section
 
 _DEEPEST = 3
 _MOST_NAMED = 5
 _ADDED = "with the slices and scores that were compared, recallkit report DIR --slices DIR adds it"
 """The text, where it is not on a page."""
+_MOST_OF_PLACES = 100_000
+"""Bytes of a page that its tables of places may need."""
 _SEVERAL_QUESTION = "How much do these models, and this text, recall?"
 """Of a page with several kinds of results, but no comparison."""
 
@@ -146,34 +152,59 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
     """The page, and how many excerpts of text it shows."""
     drawn, looks = [] if comparison is None else draw(comparison), _looks(found)
     styles = styles_of([*drawn, *(figure for look in looks.values() for figure in look.figures())])
-    others = [section for kind, look in looks.items() for section in sections.sections_of(kind, found[kind], look, styles)]
+    order = [] if comparison is None else [comparison.reference, *comparison.models]
+    others = {kind: sections.sections_of(kind, found[kind], look, styles, order) for kind, look in looks.items()}
     if comparison is None:
-        title = "; ".join(KINDS[kind].title for kind in found)
+        title, (first, *more) = "; ".join(KINDS[kind].title for kind in found), [section for of in others.values() for section in of]
         if len(found) > 1:
-            return markup.page(title, _SEVERAL_QUESTION, "", others), 0
-        first, *further = others
-        return markup.page(title, KINDS[next(iter(found))].question, first.opening, [replace(first, opening=""), *further]), 0
-    labels = artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
-    first_figures, rest = sections.first_figures(comparison, drawn, styles)
-    opening, before = sections.results(comparison, first_figures), sections.gap_section(comparison, rest, styles)
-    title, after = f"Recall in the gap to {comparison.reference}", sections.method_section(comparison, labels)
-    without_text = markup.page(title, words.question(comparison), opening, [before, *others, after])
-    text, num_excerpts = _text(comparison, options, min(excerpts.MOST_BYTES, markup.MOST_BYTES - len(without_text)))
-    return markup.page(title, words.question(comparison), opening, [before, text, *others, after]), num_excerpts
+            return markup.page(title, _SEVERAL_QUESTION, "", [first, *more]), 0
+        return markup.page(title, KINDS[next(iter(found))].question, first.opening, [replace(first, opening=""), *more]), 0
+    comparison = replace(comparison, tables=comparison.tables.ordered(comparison.models))
+    recalled = _recalled(comparison, looks.get("intervene"))
+    before = [sections.figures_section(drawn, styles), *others.pop("intervene", [])]
+    after = [section for of in others.values() for section in of] + [sections.tables_section(comparison, recalled)]
+    after.append(sections.method_section(comparison, _labels_of(comparison)))
+
+    def page(view: TokenView | None, *text: Section) -> bytes:
+        evidence = {"documents": "documents"} if view is None else {"places": "AR hits", "documents": "documents"}
+        opening = first_screen.opening(comparison, recalled, styles, evidence)
+        title = f"Recall in the gap to {comparison.reference}"
+        return markup.page(title, words.question(comparison), opening, [*before, losses_section(comparison, view), *text, *after])
+
+    view, why = _view(comparison, options, min(excerpts.MOST_BYTES, markup.MOST_BYTES - len(page(None)) - _MOST_OF_PLACES))
+    if view is None:
+        return page(None, sections.no_token_section(why)), 0
+    return page(view, sections.token_section(view)), view.shown
+
+
+def _labels_of(comparison: Comparison) -> Mapping[str, Any] | None:
+    """The manifest of the labels, if the slices are at hand."""
+    return artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
+
+
+def _recalled(comparison: Comparison, look: Look | None) -> Recalled:
+    """How much of each gap would be gone without recall, as far as the intervention on the page is of these labels and scores."""
+    if look is None:
+        return {}
+    manifest, compared = artifacts.read_manifest(look.folder / "intervene.parquet"), comparison.manifest
+    of_labels = labels_identity(manifest["slices"]) == labels_identity(compared["slices"])
+    same = {model for model, options in manifest["scores"].items() if compared["scores"].get(model) == options}
+    is_alike = of_labels and manifest["models"][0] == comparison.reference in same
+    return {model: row for model, row in recalled_shares(look.tables).items() if is_alike and model in same}
 
 
 def _asks_for_text(options: ReportOptions) -> bool:
     return options.slices is not None or bool(numbers(options.sequence) or numbers(options.document))
 
 
-def _text(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[Section, int]:
-    """The token view, or why there is none; an error if text was requested, or a file of it is damaged."""
+def _view(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tuple[TokenView | None, str]:
+    """The token view, or None and why there is none; an error if text was requested, or a file of it is damaged."""
     reason, remedy = UserError("the slices of this comparison were not found"), f"; {_ADDED}"
     if comparison.slices is not None:
         try:
             view = excerpts.token_view(comparison, numbers(options.sequence), numbers(options.document), most_bytes)
             if view.shown:
-                return sections.token_section(view), view.shown
+                return view, ""
             problem = "no excerpt contains AR hits, or none fits on a page"
             reason, remedy = UserError(problem, remedy="leave out --slices, --sequence, --document"), ""
         except DamagedError:
@@ -182,4 +213,4 @@ def _text(comparison: Comparison, options: ReportOptions, most_bytes: int) -> tu
             reason = error
     if _asks_for_text(options):
         raise UserError(reason.problem, where=reason.where or comparison.folder, remedy=reason.remedy or "give --slices DIR")
-    return sections.no_token_section(f"{reason.problem}{remedy}"), 0
+    return None, f"{reason.problem}{remedy}"

@@ -272,7 +272,7 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
     read = recallkit.read_comparison(found[0])
     assert read.tables.by_context.equals(tables.by_context)
     assert read.manifest["context_gain"] == [[4, 1], [16, 4]]
-    page = sections.gap_section(read, (), {}).body
+    page = sections.tables_section(read, {}).body
     for text in ("The far gap by class of token", "AR hit, gains", "LongPPL"):
         assert text in page
     assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")

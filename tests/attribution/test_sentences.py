@@ -23,7 +23,9 @@ from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import look, shown_tables
 from recallkit.config import SCHEMA_VERSION
 from recallkit.display import console
-from recallkit.report import sections
+from recallkit.display.charts import model_styles
+from recallkit.report import first_screen, sections
+from recallkit.report.losses import losses_section
 from recallkit.scoring.scores import LastIds
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
@@ -87,7 +89,9 @@ def said(monkeypatch, capsys):
         console.terminal.cache_clear()
         look(comparison).print(full=True)
         console.terminal.cache_clear()
-        page = sections.results(comparison) + sections.gap_section(comparison, (), {}).body
+        styles = model_styles([comparison.reference, *comparison.models])
+        page = first_screen.opening(comparison, {}, styles, {}) + sections.tables_section(comparison, {}).body
+        page += losses_section(comparison, None).body
         captions = [f"{figure.name}: {figure.caption}" for figure in figures(comparison)]
         return " ".join([capsys.readouterr().out, re.sub("<[^>]*>", " ", page), *captions]).replace(" .", ".")
 
@@ -106,14 +110,16 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
         {"models": {"m": BEHIND}},
         ("76.9 % (95 % interval", "of this gap lies in AR hits", SUM, "How far each model is behind the reference, split",
          "with the 95 % interval of the share in AR hits", "Range: the AR share at thresholds from 2 to 32.",
-         "Intervals: 40 documents resampled", "the dashed line is the share of all sources together", "above, tokens that repeat",
+         "Intervals: 40 documents resampled", "the dashed line is the share of all sources together",
+         "AR hits up to the threshold of 8 (shaded); and of tokens that do not",
          "NLL of AR hits by distance and length of match, and of all repeated tokens by training count", "Hollow: fewer than 100"),
         (LEAD, "lead", "ahead", SHARE, "(Holm)", "Nearest", "1,250", "the papers' rate", "at the edge", *KNEES),
     ),
     "ahead": (
         {"models": {"m": AHEAD}},
         ("of this lead lies in AR hits", LEAD, LEADS, "by_partition: The share", "(to the left: ahead of it), split", SUM,
-         "Shares of a lead: m in books, m in letters."),
+         "Shares of a lead: m in books, m in letters.", "-0.650 ahead", "The documents that add most to the lead of m",
+         "share of the lead"),
         ("of this gap lies in AR hits", SHARE, "worse on", "better on"),
     ),
     "behind, but better on AR hits": (
@@ -165,11 +171,11 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
         {"models": {"m": BEHIND}, "with_hits": 0},
         ("AR hits are 0.00 % of 320 tokens", f"m: {SHARE}: no token is an AR hit", "perplexities: Perplexity on other tokens, on a",
          "tokens that do not repeat a bigram of their context.", SUM, 'AR hits are the class "bigram repeated, rare"'),
-        ("Perplexity on AR hits", "shaded", "above, tokens", "NLL of AR hits", "with the 95 % interval of the share", "by_source:", LEAD),
+        ("Perplexity on AR hits", "shaded", "; and of tokens", "NLL of AR hits", "with the 95 % interval of the share", "by_source:", LEAD),
     ),
     "repeated bigrams are all frequent": (
         {"models": {"m": BEHIND}, "counts": (3000, 3000)},
-        ("AR hits are 0.00 %", "above, tokens that repeat a bigram of their context; below, those that do not."),
+        ("AR hits are 0.00 %", "of tokens that repeat a bigram of their context; and of tokens that do not repeat"),
         ("shaded", "NLL of AR hits"),
     ),
     "a gap in each source, none in all": (

@@ -63,6 +63,19 @@ class Page(HTMLParser):
                 current[-1].append("".join(text))
         return found
 
+    def models(self) -> list[list[str]]:
+        """Cells of the rows of models that a comparison's page begins with."""
+        found: list[list[str]] = []
+        inside = False
+        for name, attributes, text, _ in self.elements:
+            if name == "table":
+                inside = attributes.get("class") == "models"
+            elif inside and name == "tr":
+                found.append([])
+            elif inside and name in ("th", "td"):
+                found[-1].append("".join(text).strip())
+        return found
+
     def token_data(self) -> dict[str, Any]:
         """What the token view is made of."""
         data: dict[str, Any] = json.loads(self.with_id("excerpts"))

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from recallkit.attribution.comparison import read_comparison
-from recallkit.report.write import write_report
+import recallkit
+from recallkit.attribution.comparison import Comparison, read_comparison
+from recallkit.report.excerpts import token_view
+from recallkit.report.write import ReportOptions, write_report
+from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
 pytestmark = pytest.mark.timeout(200)
@@ -75,6 +78,15 @@ class Shown:
             selector,
             value,
         )
+
+    def boxes(self, selector: str) -> list[list[float]]:
+        """[left, right, top, bottom] of each element that there is, in the window."""
+        box = "(e => { const b = e.getBoundingClientRect(); return [b.left, b.right, b.top, b.bottom]; })"
+        return self.js(f"[...document.querySelectorAll(arguments[0])].map({box})", selector)
+
+    def search(self, selector: str, words: str) -> None:
+        act = "(e => { e.value = arguments[1]; e.dispatchEvent(new Event('input')); })"
+        self.js(f"{act}(document.querySelector(arguments[0]))", selector, words)
 
     def marked(self, name: str) -> list[int]:
         return sorted(int(at) for at in self.js("[...document.querySelectorAll(arguments[0])].map(e => e.dataset.at)", f".text .{name}"))
@@ -234,7 +246,7 @@ def point(row: dict) -> str:
     return f"#figure-by_distance [aria-label='{row['tip']}']"
 
 
-def test_marks_have_tips_and_the_first_chart_is_above_the_fold(shown):
+def test_marks_have_tips(shown):
     from selenium.webdriver.common.keys import Keys
 
     stops = shown.js("[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('.role-mark [tabindex=\"0\"]').length)")
@@ -248,10 +260,6 @@ def test_marks_have_tips_and_the_first_chart_is_above_the_fold(shown):
     assert labels == [row["tip"] for row in rows_of(shown, "gap_parts")[:2]]
     shown.press(Keys.ESCAPE)
     assert not shown.one(".tip.small").is_displayed()
-    shown.emulate(width=1280, height=800)
-    shown.js("window.scrollTo(0, 0)")
-    top, bottom = shown.js("(b => [b.top, b.bottom])(document.querySelector('#figure-gap_parts svg').getBoundingClientRect())")
-    assert 0 < top < bottom <= 800
 
 
 def test_a_crosshair_shows_every_models_value_at_its_place(shown):
@@ -325,6 +333,113 @@ def test_charts_fill_their_place_in_the_colours_of_the_scheme(shown):
     assert inks[0] != inks[1] == inks[2] == shown.js("getComputedStyle(document.body).color")
 
 
+@pytest.fixture(scope="module")
+def many(words, tmp_path_factory) -> Comparison:
+    """A comparison of nine models in two further slices, as a page."""
+    out = tmp_path_factory.mktemp("many")
+    models = [f"m{number}={MODELS[number % 2]}" for number in range(9)]
+    recallkit.gap(REFERENCE, models, slices=words, slice=["copy:k2", "far=distance > 20"], out=out)
+    write_report(out, options=ReportOptions(slices=words))
+    return read_comparison(out, words)
+
+
+def test_the_first_screen_has_every_model_with_its_share_in_place(browser, many):
+    shown = Shown(browser, many.folder / "report.html")
+    shown.emulate(width=1280, height=800)
+    rows = shown.boxes(".models tbody tr")
+    assert len(rows) == 1 + 9
+    assert max(bottom for *_, bottom in rows) <= 800
+    parts = (shown.boxes(f".models td:nth-child(4) .bar > {part}") for part in ("svg:last-child path", ".whisker", ".axis", ".control"))
+    for model, dot, whisker, (left, right, *_), control in zip(many.models, *parts, strict=True):
+        hits = many.totals[model, "ar_hit"]
+        at = [left + (right - left) * min(1, max(0, hits[name])) for name in ("gap_share", "ci_low", "ci_high", "control_share")]
+        assert [sum(dot[:2]) / 2, *whisker[:2], sum(control[:2]) / 2] == pytest.approx(at, abs=1.5), model
+
+
+def column(shown: Shown, table: str, at: int) -> list[str]:
+    return shown.js(f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[{at}].textContent)")
+
+
+def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
+    from selenium.webdriver.common.keys import Keys
+
+    shown = Shown(browser, many.folder / "report.html")
+    table = "#documents-1"
+    shown.choose("#losses-model", 1)
+    heads = shown.js(f"[...document.querySelectorAll('{table} th[scope=col]')].map(head => head.textContent)")
+    at = heads.index("nats on AR hits")
+    before = column(shown, table, at)
+    for order, is_down in (("descending", True), ("ascending", False)):
+        shown.js(f"document.querySelectorAll('{table} th button')[{at}].focus()")
+        shown.press(Keys.ENTER)
+        cells = column(shown, table, at)
+        found = [float(cell.replace(",", "")) for cell in cells]
+        assert found[:-1] == sorted(found[:-1], reverse=is_down), "the row of all others stays last"
+        assert cells[-1] == before[-1]
+        assert shown.js(f"document.querySelectorAll('{table} th')[{at}].ariaSort") == order
+        assert sorted(cells) == sorted(before)
+    values = [float(cell.replace(",", "")) for cell in before[:-1]]
+    assert sorted(values) != sorted(values, key=str), "as words they would be in another order"
+    lengths = shown.js("[...document.querySelectorAll('.wide')].map(region => region.querySelectorAll('tbody tr').length)")
+    assert len(shown.all(".filter")) == sum(length > 12 for length in lengths) > 0
+    first = "document.querySelector('.filter + .wide')"
+    rows = f"[...{first}.querySelectorAll('tbody tr')].filter(row => row.offsetHeight).map(row => row.textContent)"
+    every = shown.js(rows)
+    shown.one(".filter input").send_keys("M3")
+    assert shown.js(rows) == [row for row in every if "m3" in row] != every
+    assert shown.text(".filter span") == f"2 of {len(every)} rows"
+    shown.emulate(media="print")
+    assert len(shown.js(rows)) == len(every), "paper has every row"
+
+
+def test_links_of_a_model_lead_to_its_tokens_and_documents(browser, many):
+    shown = Shown(browser, many.folder / "report.html")
+    data = Page.read(shown.path).token_data()
+    shown.click(".models a[href='#places-5']")
+    assert [place.is_displayed() for place in shown.all(".of-model")] == [number == 5 for number in range(1, 10)]
+    assert 0 <= shown.js("document.getElementById('places-5').getBoundingClientRect().top") < 200, "its part of the page is shown"
+    assert shown.js("[document.getElementById('model').value, document.getElementById('losses-model').value]") == ["5", "5"]
+    place = token_view(many).places[4][3].row
+    shown.js("document.querySelectorAll('#places-5 tbody a')[3].click()")
+    excerpt = shown.excerpt(data)
+    assert (excerpt["sequence"], shown.at()) == (place["sequence"], place["position"] - excerpt["first"])
+    assert 0 < shown.js("document.activeElement.getBoundingClientRect().top") < 900
+    assert f"{place['nll_5']:.2f}" in shown.text("#tip")
+    shown.choose("#losses-model", 2)
+    assert shown.js("document.getElementById('model').value") == "2"
+    link = shown.js("document.querySelector('#documents-2 tbody a').dataset.document")
+    shown.click("#documents-2 tbody a")
+    assert int(link) in [document for _, document, _ in shown.excerpt(data)["spans"]]
+    assert f"document {int(link):,}" in shown.text("#tip")
+
+
+def test_the_contents_stay_in_view_and_mark_the_section_that_is_read(shown):
+    for width in (390, 1280):
+        shown.emulate(width=width, height=800)
+        for section in ("tables", "losses"):
+            shown.js("document.getElementById(arguments[0]).scrollIntoView()", section)
+            shown.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            assert shown.js("document.querySelector('nav [aria-current]').hash") == f"#{section}"
+            [[left, right, top, bottom]] = shown.boxes("nav [aria-current]")
+            assert 0 <= top < bottom <= 800, "the contents scrolled away"
+            assert 0 <= left < right <= width
+            [[_, _, heading, _]] = shown.boxes(f"#{section} h2")
+            assert heading >= (bottom if width == 390 else 0), "the contents cover the heading"
+
+
+def test_on_a_phone_every_column_can_be_reached(browser, many):
+    shown = Shown(browser, many.folder / "report.html")
+    shown.emulate(width=390, height=844)
+    assert shown.js("document.documentElement.scrollWidth") <= 390
+    cells = shown.boxes(".models tbody :is(th, td):not(:empty)")
+    assert all(0 <= left < right <= 390 and top < bottom for left, right, top, bottom in cells)
+    assert not shown.js("[...document.querySelectorAll('#tables .wide :is(th, td)')].filter(c => !c.offsetWidth).length")
+    shown.js("document.querySelector('#tables .wide').scrollTo(1e6, 0)")
+    left, right, *_ = shown.boxes("#tables .wide th:last-child")[0]
+    assert 0 <= left < right <= 390
+    assert 0 <= shown.boxes("#tables .wide tbody th")[0][0] < 30, "the name of the row stays"
+
+
 def test_nothing_is_wider_than_the_window(shown):
     for width in (320, 1600):
         shown.emulate(width=width)
@@ -374,14 +489,16 @@ def test_in_print_and_without_scripts_there_is_nothing_to_press(browser, page):
     shown = Shown(browser, page)
     shown.emulate("dark", media="print")
     assert shown.js("getComputedStyle(document.body).backgroundColor") in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
-    assert not any(element.is_displayed() for element in shown.all("nav, button, select, .tip, .keys"))
+    assert not any(element.is_displayed() for element in shown.all("nav, .controls, select, input, .tip, .keys"))
+    every = shown.all(".of-model, .wide th, .wide td, .models td:not(:last-child)")
+    assert all(element.is_displayed() for element in every), "nothing is left out"
     assert shown.one(".text").is_displayed()
     assert shown.one("figure svg").is_displayed()
     shown.emulate()
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     browser.get(page.as_uri())
     try:
-        assert shown.one("table").is_displayed()
+        assert all(element.is_displayed() for element in shown.all("table, .of-model"))
         assert "need JavaScript" in shown.one("noscript").text
         assert shown.all("select") == []
     finally:
@@ -462,6 +579,12 @@ def test_prompts_and_generations_are_filtered_and_are_text(browser, evaluated):
     assert shown.all(PROMPT) == []
     assert shown.text("#prompts .summary") == "0 prompts here of 0."
     shown.click("#prompts input[value='']")
+    for words, by in ((data["prompts"][3]["value"].upper(), "value"), ("<B>NAME", "key")):
+        shown.search("#prompts-search", words)
+        found = [prompt for prompt in data["prompts"] if words.lower() in json.dumps(prompt, ensure_ascii=False).lower()]
+        assert shown.text("#prompts .summary") == f"{len(found)} prompt{'s' * (len(found) != 1)} here of 30."
+        assert all(words.lower() in prompt[by].lower() for prompt in found)
+    shown.search("#prompts-search", "")
     assert shown.all("img, i") == []
     text = shown.text(".prompts")
     assert "</script><img src=x onerror=alert(" in text, "hostile prompts are text"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from recallkit.attribution.comparison import read_comparison
 from recallkit.errors import UserError
 from recallkit.report import excerpts
-from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, Pieces, list_excerpts, parts_of, preferred, token_view
+from recallkit.report.excerpts import RIGHT, UNKNOWN, WRONG, Pieces, parts_of, token_view
 from recallkit.report.sequence import open_excerpts, score_files
 from recallkit.scoring import score_path
 from recallkit.text.tokenizers import load_tokenizer
@@ -29,43 +29,42 @@ def rows_of(comparison, model=None):
     return pl.read_parquet(path).to_dicts()
 
 
-def listed(comparison):
-    return list_excerpts(open_excerpts(comparison.slices, [REFERENCE, *comparison.models], comparison))
+def costliest(comparison, model):
+    """The labels of the AR hits on which a model loses, with how much: the costliest first."""
+    rows = zip(rows_of(comparison), rows_of(comparison, model), rows_of(comparison, REFERENCE), strict=True)
+    lost = [(mine["nll"] - theirs["nll"], label) for label, mine, theirs in rows if label["ar_hit"]]
+    return sorted(lost, key=lambda of: (-of[0], of[1]["sequence"], of[1]["position"]))
 
 
-@pytest.fixture(scope="module")
-def sums(comparison):
-    """Sequence -> model -> NLL on AR hits less the reference's, and the number of hits, row by row."""
-    labels, reference = rows_of(comparison), rows_of(comparison, REFERENCE)
-    found, hits = defaultdict(lambda: dict.fromkeys(comparison.models, 0.0)), defaultdict(int)
-    for model in comparison.models:
-        for label, mine, theirs in zip(labels, rows_of(comparison, model), reference, strict=True):
-            found[label["sequence"]][model] += (mine["nll"] - theirs["nll"]) * label["ar_hit"]
-    for label in labels:
-        hits[label["sequence"]] += label["ar_hit"]
-    return found, hits
+def test_places_are_the_hits_that_cost_a_model_most_and_are_on_the_page(comparison):
+    view = token_view(comparison)
+    shown = {excerpt["sequence"] for excerpt in json.loads(view.data)["excerpts"]}
+    text = open_excerpts(comparison.slices, [REFERENCE, *comparison.models], comparison)
+    assert len(view.places) == len(comparison.models)
+    for model, places in zip(comparison.models, view.places, strict=True):
+        worst = costliest(comparison, model)[:10]
+        assert [place.lost for place in places] == pytest.approx([most for most, _ in worst])
+        for place, (_, label) in zip(places, worst, strict=True):
+            same = place.row.keys() & label.keys()
+            assert {name: place.row[name] for name in same} == {name: label[name] for name in same}
+            before = text.read(label["sequence"])["text"].to_list()[: label["position"] - 1]
+            assert place.before.removeprefix("…").endswith("".join(before[-14:]))
+            assert place.is_shown
+    assert view.documents == {row["document"] for row in rows_of(comparison) if row["sequence"] in shown}
+    first = {label["sequence"] for model in comparison.models for _, label in costliest(comparison, model)[:40]}
+    assert first == shown, "of each model the excerpts of forty"
 
 
-def test_every_sequence_is_listed_with_its_gaps(comparison, sums):
-    gaps, hits = sums
-    every = listed(comparison)
-    assert [excerpt.sequence for excerpt in every] == sorted(gaps)
-    assert [excerpt.hits for excerpt in every] == [hits[excerpt.sequence] for excerpt in every]
-    assert sum(excerpt.tokens for excerpt in every) == len(rows_of(comparison))
-    for excerpt in every:
-        assert excerpt.gaps == pytest.approx([gaps[excerpt.sequence][model] for model in comparison.models], abs=1e-9)
-
-
-def test_sequences_where_models_pay_most_come_first(comparison, sums):
-    gaps, hits = sums
-    found = [excerpt.sequence for excerpt in preferred(listed(comparison))]
-    with_hits = [sequence for sequence in gaps if hits[sequence]]
-    overall = sorted(with_hits, key=lambda sequence: -sum(gaps[sequence].values()))
-    by_model = {model: sorted(with_hits, key=lambda sequence, m=model: -gaps[sequence][m]) for model in comparison.models}
-    assert len(found) == len(set(found))
-    firsts = list(dict.fromkeys([overall[0], *(ranked[0] for ranked in by_model.values())]))
-    assert found[: len(firsts)] == firsts
-    assert set(found) == {*overall[:32], *(sequence for ranked in by_model.values() for sequence in ranked[:12])}
+def test_where_there_is_no_room_the_costliest_hits_come_first_and_what_is_left_out_is_known(comparison):
+    whole = token_view(comparison)
+    view = token_view(comparison, most_bytes=len(whole.data.encode()) // 4)
+    shown = {excerpt["sequence"] for excerpt in json.loads(view.data)["excerpts"]}
+    ranked = [[label["sequence"] for _, label in costliest(comparison, model)] for model in comparison.models]
+    in_turn = list(dict.fromkeys(itertools.chain.from_iterable(zip(*ranked, strict=True))))
+    assert shown == set(in_turn[: len(shown)])
+    known = {place.row["sequence"]: place.is_shown for places in view.places for place in places}
+    assert known == {sequence: sequence in shown for sequence in known}
+    assert {True, False} == set(known.values())
 
 
 def test_requested_sequences_and_documents_come_first_and_are_marked(comparison):
@@ -104,6 +103,10 @@ def check_packed(comparison, data):
         hits = [bool(distance) and count <= data["most"] for distance, count in zip(excerpt["distance"], excerpt["count"], strict=True)]
         assert hits == [row["ar_hit"] for row in rows], "the page finds hits by distance and count"
         assert sum(hits) == excerpt["hits"]
+        for model, gap in enumerate(excerpt["gap"], 1):
+            pairs = zip(scores[model][start:], scores[0][start:], hits, strict=False)
+            of_hits = [mine["nll"] - theirs["nll"] for mine, theirs, is_hit in pairs if is_hit]
+            assert gap == pytest.approx(100 * sum(of_hits), abs=0.6)
         for (at, document, source), (end, *_) in itertools.pairwise([*excerpt["spans"], [len(rows), None, None]]):
             assert {(row["document"], row["source"]) for row in rows[at:end]} == {(document, data["sources"][source])}
         for model, (nlls, ranks, predicted) in enumerate(zip(excerpt["nll"], excerpt["rank"], excerpt["predicted"], strict=True)):
@@ -124,8 +127,6 @@ def check_packed(comparison, data):
 def test_packed_values_are_those_of_the_tables(comparison, monkeypatch):
     check_packed(comparison, json.loads(token_view(comparison).data))
     monkeypatch.setattr(excerpts, "LONGEST", 20)  # sequences of 64 tokens in four blocks, whose positions go on
-    every = listed(comparison)
-    assert [(excerpt.block, excerpt.tokens) for excerpt in every[:4]] == [(0, 20), (1, 20), (2, 20), (3, 4)]
     data = check_packed(comparison, json.loads(token_view(comparison, sequences=[2]).data))
     assert [excerpt["first"] for excerpt in data["excerpts"] if excerpt["asked"]] == [1, 21, 41, 61]
 

@@ -56,11 +56,13 @@ def test_one_page_shows_all_results_with_their_printed_tables(evaluations, writt
     assert sorted(written.results) == ["gap", "mqar", "profile", "recall"]
     assert page.texts("h2") == [
         "Where the gap lies",
+        "Where each model loses most",
         "The text, token by token",
         "Recall in real documents",
         "Prompts and generations",
         "Recall of made-up pairs (MQAR)",
         "What the text repeats",
+        "Tables",
         "How it was measured",
     ]
     shown = page.tables()

@@ -19,10 +19,11 @@ from recallkit.attribution import answer as in_answers
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import NO_HITS, GapTables, attribute_gap
-from recallkit.display.charts import specification, styles_of
+from recallkit.display.charts import model_styles, specification, styles_of
+from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
-from recallkit.report import sections
+from recallkit.report import first_screen, markup, sections
 from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
@@ -32,7 +33,8 @@ from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-TABLE = "Perplexities and shares of the gap"
+CLASSES = "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram"
+TABLE = "Perplexity, and how much of the gap to the reference lies in AR hits, in %"
 DATA, SCRIPTS = "application/json", ["text/javascript", "module"]
 
 
@@ -62,31 +64,81 @@ def put(tables: GapTables, folder: Path, like: Comparison, **facts: object) -> P
 # ------------------------------------------------------------------------------------------------------- what it says
 
 
-def test_the_table_holds_the_figures_of_the_gap(comparison, page):
-    gap = comparison.tables.gap.filter(pl.col("source") == "ALL")
-    header, first, *rows = page.tables()[TABLE]
-    cells = {(r["model"], r["slice"]): r for r in gap.iter_rows(named=True)}
-    kinds = ("all", "ar_hit", "other")
-    assert header[4:] == [
-        "gap, nats per token",
-        "AR share of the gap, %",
-        "95 % interval",
-        "range over thresholds",
-        "share of the tokens",
-        "enrichment",
-        "share, clipped",
-    ]
-    assert first == [REFERENCE, *(f"{cells[MODELS[0], kind]['ppl_reference']:,.2f}" for kind in kinds), "", "", "reference", "", "", "", ""]
-    assert [row[0] for row in rows] == sorted(MODELS, key=lambda model: cells[model, "all"]["ppl_model"])
-    for model, *figures in rows:
-        hits = cells[model, "ar_hit"]
-        assert figures[:3] == [f"{cells[model, kind]['ppl_model']:,.2f}" for kind in kinds]
-        assert figures[3] == f"{cells[model, 'all']['delta_nll']:z.3f}"
-        assert figures[4:6] == [f"{100 * hits['gap_share']:.1f}", f"{100 * hits['ci_low']:.1f} to {100 * hits['ci_high']:.1f}"]
-        assert figures[6] == f"{100 * hits['range_low']:z.0f} to {100 * hits['range_high']:z.0f}"
-        assert figures[7:9] == [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gap_share'] / hits['share_of_tokens']:.1f}"]
-        clipped = f"{100 * hits['gap_share_clipped']:.1f} %"
-        assert figures[9] == ("" if hits["gap_share_clipped"] == hits["gap_share"] else clipped), "only where it differs"
+def test_the_page_begins_with_a_row_per_model(comparison, page):
+    totals = comparison.totals
+    heads, first, *rows = page.models()
+    assert heads == ["model", "perplexity", "gap, nats per token", "share of the gap in AR hits050100 %", "where it loses most"]
+    assert first == [REFERENCE, f"{totals[MODELS[0], 'all']['ppl_reference']:,.2f}", "reference", "", ""]
+    assert [row[0] for row in rows] == sorted(MODELS, key=lambda model: totals[model, "all"]["ppl_model"])
+    for model, ppl, gap, share, links in rows:
+        whole, hits = totals[model, "all"], totals[model, "ar_hit"]
+        assert (ppl, gap) == (f"{whole['ppl_model']:,.2f}", f"{whole['delta_nll']:z.3f}{' ahead' * (whole['delta_nll'] < 0)}")
+        assert share == f"{100 * hits['gap_share']:z.1f} %"
+        assert links == "AR hits · documents"
+    told = [attributes["aria-label"] for name, attributes, _, _ in page.elements if attributes.get("class") == "bar"]
+    for model, label in zip([row[0] for row in rows], told, strict=True):
+        hits = totals[model, "ar_hit"]
+        assert label == (
+            f"{100 * hits['gap_share']:.1f} % ({100 * hits['ci_low']:.1f} to {100 * hits['ci_high']:.1f} %); "
+            f"control {100 * hits['control_share']:z.1f} %"
+        )
+
+
+def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, comparison, page, tmp_path):
+    recallkit.gap(REFERENCE, comparison.models[::-1], slices=words, out=tmp_path)
+    other = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
+    order = [row[0] for row in page.models()[1:]]
+    assert order == [row[0] for row in other.models()[1:]] == [REFERENCE, *comparison.models]
+    for title, (_, *rows) in [*page.tables().items(), *other.tables().items()]:
+        found = [row[0] for row in rows if row[0] in order]
+        assert found == [model for model in order if model in found], title
+    assert [row[0] for row in page.tables()["AR share of the gap by source"][2:]] == comparison.models
+
+
+def test_what_was_recalled_is_beside_what_lies_in_ar_hits(words, comparison, tmp_path):
+    """Of an intervention in the same models and labels; not of another reference."""
+    recallkit.intervene([REFERENCE, *MODELS], slices=words, samples=40, out=tmp_path / "same")
+    page = Page.read(write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "same")).page)
+    found = pl.read_parquet(tmp_path / "same" / "recall_share.parquet").filter(slice="ar_hit")
+    known = {row["model"]: row for row in found.iter_rows(named=True)}
+    assert page.models()[0][4].startswith("gone without recall")
+    assert "#intervene" in [attributes.get("href") for _, attributes, _, _ in page.elements], "a link to how it was measured"
+    for row in page.models()[2:]:
+        share = known[row[0]]
+        assert row[4] == ("means nothing" if share["void"] else f"{100 * share['recall_share']:z.1f} %")
+    assert "If neither could recall" in page.texts("p")[0] or "If no model could recall" in page.texts("p")[0]
+    assert page.texts("h2").index("Is it recall?") == 1, "right after where the gap lies"
+    recallkit.intervene(MODELS, slices=words, samples=40, out=tmp_path / "other")
+    page = Page.read(write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "other")).page)
+    assert "Is it recall?" in page.texts("h2")
+    assert len(page.models()[0]) == 5, "what another reference recalls is no part of this gap"
+
+
+def test_documents_add_up_to_the_gap(comparison, page):
+    for model in comparison.models:
+        whole = comparison.totals[model, "all"]
+        [title] = [title for title in page.tables() if title.startswith("The documents") and title.endswith(f" of {model}")]
+        _, *rows = page.tables()[title]
+        figures = [[float(cell.split()[0].replace(",", "")) for cell in row[-5:]] for row in rows]
+        gap = whole["delta_nll"] * whole["tokens"]
+        tokens, hits, on_hits, on_all, share = map(sum, zip(*figures, strict=True))
+        assert (tokens, hits) == (whole["tokens"], comparison.totals[model, "ar_hit"]["tokens"])
+        assert on_all == pytest.approx(gap, abs=0.05 * len(rows))
+        assert on_hits == pytest.approx(comparison.totals[model, "ar_hit"]["delta_nll"] * hits, abs=0.05 * len(rows))
+        assert share == pytest.approx(100, abs=0.05 * len(rows))
+        assert ("lead" if gap < 0 else "gap") in title
+        sizes = [abs(row[3]) for row in figures[:-1]]
+        assert len(rows) == 11
+        assert sizes == sorted(sizes, reverse=True)
+        assert rows[-1][0].startswith("the ")
+
+
+def test_a_model_like_the_reference_is_said_to_lose_nothing(words, tmp_path):
+    recallkit.gap(REFERENCE, [f"same={REFERENCE}"], slices=words, out=tmp_path)
+    page = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
+    assert f"On no AR hit does same lose anything against {REFERENCE}." in page.texts("p")
+    assert f"same predicts every document as {REFERENCE} does." in page.texts("p")
+    assert page.models()[2][2:] == ["0.000", f"means nothing: {NO_GAP}", "AR hits · documents"]
 
 
 def test_the_question_and_its_answer(comparison, page):
@@ -129,15 +181,11 @@ def test_the_method_says_what_makes_it_again(comparison, page):
 
 
 def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
-    assert [row[0] for row in page.tables()["AR share of the gap by source"][2:]] == comparison.models
     drawn = draw(comparison)
     assert len(drawn) >= 4
-    first = {"gap_parts": "How much of each gap lies in AR hits", "by_count": "NLL by training frequency (Zoology, figure 1)"}
-    ordered = [figure for name in first for figure in drawn if figure.name == name]
-    ordered += [figure for figure in drawn if figure.name not in first]
-    assert page.texts("figcaption") == [figure.caption for figure in ordered]
-    titles = [first.get(figure.name, figure.title) for figure in ordered]
-    assert [text for text in page.texts("h3") if text in titles] == titles
+    ordered = sorted(drawn, key=lambda figure: figure.name != "by_count")
+    assert page.texts("figcaption") == [figure.caption for figure in ordered], "Zoology's figure 1 comes first"
+    assert [text for text in page.texts("h3") if text in {figure.title for figure in drawn}] == [figure.title for figure in ordered]
     styles = styles_of(drawn)
     for figure in drawn:
         assert json.loads(page.with_id(f"specification-{figure.name}")) == specification(figure, styles, on_page=True)
@@ -160,16 +208,21 @@ def test_a_share_without_meaning_is_said_so(comparison):
         }
         for name, note in notes.items()
     }
-    page = Page(sections.results(of_models(comparison, rows)))
+    with_rows = of_models(comparison, rows)
+    styles = model_styles([comparison.reference, *rows])
+    page = Page(first_screen.opening(with_rows, {}, styles, {}) + sections.tables_section(with_rows, {}).body)
     told = dict(line.split(": ", 1) for line in page.texts("li"))
     assert told == {name: note if name == "better" else f"the share means nothing: {note}" for name, note in notes.items()}
     assert "same (perplexity " in page.texts("p")[0]
     assert ": a share of this gap means nothing" in page.texts("p")[0]
     assert "of this lead lies in AR hits" in page.texts("p")[0], "no headline: one share only means something"
+    shown = {row[0]: row[2:4] for row in page.models()}
+    assert shown["noise"] == ["0.100", f"means nothing: {GAP_MAY_BE_ZERO}"]
+    assert shown["same"][1] == f"means nothing: {NO_GAP}"
+    assert shown["better"] == ["-0.300 ahead", "50.0 %"]
     noise = next(row for row in page.tables()[TABLE] if row[0] == "noise")
-    compared = next(row for row in page.tables()["What the AR share can be compared with"] if row[0] == "noise")
-    assert noise[6] == compared[3] == "–", "a share that means nothing has no interval"
-    assert {noise[5], noise[9], compared[2]} <= set(page.texts("s"))
+    assert noise[6] == "–", "a share that means nothing has no interval"
+    assert noise[5] in page.texts("s")
 
 
 def of_models(comparison: Comparison, rows: dict[str, dict[str, object]]) -> Comparison:
@@ -255,24 +308,6 @@ def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison
     assert "what 3 models" not in in_answers.headline("ref", list(rows), of_models(comparison, rows).totals), "a lead is no loss"
 
 
-def test_of_many_models_the_first_figure_shows_all_and_the_second_four(comparison):
-    names = [f"m{number}" for number in range(6)]
-    rows = {name: {"delta_nll": 0.1 * (1 + number), "note": "note", "void": name == "m0"} for number, name in enumerate(names)}
-    many = of_models(comparison, rows)
-    drawn = draw(many)
-    first, rest = sections.first_figures(many, drawn, styles_of(drawn))
-    shown = Page(first)
-    assert [figure.name for figure in rest] == [figure.name for figure in drawn if figure.name != "gap_parts"], "curves of all follow"
-    parts, curves = shown.texts("figcaption")
-    assert parts.startswith("How far each model is behind")
-    assert curves.endswith("4 of 6 models; a figure of all is further down.")
-    labels = " ".join(shown.texts("script"))
-    assert [name for name in names if f"{name}, AR hits" in labels] == names, "a bar for each model"
-    assert [name for name in names if f"{name}, training count" in labels] == ["m1", "m2", "m4", "m5"], "from the nearest to be told"
-    named = [attributes.get("id", "") for _, attributes, _, _ in shown.elements]
-    assert [name for name in named if name.startswith("figure-")] == ["figure-gap_parts"]
-
-
 def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
     corpus = Corpus(tmp_path, [(s, p, "web", 1 if p > 1 else None, 9) for s in (0, 1) for p in (1, 2)], max_count=5)
     corpus.score("reference", [1, 2, 1, 2])
@@ -294,6 +329,15 @@ def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(smal
     assert told == ["The text is not shown here: no excerpt contains AR hits, or none fits on a page."]
     with pytest.raises(UserError, match=r"no excerpt contains AR hits.*; leave out --slices, --sequence, --document"):
         write_report(slices, options=ReportOptions(slices=slices))
+
+
+def test_what_a_column_says_in_every_row_is_said_once():
+    rows = [["a", "12", "x", "", "2 %"], ["b", "12", "y", "–", "2 %"], ["c", "12", "x", "–", ""], ["d", "12", "x", "–", "2 %"]]
+    page = Page(markup.titled_table(Table("T", ["model", "to\nkens", "kind", "note", "share"], rows, "Before.")))
+    assert page.tables()["T"] == [["model", "kind"], ["a", "x"], ["b", "y"], ["c", "x"], ["d", "x"]]
+    assert page.texts("p") == ["Before. to kens: 12 in every row. note: – in every row. share: 2 % in every row."]
+    two = Page(markup.titled_table(Table("T", ["model", "tokens"], [row[:2] for row in rows[:2]])))
+    assert two.tables()["T"][0] == ["model", "tokens"], "two rows may be equal by chance"
 
 
 # ------------------------------------------------------------------------------------------------ data is text alone
@@ -318,15 +362,15 @@ def evil(comparison, tmp_path_factory) -> Page:
 
 def test_names_are_text(evil, page):
     shown = EVIL.replace("\x1b", r"\x1b")
-    assert [row[0] for row in evil.tables()[TABLE][1:]] == ["ref\" & 'x'", shown, "models/" * 30 + "mamba"]
+    assert [row[0] for row in evil.tables()[CLASSES][2:]] == [shown, "models/" * 30 + "mamba"]
+    titles = [attributes["title"] for name, attributes, _, _ in evil.elements if name == "th" and "title" in attributes]
+    assert titles == ["ref\" & 'x'", shown, "models/" * 30 + "mamba"], "whole, where the label is short"
     assert {"img", "i"}.isdisjoint(evil.names())
     assert [found.get("type") for name, found, _, _ in evil.elements if name == "script" and found["type"] != DATA] == SCRIPTS
     assert any(fact.endswith(f"25.0 % for {shown}") for fact in evil.texts("dd"))
     assert "\x1b" not in evil.source
     assert len(evil.texts("b")) == len(page.texts("b")), "a name became an element"
-    assert [row[1:] for row in evil.tables()[TABLE]] == [row[1:] for row in page.tables()[TABLE]], (
-        "a source called ALL was taken for the total"
-    )
+    assert [row[2:4] for row in evil.models()] == [row[2:4] for row in page.models()], "a source called ALL was taken for the total"
     assert any(
         "the slices of this comparison were not found" in text and "recallkit report DIR --slices DIR" in text for text in evil.texts("p")
     )
