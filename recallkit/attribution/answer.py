@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import or_dash, percent, percent_range
+from recallkit.display.cells import or_dash, percent, share_range
 from recallkit.measure.shares import is_void
 
 if TYPE_CHECKING:
@@ -59,15 +59,9 @@ def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
     whose = f"{len(behind):,} models" if len(behind) == len(hits) else f"{len(behind):,} of {len(hits):,} models"
     ratios = " to ".join(dict.fromkeys([times(shares[0] / tokens), times(shares[-1] / tokens)]))
     return (
-        f"{_range(shares)} of what {whose} lose to {reference} lies in the {percent(tokens, 2)} of tokens that are AR hits: {ratios} "
+        f"{share_range(shares)} of what {whose} lose to {reference} lies in the {percent(tokens, 2)} of tokens that are AR hits: {ratios} "
         "times their share."
     )
-
-
-def _range(shares: Sequence[float]) -> str:
-    """The first to the last of ascending shares, one figure if they read alike."""
-    low, high = shares[0], shares[-1]
-    return percent(low) if percent(low) == percent(high) else percent_range(low, high)
 
 
 def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
@@ -79,7 +73,9 @@ def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
         return ""
     if len(shares) == 1:
         return f" If neither could recall by association in AR hits, {percent(shares[0])} of the gap of {next(iter(shown))} would be gone."
-    return f" If no model could recall by association in AR hits, {_range(shares)} of the gaps of {len(shares):,} models would be gone."
+    return (
+        f" If no model could recall by association in AR hits, {share_range(shares)} of the gaps of {len(shares):,} models would be gone."
+    )
 
 
 def answer(reference: str, models: Sequence[str], totals: Totals, *, in_bits: bool = False) -> str:

@@ -17,9 +17,9 @@ from recallkit.display.cells import (
     abbreviate,
     counted,
     percent,
-    percent_range,
     powers_of_two,
     resampled,
+    share_range,
     shares_of_leads,
     sparkline,
 )
@@ -441,9 +441,7 @@ def _published_answer(published: PublishedGap) -> str:
     ]
     if not behind:
         return "No model is behind its reference by more than rounding."
-    shares = [min(row["gap_share"], 1.0) for row in behind]
-    low, high = percent(min(shares)), percent(max(shares))
-    found = low if low == high else percent_range(min(shares), max(shares))
+    found = share_range(min(row["gap_share"], 1.0) for row in behind)
     of = "their references" if len(references) > 1 else published.groups[0].reference
     return f"{found} of what {counted(len(behind), 'model')} {'loses' if len(behind) == 1 else 'lose'} to {of} lies in AR hits."
 

@@ -62,6 +62,12 @@ def percent_range(low: float | None, high: float | None) -> str:
     return DASH if low is None or high is None else f"{100 * low:z.1f} to {100 * high:z.1f} %"
 
 
+def share_range(shares: Iterable[float]) -> str:
+    """0.08, 0.0703 -> 7.0 to 8.0 %: the least to the largest, one figure if they read alike."""
+    low, high = min(shares := list(shares)), max(shares)
+    return percent(low) if percent(low) == percent(high) else percent_range(low, high)
+
+
 def bounds(low: float | None, high: float | None, form: str = "z.2f") -> str:
     """0.071, 0.08 -> 0.07 to 0.08; a dash if an end is None."""
     return DASH if low is None or high is None else f"{low:{form}} to {high:{form}}"

@@ -152,14 +152,14 @@ def print_files(files: Sequence[Path]) -> None:
         print_line(f"{counted(number, 'file')} written to {folder}", is_path=True)
 
 
-def print_list(what: str, rows: list[tuple[str, str]]) -> None:
-    """What is listed, then names, and beside them their descriptions, folded at the terminal's width."""
+def print_list(what: str, rows: Sequence[tuple[str, str]]) -> None:
+    """What is listed, then names, and beside them their descriptions, folded between words at the terminal's width."""
     print_line(what)
     print_line("")
     width = max(len(name) for name, _ in rows)
     room = max(20, stdout().width - width - 2)
     for name, description in rows:
-        first, *more = textwrap.wrap(description, room) or [""]
+        first, *more = textwrap.wrap(printable(description), room, break_long_words=False, break_on_hyphens=False) or [""]
         sys.stdout.writelines(f"{line}\n" for line in (f"{name:<{width}}  {first}", *(f"{'':<{width}}  {each}" for each in more)))
 
 

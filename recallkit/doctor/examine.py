@@ -59,22 +59,14 @@ def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def print_doctor(checks: Sequence[Check]) -> None:
-    """How many are not ok, then status, name and what was found, in groups, with the remedy below those that are not ok.
-
-    Lines are not wrapped, so that they can be pasted elsewhere.
-    """
+    """How many are not ok, then status, name and what was found, with the remedy below those that are not ok."""
     found = ((_names(checks, status), word) for status, word in (("fail", "failed"), ("warn", "with warnings")))
     counts = "; ".join(f"{len(names)} {word}: {', '.join(names)}" for names, word in found if names)
-    console.print_line(f"{len(checks)} checks; {counts or 'all passed'}.", is_path=True)
-    console.print_line("")
-    width, group = max(len(check.name) for check in checks), ""
+    rows = []
     for check in checks:
-        if check.group != group:
-            group = check.group
-            console.print_line(group.capitalize(), is_path=True)
-        console.print_indented(f"{check.status:<4}  {check.name:<{width}}  {check.found}", 2)
-        if check.remedy and check.status != "ok":
-            console.print_indented(f"-> {check.remedy}", 8 + width + 2)
+        rows.append((f"{check.status:<4}  {check.name}", check.found))
+        rows += [("", f"-> {check.remedy}")] if check.remedy and check.status != "ok" else []
+    console.print_list(f"{len(checks)} checks; {counts or 'all passed'}.", rows)
 
 
 def failure_line(checks: Sequence[Check]) -> str | None:

@@ -15,6 +15,7 @@ from recallkit.display.cells import (
     percent_range,
     powers_of_two,
     resampled,
+    share_range,
     shares_of_leads,
     sparkline,
     too_few,
@@ -41,7 +42,7 @@ _NAMES = {
     REPEATED: "all repeated bigrams",
     FIRST_RARE: "rare first occurrences",
 }
-_MOST_SAID = 3
+_MOST_SAID = 2
 
 
 def look(folder: Path, tables: InterveneTables | None = None) -> Look:
@@ -99,13 +100,27 @@ def shown_intervene(tables: InterveneTables, manifest: Row) -> dict[str, Table]:
 
 
 def answer(tables: InterveneTables) -> str:
-    """What each of the first models recalls in the first slice, and what would become of its gap to the reference without that."""
+    """What models recall in the first slice, and what would become of their gaps to the reference without that; of many the range."""
     slice_ = tables.intervene["slice"][0]
     recalled = {row["model"]: row for row in tables.intervene.filter(slice=slice_).to_dicts()}
-    pairs = tables.recall_share.filter(slice=slice_).head(_MOST_SAID).to_dicts()
+    pairs = tables.recall_share.filter(slice=slice_).to_dicts()
     if not pairs:
         return " ".join(_of_model(row) for row in list(recalled.values())[:_MOST_SAID])
-    return " ".join(f"{_of_gap(row)}{_of_points(row, recalled)}" for row in pairs)
+    shown = [row for row in pairs if row["gap"] > 0 and not row["void"] and row["recall_share_ci_low"] > 0 and row["recall_share"] <= 1]
+    if len(pairs) > _MOST_SAID and len(shown) > 1:
+        return _of_several(shown, len(pairs), recalled)
+    return " ".join(f"{_of_gap(row)}{_of_points(row, recalled)}" for row in pairs[:_MOST_SAID])
+
+
+def _of_several(shown: Sequence[Row], number: int, recalled: Mapping[str, Row]) -> str:
+    """Of the `shown` ones of a `number` of models where their gaps lie, what would be gone of each, and what they recall."""
+    reference, points = shown[0]["reference"], sorted((recalled[row["model"]] for row in shown), key=lambda row: row["points"] or 0)
+    return (
+        f"{share_range(row['gap_share'] for row in shown)} of what {len(shown)} of {number} models lose to {reference} lies in "
+        f"{_called(shown[0]['slice'])}, and {share_range(row['recall_share'] for row in shown)} would be gone if neither could recall by "
+        f"association there: they recall {_points(points[0])} to {_points(points[-1])} points of probability, {reference} "
+        f"{_points(recalled[reference])}."
+    )
 
 
 def _of_model(row: Row) -> str:

@@ -105,6 +105,32 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)
 
 
+def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known):
+    """Of three gaps two shrink; a lead, a void share and one that may be none are not among them."""
+    folder, tables = known
+    row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True) | {
+        "reference": "r",
+        "void": False,
+        "gap": 0.5,
+    }
+    ends = {"low": (0.2, 0.1, 0.3, 0.6), "high": (0.4, 0.3, 0.5, 0.7), "none": (0.1, -0.1, 0.3, 0.1), "lead": (0.9, 0.8, 1.0, 0.9)}
+    names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high", "gap_share")
+    rows = [row | {"model": name} | dict(zip(names, figures, strict=True)) for name, figures in ends.items()]
+    rows[-1]["gap"] = -0.5
+    one = tables.intervene.filter(slice="ar_hit").head(1)
+    asked = pl.concat(
+        [
+            one.with_columns(model=pl.lit(name), points=pl.lit(points))
+            for name, points in zip(("r", *ends), (0.3, 0.02, 0.1, 0.2, 0.25), strict=True)
+        ]
+    )
+    made = InterveneTables(asked, tables.by_distance.clear(), tables.by_count.clear(), pl.DataFrame(rows, tables.recall_share.schema))
+    assert look(folder, made).answer == (
+        "60.0 to 70.0 % of what 2 of 4 models lose to r lies in AR hits, and 20.0 to 40.0 % would be gone if neither could recall by "
+        "association there: they recall 2.0 to 10.0 points of probability, r 30.0."
+    )
+
+
 def test_tokens_that_could_not_be_changed_are_bounds(known):
     """Had they recalled nothing, or twice as much as the rest, the mean would be so much smaller or larger."""
     folder, tables = known
