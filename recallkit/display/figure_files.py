@@ -81,8 +81,8 @@ _POINTS, _PIXELS = 72, 11 / 8
 """Points of an inch, and a chart's pixels of a point: its text of 11 pixels is 8 points."""
 _TALLEST = 9.0
 """Inches: the text of a page."""
-_LEAST = 0.6
-"""A plot is at least this part of the width for which it was made, or fewer are side by side."""
+_LEAST, _NARROWEST = 0.6, 80
+"""A plot is at least this part of the width for which it was made, and so many pixels wide, or fewer are side by side."""
 
 
 def parse_width(text: str | float) -> float:
@@ -108,7 +108,7 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
     whole["config"]["padding"] = 2
     whole["config"]["axis"]["labelSeparation"] = 5
     room = inches * _POINTS * _PIXELS
-    least = _LEAST * _plots(whole)[0].get("width", WIDTH)
+    least = max(_NARROWEST, _LEAST * _plots(whole)[0].get("width", WIDTH))
     panels = len(whole["facet"]["sort"]) if "facet" in whole else 1
 
     def placed(plot: float, abreast: int, entries: int) -> tuple[float, Spec]:

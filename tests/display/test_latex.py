@@ -1,20 +1,24 @@
-"""Exported tables through a real TeX: each is printed, fits the column that it is in, and can be referred to."""
+"""Exported tables and figures through a real TeX: each is printed, fits the column that it is in, and can be referred to."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from recallkit import attribution, published
 from recallkit.attribution.view import published_tables, shown_tables
 from recallkit.display.cells import Struck
+from recallkit.display.figure_files import save_figures
 from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
 from recallkit.slicing.definitions import parse_slices
 from recallkit.slicing.view import manifest_of
+from tests.display.test_charts import figure
 from tests.display.test_tables import HOSTILE
 
 pytestmark = [
@@ -27,7 +31,7 @@ PAPER = r"""\documentclass[%s]{article}
 \begin{document}
 %s
 \clearpage
-Tables %s.
+See %s.
 \end{document}
 """
 LAYOUTS = ["10pt", "10pt,twocolumn"]
@@ -59,16 +63,27 @@ def test_tables_are_printed_within_a_column_and_can_be_referred_to(tables, tmp_p
     others = {name for name, source in sources.items() if "XeLaTeX" in source}
     assert others <= {"hostile"}, "pdfLaTeX has no such letters"
     body = "\n".join(source.replace("\u202e", "") for name, source in sources.items() if name not in others)
-    references = ", ".join(rf"\ref{{tab:{name}}}" for name in sources if name not in others)
-    (tmp_path / "paper.tex").write_text(PAPER % (layout, body, references), encoding="utf-8")
+    compile_paper(tmp_path, layout, body, [f"tab:{name}" for name in sources if name not in others])
+
+
+def test_figures_fit_their_column_and_can_be_referred_to(tmp_path):
+    [*_, source] = save_figures([replace(figure("by_count"), caption="Of 5 % & a_b. More.")], tmp_path / "figures", inches=3.25)
+    body = r"\setlength{\textwidth}{6.75in}\setlength{\columnwidth}{3.25in}" + source.read_text(encoding="utf-8")
+    compile_paper(tmp_path, "10pt,twocolumn", body, ["fig:by_count"])
+
+
+def compile_paper(folder: Path, layout: str, body: str, labels: list[str]) -> None:
+    """Fails if a paper that refers to these labels has an error, a reference to nothing, or a line that is too wide."""
+    references = ", ".join(rf"\ref{{{label}}}" for label in labels)
+    (folder / "paper.tex").write_text(PAPER % (layout, body, references), encoding="utf-8")
     for _ in range(2):
         done = subprocess.run(
-            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True, check=False
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=folder, capture_output=True, check=False
         )
-        log = (tmp_path / "paper.log").read_text(encoding="latin-1")
+        log = (folder / "paper.log").read_text(encoding="latin-1")
         assert done.returncode == 0, log[-2000:]
     assert not re.findall(r"Overfull \\hbox[^\n]*", log)
     assert "undefined" not in log
     assert "multiply defined" not in log
     assert "Missing character" not in log
-    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+    assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")
