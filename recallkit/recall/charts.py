@@ -20,7 +20,7 @@ _FEW_PROMPTS = 20
 _TASK = 110
 """Pixels of a task's plot: those of three are side by side."""
 _BUCKETS = {
-    "by_distance": ("By distance of the answer", "tokens back to the answer", "distance (tokens from the answer to the prompt's end, in"),
+    "by_distance": ("By distance of the answer", "tokens back", "distance (tokens from the answer to the prompt's end, in"),
     "by_occurrences": ("By occurrences of the answer", "occurrences", "occurrences (of the answer in the prompt, in"),
     "by_length": ("By length of the prompt", "prompt's tokens", "length (tokens of the prompt, in"),
 }
