@@ -191,24 +191,21 @@ def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
     return [*([copied] if copied else []), *([f"Left out (--clean): the {counted(left_out, 'token')} found there."] if left_out else [])]
 
 
-def comparators_table(tables: GapTables, *, has_enrichment: bool = True) -> Table:
-    """What the AR hits' share of the gap can be compared with, one row per model; `has_enrichment`: also their enrichment."""
+def comparators_table(tables: GapTables) -> Table:
+    """What the AR hits' share of the gap can be compared with, one row per model, besides the control in the table of the gap."""
     found, models = _cells(tables), _models(tables)
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
-        **({"enrichment": enriched} if has_enrichment else {}),
+        "enrichment": enriched,
         "repeated": lambda row: gap_share(found[row["model"], "ALL", "repeated"]),
-        "control": cells.valid(cells.share("control_share")),
-        "95 % interval": cells.share_interval("control_ci_low", "control_ci_high"),
+        "95 % interval\nof the control": cells.share_interval("control_ci_low", "control_ci_high"),
     }
-    explained = "Enrichment: share of the gap in AR hits over their share of tokens. " * has_enrichment
     return Table.of(
         "What the AR share can be compared with",
         columns,
         [found[model, "ALL", "ar_hit"] for model in models],
-        f"{explained}Repeated: share of the gap in all repeated bigrams, rare or not "
-        f"({percent(found[models[0], 'ALL', 'repeated']['share_of_tokens'], 2)} of tokens). Control: what the AR share would be if each "
-        "AR hit differed as the first occurrence of its bigram does, where nothing can be recalled; it is not subtracted."
+        "Enrichment: share of the gap in AR hits over their share of tokens. Repeated: share of the gap in all repeated bigrams, rare or "
+        f"not ({percent(found[models[0], 'ALL', 'repeated']['share_of_tokens'], 2)} of tokens). The control is not subtracted."
         f"{_leads(tables)}",
     )
 

@@ -92,7 +92,7 @@ def score(asked: ScoreLine) -> Outcome["pl.DataFrame"]:
         )
     return Outcome(
         value=lambda: _rows(folder, manifests),
-        show=lambda full: print_scores(folder, manifests, checks, full=full),
+        show=lambda full: print_scores(folder, manifests, checks),
         json=lambda: [scores_json(folder, model, manifest, checks.get(model)) for model, manifest in manifests.items()],
         exports=lambda: [({"scores": _rows(folder, manifests)}, {"scores": scores_table(folder, manifests)}, folder)],
     )

@@ -60,15 +60,11 @@ def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
     return Table.of("Scores of every predicted token", _MEANS, rows)
 
 
-def print_scores(
-    slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]], checks: Mapping[ModelSpec, Mapping[str, Any]], *, full: bool
-) -> None:
+def print_scores(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]], checks: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
     """The perplexities, the table, which scores were reused, where they are; first how far they are from float64 if that was `checks`."""
     table = scores_table(slices, manifests)
     tables = [checks_table(checks), table] if checks else [table]
-    console.print_found(
-        _answer(table, manifests), tables, _notes(slices, manifests), full=full, leading=2, places={"scores": slices / "scores"}
-    )
+    console.print_found(_answer(table, manifests), tables, _notes(slices, manifests), full=True, places={"scores": slices / "scores"})
 
 
 def _answer(table: Table, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> str:
