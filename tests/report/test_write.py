@@ -84,6 +84,13 @@ def test_the_page_begins_with_a_row_per_model(comparison, page):
         )
 
 
+def test_models_with_tokenizers_of_their_own_are_compared_in_bits_per_byte(comparison):
+    own = replace(comparison, manifest={**comparison.manifest, "inexact": {MODELS[0]: {"all": 0.1}}})
+    head, *rows = Page(first_screen.opening(own, {}, model_styles([REFERENCE, *MODELS]), {})).models()
+    whole = comparison.totals[comparison.models[0], "all"]
+    assert [head[1], rows[0][1], rows[1][1]] == ["bits per byte", f"{whole['bpb_reference']:.3f}", f"{whole['bpb_model']:.3f}"]
+
+
 def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, comparison, page, tmp_path):
     recallkit.gap(REFERENCE, comparison.models[::-1], slices=words, out=tmp_path)
     other = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
