@@ -354,6 +354,8 @@ def test_the_first_screen_has_every_model_with_its_share_in_place(browser, many)
         hits = many.totals[model, "ar_hit"]
         at = [left + (right - left) * min(1, max(0, hits[name])) for name in ("gap_share", "ci_low", "ci_high", "control_share")]
         assert [sum(dot[:2]) / 2, *whisker[:2], sum(control[:2]) / 2] == pytest.approx(at, abs=1.5), model
+    ticks = [sum(box[:2]) / 2 for box in shown.boxes(".models th:nth-child(4) .scale span")]
+    assert ticks == pytest.approx([left, (left + right) / 2, right], abs=1.5), "0, 50 and 100 % are where they are written"
 
 
 def column(shown: Shown, table: str, at: int) -> list[str]:
