@@ -66,7 +66,7 @@ function valueOf(cell) {
   return found && Number(found[1].replaceAll(",", "").replace("\u2212", "-")) * (SIZES[found[2]] ?? 1);
 }
 
-// Rows are sorted by a button in each header, largest first where a column has numbers; what is no number stays last, and a row of the rest.
+// Rows are sorted by a button in each header, largest first where a column has numbers; other cells stay last, and a row of the rest.
 function sortable(table) {
   const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, at) => {

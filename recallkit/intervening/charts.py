@@ -52,8 +52,8 @@ def intervene_figures(tables: InterveneTables) -> list[Figure]:
         if points := _points(tables, name):
             hollow = f" Hollow: fewer than {FEW} samples." * any(point["few"] for point in points)
             caption = (
-                f"Nats that a model loses on {what} where no id of the earlier matches of a token is next to what it was next to, "
-                f"less what as many moves elsewhere cost.{hollow}"
+                f"Nats that a model loses on {what} when the ids of their earlier matches are separated, less the effect of as many moves "
+                f"elsewhere.{hollow}"
             )
             x, y = log_number("x", axis, [point["x"] for point in points], base=2), number("y", "nats recalled", zero=True)
             found.append(Figure(f"recalled_{name}", title, caption, line_chart(points, models, x, y, reference=models[0]), models))

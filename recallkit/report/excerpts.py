@@ -46,7 +46,7 @@ RIGHT, WRONG, UNKNOWN = 0, -1, -2
 
 
 class Excerpt(NamedTuple):
-    """Block number `block` of a sequence, of LONGEST tokens but for the last; mostly the whole sequence."""
+    """Block number `block` of a sequence, of LONGEST tokens except the last; mostly the whole sequence."""
 
     sequence: int
     block: int
@@ -312,7 +312,7 @@ def parts_of(pieces: Sequence[bytes]) -> list[list[str | int]]:
     found: list[list[str | int]] = [[] for _ in pieces]
     place = 0
     for character in b"".join(pieces).decode(errors="surrogateescape"):
-        is_text = not "\udc80" <= character <= "\udcff"  # else a byte that is no part of a character
+        is_text = not "\udc80" <= character <= "\udcff"  # else a byte that is not part of a character
         encoded = character.encode(errors="surrogateescape")
         owners = owner[place : place + len(encoded)]
         for byte, number in zip(encoded, owners, strict=True):

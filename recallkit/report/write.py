@@ -123,7 +123,7 @@ def _within(top: Path) -> Iterator[Path]:
 
 
 def _contains(folder: Path, kind: str) -> bool:
-    """Whether a result of this kind is right here. A file of the name that is no table of ours is not one."""
+    """Whether a result of this kind is right here. A file of that name that we did not write is not one."""
     file = folder / f"{kind}.parquet"
     try:
         return file.is_file() and bool(artifacts.read_manifest(file).get("kind") == kind)
@@ -183,7 +183,7 @@ def _labels_of(comparison: Comparison) -> Mapping[str, Any] | None:
 
 
 def _recalled(comparison: Comparison, look: Look | None) -> Recalled:
-    """How much of each gap would be gone without recall, as far as the intervention on the page is of these labels and scores."""
+    """How much of each gap would be gone without recall, if the intervention on the page is of these labels and scores."""
     if look is None:
         return {}
     manifest, compared = artifacts.read_manifest(look.folder / "intervene.parquet"), comparison.manifest
