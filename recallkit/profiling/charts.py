@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.cells import percent, span
 from recallkit.display.charts import (
     HEIGHT,
     MOST_SOURCES,
+    TIP,
     WIDTH,
     Colour,
     Figure,
+    Style,
     column,
     labels,
     layer,
+    line_chart,
     log_number,
     not_drawn,
     number,
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 _ALL = "ALL"
 _BUCKETS_PER_OCTAVE = 2
+_WHOLE, _SOURCE = "all sources", "the source"
+_STYLES = {_WHOLE: Style("rest", (1, 0), "square"), _SOURCE: Style("ink", (1, 0), "circle")}
+"""All sources together are grey behind one of them."""
 
 
 def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
@@ -53,12 +60,12 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
         ),
         "repeated_by_position": (
             "Repeated tokens by position",
-            f"Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens{behind}.",
+            "Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens.",
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
             "AR hits by position",
-            f"Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training{behind}.",
+            "Share of the tokens at each position of a sequence that are AR hits: repeated, and rare in training.",
             _positions(tables, names, "ar_hit_share", "AR hits"),
         ),
         "distances": (
@@ -85,6 +92,7 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
         {
             "source": shown[row["source"]],
             "colour": Colour("rest" if row["source"] == _ALL else "hits"),
+            "tip": f"{row['source']}: {row['repeated_bigrams']:.1f} repeated bigrams a sequence, {row['distinct_bigrams']:.1f} distinct",
             **{name: row[name] for name in kept},
         }
         for row in tables.profile.to_dicts()
@@ -95,7 +103,7 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     ends = {"x": {**x, "field": "repeated_bigrams_ci_low"}, "x2": {"field": "repeated_bigrams_ci_high"}, "y": y}
     return plot(
         rows,
-        layer("bar", channels={"x": x, "y": y, "color": column("colour", scale=None)}, height=13),
+        layer("bar", channels={"x": x, "y": y, "color": column("colour", scale=None), **TIP}, height=13),
         layer("rule", "isValid(datum.repeated_bigrams_ci_low)", channels=ends, color="ink", strokeWidth=1.5),
         layer("tick", channels={"x": {**x, "field": "distinct_bigrams"}, "y": y}, color="ink", thickness=2, height=13),
         width=WIDTH + 30 - 6.5 * max(map(len, shown.values())),
@@ -103,33 +111,31 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
     )
 
 
-def _by_source(points: Mapping[str, Sequence[Mapping[str, Any]]], x: Spec, y: Spec, *, have_laws: bool = False) -> Spec:
-    """A plot per source, with all sources together in grey behind; if ALL is the only one, its plot. Points of a `law` are a line."""
+def _by_source(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[list[dict[str, Any]], Spec]:
+    """The points of a plot for each source, with those of all sources together, and how the plots are placed; if ALL is alone, of one."""
     shown, (whole, *sources) = labels(list(points)), points
-    drawn = [(source, name, name == whole) for source in sources for name in (whole, source)] or [(whole, whole, False)]
+    drawn = [(source, name) for source in sources for name in (whole, source)] or [(whole, whole)]
     rows = [
-        {**point, "panel": shown[panel], "source": shown[name], "behind": is_behind}
-        for panel, name, is_behind in drawn
+        {**point, "panel": shown[panel], "source": shown[name], "model": _WHOLE if name == whole else _SOURCE}
+        for panel, name in drawn
         for point in points[name]
     ]
-    channels: Spec = {"x": x, "y": y}
-    layers: list[Spec] = []
-    for where, colour in (("datum.behind", "rest"), ("!datum.behind", "ink")):
-        layers.append(layer("line", f"{where} && datum.law" if have_laws else where, channels=channels, color=colour, strokeWidth=1.4))
-        if have_laws:
-            layers.append(layer("circle", f"{where} && !datum.law", channels=channels, color=colour, size=20, opacity=0.85))
-    if not sources:
-        return plot(rows, *layers)
-    return plot(rows, *layers, panels=[shown[source] for source in sources], columns=2, width=WIDTH / 2 - 20, height=HEIGHT / 2)
+    panels = [shown[source] for source in sources]
+    return rows, {"panels": panels, "columns": 2, "width": WIDTH / 2 - 20, "height": HEIGHT / 2} if panels else {}
 
 
 def _distances(tables: ProfileTables, sources: Sequence[str]) -> Spec:
-    points = {name: [{**point, "law": False} for point in _points(tables.distances, name)] for name in sources}
+    points = {name: _points(tables.distances, name) for name in sources}
     every = [point for of in points.values() for point in of]
     x = log_number("x", "tokens back", [point["x"] for point in every], base=2)
     y = log_number("y", "share at each distance", [point["y"] for point in every], format="~%", grid=True)
-    laws = {name: [{**point, "law": True} for point in _line(tables.fits, name)] for name in sources}
-    return _by_source({name: [*points[name], *laws[name]] for name in sources}, x, y, have_laws=True)
+    rows, placed = _by_source({name: [*of, *_line(tables.fits, name)] for name, of in points.items()})
+    layers: list[Spec] = []
+    for kind, style in _STYLES.items():
+        law, dot = (f"datum.model === '{kind}' && {which}" for which in ("datum.law", "!datum.law"))
+        layers.append(layer("line", law, channels={"x": x, "y": y}, color=style.colour, strokeWidth=1.4))
+        layers.append(layer("circle", dot, channels={"x": x, "y": y, **TIP}, color=style.colour, size=20, opacity=0.85))
+    return plot(rows, *layers, **placed)
 
 
 def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
@@ -145,7 +151,12 @@ def _points(distances: pl.DataFrame, source: str) -> list[dict[str, Any]]:
     sums, _ = np.histogram(distance, bins=edges, weights=counted)
     middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
     shares = sums / np.diff(edges) / counted.sum()
-    return [{"x": float(d), "y": float(s)} for d, s in zip(middle, shares, strict=True) if s > 0]
+    found = zip(middle, shares, edges[:-1], edges[1:] - 1, strict=True)
+    return [
+        {"x": float(at), "y": float(share), "law": False, "tip": f"{source}: {percent(share, 3)} at each of {span(low, high)} tokens back"}
+        for at, share, low, high in found
+        if share > 0
+    ]
 
 
 def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
@@ -156,7 +167,7 @@ def _line(fits: pl.DataFrame, source: str) -> list[dict[str, Any]]:
         if row["kind"] == "content" and row["alpha"] is not None:
             masses = power_law_masses(row["alpha"], row["x_min"], row["x_max"]) * row["tail_share"]
             chosen = np.unique(np.geomspace(row["x_min"], row["x_max"], 24).astype(int))
-            return [{"x": float(d), "y": float(masses[d - row["x_min"]])} for d in chosen]
+            return [{"x": float(d), "y": float(masses[d - row["x_min"]]), "law": True} for d in chosen]
     return []
 
 
@@ -164,6 +175,8 @@ def _positions(tables: ProfileTables, sources: Sequence[str], name: str, title: 
     points: dict[str, list[dict[str, Any]]] = {source: [] for source in sources}
     for row in tables.positions.to_dicts():
         if row["source"] in points:
-            points[row["source"]].append({"x": (row["low"] + row["high"]) / 2, "y": row[name]})
+            said = {"at": f"position {span(row['low'], row['high'])}", "shown": percent(row[name], 2)}
+            points[row["source"]].append({"x": (row["low"] + row["high"]) / 2, "y": row[name], **said})
     x = number("x", "position", zero=True, nice=False, axis={"tickCount": 4, "grid": False})
-    return _by_source(points, x, share("y", title, zero=True))
+    rows, placed = _by_source(points)
+    return line_chart(rows, list(_STYLES) if placed else [_WHOLE], x, share("y", title, zero=True), styles=_STYLES, **placed)
