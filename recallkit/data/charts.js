@@ -15,7 +15,7 @@ const tip = document.body.appendChild(make("div", { class: "tip small", hidden: 
 const rule = document.body.appendChild(make("div", { class: "crosshair", hidden: "" }));
 const hide = () => { tip.hidden = rule.hidden = true; };
 const rowOf = (mark) => mark.__data__.datum;
-const isLine = (mark) => "at" in rowOf(mark);
+const isLine = (mark) => Boolean(mark) && "at" in rowOf(mark);
 
 async function draw(figure) {
   const chart = figure.querySelector(".chart"), specification = JSON.parse(figure.querySelector("script").textContent);
@@ -150,4 +150,4 @@ function put(element, x, y) {
   element.style.top = `${y - origin.top}px`;
 }
 
-for (const figure of document.querySelectorAll("figure:has(.chart)")) await draw(figure);
+for (const figure of document.querySelectorAll("figure:has(.chart)")) draw(figure);
