@@ -148,8 +148,7 @@ def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | No
 
     `styles`, if these are no models.
     """
-    entry = 34 + _CHARACTER * max(map(len, names.values()))
-    key = {"columns": {"expr": f"max(1, min({len(names)}, floor(room / {entry})))"}} if legend and len(names) > 1 else None
+    key = legend_of(list(names.values())) if legend and len(names) > 1 else None
     chosen = {label: styles[name] if styles else name for name, label in names.items()}
     turned = dict(reversed(chosen.items()))  # else dashes join the legend, whose symbols would have broken outlines
     return {
@@ -160,6 +159,12 @@ def model_channels(names: Mapping[str, str], *, styles: Mapping[str, Style] | No
         }
         for channel, of, shown in (("fill", chosen, key), ("stroke", chosen, key), ("shape", chosen, key), ("strokeDash", turned, None))
     }
+
+
+def legend_of(entries: Sequence[str]) -> Spec:
+    """A legend with as many of its entries side by side as have room."""
+    entry = 34 + _CHARACTER * max(map(len, entries))
+    return {"columns": {"expr": f"max(1, min({len(entries)}, floor(room / {entry})))"}}
 
 
 def column(name: str, kind: str = "nominal", **more: Any) -> Spec:
@@ -342,7 +347,16 @@ def specification(figure: Figure, styles: Mapping[str, Style] | None = None, *, 
         "font": _PAGE_FONT if on_page else _FONT,
         "padding": 4 if on_page else 12,
         "view": {"stroke": None},
-        "axis": {**text, "gridColor": grid, "domainColor": grid, "tickColor": grid, "tickSize": 3, "aria": False, "labelLimit": 0},
+        "axis": {
+            **text,
+            "gridColor": grid,
+            "domainColor": grid,
+            "tickColor": grid,
+            "tickSize": 3,
+            "aria": False,
+            "labelLimit": 0,
+            "labelSeparation": 6,
+        },
         "axisY": {"domain": False, "ticks": False},
         "legend": {
             **text,

@@ -15,6 +15,7 @@ from recallkit.display.charts import (
     column,
     labels,
     layer,
+    legend_of,
     line_chart,
     log_number,
     number,
@@ -76,8 +77,8 @@ def _answer(tables: InterveneTables, models: Sequence[str]) -> list[Figure]:
     x = share("share", "share of the gap", **share_scale(points))
     y = {"y": column("model", sort=list(names.values()), axis={"title": None}), "yOffset": column("kind", sort=list(_SHARES.values()))}
     kinds = list(_SHARES.values())
-    colour = column("kind", scale={"domain": kinds, "range": [Colour("hits"), Colour("ink")]})
-    shape = column("kind", scale={"domain": kinds, "range": ["circle", "diamond"]})
+    colour = column("kind", scale={"domain": kinds, "range": [Colour("hits"), Colour("ink")]}, legend=legend_of(kinds))
+    shape = column("kind", scale={"domain": kinds, "range": ["circle", "diamond"]}, legend=legend_of(kinds))
     spec = plot(
         points,
         across("rule", x=0),
