@@ -92,5 +92,5 @@ figure
 figure.save(OUT / "rare_bigrams.svg")
 figure.save(OUT / "rare_bigrams.png", ppi=300)
 grouped.write_csv(OUT / "rare_bigrams.csv")
-print(by_source, scores.drop("path"), shares, grouped, examples, sep="\n")
+print(by_source.frame, scores.frame.drop("path"), shares, grouped, examples, sep="\n")
 print(f"The figure: {OUT / 'rare_bigrams.svg'}")

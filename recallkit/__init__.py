@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.text import bigrams, count, profile, zoo_counts
     from recallkit.commands.text import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
+    from recallkit.display.notebook import Summary
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
@@ -56,6 +57,7 @@ __all__ = [
     "ProfileTables",
     "PublishedGap",
     "RecallTables",
+    "Summary",
     "TrackTables",
     "Tracker",
     "TradeoffTables",
@@ -98,6 +100,7 @@ _PLACES = {
     "recallkit.commands.results": ("figures", "token_texts", "tokens", "verify", "write_report"),
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.text": ("bigrams", "count", "profile", "slice", "zoo_counts"),
+    "recallkit.display.notebook": ("Summary",),
     "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
     "recallkit.mqar.tables": ("MqarTables",),

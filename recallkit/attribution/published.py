@@ -71,7 +71,8 @@ class PublishedGap(Shown):
     of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
     reference, null on its own row); gap_share_low, gap_share_high (what the perplexities before rounding can give; null where the table's
     type does not tell their digits, or where rounding hides which model is better); printed (the share that the table itself states, a
-    fraction); enrichment (gap_share over the group's ar_share); note.
+    fraction); enrichment (gap_share over the group's ar_share); void (whether the share means nothing, as rounding hides which of the two
+    is better); note.
     """
 
     frame: pl.DataFrame
@@ -169,7 +170,13 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> d
     """The row of the frame. `given`: whether `ar_share` is not derived from the reference's rounded perplexities."""
     implied = None if row.ar is None or row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
     result: dict[str, Any] = {"group": row.group, "model": row.model, "all": row.all.value}
-    result |= {"ar": row.ar and row.ar.value, "other": row.other and row.other.value, "implied_ar_share": implied, "printed": row.printed}
+    result |= {
+        "void": False,
+        "ar": row.ar and row.ar.value,
+        "other": row.other and row.other.value,
+        "implied_ar_share": implied,
+        "printed": row.printed,
+    }
     if row is reference:
         return result | {"note": REFERENCE}
     if row.ar is None or reference.ar is None:
@@ -181,12 +188,13 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> d
     result |= {"gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
     is_sure = low is None or high is None or high < 0 or low > 1  # of a share beyond 0 to 1, that rounding does not explain it
     whole = WholeGap(gap, None, [], math.inf)
-    notes = [ROUNDED_AWAY] if gap and _may_be_equal(row, reference) else whole.describe(share if is_sure else None)
+    is_void = gap != 0 and _may_be_equal(row, reference)
+    notes = [ROUNDED_AWAY] if is_void else whole.describe(share if is_sure else None)
     notes += [MISFIT.format(100 * implied)] if implied is not None and _contradict(row, reference) else []
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]
         notes += [] if min(ends) <= row.printed <= max(ends) else [MISSTATED]
-    return result | {"note": "; ".join(notes)}
+    return result | {"void": is_void, "note": "; ".join(notes)}
 
 
 def _share(ar_share: float | None, ppl: float, ar: float, reference_ppl: float, reference_ar: float) -> float | None:
@@ -235,8 +243,8 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     import polars as pl
 
     names = ("group", "model", "all", "ar", "other", "implied_ar_share", "gap_share", "gap_share_low", "gap_share_high")
-    texts = ("group", "model", "note")
-    schema = {name: pl.String if name in texts else pl.Float64 for name in (*names, "gap_share_clipped", "printed", "enrichment", "note")}
+    types = {"group": pl.String, "model": pl.String, "void": pl.Boolean, "note": pl.String}
+    schema = {name: types.get(name, pl.Float64) for name in (*names, "gap_share_clipped", "printed", "enrichment", "void", "note")}
     return pl.DataFrame(rows, schema=schema)
 
 

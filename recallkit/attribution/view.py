@@ -10,7 +10,7 @@ from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, int
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_view import far_table, gains_table
 from recallkit.attribution.knee import describe_knees, knee_facts
-from recallkit.attribution.published import REFERENCE, ROUNDED_AWAY
+from recallkit.attribution.published import REFERENCE
 from recallkit.display import cells, console
 from recallkit.display.cells import (
     DASH,
@@ -428,7 +428,7 @@ def print_published(published: PublishedGap, *, full: bool) -> None:
 
 def _published_answer(published: PublishedGap) -> str:
     """How much of the gaps lies in AR hits, clipped as the papers print it, of the models that are behind their reference."""
-    rows = [row for group in published.groups for row in _rows_of(published, group)]
+    rows = published.frame.to_dicts()
     nlls = {(row["group"], row["model"]): row["all"] for row in rows}
     references = {group.name: group.reference for group in published.groups}
     behind = [
@@ -447,15 +447,9 @@ def _group_notes(published: PublishedGap, group: PublishedGroup) -> list[str]:
     named = f"{group.name}, " if len(published.groups) > 1 else ""
     return [
         f"{named}{row['model']}: {'the share means nothing: ' * row['void']}{row['note']}"
-        for row in _rows_of(published, group)
+        for row in published.frame.filter(group=group.name).to_dicts()
         if row["note"] not in ("", REFERENCE)
     ]
-
-
-def _rows_of(published: PublishedGap, group: PublishedGroup) -> list[dict[str, Any]]:
-    """A group's rows, each with `void`: whether rounding hides the sign of the gap that its share is of."""
-    rows = published.frame.filter(group=group.name).to_dicts()
-    return [{**row, "void": row["gap_share"] is not None and ROUNDED_AWAY in row["note"]} for row in rows]
 
 
 @cells.valid
@@ -476,7 +470,7 @@ def published_tables(published: PublishedGap) -> dict[str, Table]:
 
 def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
     """One row per model, as in the given table; the share that it states itself, if it states any."""
-    rows = _rows_of(published, group)
+    rows = published.frame.filter(group=group.name).to_dicts()
     is_stated, is_ranged = (any(row[name] is not None for row in rows) for name in ("printed", "gap_share_low"))
     implied = next(row["implied_ar_share"] for row in rows if row["model"] == group.reference)
     origin = f"by the row of {group.reference}" if group.ar_share == implied else "as given"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
-from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.adapter import Outcome, command, no_figures
 from recallkit.declarations import File, option, path
 from recallkit.errors import UsageError
 from recallkit.options import MANY_DEVICES, AnyModels, ScoringOptions, WritingOptions, models_option, slices_option
@@ -14,6 +14,7 @@ from recallkit.options import MANY_DEVICES, AnyModels, ScoringOptions, WritingOp
 if TYPE_CHECKING:
     import polars as pl
 
+    from recallkit.display.notebook import Summary
     from recallkit.models.spec import ModelSpec
 
 
@@ -66,13 +67,14 @@ class ScoreLine(Score):
         "recallkit score path/to/mamba --slices slices --dtype bfloat16 --workers 2",
     ),
 )
-def score(asked: ScoreLine) -> Outcome["pl.DataFrame"]:
+def score(asked: ScoreLine) -> Outcome["Summary"]:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
 
-    Returns one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry
+    Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry
     outranks), dtype, path (the Parquet file). The scores themselves: `tokens`.
     """
     from recallkit import builtin, scoring
+    from recallkit.display.notebook import Summary
     from recallkit.display.progress import one_after_another
     from recallkit.models.kinds import kind_of
     from recallkit.scoring.view import print_scores, print_shares, scores_json, scores_table
@@ -86,12 +88,12 @@ def score(asked: ScoreLine) -> Outcome["pl.DataFrame"]:
 
     if asked.share is not None:
         return Outcome(
-            value=lambda: _rows(folder, {}),
+            value=lambda: Summary(_rows(folder, {})),
             show=lambda full: print_shares(manifests),
             json=lambda: {model.shown: progress for model, progress in manifests.items()},
         )
     return Outcome(
-        value=lambda: _rows(folder, manifests),
+        value=lambda: Summary(_rows(folder, manifests)),
         show=lambda full: print_scores(folder, manifests, checks),
         json=lambda: [scores_json(folder, model, manifest, checks.get(model)) for model, manifest in manifests.items()],
         exports=lambda: [({"scores": _rows(folder, manifests)}, {"scores": scores_table(folder, manifests)}, folder)],
@@ -120,15 +122,21 @@ def _rows(folder: Path, manifests: Mapping["ModelSpec", Mapping[str, Any]]) -> "
 
 def check_scores(
     models: AnyModels, *, slices: File | None = None, counts: File | None = None, trust_remote_code: bool = False
-) -> "pl.DataFrame":
+) -> "Summary":
     """Compares the scores of a few sequences with a float64 computation on CPU, as `recallkit score --check` does.
 
-    Returns one row per model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
+    Its frame has one row per model: model, tokens, largest and mean (absolute differences of NLLs in nats), sequence and position
     (of the largest), same_argmax (fraction of tokens; null if argmaxes cannot be compared).
     """
     import polars as pl
 
     from recallkit import builtin, scoring
+    from recallkit.display.console import print_table
+    from recallkit.display.notebook import Summary
+    from recallkit.scoring.view import checks_table
 
     folder, options = path(slices) or builtin.slices(), ScoringOptions(counts=counts, trust_remote_code=trust_remote_code)
-    return pl.DataFrame([{"model": each.shown, **scoring.check_scores(each, folder, options)} for each in builtin.named_models(models)])
+    checks = {each: scoring.check_scores(each, folder, options) for each in builtin.named_models(models)}
+    found = Summary(pl.DataFrame([{"model": each.shown, **check} for each, check in checks.items()]))
+    found.show_as(lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures)
+    return found

@@ -24,6 +24,7 @@ from recallkit.options import (
 if TYPE_CHECKING:
     import polars as pl
 
+    from recallkit.display.notebook import Summary
     from recallkit.profiling.tables import ProfileTables
 
 
@@ -61,17 +62,18 @@ class Count(TextOptions, CountingOptions, ForceOptions):
         "recallkit count 'train/*.parquet' --tokenizer gpt2.json --workers 8 -o counts.duckdb",
     ),
 )
-def count(asked: Count) -> Outcome["pl.DataFrame"]:
+def count(asked: Count) -> Outcome["Summary"]:
     """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
 
     From Python `texts`, a list of strings, of mappings with text and source, or a `datasets.Dataset`, may take the place of `sources`.
 
-    Returns one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
+    Its frame has one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
     from recallkit import builtin, counting
     from recallkit.counting.table import NGRAM_HASHES
     from recallkit.display.cells import counted, percent, timings_lines
     from recallkit.display.console import print_found
+    from recallkit.display.notebook import Summary
 
     if asked.import_file is not None:
         file = path(asked.out) or Path("counts.duckdb")
@@ -99,7 +101,7 @@ def count(asked: Count) -> Outcome["pl.DataFrame"]:
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
     return Outcome(
-        value=lambda: _row(file, meta),
+        value=lambda: Summary(_row(file, meta)),
         show=lambda full: print_found(f"{told}.", notes=notes, places={"table": file}),
         json=lambda: {"path": str(file), **{key: meta.get(key) for key in kept}, **hashes},
     )
@@ -184,7 +186,7 @@ class Slice(LabelledTextOptions, WritingOptions):
     ),
     answers=True,
 )
-def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
+def slice_(asked: Slice) -> Outcome["Summary"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, and how frequent in training (AR hits)?
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
@@ -193,11 +195,12 @@ def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
     it reads the built-in text with the counts of the zoo's training. From Python `texts`, a list of strings, of mappings with text and
     source, or a `datasets.Dataset`, may take their place. Repeated with `counts`, it adds them to labels without.
 
-    Returns one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
+    Its frame has one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
     """
     from recallkit import builtin, slicing
     from recallkit.display.console import note
+    from recallkit.display.notebook import Summary
     from recallkit.models.loading import sequences_for
     from recallkit.models.spec import list_models
     from recallkit.slicing.labels import summarise_slices
@@ -219,7 +222,7 @@ def slice_(asked: Slice) -> Outcome["pl.DataFrame"]:
         remedy = "draw more with --sample" if sample else "slice more text" if asked.limit_tokens is None else limited
         note(f"these slices will have no interval: {why}; {remedy}")
     summary = summarise_slices(folder / "tokens.parquet")
-    return Outcome.of(summary, lambda: look(folder, manifest, summary))
+    return Outcome.of(Summary(summary), lambda: look(folder, manifest, summary))
 
 
 def _why_no_interval(tokens: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit.display import console
@@ -11,6 +12,7 @@ from recallkit.registry import resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import polars as pl
     from altair.typing import ChartType
 
     from recallkit.display.charts import Figure, Style
@@ -66,6 +68,13 @@ class Shown:
             remedy = f"there are {', '.join(found)}" if found else "give the folder of the result to recallkit.figures"
             raise UsageError("no such figure" if found else "no figures here", where=name or "chart", remedy=remedy)
         return found[name or next(iter(found))]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Summary(Shown):
+    """What a command found, as one `frame`; printed, what the command prints."""
+
+    frame: pl.DataFrame
 
 
 def charts(figures: Sequence[Figure], styles: Mapping[str, Style], inches: float) -> dict[str, ChartType]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recallkit import config
+from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import FieldError, FieldFinder, kind_of, present_names
@@ -172,8 +173,8 @@ def _answers(answers: Any) -> tuple[str, ...]:
 # -------------------------------------------------------------------------------------------------------------- building
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class BuiltRows(Shown):
     """What was written: `rows`, of `documents` in `chunks`; `absent` pairs have a value that is in no chunk of their document."""
 
     path: Path

@@ -67,6 +67,6 @@ def _numbers(headline: Headline, frame: pl.DataFrame) -> Iterator[tuple[str, flo
         keys = [str(row[key]) for key in headline.keys if row[key] not in (None, "", "none")]
         for column in headline.values:
             number = row[column]
-            is_void = row.get("void", False) and ("share" in column or column.startswith("ci_"))
+            is_void = row.get("void", False) and ("share" in column or column.startswith(("ci_", "enrichment")))
             if not is_void and isinstance(number, int | float) and math.isfinite(number):
                 yield "/".join([*keys, column]), number

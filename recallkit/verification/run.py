@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.display import console
 from recallkit.display.cells import counted
+from recallkit.display.notebook import Shown
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, as_utf8, lacks_resources
 from recallkit.storage import artifacts, unfinished
@@ -49,8 +50,8 @@ class Finding:
         return self.kind in ERRORS
 
 
-@dataclass(slots=True)
-class Verified:
+@dataclass(slots=True, repr=False)
+class Verified(Shown):
     """What was read of a folder, and what was found. `num_removed`: leftovers that were removed, with `clean`."""
 
     folder: Path

@@ -51,6 +51,7 @@ def test_every_way_of_rounding_is_in_the_range(tmp_path, ar_share):
 def test_rounding_may_hide_which_is_better(tmp_path):
     row = attribute_published(write_csv(tmp_path, TABLE + "near,13.00,2.5,\nsame,12.99,2.5,\n")).frame
     assert row["note"].to_list()[3:] == [ROUNDED_AWAY, NO_GAP]
+    assert row["void"].to_list() == [False, False, False, True, False]
     assert row["gap_share_low"].to_list()[3:] == [None, None]
 
 

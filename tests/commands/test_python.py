@@ -137,7 +137,7 @@ def corpus(tmp_path_factory):
 def test_the_command_line_finds_what_a_function_made(run, home, tmp_path, monkeypatch):
     """Both mean the same text, counts and threshold, and the same place."""
     monkeypatch.chdir(tmp_path)
-    assert recallkit.slice(tokenizer="bytes", limit_tokens=2000, seq_len=32)["source"][0] == "ALL"
+    assert recallkit.slice(tokenizer="bytes", limit_tokens=2000, seq_len=32).frame["source"][0] == "ALL"
     assert "is complete: reused" in run("slice", "--tokenizer", "bytes", "--limit-tokens", 2000, "--seq-len", 32).stderr
 
 
@@ -150,14 +150,13 @@ def test_counts_are_those_of_the_table(small_slices):
 
 
 def test_counting_tells_what_was_counted(corpus, tmp_path):
-    row = recallkit.count(corpus / "train.jsonl", tmp_path / "c.duckdb", tokenizer="bytes", export=tmp_path / "c.parquet").row(
-        0, named=True
-    )
+    counted = recallkit.count(corpus / "train.jsonl", tmp_path / "c.duckdb", tokenizer="bytes", export=tmp_path / "c.parquet")
+    row = counted.frame.row(0, named=True)
     found = recallkit.bigrams(row["path"])
     assert row["num_bigrams"] == len(found) == len(pl.read_parquet(tmp_path / "c.parquet"))
     assert (row["tokenizer"], row["boundary"], row["num_documents"], row["only"]) == ("bytes", "pack", 40, None)
     again = recallkit.count(import_file=tmp_path / "c.parquet", out=tmp_path / "d.duckdb", training_tokens="1M")
-    assert again["num_tokens"].item() == 1_000_000
+    assert again.frame["num_tokens"].item() == 1_000_000
     assert recallkit.bigrams(tmp_path / "d.duckdb").equals(found)
     with pytest.raises(recallkit.UserError, match=re.escape(str(tmp_path / "c."))):
         recallkit.count(import_file=tmp_path / "c.parquet", out=tmp_path / "c.parquet")
@@ -167,7 +166,7 @@ def test_a_slices_summary_adds_up(small_slices):
     path = small_slices / "tokens.parquet"
     labels = pl.read_parquet(path)
     given = [small_slices.parent / name for name in ("valid.jsonl", "other.jsonl")]
-    found = recallkit.slice(given, small_slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64)
+    found = recallkit.slice(given, small_slices, counts=small_slices.parent / "counts.duckdb", max_count=20, seq_len=64).frame
     assert found["source"].to_list() == ["ALL", "books", "letters"]
     for row in found.iter_rows(named=True):
         own = labels.filter((pl.col("source") == row["source"]) | (row["source"] == "ALL"))

@@ -96,6 +96,30 @@ def test_a_result_reads_as_what_its_command_prints(small_slices, tmp_path, run):
     assert repr(copy.copy(tables)).startswith("GapTables(gap, "), "a copy does not know how"
 
 
+def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(small_slices, tmp_path, run):
+    text, counts = small_slices.parent / "valid.jsonl", small_slices.parent / "counts.duckdb"
+    documents, rows = tmp_path / "documents.jsonl", tmp_path / "rows.jsonl"
+    documents.write_text('{"text": "The year is 1815.", "pairs": {"year": "1815"}}')
+    made = {
+        ("count", text, "-o", tmp_path / "own.duckdb"): lambda: recallkit.count(text, tmp_path / "own.duckdb"),
+        ("slice", text, "--counts", counts, "--seq-len", 64, "-o", tmp_path / "own"): lambda: recallkit.slice(
+            text, tmp_path / "own", counts=counts, seq_len=64
+        ),
+        ("score", "control:bigram", "--slices", tmp_path / "own"): lambda: recallkit.score("control:bigram", slices=tmp_path / "own"),
+        ("verify", tmp_path / "own"): lambda: recallkit.verify(tmp_path / "own"),
+    }
+    for words, call in made.items():
+        call()  # so that both reuse it, and have the same times to tell
+        printed = run(*words)
+        assert printed.returncode == 0, printed.stderr
+        assert repr(call()).split() == printed.stdout.split() != [], words
+    printed = run("build-rows", documents, "-o", rows)
+    assert repr(recallkit.build_rows(documents, rows, force=True)).split() == printed.stdout.split() != []
+    checked = recallkit.check_scores("control:bigram", slices=tmp_path / "own")
+    assert repr(checked).startswith("Difference to a float64 computation")
+    assert f"{checked.frame['largest'][0]:.2e}" in repr(checked)
+
+
 def test_names_are_text():
     html = tables_html([Table(EVIL, ["model", EVIL], [[EVIL, Struck("-1 %")]], caption=EVIL)])
     found = Cells(html)

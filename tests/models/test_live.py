@@ -97,7 +97,7 @@ def test_changed_code_is_another_model():
 
 def test_a_module_is_scored_as_its_own_forward_says(module, slices):
     module.train()
-    table = recallkit.score({"averages": module}, slices=slices)
+    table = recallkit.score({"averages": module}, slices=slices).frame
     assert table["model"].to_list() == ["averages"]
     assert table["dtype"].to_list() == ["float32"]
     assert module.training, "left as it was"
@@ -131,12 +131,12 @@ def test_a_transformers_model_has_the_scores_of_its_files(tiny_model, slices):
     assert tables.gap["delta_nll"].abs().max() == 0
     assert all(part.training for part in model.modules())
     checked = recallkit.check_scores({"live": model}, slices=slices)
-    assert checked["largest"][0] < 1e-4
+    assert checked.frame["largest"][0] < 1e-4
     half = recallkit.score({"half": model}, slices=slices, dtype="bfloat16")
-    assert half["dtype"].to_list() == ["bfloat16"]
+    assert half.frame["dtype"].to_list() == ["bfloat16"]
     assert model.dtype is torch.float32, "copies were widened, and narrowed"
     own = recallkit.score({"own": model.to(torch.bfloat16)}, slices=slices)
-    assert own["dtype"].to_list() == ["bfloat16"], "without one, in the precision that it has"
+    assert own.frame["dtype"].to_list() == ["bfloat16"], "without one, in the precision that it has"
 
 
 @pytest.mark.parametrize("form", ["tokenizers", "transformers", "path"])

@@ -117,7 +117,7 @@ def test_a_name_is_not_reused_for_another_model(slices):
 
 def test_scores_without_a_name_are_filed_as_ever_and_found_by_any_name(slices, model):
     """As before there were names: under the path as it was given; results show its last component."""
-    table = recallkit.score(model, slices=slices)
+    table = recallkit.score(model, slices=slices).frame
     assert table["model"].to_list() == ["llama"]
     assert table["path"].to_list() == [str(slices / "scores" / f"{artifacts.file_slug(str(model))}.parquet")]
     assert find_scores(slices, str(model)) == find_scores(slices, "llama") == score_path(slices, str(model))
@@ -162,6 +162,6 @@ def test_the_command_line_has_the_same_syntax(slices, model, run):
 def test_auto_is_float32_on_a_cpu_and_what_was_used_is_recorded(slices, model):
     settings = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**settings, "dtype": "bfloat16"}))
-    table = recallkit.score(f"{model},dtype=auto", slices=slices, device="cpu")
+    table = recallkit.score(f"{model},dtype=auto", slices=slices, device="cpu").frame
     assert table["dtype"].to_list() == ["float32"]
-    assert recallkit.score(model, slices=slices)["path"].to_list() == table["path"].to_list(), "the same scores"
+    assert recallkit.score(model, slices=slices).frame["path"].to_list() == table["path"].to_list(), "the same scores"

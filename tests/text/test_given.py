@@ -104,7 +104,7 @@ def test_slices_and_counts_are_those_of_a_file(tmp_path: Path) -> None:
         text = {"texts": given} if way == "list" else text
         summary = recallkit.slice(**text, out=out, counts=out / "counts.duckdb", seq_len=64)
         tables = [pl.read_parquet(out / name) for name in ("tokens.parquet", "sequences.parquet")]
-        found[way] = [summary, recallkit.bigrams(out / "counts.duckdb"), *tables]
+        found[way] = [summary.frame, recallkit.bigrams(out / "counts.duckdb"), *tables]
     for way in ("list", "dataset"):
         assert [a.equals(b) for a, b in zip(found["file"], found[way], strict=True)] == [True] * 4, way
 

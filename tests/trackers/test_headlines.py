@@ -4,6 +4,7 @@ import math
 
 import polars as pl
 
+import recallkit
 from recallkit.storage.result import KINDS
 from recallkit.storage.schemas import LAYOUTS
 from recallkit.trackers.headlines import HEADLINES, headline_numbers
@@ -20,6 +21,13 @@ def test_every_kind_of_result_has_headlines_of_columns_that_it_has():
 def row(slice_, source="ALL", void=False, **numbers):
     usual = {"ppl_model": 2.0, "delta_nll": 0.5, "gap_share": 0.25, "ci_low": 0.2, "ci_high": 0.3}
     return {"model": "m/1", "source": source, "slice": slice_, "void": void, **usual, **numbers}
+
+
+def test_published_shares_of_a_gap_that_rounding_hides_are_left_out(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("model,all,ar,other\nref,10.00,3.00,12.00\nclear,11.00,4.00,\nhidden,10.01,4.00,\n")
+    logged = headline_numbers("published", {"published": recallkit.published(table).frame})
+    assert set(logged) == {"published/clear/gap_share", "published/clear/enrichment"}
 
 
 def test_what_is_void_missing_or_infinite_is_left_out():

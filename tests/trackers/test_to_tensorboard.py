@@ -47,7 +47,7 @@ def test_a_function_logs_what_it_returns_in_a_folder_a_call(home, small_slices, 
     where = f"tensorboard:{tmp_path / 'runs'}"
     found = recallkit.score("control:bigram", slices=small_slices, log_to=[where, where])
     _, numbers, texts, _ = read(tmp_path / "runs")
-    row = found.row(0, named=True)
+    row = found.frame.row(0, named=True)
     assert numbers == pytest.approx({f"scores/control:bigram/{name}": row[name] for name in ("nll_nats", "ppl", "accuracy")}, rel=1e-6)
     assert '"models": "control:bigram"' in texts["config/score"]
     recallkit.score("control:bigram", slices=small_slices, log_to=where)
@@ -67,7 +67,7 @@ def test_a_tracker_that_fails_costs_one_line_and_never_the_result(home, small_sl
     assert logged.startswith("recallkit: logged to tensorboard: ")
     assert len(list((tmp_path / "good").iterdir())) == 1
     tables = recallkit.score("control:bigram", slices=small_slices, log_to="tensorboard:/proc/none")
-    assert tables["model"].to_list() == ["control:bigram"]
+    assert tables.frame["model"].to_list() == ["control:bigram"]
     assert "not logged" in capsys.readouterr().err
 
 
