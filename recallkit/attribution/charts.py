@@ -255,15 +255,15 @@ def _by_source(comparison: Comparison) -> list[Figure]:
     """The AR hits' share of each source's gap, for the largest sources only."""
     every = {model: comparison.source_rows(model) for model in comparison.models}
     tokens = {row["source"]: row["tokens"] for row in every[comparison.models[0]] if row["slice"] == "all"}
-    if len(tokens) < 2:
-        return []
     sources = sorted(tokens, key=lambda source: (-tokens[source], source))
     sources, smaller = sources[:MOST_SOURCES], sources[MOST_SOURCES:]
-    rows = [row for of in every.values() for row in of if row["slice"] == "ar_hit" and row["source"] in sources]
+    rows = [row for of in every.values() for row in of if row["slice"] == "ar_hit" and row["source"] in sources and not is_void(row)]
+    if len({row["source"] for row in rows}) < 2:  # nothing to compare
+        return []
     whole = {model: comparison.totals[model, "ar_hit"] for model in comparison.models}
     dashed = "; the dashed line is the share of all sources together" * any(not is_void(row) for row in whole.values())
     gaps = {(model, row["source"]): row["delta_nll"] for model, of in every.items() for row in of if row["slice"] == "all"}
-    ahead = [row for row in rows if not is_void(row) and gaps[row["model"], row["source"]] < 0]
+    ahead = [row for row in rows if gaps[row["model"], row["source"]] < 0]
     leads = shares_of_leads(f"{shorten(row['model'], 60)} in {shorten(row['source'], 40)}" for row in ahead)
     caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {LEFT_OUT}{leads}{not_drawn(smaller)}"
     return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)

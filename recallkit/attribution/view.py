@@ -128,14 +128,14 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
         told += f" Range: the AR share at thresholds from {least:,} to {most:,}."
     told += _leads(tables)
     told += " Control: the share if AR hits differed as the first occurrences of their bigrams do."
-    told += " Recalled: how much of the gap would be gone without recall in AR hits (`recallkit intervene`)." * bool(recalled)
+    told += " Without recall: how much would be gone if neither model recalled there (`recallkit intervene`)." * bool(recalled)
     in_bits = has_own_tokenizers and first["bpb_reference"] is not None
     rows = gap_rows({(model, kind): row for (model, source, kind), row in found.items() if source == "ALL"}, models, in_bits=in_bits)
     quality = "Bits per byte" if in_bits else "Perplexity"
     warning = warn_of_counts(tables, slices)
     of_gap = ["AR\nshare", "95 %\ninterval", "range", "control"]
     if recalled:
-        of_gap.append("re-\ncalled")
+        of_gap.append("without\nrecall")
         rows = [[*row, "" if row is rows[0] else _recall_share(recalled[row[0]]) if row[0] in recalled else DASH] for row in rows]
     kinds = {row[0].partition(":")[0] for row in rows}
     if kinds == {"zoo"}:

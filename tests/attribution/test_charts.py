@@ -237,6 +237,16 @@ def test_shares_of_a_gap_that_is_none_are_not_drawn(comparison):
     assert all(row["shown"].endswith("share means nothing") and "low" not in row for row in ends)
 
 
+def test_one_source_with_a_share_has_no_figure_by_source(comparison):
+    """The share of the only other source means nothing, so there is nothing to compare."""
+
+    def without_letters(frame, name):
+        is_void = pl.col("void") | (pl.col("source") == "letters")
+        return frame.with_columns(void=is_void) if name == "gap" else frame
+
+    assert "by_source" not in drawn(changed(comparison, without_letters))
+
+
 def test_six_sources_are_drawn_and_the_others_named(comparison):
     def more(frame, name):
         if "source" not in frame.columns:

@@ -301,9 +301,9 @@ def test_what_was_asked_of_other_labels_is_not_said(home, short_text, run, tmp_p
     text, slices = short_text(12, 600), tmp_path / "slices"
     recallkit.slice(text, slices, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
     recallkit.intervene(CONTROLS, slices=slices, samples=300)
-    assert "Recalled: how much" in " ".join(run("gap", *CONTROLS, "--slices", slices).stdout.split())
+    assert "Without recall: how much" in " ".join(run("gap", *CONTROLS, "--slices", slices).stdout.split())
     recallkit.slice(text, slices, counts=recallkit.zoo_counts(), max_count=50, seq_len=256, force=True)
-    assert "Recalled:" not in run("gap", *CONTROLS, "--slices", slices, "--force").stdout
+    assert "Without recall:" not in run("gap", *CONTROLS, "--slices", slices, "--force").stdout
 
 
 def test_what_was_asked_of_other_scores_is_left_out_with_a_note(home, short_text, run, tmp_path):
@@ -312,9 +312,9 @@ def test_what_was_asked_of_other_scores_is_left_out_with_a_note(home, short_text
     recallkit.slice(short_text(16, 600), slices, counts=recallkit.zoo_counts(), seq_len=256)
     recallkit.intervene(models, slices=slices)
     before = run("gap", *models, "--slices", slices)
-    assert "Recalled:" in before.stdout
+    assert "Without recall:" in before.stdout
     assert run("score", models[1], "--slices", slices, "--dtype", "bfloat16", "--force").returncode == 0
     after = run("gap", *models, "--slices", slices, "--force")
-    assert "Recalled:" not in after.stdout
+    assert "Without recall:" not in after.stdout
     assert after.stderr.count("is of other scores, and left out") == 1
     assert "of other scores" not in before.stderr
