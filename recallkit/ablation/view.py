@@ -61,7 +61,7 @@ def _cost(every: Row, hits: Row) -> str:
         few = hits["effective_clusters"] < MIN_CLUSTERS
         why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s") if few else "the share of AR hits means nothing here"
         return f"{removing} costs {every['model']} {loss}; whether AR hits lose more than other tokens is not known: {why}."
-    figures = f"{hits['loss']:z.2f} nats, beside {every['loss']:z.2f} per token of all"
+    figures = f"{hits['loss']:z.2f} nats, against {every['loss']:z.2f} over all tokens"
     if hits["share_ci_low"] > hits["share_of_tokens"]:
         return f"{removing} hurts AR hits more than other tokens: {figures}."
     if hits["share_ci_high"] < hits["share_of_tokens"]:

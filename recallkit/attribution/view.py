@@ -121,7 +121,9 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
     told = f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens. {what_is_rare(slices)} "
     is_tested = len(models) > 1 and first["effective_clusters"] >= MIN_CLUSTERS
-    together = f" Gaps are tested against zero over all {len(models)} models (Holm)." if is_tested else ""
+    together = (
+        f" Gaps are tested against zero over {'both' if len(models) == 2 else f'all {len(models):,}'} models (Holm)." if is_tested else ""
+    )
     least, most = slices["max_count"] // 4, 4 * slices["max_count"]
     told += " ".join([*what_of_training(slices, first["tokens"]), f"Intervals: {resampled(first)}.{together}"])
     if most and any(found[model, "ALL", "ar_hit"]["range_low"] is not None for model in models):
@@ -400,7 +402,7 @@ def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
 def _inexact(found: Mapping[str, Any]) -> list[str]:
     """A line for each model with a tokenizer of its own: how much of the text it splits elsewhere."""
     return [
-        f"{model}: a tokenizer of its own; {percent(share['all'])} of tokens{_and_hits(share.get('ar_hit'))} do not begin and end where "
+        f"{model}: another tokenizer; {percent(share['all'])} of tokens{_and_hits(share.get('ar_hit'))} do not begin and end where "
         "its tokens do"
         for model, share in found.items()
     ]

@@ -149,13 +149,13 @@ class Slice(LabelledTextOptions, WritingOptions):
     out: File | None = out_option(default="slices")
     _: KW_ONLY
     sample: int | str | None = option(
-        "Draw whole documents at random, about N tokens in all, of each source as large a part as it has of the text; documents too long "
+        "Draw whole documents at random, about N tokens in all, from each source in proportion to its size; documents too long "
         "for that part are passed over. The text is read once to draw them.",
         metavar="N",
         parse=amount,
         panel=TEXT,
     )
-    seed: int = option("Decides which documents --sample draws.", 0, least=0, most=config.MOST, panel=TEXT)
+    seed: int = option("Seed of --sample.", 0, least=0, most=config.MOST, panel=TEXT)
     models: AnyModels | None = option(
         f"Take the tokenizer from this model, and --seq-len from its context, at most {config.SEQ_LEN}; may be repeated.",
         flags=("--for",),

@@ -76,7 +76,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the sequences, their vocabularies, the intervals."""
     return {
         "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}, "
-        f"places of queries by a power law ({manifest['power']:g}) as in Zoology; nothing is trained",
+        f"query positions by a power law ({manifest['power']:g}) as in Zoology; nothing is trained",
         "Vocabulary": " ".join(_worth_knowing(manifest["of_models"])),
         "Intervals": "95 %, sequences as units; differences are paired, of the same sequences",
     }
@@ -119,7 +119,7 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
             [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
             [*each, {"model": "a guess among them", "of": {number: {"accuracy": 1 / number} for number in pairs}}],
             f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs, "
-            f"places of queries by a power law ({first['power']:g}). Last row: what guessing among the values of a sequence gives.",
+            f"query positions by a power law ({first['power']:g}). Last row: what guessing among the values of a sequence gives.",
         ),
         "perplexity": Table.of(
             "Perplexity of the values asked for, and of the filler",
@@ -127,7 +127,7 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
             of_both,
         ),
         "difference": Table.of(
-            f"Values recalled, points more than {models[0]}",
+            f"Values recalled, in points more than {models[0]}",
             [model, *_by_pairs(pairs, lambda row, n: _points(row["of"][n]))],
             each[1:],
             "In brackets: the 95 % interval of the paired difference contains 0.",
@@ -202,5 +202,5 @@ def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
             f"({one['filler']}){before}."
         )
     if len(by_vocabulary) > 1:
-        lines.append("Vocabularies differ: places of queries are the same, perplexities of other vocabularies compare loosely.")
+        lines.append("Vocabularies differ: query positions are the same, but perplexities of different vocabularies compare loosely.")
     return lines

@@ -55,7 +55,7 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
         "repeated_bigrams": (
             "Repeated bigrams a sequence",
             f"Tokens in {seq_len:,} that complete a bigram of earlier in the sequence, without the bigrams that are left out"
-            f"{', with 95 % intervals' * has_intervals}; the tick counts a bigram once a sequence.",
+            f"{', with 95 % intervals' * has_intervals}; the tick counts a bigram once per sequence.",
             _bigrams(tables, names),
         ),
         "repeated_by_position": (

@@ -152,7 +152,7 @@ def fits_table(tables: ProfileTables) -> Table:
         _FITS,
         tables.fits.head(3 * (_MOST_ROWS + 1)).to_dicts(),
         'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
-        "which a power law with the exponent beta fits better that knows how few tokens of a sequence have so many before them.",
+        "which a power law with exponent beta fits better if it accounts for how few tokens of a sequence have so many before them.",
     )
 
 

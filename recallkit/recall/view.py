@@ -246,7 +246,7 @@ def _points(row: Mapping[str, Any]) -> str:
 def _what_was_asked(row: Mapping[str, Any]) -> str:
     """Numbers of prompts and documents, and of dropped rows."""
     dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
-    published = "" if row["comparable"] else "; comparable with no published figures"
+    published = "" if row["comparable"] else "; not comparable with published figures"
     several = "; any of several answers is right" if row["task"] in QUESTION_TASKS else ""
     asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
     return f"{row['task']}: {asked}{dropped}{several}{published}."

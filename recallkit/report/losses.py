@@ -35,9 +35,7 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     """The AR hits of all the text on which a model's NLL is most above the reference's."""
     reference = comparison.reference
     if not places:
-        return tag("h3", text(f"The AR hits on which {model} loses most")) + notes(
-            f"On no AR hit does {model} lose anything against {reference}."
-        )
+        return tag("h3", text(f"The AR hits on which {model} loses most")) + notes(f"{model} is behind {reference} on no AR hit.")
     hits = comparison.totals[model, "ar_hit"]
     lost = hits["delta_nll"] * hits["tokens"]
     cost = sum(place.lost for place in places)
@@ -45,7 +43,7 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     if lost > 0 and cost < lost:
         told += f" These {len(places)} are {percent(cost / lost)} of the {lost:,.1f} nats that {model} loses on AR hits."
     if not all(place.is_shown for place in places):
-        told += " Those that are no links are not on this page: recallkit report DIR --sequence N adds their sequence."
+        told += " Those without a link are not on this page: recallkit report DIR --sequence N adds their sequence."
     rows = [[_in_context(place), f"{place.lost:.2f}", *(cell(place) for cell in _OF_PLACE.values())] for place in places]
     title = f"The {len(rows)} AR hits on which {model} loses most against {reference}"
     return markup.titled_table(Table(title, ["AR hit in its context", "NLL more", *_OF_PLACE], rows, told))
@@ -99,7 +97,7 @@ def _documents(comparison: Comparison, model: str, shown: Collection[int]) -> st
         rows.append([Html(together), DASH, *figures({name: others[name].sum() for name in sums})])
     told = f"Nats are the model's less the reference's, summed; all rows add up to {whole:z,.1f}."
     if shown and not all(document in shown for document in first["document"]):
-        told += " Documents that are no links are not on this page: recallkit report DIR --document N adds one."
+        told += " Documents without a link are not on this page: recallkit report DIR --document N adds one."
     heads = ["document", "source", "tokens", "AR hits", "nats on AR hits", "nats on all tokens", f"share of the {called}"]
     return markup.titled_table(Table(f"The documents that add most to the {called} of {model}", heads, rows, told))
 

@@ -142,12 +142,12 @@ def _view_notes(view: TokenView) -> list[str]:
     if view.asked_shown < view.asked:
         lines.append(f"Of {view.asked:,} that were asked for, the first {view.asked_shown:,} are here; the page has room for no more.")
     lines += [
-        f"{name} has a tokenizer of its own: it counts as right if all of its own tokens that end in a token were ranked first; if "
+        f"{name} has another tokenizer: it counts as right if all of its tokens that end in a token were ranked first; if "
         f"its tokens do not begin and end with that token, this is unknown."
         for name in view.other_tokenizers
     ]
     if not view.has_bytes:
-        lines.append("Pieces of this tokenizer have no bytes of their own and are shown as written in its vocabulary.")
+        lines.append("Pieces of this tokenizer are not bytes of the text and are shown as written in its vocabulary.")
     return lines
 
 
@@ -198,7 +198,7 @@ def _samples_section(folder: Path, tables: RecallTables) -> Section:
     except UserError as error:
         reason = "; ".join(filter(None, [error.problem, error.remedy]))  # without where: a page names no folder
         return Section("generations", title, notes(f"Not shown here: {reason}."))
-    some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn by chance from each task, model and verdict."
+    some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn at random from each task, model and verdict."
     some *= samples.shown < samples.prompts
     parts = (
         tag(

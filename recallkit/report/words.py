@@ -48,7 +48,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         f"{facts['max_count']:,} ({rate_and_rule(facts)})",
         "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
         "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
-        **({"Tokenizers of their own": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),
+        **({"Other tokenizers": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),
         "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
         "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},

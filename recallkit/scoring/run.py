@@ -90,7 +90,7 @@ class ScoringPlan:
         """
         finished = self.result.finished()
         if self.tokenizer is not None or (finished or {}).get("tokenizer") is not None:
-            problem = "a tokenizer of its own, so that its last ids are another text than the reference's"
+            problem = "another tokenizer, so that its last ids are another text than the reference's"
             raise UserError(problem, where=self.model.shown, remedy="compare models of the slices' tokenizer")
         if last.most >= self.sequences["seq_len"]:
             problem = f"windows of {last.most:,} ids contain whole sequences of {self.sequences['seq_len']:,} predictions"

@@ -76,7 +76,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     rates = ", ".join(f"{rate:.2g}" for rate in manifest["learning_rates"])
     return {
         "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
-        f"{manifest['vocab']:,} ids, places of queries by a power law ({manifest['power']:g}), seed {manifest['seed']}",
+        f"{manifest['vocab']:,} ids, query positions by a power law ({manifest['power']:g}), seed {manifest['seed']}",
         "State": "bytes in float32 after the longest test",
         "Machines": ", ".join(manifest["machines"]),
     }

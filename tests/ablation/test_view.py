@@ -81,7 +81,7 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
     told = f"Recall by association {RECALL} goes through 1 attention (3.88 lost without it). "
     told += "Less is also recalled without 0 mamba, but there AR hits are not shown to bear twice their share of the loss."
     assert which_recall(tables) == told
-    assert answer(tables) == f"Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, beside 0.12 per token of all. {told}"
+    assert answer(tables) == f"Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, against 0.12 over all tokens. {told}"
     nowhere = f"Recall by association {RECALL} is not shown to go through any of these mixers."
     none = AblationTables(tables.ablation, tables.mixers.filter(pl.col("layer") == 2))
     assert which_recall(none) == nowhere
@@ -115,16 +115,16 @@ BETTER = {"loss": -0.125, "loss_ci_low": -0.15, "loss_ci_high": -0.1}
 @pytest.mark.parametrize(
     ("every", "hits", "said"),
     [
-        (ALL, SHARE, "Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, beside 0.12 per token of all."),
+        (ALL, SHARE, "Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, against 0.12 over all tokens."),
         (
             ALL,
             {"share_ci_low": 0.1, "share_ci_high": 0.2},
-            "Removing 1 attention hurts AR hits less than other tokens: 4.00 nats, beside 0.12 per token of all.",
+            "Removing 1 attention hurts AR hits less than other tokens: 4.00 nats, against 0.12 over all tokens.",
         ),
         (
             ALL,
             {"share_ci_low": 0.2, "share_ci_high": 0.3},
-            "Removing 1 attention is not shown to hurt AR hits more or less than other tokens: 4.00 nats, beside 0.12 per token of all.",
+            "Removing 1 attention is not shown to hurt AR hits more or less than other tokens: 4.00 nats, against 0.12 over all tokens.",
         ),
         (BETTER, SHARE, "Removing 1 attention makes m better: -0.12 nats per token (-0.15 to -0.10)."),
         (

@@ -285,5 +285,5 @@ def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_stride=1)
     byte_level = shutil.copytree(tiny_model("llama", vocab_size=256), tmp_path / "bytes")
     plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(model_tokenizer="bytes"))[0]
-    with pytest.raises(UserError, match="a tokenizer of its own"):
+    with pytest.raises(UserError, match="another tokenizer, so that"):
         plan.from_last(LastIds(4, 1))

@@ -143,7 +143,7 @@ def test_documents_add_up_to_the_gap(comparison, page):
 def test_a_model_like_the_reference_is_said_to_lose_nothing(words, tmp_path):
     recallkit.gap(REFERENCE, [f"same={REFERENCE}"], slices=words, out=tmp_path)
     page = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
-    assert f"On no AR hit does same lose anything against {REFERENCE}." in page.texts("p")
+    assert f"same is behind {REFERENCE} on no AR hit." in page.texts("p")
     assert f"same predicts every document as {REFERENCE} does." in page.texts("p")
     assert page.models()[2][2:] == ["0.000", f"means nothing: {NO_GAP}", "AR hits · documents"]
 
