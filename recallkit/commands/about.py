@@ -50,7 +50,7 @@ def models(asked: ListModels) -> Outcome[Any]:
         rows = describe_presets()
         return Outcome(value=lambda: rows, show=lambda full: print_presets(rows, full=asked.full), json=lambda: rows)
     if not asked.describe:
-        return _listed("What can be given as MODEL; NAME=MODEL gives it a name of its own.", describe_models())
+        return _listed("What can be given as MODEL; NAME=MODEL names it.", describe_models())
     if asked.width % 64:
         raise UsageError(f"{asked.width} channels", where="--width", remedy="give a multiple of 64")
     mixers, zoo_models = describe_mixers(asked.width, asked.seq_len), describe_zoo()
