@@ -215,6 +215,14 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
 
 
+@pytest.mark.parametrize("inexact", [{}, {"ahead": {"all": 0.1, "ar_hit": 0.2}}])
+def test_where_tokenizers_differ_the_sentence_is_in_bits_per_byte(tmp_path, monkeypatch, capsys, inexact):
+    print_all(made_tables(), tmp_path, monkeypatch, inexact=inexact)
+    sentence = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
+    assert ("ahead (1.500 bits per byte against 1.000)" in sentence) == bool(inexact)
+    assert ("ahead (perplexity 20.09 against 7.39)" in sentence) == (not inexact)
+
+
 def test_sources_in_which_a_model_leads_are_named():
     made = made_tables()
     ahead = pl.when((pl.col("model") == "ahead") & (pl.col("source") == "letters")).then(-0.1).otherwise(0.1)

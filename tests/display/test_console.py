@@ -75,6 +75,13 @@ def test_names_are_never_obeyed_nor_replaced(printed):
     assert printed(lambda: console.stdout().print("a:fire:b", markup=False)) == ["a:fire:b"]
 
 
+@pytest.mark.parametrize("columns", range(20, 30))
+def test_a_percent_sign_stays_with_its_figure(printed, columns):
+    lines = printed(print_line, "lies in 2.33 % of tokens, with `recallkit gap` to the end", columns=columns)
+    assert " ".join(lines) == "lies in 2.33 % of tokens, with `recallkit gap` to the end"
+    assert not [line for line in lines if line.startswith(("%", "gap`")) or len(line) > columns]
+
+
 def test_paths_are_lines_that_can_be_copied(printed):
     path = "/a b/" + "c" * 200
     assert printed(print_line, f"Tables: {path}", columns=80)[0] != f"Tables: {path}"
