@@ -1,0 +1,72 @@
+"""Every command of the tutorials, in the order in which one reads them, at its smallest size: each begins with what the last one left."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from recallkit.text.tokenizers import load_tokenizer
+from tests.conftest import ROOT, made_up_texts, write_jsonl
+from tests.documented import blocks, words
+
+EXAMPLE = "--steps 2 --every 1 --width 16 --rows 1 --lists 2 --documents 30 --sample-tokens 1500"
+
+
+@pytest.fixture
+def reader(tiny_model, tmp_path) -> Path:
+    """The folder of somebody who has what the tutorials name: training and validation text, a tokenizer, two models, a run."""
+    folder = tmp_path / "own"
+    (folder / "train").mkdir(parents=True)
+    for name, seed in (("train/one.jsonl", 1), ("valid.jsonl", 2)):
+        file = write_jsonl(folder / name, made_up_texts(60, 200, seed=seed))
+        file.with_suffix(".jsonl.zst").write_bytes(zstandard.compress(file.read_bytes()))
+        file.unlink()
+    load_tokenizer(None).backend.save(str(folder / "gpt2.json"))
+    for place, family in (("path/to/attention", "rwkv"), ("path/to/mamba", "mamba"), ("run/checkpoint-5", "mamba")):
+        shutil.copytree(tiny_model(family), folder / place)
+    return folder
+
+
+def smallest(command: str, text: str) -> list[str]:
+    """The words of a command about less text, with fewer samples; one that waits for checkpoints to come does not."""
+    sizes = {"demo:validation": text, "3M": "30k", "1000": "30"}
+    given: list[str] = []
+    for word in shlex.split(command, posix=False):  # which keeps quotes, so that a pattern in them is not expanded
+        files = sorted(map(str, Path().glob(word))) if "*" in word and not word.startswith("'") else []
+        given += files or [sizes.get(word, word).strip("'")]
+    return [word for word in given if word != "--watch"]
+
+
+@pytest.mark.parametrize(
+    "tutorials",
+    [("corpus",), pytest.param(("two-checkpoints", "reading-the-page", "training-run"), marks=pytest.mark.slow)],
+    ids=lambda names: names[0],
+)
+def test_the_commands_of_the_tutorials_work(run, reader, short_text, tmp_path, monkeypatch, tutorials):
+    found = [block for name in tutorials for block in blocks(ROOT / f"docs/tutorials/{name}.md") if block.kind == "shell"]
+    commands = [line for block in found for line in block.commands]
+    assert len(commands) >= 4
+    text, as_it_is = short_text(12, 1500), tmp_path / "as it is"
+    as_it_is.mkdir()
+    for command in commands:
+        # What comes with the package is in a folder of its own, which the page that is read afterwards is of.
+        is_ours = "demo:" in command or "zoo:mamba" in command or command == "recallkit report slices"
+        monkeypatch.chdir(as_it_is if is_ours else reader)
+        given = smallest(command, text)
+        if words(command):
+            done = run(*given[1:])
+        else:
+            program = [
+                sys.executable,
+                *(str(ROOT / word) if word.startswith("examples/") else word for word in given[1:]),
+                *EXAMPLE.split(),
+            ]
+            done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert done.returncode == 0, f"{command}: {done.stderr}"
