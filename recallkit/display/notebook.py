@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.errors import UsageError
@@ -83,4 +83,13 @@ def charts(figures: Sequence[Figure], styles: Mapping[str, Style], inches: float
 
     from recallkit.display.figure_files import laid_out
 
-    return {figure.name: alt.Chart.from_dict(laid_out(figure, styles, inches)) for figure in figures}
+    return {figure.name: alt.Chart.from_dict(_with_named_views(laid_out(figure, styles, inches))) for figure in figures}
+
+
+def _with_named_views(drawn: dict[str, Any]) -> dict[str, Any]:
+    """The same layers, but choices say by name in which of them they are made: altair would have them in all, which Vega refuses."""
+    layers, params = [], list(drawn.get("params", ()))
+    for number, layer in enumerate(drawn.get("layer", ())):
+        params += [{**param, "views": [f"layer {number}"]} for param in layer.get("params", ())]
+        layers.append({**{key: value for key, value in layer.items() if key != "params"}, "name": f"layer {number}"})
+    return {**drawn, "params": params, "layer": layers} if layers else drawn

@@ -83,6 +83,9 @@ def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp
     assert "control:bigram" in shown
     assert Cells(read._repr_html_()).cells == shown
     assert [figure.name for figure in read.figures()] == [figure.name for figure in tables.figures()] != []
+    for name, chart in recallkit.figures(read).items():
+        chart.save(tmp_path / f"{name}.svg")
+        assert "<path" in (tmp_path / f"{name}.svg").read_text()
 
 
 def test_a_result_reads_as_what_its_command_prints(small_slices, tmp_path, run):
