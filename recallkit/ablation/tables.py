@@ -57,7 +57,7 @@ class AblationTables(Shown):
     """What ablations of a model lose. NLLs and losses are in nats per token, positive where the model is worse without the mixers.
 
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
-    `loss` = `nll_ablated` - `nll`; `share`: of the whole loss, what is lost in the slice, beside its `share_of_tokens`. `void`: the share
+    `loss` = `nll_ablated` - `nll`; `share`: the slice's share of the whole loss; `share_of_tokens`: of the tokens. `void`: the share
     means nothing (`measure.shares.WholeGap`).
     mixers: a row per set, the largest `recall_lost` first. `recall`: what the model as it is recalls by association, nats per AR hit
     (docs/causal.md), of so many `effective_documents`; `recall_lost`: that less what it recalls without the mixers.

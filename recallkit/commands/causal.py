@@ -47,8 +47,8 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
 def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     """Measure what models recall by association: their loss when tokens of earlier occurrences are swapped with others; resumes.
 
-    The first model is the reference: beside the share of each other model's gap that lies in AR hits, how much of it would be gone if
-    neither could recall.
+    The first model is the reference: for each other model, the share of its gap that lies in AR hits, and how much of it would be gone
+    if neither could recall.
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening

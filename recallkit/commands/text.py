@@ -191,7 +191,7 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
     most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to
-    resolve it, 5 occurrences; which, is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
+    resolve it, 5 occurrences; the rule is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
     it reads the built-in text with the counts of the zoo's training. From Python `texts`, a list of strings, of mappings with text and
     source, or a `datasets.Dataset`, may take their place. Repeated with `counts`, it adds them to labels without.
 

@@ -50,7 +50,7 @@ REPEATED, SPLIT_OF_REPEATED = "repeated", ("ar_hit", "repeated_frequent")
 class InterveneTables(Shown):
     """What models lose by changes of their context, in nats per token, with 95 % intervals `*_ci_low`, `*_ci_high` over documents.
 
-    intervene: model x slice: `tokens` of the slice, `samples` asked, `excluded` ones, which stand for `excluded_share` of the tokens,
+    intervene: model x slice: `tokens` of the slice, `samples`, `excluded` ones, which represent `excluded_share` of the tokens,
     `documents` with samples and their effective number; `nll`, what is lost by each of CHANGES, `use` (`span` less `placebo`), `recall`
     (`moved` less `moved_placebo`), and `points`, how much less probable tokens are under `moved` than under `moved_placebo`: a fraction.
     by_distance, by_count: the same by distance of the latest earlier occurrence and by training count (`low`..`high`, both included).
