@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot
+from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,8 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
     """The map of losses: a row per set of mixers, a column per slice."""
     rows = tables.ablation.to_dicts()
     caption = (
-        f"Nats per token that {rows[0]['model']} loses on each slice without each of its mixers; the darker, the more, by the square root. "
+        "Nats per token lost on each slice without each of the model's mixers; the darker, the more, by the square root. "
+        f"The model is {shorten(rows[0]['model'], 60)}. "
         f"{SLICES}"
     )
     return [Figure("ablation", "What each mixer is worth, by slice", caption, _drawn(rows))]

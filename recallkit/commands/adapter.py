@@ -143,6 +143,8 @@ class Command:
         asked = self.options(**given)
         formats = printed.export if isinstance(printed, _Exported) else None
         folder = path(printed.figures) if isinstance(printed, _Drawn) else None
+        if folder is None and isinstance(printed, _Drawn) and printed.drawn is not None:
+            raise UsageError("chooses what is drawn", where="--models", remedy="add --figures DIR")
         if folder is not None:
             from recallkit.display.figure_files import check_figures_folder
 

@@ -172,6 +172,7 @@ def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
     assert r"\caption{Of .}" in drawn()[1]
     assert r"\caption{Of zoo:attention, runs/mamba.}" in drawn("--models", "mamba")[1], "the reference, too"
     assert r"\caption{Of zoo:attention, runs/mamba, zoo:based.}" in drawn("--models", "zoo:based,runs/mamba")[1], "in their order"
+    assert invoke("--models", "mamba")[::2] == (2, "recallkit: --models: chooses what is drawn; add --figures DIR\n")
     for words, told in (
         (("--models", "bassed"), "bassed: no such model in these figures; choose of mamba, based"),
         (("--models", "attention"), "zoo:attention: the reference, which is always drawn; choose of mamba, based"),
