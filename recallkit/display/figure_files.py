@@ -106,7 +106,6 @@ def laid_out(figure: Figure, styles: Mapping[str, Style], inches: float) -> Spec
         styles = {**styles, **{model: styles[model]._replace(colour="rest") for model in figure.models[1:]}}
     whole = specification(figure, styles)
     whole["config"]["padding"] = 2
-    whole["config"]["axis"]["labelSeparation"] = 5
     room = inches * _POINTS * _PIXELS
     least = max(_NARROWEST, _LEAST * _plots(whole)[0].get("width", WIDTH))
     panels = len(whole["facet"]["sort"]) if "facet" in whole else 1
