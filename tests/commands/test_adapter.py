@@ -20,7 +20,7 @@ from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.app import as_typer
 from recallkit.declarations import File, Options, amount, argument, names, option, parameters_of, path
 from recallkit.display import console
-from recallkit.display.charts import Figure
+from recallkit.display.charts import Figure, StyleOf
 from recallkit.errors import UserError
 from recallkit.options import ScoringOptions
 
@@ -31,8 +31,9 @@ class Colour(StrEnum):
 
 
 MANY = 2**60
-MODELS = ["zoo:attention", "runs/mamba", "zoo:based"]
-FIGURE = Figure("orders", "Orders", "A dot. It is black.", {"data": {"values": [{"x": 1}]}, "mark": "point"}, MODELS)
+MODELS = ["zoo:attention", "runs/one", "runs/two"]
+STROKE = {"stroke": {"value": StyleOf(MODELS[2], "stroke")}}
+FIGURE = Figure("orders", "Orders", "A dot.", {"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": STROKE}, MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,9 @@ def declare():
             show=lambda full: console.print_line(f"order {asked.order}"),
             json=lambda: found,
             exports=lambda: [({"toy": frame}, {}, path(asked.out))],
-            figures=lambda models: [replace(FIGURE, caption=f"Of {', '.join(models)}.")] if asked.order == 2 else [],
+            figures=lambda models: (
+                [replace(FIGURE, caption=f"Of {', '.join(models)}.", models=models or MODELS)] if asked.order == 2 else []
+            ),
             failure="out of order" if asked.order == 5 else None,
         )
 
@@ -170,12 +173,13 @@ def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
         assert f'width="{points}"' in drawn(*width)[0]
     assert 'width="396.00pt"' in drawn("--width", "5.5")[0]
     assert r"\caption{Of .}" in drawn()[1]
-    assert r"\caption{Of zoo:attention, runs/mamba.}" in drawn("--models", "mamba")[1], "the reference, too"
-    assert r"\caption{Of zoo:attention, runs/mamba, zoo:based.}" in drawn("--models", "zoo:based,runs/mamba")[1], "in their order"
-    assert invoke("--models", "mamba")[::2] == (2, "recallkit: --models: chooses what is drawn; add --figures DIR\n")
+    assert drawn("--models", "two")[0] == drawn()[0], "in its usual colour"
+    assert r"\caption{Of zoo:attention, runs/one.}" in drawn("--models", "one")[1], "the reference, too"
+    assert r"\caption{Of zoo:attention, runs/one, runs/two.}" in drawn("--models", "runs/two,runs/one")[1], "in their order"
+    assert invoke("--models", "one")[::2] == (2, "recallkit: --models: chooses what is drawn; add --figures DIR\n")
     for words, told in (
-        (("--models", "bassed"), "bassed: no such model in these figures; choose of mamba, based"),
-        (("--models", "attention"), "zoo:attention: the reference, which is always drawn; choose of mamba, based"),
+        (("--models", "tow"), "tow: no such model in these figures; choose of one, two"),
+        (("--models", "attention"), "zoo:attention: the reference, which is always drawn; choose of one, two"),
         (("--width", "broad"), "'broad': give column, text, or inches from 2 to 20"),
         (("--width", "1.9"), "1.9: give column, text, or inches from 2 to 20"),
     ):

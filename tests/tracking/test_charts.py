@@ -35,7 +35,7 @@ def test_every_checkpoint_is_drawn_with_its_intervals():
     assert {row["model"] for row in rows} == {"recalled", "AR hits", "their first occurrences", "other tokens"}
     assert "Dashed: ref." in figure.caption
     shown = texts(svg(figure))
-    assert {"AR hits, step 1,000: 6.00 nats", "training step", "nats per token"} <= set(shown)
+    assert {"AR hits, step 1,000: 6.00 nats", "training step", "nats per token", "0", "10", "1k"} <= set(shown)
     upright = re.search(r"recall appears at step ([\d,]+)", " ".join(shown))
     assert upright
     assert f"step {upright[1]}." in figure.caption
