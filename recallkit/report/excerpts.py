@@ -1,14 +1,13 @@
 """The AR hits on which models lose most, the excerpts of the text that are on a page, and their tokens in compact form.
 
-An excerpt is a sequence, because bigrams repeat only within their context (longer sequences are divided into blocks of LONGEST
-tokens). One pass finds the AR hits; then only the rows of their sequences are read.
+An excerpt is a sequence, because bigrams repeat only within their context, or a part of one: of LONGEST tokens, or fewer where all AR hits
+that are listed would have no room. One pass finds the AR hits; then only the rows of their sequences are read.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     Shown = str | int | list[str | int]
 
-LONGEST = 4096
-"""Most tokens of an excerpt."""
+LONGEST, SHORTEST = 4096, 256
+"""Most tokens of an excerpt, if it need not be shorter, and if it need."""
 
 MOST_BYTES = 1_500_000
 """Most bytes of a page's tokens."""
@@ -46,15 +45,16 @@ RIGHT, WRONG, UNKNOWN = 0, -1, -2
 
 
 class Excerpt(NamedTuple):
-    """Block number `block` of a sequence, of LONGEST tokens except the last; mostly the whole sequence."""
+    """The tokens of a sequence from position `first` on (from 1), `tokens` of them or as many as there are; mostly the whole sequence."""
 
     sequence: int
-    block: int
+    first: int
+    tokens: int
 
     @classmethod
-    def around(cls, sequence: int, position: int) -> Excerpt:
-        """The one with a position, from 1, of a sequence."""
-        return cls(sequence, (position - 1) // LONGEST)
+    def around(cls, sequence: int, position: int, tokens: int) -> Excerpt:
+        """The one with a position, of those that divide a sequence: with 20 tokens position 21 is the first of the second."""
+        return cls(sequence, (position - 1) // tokens * tokens + 1, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """`data` for the page's script (see `_Packer`), with `shown` excerpts of `sequences` out of all `num_sequences`.
+    """`data` for the page's script (see `_Packer`), with `shown` excerpts, whole or not, of `sequences` out of all `num_sequences`.
 
     `asked`: how many excerpts were asked for, and `asked_shown` of them are there. `places`: of each model but the reference the AR hits of
     all the text on which it loses most. `documents`: the numbers of those in the excerpts. `other_tokenizers`: the models that read other
@@ -86,6 +86,7 @@ class TokenView:
 
     data: str
     shown: int
+    are_whole: bool
     sequences: int
     num_sequences: int
     asked: int
@@ -111,11 +112,13 @@ def token_view(
         if artifacts.read_manifest(scores.path)["options"] != comparison.manifest["scores"][name]:
             raise UserError("the scores have changed since the comparison", where=scores.path, remedy="run the same `recallkit gap` again")
     costliest = [frame.rows() for frame in text.costliest(_MOST_SHOWN)]
-    asked = _asked(text, sequences, documents)
-    in_turn = (place for of_rank in itertools.zip_longest(*costliest) for place in of_rank if place is not None)
-    packer = _Packer(text, asked)
-    wanted = packer.hopeful(dict.fromkeys([*asked, *itertools.starmap(Excerpt.around, in_turn)]), most_bytes)
     listed = [places[:MOST_PLACES] for places in costliest]
+    longest = _longest(text, {sequence for places in listed for sequence, _ in places}, most_bytes)
+    asked = _asked(text, sequences, documents, longest)
+    in_turn = (place for of_rank in itertools.zip_longest(*costliest) for place in of_rank if place is not None)
+    around = (Excerpt.around(sequence, position, longest) for sequence, position in in_turn)
+    packer = _Packer(text, asked)
+    wanted = packer.hopeful(dict.fromkeys([*asked, *around]), most_bytes)
     read = {excerpt.sequence for excerpt in wanted} | {sequence for places in listed for sequence, _ in places}
     rows = {number: of for (number,), of in text.read(*read).partition_by("sequence", as_dict=True).items()}
     packed = packer.pack(wanted, rows, most_bytes)
@@ -124,11 +127,12 @@ def token_view(
         of, start = rows[sequence], max(0, position - 1 - _BEFORE)
         first = "…" if start else text.text_of(of["prev_token"].head(1))[0]
         before = "".join([first, *of["text"][start : position - 1]])
-        return Place(model, of.row(position - 1, named=True), before, Excerpt.around(sequence, position) in packed)
+        return Place(model, of.row(position - 1, named=True), before, Excerpt.around(sequence, position, longest) in packed)
 
     return TokenView(
         data=packer.document(packed),
         shown=len(packed),
+        are_whole=longest >= text.labelled.seq_len,
         sequences=len({excerpt.sequence for excerpt in packed}),
         num_sequences=text.num_sequences,
         asked=len(asked),
@@ -140,7 +144,15 @@ def token_view(
     )
 
 
-def _asked(text: Excerpts, sequences: Sequence[int], documents: Sequence[int]) -> dict[Excerpt, None]:
+def _longest(text: Excerpts, listed: Collection[int], most_bytes: int) -> int:
+    """Tokens of an excerpt of which about as many as `listed` sequences have room: mostly a whole sequence."""
+    longest, per_token = LONGEST, 16 + 12 * len(text.scores)
+    while longest > SHORTEST and min(longest, text.labelled.seq_len) * per_token * len(listed) > most_bytes:
+        longest //= 2
+    return longest
+
+
+def _asked(text: Excerpts, sequences: Sequence[int], documents: Sequence[int], longest: int) -> dict[Excerpt, None]:
     """The requested excerpts, in the order requested: sequences, then documents. Raises UserError for numbers that do not exist."""
     wanted = list(sequences)
     for document in documents:
@@ -151,8 +163,7 @@ def _asked(text: Excerpts, sequences: Sequence[int], documents: Sequence[int]) -
     for number in sequences:
         if not 0 <= number < text.num_sequences:
             raise UserError("no such sequence", where=f"--sequence {number}", remedy=f"give a number from 0 to {text.num_sequences - 1}")
-    blocks = range(math.ceil(text.labelled.seq_len / LONGEST))
-    return dict.fromkeys(Excerpt(number, block) for number in wanted for block in blocks)
+    return dict.fromkeys(Excerpt(number, first, longest) for number in wanted for first in range(1, text.labelled.seq_len + 1, longest))
 
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -180,14 +191,15 @@ class _Packer:
 
     def hopeful(self, wanted: Iterable[Excerpt], most_bytes: int) -> list[Excerpt]:
         """The first of `wanted`, as many as could fit into `most_bytes` at the very best: the rows of others are not read."""
-        least = (8 + 6 * len(self._text.scores)) * min(LONGEST, self._text.labelled.seq_len)
-        return list(itertools.islice(wanted, most_bytes // least + 1))
+        found = list(wanted)
+        least = (8 + 6 * len(self._text.scores)) * min(found[0].tokens if found else 1, self._text.labelled.seq_len)
+        return found[: most_bytes // least + 1]
 
     def pack(self, wanted: Sequence[Excerpt], rows: Mapping[int, pl.DataFrame], most_bytes: int) -> dict[Excerpt, str]:
         """The JSON of as many of `wanted` as fit into `most_bytes` with all their pieces, in the order of the text."""
         found, size = dict[Excerpt, str](), 0
         for excerpt in wanted:
-            of_excerpt = rows[excerpt.sequence].slice(excerpt.block * LONGEST, LONGEST)
+            of_excerpt = rows[excerpt.sequence].slice(excerpt.first - 1, excerpt.tokens)
             if not len(of_excerpt):
                 continue  # the last sequence is shorter
             packed, ids = self._pack_one(excerpt, of_excerpt)
@@ -223,7 +235,7 @@ class _Packer:
         hits = rows["ar_hit"].to_numpy()
         packed = {
             "sequence": excerpt.sequence,
-            "first": excerpt.block * LONGEST + 1,
+            "first": excerpt.first,
             "asked": int(excerpt in self._asked),
             "hits": int(hits.sum()),
             "gap": [round(100 * float((nll - nlls[0])[hits].sum())) for nll in nlls[1:]],

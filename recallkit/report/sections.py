@@ -134,11 +134,12 @@ def no_token_section(reason: str) -> Section:
 
 def _view_notes(view: TokenView) -> list[str]:
     """Which part of the text is shown, and notes on models with other tokenizers."""
+    parts = "" if view.are_whole else "Parts of "
     lines = [
-        f"{view.sequences:,} of {view.num_sequences:,} sequences are on this page: those of the AR hits on which the models lose most"
+        f"{parts}{view.sequences:,} of {view.num_sequences:,} sequences are on this page: those of the AR hits on which models lose most"
         f"{', and those asked for' if view.asked else ''}. Others: recallkit report DIR --sequence N, or --document N."
     ]
-    lines = lines if view.sequences < view.num_sequences else []
+    lines = lines if view.sequences < view.num_sequences or not view.are_whole else []
     if view.asked_shown < view.asked:
         lines.append(f"Of {view.asked:,} that were asked for, the first {view.asked_shown:,} are here; the page has room for no more.")
     lines += [

@@ -83,6 +83,21 @@ def test_requested_sequences_and_documents_come_first_and_are_marked(comparison)
         token_view(comparison, documents=[10**6])
 
 
+def test_where_whole_sequences_have_no_room_there_are_parts_of_them_around_all_that_is_listed(comparison, monkeypatch):
+    monkeypatch.setattr(excerpts, "SHORTEST", 8)
+    whole = token_view(comparison)
+    view = token_view(comparison, most_bytes=len(whole.data.encode()) // 4)
+    assert whole.are_whole
+    assert not view.are_whole
+    assert [[place.row for place in places] for places in view.places] == [[place.row for place in places] for places in whole.places]
+    assert all(place.is_shown for places in view.places for place in places)
+    data = check_packed(comparison, json.loads(view.data))
+    parts = set()
+    for excerpt in data["excerpts"]:
+        parts |= {(excerpt["sequence"], excerpt["first"] + at) for at in range(len(excerpt["tokens"]))}
+    assert {(place.row["sequence"], place.row["position"]) for places in view.places for place in places} <= parts
+
+
 def check_packed(comparison, data):
     """Every value of the packed excerpts against the tables."""
     labels = rows_of(comparison)
