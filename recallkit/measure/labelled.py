@@ -224,7 +224,8 @@ def batches(
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
             nll = reader.read(start, stop)["nll"].to_numpy()
             if not np.isfinite(nll).all():
-                remedy = f"check the model's precision, then score it again with `recallkit score {score.model} --force`"
+                again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
+                remedy = f"check the model's precision, then score it again with `{again}`"
                 raise UserError("contains NLLs that are not finite numbers", where=score.path, remedy=remedy)
             first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
             rows = rows.append_column(f"nll_{number}", arrow.array(nll)).append_column(f"first_{number}", arrow.array(first))

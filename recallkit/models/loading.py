@@ -150,7 +150,7 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:
         if other := next((shown for shown, each in loaded.items() if each.digest != loaded[first].digest), None):
-            remedy = "choose one with --tokenizer, to whose tokens the NLLs of the other model are aligned"
+            remedy = "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
             raise UsageError(f"{first} and {other} have different tokenizers", where="--for", remedy=remedy)
         tokenizer = names[first]
     used, contexts = load_tokenizer(tokenizer, end_token=end_token), {}

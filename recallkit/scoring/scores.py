@@ -232,7 +232,7 @@ def check_context(name: str, max_length: int | None, window: ContextWindow, long
     if context is None or longest <= context:
         return None
     if window.stride is None:
-        remedy = f"read it in windows (recallkit score --stride {max(1, context // 2)}), or slice with --seq-len {context} or less"
+        remedy = f"read it in windows with --stride {max(1, context // 2)}, or slice with --seq-len {context} or less"
         raise UserError(f"its context is {context:,} ids, but a sequence has {longest:,}", where=name, remedy=remedy)
     if window.stride > context:
         problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"

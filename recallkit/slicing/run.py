@@ -67,7 +67,7 @@ def slice_text(
         raise UserError(
             "counted with --only for other sequences: bigrams that are missing would look unseen",
             where=counts,
-            remedy=f"count with --only {out}, or without --only",
+            remedy=f"count with --only {out} or without --only",
         )
     return make_labels(out, opened.tokenizer, table, threshold, timings, force=force)
 

@@ -68,7 +68,9 @@ class Tracker(Shown):
     ) -> None:
         if sample_tokens is not None and slices is not None:
             problem = "slices are scored as they are"
-            raise UsageError(problem, where="sample_tokens", remedy="leave it out, or make small slices: recallkit slice --limit-tokens")
+            raise UsageError(
+                problem, where="sample_tokens", remedy="leave it out, or draw slices of so many: `recallkit slice --sample 20k`"
+            )
         if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
             raise UsageError(f"{sample_tokens!r} is not a number of tokens", where="sample_tokens", remedy="give one such as 20_000")
         folder = Path(out)

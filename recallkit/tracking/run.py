@@ -57,7 +57,9 @@ class TrackedRun:
         """Opens the labels. Raises UserError where they cannot answer, and where `out` has another result."""
         self.tokens = open_tokens(self.slices / "tokens.parquet")
         if not summarise_slices(self.tokens.path)["ar_hits"][0]:
-            raise UserError("no token of it is an AR hit", where=self.tokens.path, remedy="slice more text, or with a larger --max-count")
+            raise UserError(
+                "no token of it is an AR hit", where=self.tokens.path, remedy="slice more text, or slice with a larger --max-count"
+            )
         question = {
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],

@@ -57,7 +57,7 @@ def test_what_is_given_comes_first(sliced, models):
 
 def test_what_cannot_be_is_refused(sliced, models, tmp_path):
     line = sliced("llama", "other")
-    assert "--for: llama and other have different tokenizers; choose one with --tokenizer" in line
+    assert "--for: llama and other have different tokenizers; slice with the --tokenizer of one" in line
     assert "--seq-len: llama reads 256 ids at once, and a sequence has 300; give 256 or less, or leave it out" in sliced(
         "llama", "--seq-len", 300
     )
