@@ -77,8 +77,8 @@ def test_names_are_never_obeyed_nor_replaced(printed):
 
 @pytest.mark.parametrize("columns", range(20, 30))
 def test_a_percent_sign_stays_with_its_figure(printed, columns):
-    lines = printed(print_line, "lies in 2.33 % of tokens, with `recallkit gap` to the end", columns=columns)
-    assert " ".join(lines) == "lies in 2.33 % of tokens, with `recallkit gap` to the end"
+    lines = printed(print_line, "of what they lose 2.33 % lies here, with `recallkit gap` to the end", columns=columns)
+    assert " ".join(lines) == "of what they lose 2.33 % lies here, with `recallkit gap` to the end"
     assert not [line for line in lines if line.startswith(("%", "gap`")) or len(line) > columns]
 
 
