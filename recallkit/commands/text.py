@@ -233,7 +233,7 @@ def _why_no_interval(tokens: Path) -> str | None:
     from recallkit.measure.intervals import MIN_CLUSTERS, effective_number
 
     sums = pl.len().alias("all tokens"), pl.sum("ar_hit").alias("AR hits"), pl.count("ar_hit").alias("known")
-    by_document = pl.scan_parquet(tokens).group_by("document").agg(*sums).collect()
+    by_document = pl.scan_parquet(tokens, glob=False).group_by("document").agg(*sums).collect()
     for what in ("all tokens", "AR hits") if by_document["known"].sum() else ("all tokens",):
         effective = float(effective_number(by_document[what].to_numpy()))
         if effective < MIN_CLUSTERS:
