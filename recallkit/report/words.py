@@ -72,12 +72,15 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     Files are named without their folders, so that a page reveals nothing about the machine that it was made on.
     """
     manifest, facts, known = comparison.manifest, comparison.manifest["slices"], labels or {}
+    drawn = known.get("drawn") or {}
     names = [bare(name) for name in known.get("names", [])]
     slicing = {
         "tokenizer": bare(facts["tokenizer"]["name"]),
         "counts": bare(facts["counts"]["path"]) if known else "COUNTS",
         **{name: facts[name] for name in ("max_count", "seq_len", "boundary")},
         "limit_tokens": known.get("limit_tokens"),
+        "sample": drawn.get("tokens"),
+        "seed": drawn.get("seed") or None,
     }
     given = tuple(slice_.given for slice_ in comparison.given)
     context = _context_options(manifest.get("context_gain") or [])

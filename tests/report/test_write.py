@@ -185,6 +185,7 @@ def test_the_method_says_what_makes_it_again(comparison, page):
     many = in_words.commands(comparison, {**labels, "names": [f"/data/{number}.jsonl" for number in range(9)], "limit_tokens": 10_000_000})
     assert many[0].startswith("recallkit slice TEXT... ")
     assert many[0].endswith(" --limit-tokens 10000000 -o DIR")
+    assert in_words.commands(comparison, {**labels, "drawn": {"tokens": 900, "seed": 3}})[0].endswith(" --sample 900 --seed 3 -o DIR")
 
 
 def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
