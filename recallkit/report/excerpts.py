@@ -163,7 +163,8 @@ def _asked(text: Excerpts, sequences: Sequence[int], documents: Sequence[int], l
     for number in sequences:
         if not 0 <= number < text.num_sequences:
             raise UserError("no such sequence", where=f"--sequence {number}", remedy=f"give a number from 0 to {text.num_sequences - 1}")
-    return dict.fromkeys(Excerpt(number, first, longest) for number in wanted for first in range(1, text.labelled.seq_len + 1, longest))
+    tokens = text.num_tokens(wanted)
+    return dict.fromkeys(Excerpt(number, first, longest) for number in wanted for first in range(1, 1 + tokens[number], longest))
 
 
 # ------------------------------------------------------------------------------------------------------------- packing
@@ -200,8 +201,6 @@ class _Packer:
         found, size = dict[Excerpt, str](), 0
         for excerpt in wanted:
             of_excerpt = rows[excerpt.sequence].slice(excerpt.first - 1, excerpt.tokens)
-            if not len(of_excerpt):
-                continue  # the last sequence is shorter
             packed, ids = self._pack_one(excerpt, of_excerpt)
             size += len(packed.encode()) + sum(len(self._entry(index).encode()) + 1 for index in ids - self._ids)
             if size > most_bytes:

@@ -128,6 +128,13 @@ class Excerpts:
         rows = pl.scan_parquet(self.labelled.path, glob=False).filter(document=document)
         return rows.select(pl.col("sequence").unique().sort()).collect()["sequence"].to_list()
 
+    def num_tokens(self, sequences: Sequence[int]) -> dict[int, int]:
+        """The number of predicted tokens of each of these sequences: some are shorter than the others."""
+        import polars as pl
+
+        rows = pl.scan_parquet(self.labelled.path, glob=False).filter(pl.col("sequence").is_in(list(sequences)))
+        return dict(rows.group_by("sequence").len().collect().iter_rows())
+
 
 def score_files(comparison: Comparison, slices: Path) -> dict[str, Path]:
     """The score files of the reference and each model of a comparison, whether or not they are there."""
