@@ -309,7 +309,7 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     assert line.split()[-1] == f"{100 * recalled['zoo:hyena']:.1f}"
     caption = ROOT.joinpath("README.md").read_text(encoding="utf-8").split("```")[1].split("\n\n")[2]
     words = [re.sub(r"[\d.,]+", "#", " ".join(text.split())) for text in (*re.split(r"(?<=[.)])\s", caption), printed)]
-    of_others = ("resampled", "Shares of a lead", "/demo")
+    of_others = ("resampled", "Gaps are tested", "Shares of a lead", "/demo")
     assert [each for each in words[:-1] if each not in words[-1] and not any(word in each for word in of_others)] == []
     assert len(words) > 6
 
