@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display.cells import DASH, percent
-from recallkit.display.charts import labels
+from recallkit.display.charts import shorten
 from recallkit.display.tables import Table
 from recallkit.measure.shares import is_void
 from recallkit.report import markup
@@ -22,12 +22,11 @@ _MOST_DOCUMENTS = 10
 
 def losses_section(comparison: Comparison, view: TokenView | None) -> Section:
     """Of every model its places and documents; without the text, which `view` has, its documents alone."""
-    names = labels(comparison.models, 32)
     parts = []
     for number, model in enumerate(comparison.models, 1):
         places = "" if view is None else tag("div", _places(comparison, model, view.places[number - 1]), id=f"places-{number}")
         documents = tag("div", _documents(comparison, model, set() if view is None else view.documents), id=f"documents-{number}")
-        parts.append(tag("div", places, documents, class_="of-model", data_name=names[model]))
+        parts.append(tag("div", places, documents, class_="of-model", data_name=shorten(model, 60)))
     return Section("losses", "Where each model loses most", "\n".join(parts))
 
 

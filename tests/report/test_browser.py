@@ -397,6 +397,8 @@ def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
 def test_links_of_a_model_lead_to_its_tokens_and_documents(browser, many):
     shown = Shown(browser, many.folder / "report.html")
     data = Page.read(shown.path).token_data()
+    choices = shown.js("['model', 'losses-model'].map(id => [...document.getElementById(id).options].map(option => option.text))")
+    assert choices == [many.models, many.models], "the names that titles have"
     shown.click(".models a[href='#places-5']")
     assert [place.is_displayed() for place in shown.all(".of-model")] == [number == 5 for number in range(1, 10)]
     [[*_, controls]], [[_, _, top, _]] = shown.boxes("#losses .controls"), shown.boxes("#places-5 h3")
