@@ -48,16 +48,18 @@ _MOST_SAID = 2
 def look(folder: Path, tables: InterveneTables | None = None) -> Look:
     """The intervention in a folder as people see it: its tables are read unless they are given."""
     tables, manifest = tables or read_tables(InterveneTables, folder), artifacts.read_manifest(folder / "intervene.parquet")
+    shown, curves = _shown(tables, manifest), _curves_table(tables)
     return Look(
         folder,
         "intervene",
         tables,
-        shown_intervene(tables, manifest),
+        shown,
         intervene_figures,
         answer(tables),
         method(tables, manifest),
         command(manifest),
         lines=_notes(tables),
+        printed=[*shown.values(), *([curves] if curves else [])],
         facts={name: manifest[name] for name in ("samples", "design", "changes", "seed", "excluded", "changed_text", "changed_tokens")},
     )
 
@@ -89,14 +91,13 @@ def command(manifest: Row) -> str:
     return command_line("intervene", *manifest["models"], slices="DIR", slice=given, **more)
 
 
-def shown_intervene(tables: InterveneTables, manifest: Row) -> dict[str, Table]:
-    """The tables by name: shares of the gap of several models, what each slice loses, and the curves."""
+def _shown(tables: InterveneTables, manifest: Row) -> dict[str, Table]:
+    """The tables by name: shares of the gap of several models, and what each slice loses."""
     slices = tables.intervene["slice"].unique(maintain_order=True).to_list()
     shown = _share_tables(tables) | {f"lost_{slice_}": _lost_table(tables, slice_) for slice_ in slices}
     last = f"lost_{slices[-1]}"
     shown[last] = dataclasses.replace(shown[last], caption=f"{shown[last].caption} {_method(manifest)}")
-    curves = _curves_table(tables)
-    return shown if curves is None else {**shown, "curves": curves}
+    return shown
 
 
 def answer(tables: InterveneTables) -> str:

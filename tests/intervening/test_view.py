@@ -105,6 +105,15 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)
 
 
+def test_curves_are_for_a_terminal(known):
+    """A page and a paper have charts of the same."""
+    folder, tables = known
+    frames_ = {**frames(tables), "by_distance": tables.by_distance.with_columns(samples=pl.lit(100))}
+    seen = look(folder, InterveneTables(**frames_))
+    assert any("█" in row[1] for row in seen.terminal_tables[-1].rows)
+    assert not any("█" in cell for table in seen.shown.values() for row in table.rows for cell in row)
+
+
 def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known):
     """Of three gaps two shrink; a lead, a void share and one that may be none are not among them."""
     folder, tables = known
