@@ -442,7 +442,8 @@ def _published_answer(published: PublishedGap) -> str:
         return "No model is behind its reference by more than rounding."
     found = share_range(min(row["gap_share"], 1.0) for row in behind)
     of = "their references" if len(references) > 1 else published.groups[0].reference
-    return f"{found} of what {counted(len(behind), 'model')} {'loses' if len(behind) == 1 else 'lose'} to {of} lies in AR hits."
+    who = f"{behind[0]['model']} loses" if len(behind) == 1 else f"{len(behind)} models lose"
+    return f"{found} of what {who} to {of} lies in AR hits."
 
 
 def _group_notes(published: PublishedGap, group: PublishedGroup) -> list[str]:

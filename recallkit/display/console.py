@@ -111,7 +111,7 @@ def print_found(
     """The answer in a sentence or two, the table that is its evidence, a few notes, and where things are: `Tables (Parquet): FOLDER`.
 
     Unless `full` only the `leading` tables and the first `brief` notes: then it is said how many more there are, and how to get them, with
-    figures where a page can be made of the folder of the tables.
+    figures where the folder of the tables is named, whose commands all draw some.
     """
     print_line(answer)
     first, few = (tables, notes) if full else (tables[:leading], notes[:brief])
@@ -122,7 +122,7 @@ def print_found(
         print_line(line)
     more = ((len(tables) - len(first), "table"), (len(notes) - len(few), "note"))
     if rest := [counted(number, f"more {noun}") for number, noun in more if number]:
-        figures = ", figures with `recallkit report`" if "tables" in (places or {}) else ""
+        figures = ", figures with --figures DIR" if "tables" in (places or {}) else ""
         print_line(f"{' and '.join(rest)} with --full{figures}.")
     for what, place in (places or {}).items():
         print_line(f"{PLACES[what]}: {place}", is_path=True)

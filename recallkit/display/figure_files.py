@@ -226,7 +226,7 @@ def choose_models(names: Iterable[str], figures: Sequence[Figure]) -> list[str]:
     every = list(dict.fromkeys(model for figure in figures for model in figure.models))
     called = labels(every)
     known = {label: model for model, label in called.items()} | {model: model for model in every}
-    choice = f"choose of {', '.join(list(called.values())[1:])}" if every else "leave out --models"
+    choice = f"--models takes {', '.join(list(called.values())[1:])}" if every else "leave out --models"
     for name in names:
         if name not in known:
             raise UserError("no such model in these figures", where=name, remedy=choice)

@@ -178,8 +178,8 @@ def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
     assert r"\caption{Of zoo:attention, runs/one, runs/two.}" in drawn("--models", "runs/two,runs/one")[1], "in their order"
     assert invoke("--models", "one")[::2] == (2, "recallkit: --models: chooses what is drawn; add --figures DIR\n")
     for words, told in (
-        (("--models", "tow"), "tow: no such model in these figures; choose of one, two"),
-        (("--models", "attention"), "zoo:attention: the reference, which is always drawn; choose of one, two"),
+        (("--models", "tow"), "tow: no such model in these figures; --models takes one, two"),
+        (("--models", "attention"), "zoo:attention: the reference, which is always drawn; --models takes one, two"),
         (("--width", "broad"), "'broad': give column, text, or inches from 2 to 20"),
         (("--width", "1.9"), "1.9: give column, text, or inches from 2 to 20"),
     ):

@@ -87,7 +87,7 @@ def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slic
     ("rows", "said"),
     [
         ("m,11.00,4.00,\nn,12.00,4.00,\n", "of what 2 models lose to ref lies in AR hits."),
-        ("m,11.00,4.00,\nn,9.00,2.50,\n", "of what 1 model loses to ref lies in AR hits."),
+        ("n,9.00,2.50,\nm,11.00,4.00,\n", "of what m loses to ref lies in AR hits."),
         ("m,9.00,2.50,\n", "No model is behind its reference by more than rounding."),
         ("m,10.01,4.00,\n", "No model is behind its reference by more than rounding."),
     ],

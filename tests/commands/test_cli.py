@@ -197,7 +197,7 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
     expected = [*(f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")), f"{every['all']['delta_nll']:.3f}"]
     assert shown == [*expected, *(f"{100 * row[name]:.1f}" for name in ("gap_share", "ci_low", "ci_high", "control_share"))]
-    assert "--full" in table
+    assert " with --full, figures with --figures DIR." in table
     assert len(table.splitlines()) <= 20
     assert "Where the gap lies" not in table
     assert "Where the gap lies" in invoke(*arguments, "--full")[1]
