@@ -54,9 +54,8 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     """
     tables, slices, manifest, folder = comparison.tables, comparison.manifest["slices"], comparison.manifest, comparison.folder
     totals, recalled, models = comparison.totals, recalled or {}, _models(tables)
-    shown = shown_tables(tables, slices, manifest)
-    first = {"gap": gap_table(tables, slices, recalled, has_own_tokenizers=bool(manifest["inexact"]))}
-    first |= {name: shown[name] for name in _ASKED if name in shown}
+    shown = shown_tables(tables, slices, manifest, recalled, _MOST_SOURCES)
+    first = {name: shown[name] for name in _FIRST if name in shown}
     curves = curves_table(tables, slices)
     notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
     notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
@@ -85,8 +84,8 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     )
 
 
-_ASKED = ("by_slice", "by_overlap", "context_gain", "by_context")
-"""Tables that there are only where somebody asked for what is in them."""
+_FIRST = ("gap", "by_slice", "by_overlap", "context_gain", "by_context")
+"""The table of shares, and those that there are only where somebody asked for what is in them."""
 
 
 def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
@@ -96,12 +95,21 @@ def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     return counts_warning(slices, _cells(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares)
 
 
-def shown_tables(tables: GapTables, slices: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Table]:
-    """Every table with numbers that has something to show, by file name, the gap first; `manifest` is the comparison's."""
+def shown_tables(
+    tables: GapTables,
+    slices: Mapping[str, Any],
+    manifest: Mapping[str, Any],
+    recalled: Recalled | None = None,
+    most_sources: int | None = None,
+) -> dict[str, Table]:
+    """Every table with numbers that has something to show, by file name, the gap first.
+
+    `slices` is the labels' manifest, `manifest` the comparison's; `recalled` as `look` has it.
+    """
     found = {
-        "gap": gap_table(tables, slices, has_own_tokenizers=bool(manifest.get("inexact"))),
+        "gap": gap_table(tables, slices, recalled, has_own_tokenizers=bool(manifest.get("inexact"))),
         "comparators": comparators_table(tables),
-        "by_source": by_source_table(tables, _MOST_SOURCES),
+        "by_source": by_source_table(tables, most_sources),
         "by_slice": given_table(tables),
         "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
@@ -111,11 +119,10 @@ def shown_tables(tables: GapTables, slices: Mapping[str, Any], manifest: Mapping
 
 
 def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled | None = None, *, has_own_tokenizers: bool = False) -> Table:
-    """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` is the labels' manifest.
+    """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` and `recalled` as `shown_tables` has them.
 
     Of models with tokenizers of their own bits per byte, which compare them, if the bytes are known. A narrow terminal leaves out the
-    gap in nats, then the perplexity of other tokens. `recalled`: as `look` has it, whose lines say more of counts; None for a table by
-    itself.
+    gap in nats, then the perplexity of other tokens.
     """
     found, models = _cells(tables), _models(tables)
     first, hits = found[models[0], "ALL", "all"], found[models[0], "ALL", "ar_hit"]
@@ -146,7 +153,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled |
         f"{quality}, and how much of the gap to the reference lies in AR hits, in %",
         ["model", "all", "AR\nhits", "other", "gap", *of_gap],
         rows,
-        caption="\n".join([told, *(about_counts(slices, warning) if recalled is None or warning else ())]),
+        caption="\n".join([told, *(about_counts(slices, warning) if warning else ())]),
         groups=[("", 1), (quality.lower(), 3), ("", 1), ("gap in AR hits (%)", len(of_gap))],
         optional=["gap", "other"],
     )

@@ -6,7 +6,7 @@ import json
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.view import by_source_table, gap_table, share_notes, shown_tables
+from recallkit.attribution.view import share_notes, shown_tables
 from recallkit.display.charts import specification
 from recallkit.errors import UserError
 from recallkit.recall.samples import read_samples
@@ -57,11 +57,7 @@ def figures_section(figures: Sequence[Figure], styles: Mapping[str, Style]) -> S
 
 def tables_section(comparison: Comparison, recalled: Recalled) -> Section:
     """Every table of a comparison, and what is to be known of its shares."""
-    tables, facts, manifest = comparison.tables, comparison.manifest["slices"], comparison.manifest
-    shown = shown_tables(tables, facts, manifest)
-    shown["gap"] = gap_table(tables, facts, recalled, has_own_tokenizers=bool(manifest["inexact"]))
-    if (by_source := by_source_table(tables)) is not None:
-        shown["by_source"] = by_source
+    shown = shown_tables(comparison.tables, comparison.manifest["slices"], comparison.manifest, recalled)
     remarks = share_notes((comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]) for model in comparison.models)
     listed = tag("ul", *(tag("li", text(line)) for line in remarks), class_="notes") if remarks else ""
     first, *others = map(markup.titled_table, shown.values())

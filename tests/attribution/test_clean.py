@@ -94,7 +94,7 @@ def test_recall_in_all_hits_is_not_said_of_the_gap_without_copies(copied, run):
     for options, is_said in (((), True), (("--clean",), False)):
         done = run("gap", *MODELS, "--slices", copied, "--causal", *options)
         assert done.returncode == 0, done.stderr
-        assert ("gone without recall in AR hits (`recallkit intervene`)" in " ".join(done.stdout.split())) == is_said
+        assert ("gone if neither model recalled there (`recallkit intervene`)" in " ".join(done.stdout.split())) == is_said
 
 
 def test_clean_is_another_question(copied):

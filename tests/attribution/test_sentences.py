@@ -377,7 +377,9 @@ def test_what_would_be_gone_without_recall_is_said_where_it_is_shown(tmp_path, c
     names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high")
     recalled = {name: dict(zip(names, figures, strict=True)) for name, (_, *figures) in models.items()}
     console.terminal.cache_clear()
-    look(comparison, recalled).print()
+    seen = look(comparison, recalled)
+    assert "without\nrecall" in seen.shown["gap"].headers, "exported, too"
+    seen.print()
     console.terminal.cache_clear()
     text = " ".join(capsys.readouterr().out.split())
     assert GONE in text if sentence else GONE not in text
