@@ -119,7 +119,7 @@ def shown_tables(
 
 
 def gap_table(tables: GapTables, slices: Mapping[str, Any], recalled: Recalled | None = None, *, has_own_tokenizers: bool = False) -> Table:
-    """The reference and each model: perplexities, the gap, and the AR hits' share of it; `slices` and `recalled` as `shown_tables` has them.
+    """The reference and each model: perplexities, the gap, and the AR hits' share of it; arguments as of `shown_tables`.
 
     Of models with tokenizers of their own bits per byte, which compare them, if the bytes are known. A narrow terminal leaves out the
     gap in nats, then the perplexity of other tokens.

@@ -117,11 +117,8 @@ function filterable(table, place) {
 function losses(section, shown) {
   const blocks = [...section.querySelectorAll(".of-model")], choice = make("select", { id: "losses-model" });
   blocks.forEach((block, index) => choice.append(make("option", { value: index + 1 }, block.dataset.name)));
-  const choose = (model) => {
-    choice.value = model;
-    blocks.forEach((block, index) => { block.hidden = index + 1 !== model; });
-    if (shown) shown.choose(model);
-  };
+  const show = (model) => { choice.value = model; blocks.forEach((block, index) => { block.hidden = index + 1 !== model; }); };
+  const choose = (model) => { show(model); if (shown) shown.choose(model); };
   blocks[0].before(make("div", { class: "controls" }, make("label", {}, make("span", {}, "Model"), choice)));
   choice.addEventListener("change", () => choose(Number(choice.value)));
   document.addEventListener("click", (event) => {
@@ -134,7 +131,7 @@ function losses(section, shown) {
   const named = /^#(?:places|documents)-(\d+)$/.exec(location.hash);
   choose(named && blocks[named[1] - 1] ? Number(named[1]) : shown ? shown.model() : 1);
   if (named) document.getElementById(location.hash.slice(1)).scrollIntoView();
-  return (model) => { choice.value = model; blocks.forEach((block, index) => { block.hidden = index + 1 !== model; }); };
+  return show;
 }
 
 // ----------------------------------------------------------------------------------------------------------- token view
