@@ -32,17 +32,17 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
     filler = ", and of the filler behind the pairs" if any(row["filler_nll"] is not None for row in rows) else ""
     return [
         Figure(
-            "mqar_perplexity",
-            "Perplexity in multi-query associative recall",
-            f"Perplexity of the values asked for{filler}, by number of pairs. {what}",
-            _perplexity(models, rows),
-            models,
-        ),
-        Figure(
             "mqar_accuracy",
             "Values recalled by number of pairs",
             f"Share of the values asked for that the model ranks first in its whole vocabulary. {what}",
             _accuracy(models, rows),
+            models,
+        ),
+        Figure(
+            "mqar_perplexity",
+            "Perplexity in multi-query associative recall",
+            f"Perplexity of the values asked for{filler}, by number of pairs. {what}",
+            _perplexity(models, rows),
             models,
         ),
         Figure(

@@ -28,8 +28,8 @@ def comparison(models: list[str], pairs: list[int], **changed: object) -> tuple[
 
 def test_every_point_is_drawn_and_says_what_it_is():
     found = {figure.name: figure for figure in mqar_figures(*comparison(["one", "<b>two"], [4, 16, 64]))}
-    assert list(found) == ["mqar_perplexity", "mqar_accuracy", "mqar_by_distance"]
-    perplexity, accuracy, by_distance = map(data, found.values())
+    assert list(found) == ["mqar_accuracy", "mqar_perplexity", "mqar_by_distance"], "the answer first"
+    accuracy, perplexity, by_distance = map(data, found.values())
     assert {(row["panel"], row["model"], row["x"]): row["y"] for row in perplexity} == {
         (panel, model, pairs): math.exp(nll * (place + 1))
         for panel, nll in (("Values asked for", 1.0), ("Filler", 0.1))
@@ -48,11 +48,11 @@ def test_every_point_is_drawn_and_says_what_it_is():
 
 def test_what_is_missing_or_beyond_a_float_is_left_out():
     no_filler = dict.fromkeys(("filler_nll", "filler_nll_low", "filler_nll_high"))
-    [perplexity, *_] = mqar_figures(*comparison(["one", "two"], [64], **no_filler))
+    [_, perplexity, _] = mqar_figures(*comparison(["one", "two"], [64], **no_filler))
     assert {row["panel"] for row in data(perplexity)} == {"Values asked for"}
     frames = comparison(["one", "two"], [4, 8])
     huge = pl.when(pl.col("model") == "two").then(900.0)
     rows = frames[0].with_columns(ar_nll=huge.otherwise("ar_nll"), ar_nll_high=huge.otherwise("ar_nll_high"))
-    assert [(row["model"], row["panel"]) for row in data(mqar_figures(rows, frames[1])[0]) if row["model"] == "two"] == [
+    assert [(row["model"], row["panel"]) for row in data(mqar_figures(rows, frames[1])[1]) if row["model"] == "two"] == [
         ("two", "Filler")
     ] * 2
