@@ -104,12 +104,15 @@ def _perplexities(comparison: Comparison) -> list[Figure]:
         "color": _KIND_COLOUR,
         "shape": column("kind", scale={"domain": list(_KINDS.values()), "range": ["circle", "diamond"]}),
     }
+    figures = {"x": x, "y": y, "text": column("shown")}
     spec = plot(
         rows,
         layer("rule", "datum.reference", channels={"x": x, "color": _KIND_COLOUR}, strokeDash=[4, 3]),
         layer("rule", channels=ends, color="rule", strokeWidth=2),
         layer("point", channels={**dots, **TIP}, filled=True, size=80, opacity=1),
-        layer("text", channels={"x": x, "y": y, "text": column("shown")}, dy=-10, color="soft"),
+        # Below the figures the same, broader and in the colour of the page: the dashed lines end there.
+        layer("text", channels=figures, dy=-10, stroke="page", strokeWidth=4),
+        layer("text", channels=figures, dy=-10, color="soft"),
         width=WIDTH - 100,
         height=_ROW * len(names),
     )

@@ -85,6 +85,8 @@ def test_perplexities_are_of_the_reference_first_and_of_every_model(comparison):
         shown, nats = re.fullmatch(told, row["tip"]).groups()
         assert float(shown.replace(",", "")) == pytest.approx(math.exp(nll), rel=0.006)
         assert float(nats) == pytest.approx(nll, abs=0.006)
+    under = re.findall(r'<text[^>]* stroke="#ffffff"[^>]*>([^<]+)</text>', svg(drawn(comparison)["perplexities"]))
+    assert under == [row["shown"] for row in rows], "dashed lines end at the figures"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
