@@ -65,7 +65,7 @@ function explore(chart, view) {
   rove(entries, hide);
   const press = () => {
     const { model = [] } = view.signal("chosen");
-    for (const entry of entries) entry.setAttribute("aria-pressed", model.includes(entry.__data__.datum.value));
+    for (const entry of entries) entry.setAttribute("aria-pressed", model.includes(nameOf(entry)));
   };
   for (const entry of entries) {
     entry.setAttribute("role", "button");
@@ -77,6 +77,32 @@ function explore(chart, view) {
   }
   view.addSignalListener("chosen", press);
   press();
+  legends.set(chart, { view, entries });
+}
+
+const legends = new Map();  // of each chart that has one
+let isFollowing = false, followed = Promise.resolve();
+const chosenIn = ({ view }) => view.signal("chosen").model ?? [];
+const nameOf = (entry) => entry.__data__.datum.value;
+
+document.addEventListener("click", ({ target }) => {
+  const leader = isFollowing ? null : legends.get(target.closest(".chart"));
+  if (leader) followed = followed.then(() => lead(leader));
+});
+
+// What is chosen in one legend is chosen in all that have the model, by clicks.
+async function lead(leader) {
+  await leader.view.runAsync();
+  const chosen = chosenIn(leader), names = leader.entries.map(nameOf);
+  for (const follower of legends.values()) {
+    for (const entry of follower.entries.filter((each) => names.includes(nameOf(each)))) {
+      if (chosen.includes(nameOf(entry)) === chosenIn(follower).includes(nameOf(entry))) continue;
+      isFollowing = true;
+      entry.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+      isFollowing = false;
+      await follower.view.runAsync();
+    }
+  }
 }
 
 // One stop for the tab key; the arrow keys go on from there.

@@ -308,6 +308,9 @@ def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
         assert {model for model in now if now[model] == ["var(--rest)", 0.4]} == faint
         assert {model for model in now if now[model] == before[model]} == set(models) - faint
         assert [e.get_attribute("aria-pressed") for e in shown.all(LEGEND)] == [str(name == chosen).lower() for name in before]
+        entries = "[...document.querySelectorAll('[aria-pressed]')]"
+        assert shown.js(f"new Set({entries}.map(e => e.closest('figure'))).size") > 2
+        shown.wait(f"{entries}.every(e => (e.getAttribute('aria-pressed') === 'true') === (e.textContent === '{chosen}'))")  # in all charts
 
     shown.js("document.querySelector('#figure-by_distance').scrollIntoView({block: 'center'})")
     entry.click()
