@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.measure.intervals import estimates, expanded_interval, freedom_of_ratio, holm, number_or_none, p_values
+from recallkit.measure.intervals import NUM_RESAMPLES, estimates, expanded_interval, freedom_of_ratio, holm, number_or_none, p_values
 from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, gap_rows
 from recallkit.measure.sums import Clusters, RowSums, resampled, row_sums
@@ -60,7 +60,7 @@ def context_gains(
     *,
     cluster: str = "document",
     clean: bool = False,
-    num_resamples: int = 2000,
+    num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> pl.DataFrame:
     """The table `by_context`: a row for each model, each number of last ids, and each of ROWS; see `GapTables`.
@@ -159,15 +159,7 @@ def _table(pair: RowSums, sampled: np.ndarray) -> list[dict[str, Any]]:
     return gap_rows(keys, shown, shown.totals[:, :1], 1)
 
 
-def in_context_scores(
-    tokens: Path,
-    scores: Mapping[str, Path],
-    *,
-    cluster: str = "document",
-    clean: bool = False,
-    num_resamples: int = 2000,
-    seed: int = 0,
-) -> dict[str, Any] | None:
+def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str = "document", clean: bool = False) -> dict[str, Any] | None:
     """For each model the mean NLL at position `late` less that at `early`, in nats, over the sequences that have both.
 
     `late` is LATE, or the last position of shorter sequences: the figure is then not the paper's, and comparable only among models on
@@ -185,7 +177,7 @@ def in_context_scores(
     is_there = np.asarray(sums.tokens.any(axis=1))
     if not is_there.any():
         return None
-    [drawn] = resampled([sums.of_groups(is_there)], num_resamples, seed)
+    [drawn] = resampled([sums.of_groups(is_there)])
     low, high = expanded_interval(_late_less_early(drawn).T, sums.effective.min(), sums.freedom.min())
     ends = zip(scores, _late_less_early(sums.totals), low, high, strict=True)
     models = {name: {"score": float(value), "ci_low": number_or_none(a), "ci_high": number_or_none(b)} for name, value, a, b in ends}

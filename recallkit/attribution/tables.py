@@ -14,6 +14,7 @@ import numpy as np
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes
+from recallkit.measure.intervals import NUM_RESAMPLES
 from recallkit.measure.labelled import LabelledTokens, open_scores, open_tokens
 from recallkit.measure.shares import WholeGap, clipped_share, gap_intervals, gap_rows
 from recallkit.measure.sums import Sums, add_up
@@ -95,7 +96,7 @@ def attribute_gap(
     slices: Sequence[Slice] = (),
     cluster: str = "document",
     clean: bool = False,
-    num_resamples: int = 2000,
+    num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> GapTables:
     """Splits the gap between each of `models` and `reference` (score files) over the tokens of `tokens` (labels).

@@ -68,10 +68,10 @@ def describe_zoo() -> list[dict[str, Any]]:
     return rows
 
 
-def describe_presets(context: int = presets.CONTEXT) -> list[dict[str, Any]]:
+def describe_presets() -> list[dict[str, Any]]:
     """One row per preset: `preset`, `table`, `printed` and counted `parameters`, all with embeddings, `miss` between them, costs, `note`.
 
-    `state_elements` and `flops_per_token` as in `describe_mixers` at `context` tokens; `flops_paper` is a training step on one such
+    `state_elements` and `flops_per_token` as in `describe_mixers` at CONTEXT tokens; `flops_paper` is a training step on one such
     sequence as Zoology counts it (see `paper_flops`), None where it does not.
     """
     import torch
@@ -79,7 +79,7 @@ def describe_presets(context: int = presets.CONTEXT) -> list[dict[str, Any]]:
     rows = []
     for name, entry in presets.PRESETS.items():
         with torch.device("meta"):
-            model = presets.build(name, context)
+            model = presets.build(name)
         parameters = model.num_parameters()
         rows.append(
             {
@@ -88,8 +88,8 @@ def describe_presets(context: int = presets.CONTEXT) -> list[dict[str, Any]]:
                 "printed": entry.printed,
                 "parameters": parameters,
                 "miss": parameters / entry.printed - 1,
-                **_costs(model, context),
-                "flops_paper": paper_flops(entry, context),
+                **_costs(model, presets.CONTEXT),
+                "flops_paper": paper_flops(entry),
                 "note": entry.note,
             }
         )

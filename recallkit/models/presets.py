@@ -48,11 +48,11 @@ def preset(name: str, context: int = CONTEXT) -> ArchitectureConfig:
     return dataclasses.replace(config, layers=layers)
 
 
-def build(name: str, context: int = CONTEXT) -> LanguageModel:
+def build(name: str) -> LanguageModel:
     """A preset's model, its weights as initialised for training. Raises UserError for an unknown name."""
     from recallkit.models.language_model import LanguageModel
 
-    return LanguageModel(preset(name, context))
+    return LanguageModel(preset(name))
 
 
 def find_preset(name: str) -> Preset:

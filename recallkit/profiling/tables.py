@@ -23,6 +23,7 @@ from recallkit.display.cells import too_few
 from recallkit.display.notebook import Shown
 from recallkit.measure.intervals import (
     MIN_CLUSTERS,
+    NUM_RESAMPLES,
     effective_number,
     expanded_interval,
     freedom_of,
@@ -49,8 +50,6 @@ NUM_PARTS = 32
 
 FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
 """A few books are too small a sample of all, and so are many letters beside one of them."""
-
-_NUM_RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -177,8 +176,8 @@ class _Resampled:
             block = np.zeros((int(group.max()) + 1, len(sums.sources), values.shape[1]))
             np.add.at(block, (group[documents.search_sorted(frame["document"]).to_numpy()], frame["source"].to_numpy()), values)
             blocks.append(block)
-        [totals] = resample_totals([np.concatenate(blocks, axis=2).reshape(len(blocks[0]), -1)], _NUM_RESAMPLES, seed)
-        split = totals.reshape(_NUM_RESAMPLES, len(sums.sources), -1)
+        [totals] = resample_totals([np.concatenate(blocks, axis=2).reshape(len(blocks[0]), -1)], NUM_RESAMPLES, seed)
+        split = totals.reshape(NUM_RESAMPLES, len(sums.sources), -1)
         self.counts, self.tail_counts, self.tail_logs = np.split(split, [len(COUNTS), len(COUNTS) + len(KINDS)], axis=2)
         sizes = [rows.filter(source=place)["tokens"].to_numpy() for place in range(len(sums.sources))]
         self.effective = np.array([effective_number(size) for size in sizes])

@@ -128,9 +128,9 @@ class Journal:
             problem = "a part of unfinished work is missing or damaged, so that it cannot be resumed"
             raise UserError(problem, where=self.part(index), remedy="run the same command again: it starts over") from error
 
-    def commit(self, state: dict[str, Any], *, num_new_parts: int = 1) -> None:
-        """Records that `num_new_parts` more parts are complete on disk, and the state from which to resume."""
-        self.num_parts += num_new_parts
+    def commit(self, state: dict[str, Any]) -> None:
+        """Records that one more part is complete on disk, and the state from which to resume."""
+        self.num_parts += 1
         self.state = state
         artifacts.write_json(self.folder / _STATE, {"key": self.key, "num_parts": self.num_parts, "state": state})
 

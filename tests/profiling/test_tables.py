@@ -21,7 +21,7 @@ VOCAB = 6
 @pytest.fixture(scope="module", autouse=True)
 def fewer_resamples():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "_NUM_RESAMPLES", 300)
+        patch.setattr(stage, "NUM_RESAMPLES", 300)
         yield
 
 
