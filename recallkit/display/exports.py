@@ -109,6 +109,11 @@ def parse_formats(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def compact_json(value: Any) -> str:
+    """JSON for the script of a page, as short as it can be. Raises ValueError for a number that is not finite."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def frames_of(tables: Any) -> dict[str, pl.DataFrame]:
     """The frames of a dataclass, or of a mapping, by name; a field that is None has none."""
     frames = tables if isinstance(tables, Mapping) else {field.name: getattr(tables, field.name) for field in dataclasses.fields(tables)}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
 from recallkit.recall.run import documents_path
 from recallkit.storage import schemas
@@ -66,7 +66,7 @@ def read_samples(folder: Path, tables: RecallTables, most_bytes: int = MOST_BYTE
         found[task] = [_rows(path, tables.recall, model, task) for path, model in zip(paths, models, strict=True)]
     chosen = _choose(found, most_bytes)
     totals = [[[sum(verdict(row) == name for row in rows) for name in VERDICTS] for rows in found[task]] for task in tasks]
-    facts = _json({"models": list(map(printable, models)), "tasks": list(map(printable, tasks)), "totals": totals})
+    facts = compact_json({"models": list(map(printable, models)), "tasks": list(map(printable, tasks)), "totals": totals})
     entries = ",\n".join(entry for _, entry in sorted(chosen.items()))
     return Samples(f'{facts[:-1]},"prompts":[{entries}]}}', len(chosen), sum(len(of[0]) for of in found.values()))
 
@@ -111,7 +111,7 @@ def _choose(found: Mapping[str, Sequence[Sequence[Row]]], most_bytes: int) -> di
 def _entry(task: int, rows: Sequence[Row]) -> str:
     """The JSON of one prompt, with every model's row."""
     first = rows[0]
-    return _json(
+    return compact_json(
         {
             "task": task,
             "document": first["doc_id"],
@@ -161,7 +161,3 @@ def passages(prompt: str, value: str, cut: int) -> list[tuple[bool, list[str]]]:
 def _parts(text: str, value: str) -> list[str]:
     """The text divided at each mention of the value, in any case: the odd parts are the mentions."""
     return re.split(f"({re.escape(value)})", text, flags=re.IGNORECASE)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

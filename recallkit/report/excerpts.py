@@ -7,12 +7,12 @@ that are listed would have no room. One pass finds the AR hits; then only the ro
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from recallkit.display.exports import compact_json
 from recallkit.errors import UserError, printable
 from recallkit.report.sequence import open_excerpts
 from recallkit.storage import artifacts
@@ -221,10 +221,10 @@ class _Packer:
             "spaced": int(not self.pieces.has_bytes),
         }
         pieces, excerpts = ",".join(map(self._entry, sorted(self._ids))), ",\n".join(packed.values())
-        return f'{_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
+        return f'{compact_json(facts)[:-1]},\n"pieces":{{{pieces}}},\n"excerpts":[{excerpts}]}}'
 
     def _entry(self, index: int) -> str:
-        return f'"{index}":{_json(self.pieces.alone(index))}'
+        return f'"{index}":{compact_json(self.pieces.alone(index))}'
 
     def _pack_one(self, excerpt: Excerpt, rows: pl.DataFrame) -> tuple[str, set[int]]:
         """An excerpt's JSON, and the ids in it."""
@@ -249,7 +249,7 @@ class _Packer:
             "rank": [rows[f"rank_{place}"].to_list() for place in range(len(predicted))],
             "predicted": predicted,
         }
-        return _json(packed), {*ids, *(value - 1 for column in predicted for value in column if value > 0)}
+        return compact_json(packed), {*ids, *(value - 1 for column in predicted for value in column if value > 0)}
 
     def _predicted(self, rows: pl.DataFrame, place: int, model: str) -> list[int]:
         """What a model predicted of each token. Predictions of a model with another tokenizer have no ids here.
@@ -269,10 +269,6 @@ class _Packer:
             [place, document, self._sources.setdefault(source, len(self._sources))]
             for place, document, source in first.select("place", "document", "source").iter_rows()
         ]
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.view import share_notes, shown_tables
 from recallkit.display.charts import specification
+from recallkit.display.exports import compact_json
 from recallkit.errors import UserError
 from recallkit.recall.samples import read_samples
 from recallkit.registry import resolve
@@ -36,7 +36,7 @@ def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
 
 def _picture(figure: Figure, styles: Mapping[str, Style]) -> str:
     """A figure; one of several plots is as wide as the page."""
-    spec = json.dumps(specification(figure, styles, on_page=True), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    spec = compact_json(specification(figure, styles, on_page=True))
     kind = {"class_": "broad"} if "facet" in figure.spec else {}
     parts = (
         tag("h3", text(figure.title)),
