@@ -6,11 +6,17 @@ export PYTHON
 # Without compiled modules each of the hundreds of processes that the tests start would compile numba, pandas and torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test fuzz lint types slow docs benchmarks benchmarks-table wheel clean
+.PHONY: demo picture test fuzz lint types slow docs benchmarks benchmarks-table wheel clean
 
 # Sets up and runs the main job on the built-in text: the gaps of the zoo's models, with intervals, and a page.
 demo: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo
+
+# README's picture, for light and for dark pages.
+picture: $(VENV)/.installed
+	$(VENV)/bin/recallkit demo --figures build/figures
+	cp build/figures/gap_parts.svg docs/gap.svg
+	sed 's/#ffffff/#0d1117/; s/#1b1b1b/#e8e8e8/g; s/#5d6166/#a9aeb3/g; s/#dcdee1/#3a3f44/g' docs/gap.svg > docs/gap-dark.svg
 
 # Sets up and runs the tests. Continuous integration asks for more of them: make test TESTS='not slow and not gpu'.
 TESTS ?= not slow and not gpu and not ci and not kernels
