@@ -1,14 +1,14 @@
-"""Ablations as text: what is lost by slice, layer by layer, and which mixers recall."""
+"""Ablations as text and as a map of losses: what is lost by slice, layer by layer, and which mixers recall."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.charts import HEADERS, SLICES, ablation_figures, labelled
 from recallkit.ablation.tables import AblationTables
 from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import or_dash, percent, resampled, too_few
+from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Row = Mapping[str, Any]
+    from collections.abc import Mapping, Sequence
+
+    from recallkit.display.charts import Spec
 
 
 def look(folder: Path, tables: AblationTables | None = None) -> Look:
@@ -163,4 +166,57 @@ def _mixers(tables: AblationTables) -> Table:
         "(lost when the ids of earlier matches are separated). AR share: of the whole loss; enrichment: over their share of the "
         f"tokens, {percent(one['share_of_tokens'], 2)}. "
         f"Intervals: {resampled(one, which=' with AR hits')}; of recall lost, effectively {effective:,.1f} documents.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- charts
+
+HEADERS = {
+    "all": "all",
+    "ar_hit": "AR hits",
+    "first_rare": "new, rare",
+    "repeated_frequent": "repeated",
+    "first_frequent": "new",
+}
+"""What the slices are called where there is little room."""
+SLICES = "AR hits and repeated: the bigram is in the context already, rare in training or not; new: it is not."
+_DARKEST = 0.8
+"""Opacity of the largest loss: figures can be read on it, in light and in dark."""
+
+
+def ablation_figures(tables: AblationTables) -> list[Figure]:
+    """The map of losses: a row per set of mixers, a column per slice."""
+    rows = tables.ablation.to_dicts()
+    caption = (
+        "Nats per token lost on each slice without each of the model's mixers; the darker, the more, by the square root. "
+        f"The model is {shorten(rows[0]['model'], 60)}. "
+        f"{SLICES}"
+    )
+    return [Figure("ablation", "What each mixer is worth, by slice", caption, _drawn(rows))]
+
+
+def labelled(row: Row) -> str:
+    """`3 mamba`; of mixers of several layers only what they are named."""
+    return str(row["mixers"]) if row["layer"] is None else f"{row['layer']} {row['kind']}"
+
+
+def _drawn(rows: Sequence[Row]) -> Spec:
+    names, drawn = labels(list(dict.fromkeys(map(labelled, rows)))), []
+    for row in (row for row in rows if row["loss"] is not None):
+        loss, low, high = row["loss"], row["loss_ci_low"], row["loss_ci_high"]
+        ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
+        tip = f"without {labelled(row)}, {HEADERS[row['slice']]}: {loss:.3f} nats per token{ends}"
+        drawn.append({"name": names[labelled(row)], "slice": HEADERS[row["slice"]], "loss": loss, "shown": f"{loss:.2f}", "tip": tip})
+    plain: Spec = {"ticks": False, "domain": False}
+    x = column("slice", sort=list(HEADERS.values()), axis={"title": "nats per token lost", "orient": "top", "labelAngle": 0, **plain})
+    y = column("name", sort=list(names.values()), axis={"title": "without", **plain})
+    most = max((cell["loss"] for cell in drawn), default=0.0)
+    scale = {"type": "sqrt", "domain": [0, max(most, 1e-9)], "range": [0, _DARKEST], "clamp": True}
+    opacity = column("loss", "quantitative", scale=scale, legend=None)
+    return plot(
+        drawn,
+        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, color="m0", stroke="page"),
+        layer("text", channels={"x": x, "y": y, "text": column("shown")}),
+        width=WIDTH - 6.5 * max(map(len, names.values())),
+        height=18 * len(names),
     )

@@ -1,4 +1,4 @@
-"""Slices as tables and JSON."""
+"""Slices as people see them: the answer, the table, the chart of repeated tokens and AR hits by source."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import abbreviate, counted, percent, powers_of_two, sparkline, timings_lines
+from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Colour, Figure, column, labels, layer, not_drawn, plot, share
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.slicing.charts import slice_figures
 from recallkit.slicing.threshold import counts_warning, rate_and_rule, small_counts_note, what_is_unseen
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import MANIFEST
@@ -161,3 +161,39 @@ def what_is_copied(manifest: Mapping[str, Any]) -> str:
     least, sample = ("", "") if ngrams["fraction"] >= 1 else ("at least ", f", as a sample of {percent(ngrams['fraction'], 2)} shows")
     of_ngrams = f" ({percent(ngrams['found'] / ngrams['sampled'])} of its {size}-grams{sample})" if ngrams["sampled"] else ""
     return f"In the training text: {least}{percent(shares[0])} of tokens and {percent(shares[1])} of AR hits{of_ngrams}."
+
+
+# ------------------------------------------------------------------------------------------------------------- charts
+
+_KINDS = {"repeated": "repeated bigrams", "ar_hit": "AR hits"}
+
+
+def slice_figures(summary: pl.DataFrame) -> list[Figure]:
+    """One chart of the largest sources; `summary` is the result of `summarise_slices`, ALL first."""
+    whole, *sources = summary.to_dicts()
+    rows = [whole, *sources[:MOST_SOURCES]] if len(sources) > 1 else [whole]
+    hits = "" if whole["ar_hit_share"] is None else ", and of AR hits, which are repeated and rare in training"
+    rest = not_drawn([row["source"] for row in sources[len(rows) - 1 :]]) if len(sources) > 1 else ""
+    by_source = ", by source" * (len(rows) > 1)
+    caption = f"Share of predicted tokens that repeat a bigram of their context{hits}{by_source}.{rest}"
+    names = labels([row["source"] for row in rows])
+    drawn = []
+    for kind, named in _KINDS.items():
+        for row in rows:
+            if (found := row[f"{kind}_share"]) is not None:
+                tip = f"{row['source']}: {percent(found, 2)} {named} of {counted(row['tokens'], 'token')}"
+                drawn.append({"name": names[row["source"]], "kind": named, "share": found, "tip": tip})
+    kinds = [named for named in _KINDS.values() if any(row["kind"] == named for row in drawn)]
+    colour = column("kind", scale={"domain": kinds, "range": [Colour("rest"), Colour("hits")][: len(kinds)]})
+    channels = {
+        "x": share("share", "share of tokens", zero=True),
+        "y": column("name", sort=list(names.values()), axis={"title": None}),
+        **TIP,
+    }
+    bars = [
+        layer("bar", f"datum.kind === '{named}'", channels={**channels, "color": colour}, height=height)
+        for named, height in zip(kinds, (15, 9), strict=False)
+    ]
+    spec = plot(drawn, *bars, width=WIDTH + 30 - 6.5 * max(map(len, names.values())), height=24 * len(rows))
+    title = "Repeated tokens" if whole["ar_hit_share"] is None else "Repeated tokens and AR hits"
+    return [Figure("slices", f"{title}{' by source' * (len(rows) > 1)}", caption, spec)]

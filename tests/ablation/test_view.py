@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from recallkit.ablation.charts import ablation_figures
 from recallkit.ablation.tables import PARTS, AblationTables
-from recallkit.ablation.view import ablation_tables, answer, which_recall
+from recallkit.ablation.view import ablation_figures, ablation_tables, answer, which_recall
 from recallkit.display.cells import Struck
 from recallkit.display.figure_files import svg
 

@@ -15,13 +15,13 @@ from recallkit.mqar.charts import mqar_figures
 from recallkit.profiling.charts import profile_figures
 from recallkit.recall.charts import figures as recall_figures
 from recallkit.recall.tables import RecallTables
-from recallkit.slicing.charts import slice_figures
-from recallkit.tracking.charts import track_figures
+from recallkit.slicing.view import slice_figures
 from recallkit.tracking.tables import TrackTables
+from recallkit.tracking.view import track_figures
 from tests.display.drawings import data
 from tests.mqar.test_charts import comparison
 from tests.profiling.test_tables import synthetic, tables_of
-from tests.tracking.test_charts import made_tables
+from tests.tracking.test_view import made_tables
 
 
 def profiles(*, much: bool) -> list[Figure]:

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 import polars as pl
 
 from recallkit.display.figure_files import svg
-from recallkit.tracking.charts import track_figures
 from recallkit.tracking.tables import TrackTables
+from recallkit.tracking.view import track_figures
 from tests.display.drawings import data, texts
 
 NLLS = {"ar_nll": 6.0, "first_nll": 7.0, "other_nll": 4.0}
