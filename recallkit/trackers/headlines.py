@@ -41,7 +41,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "profile/profile": (Headline(("source",), ("repeated_bigrams", "repeated_share", "ar_hit_share"), _WHOLE),),
     "track/track": (Headline(("model",), ("nll", "ar_nll", "first_nll", "other_nll", "recall", "ar_gap")),),
     "scores/scores": (Headline(("model",), ("nll_nats", "ppl", "accuracy")),),
-    "summary/summary": (Headline(("source",), ("repeated_share", "ar_hit_share"), _WHOLE),),
+    "by_source/by_source": (Headline(("source",), ("repeated_share", "ar_hit_share"), _WHOLE),),
     "published/published": (Headline(("group", "model"), ("gap_share", "enrichment")),),
 }
 """RESULT/TABLE -> what is logged of it. A result is named as its kind is, else as its first table."""

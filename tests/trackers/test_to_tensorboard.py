@@ -52,6 +52,9 @@ def test_a_function_logs_what_it_returns_in_a_folder_a_call(home, small_slices, 
     assert '"models": "control:bigram"' in texts["config/score"]
     recallkit.score("control:bigram", slices=small_slices, log_to=where)
     assert len(list((tmp_path / "runs").iterdir())) == 2
+    sliced = recallkit.slice(texts=["one and one and one"], out=tmp_path / "own", log_to=f"tensorboard:{tmp_path / 'sliced'}")
+    repeated = sliced.frame["repeated_share"][0]
+    assert read(tmp_path / "sliced")[1] == pytest.approx({"by_source/ALL/repeated_share": repeated}, rel=1e-6)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, a folder in which none can be made")
