@@ -30,7 +30,8 @@ def widened(to: torch.dtype = torch.float64) -> Iterator[None]:
     """Inside, torch's operators take, create and return floating-point tensors of `to` or wider.
 
     Tensors that come from outside are widened where they are read; one that is written to, or viewed, keeps its dtype.
-    Works under `torch.inference_mode`. Fused kernels that do not go through torch's operators keep their own precision.
+    To be used under `torch.inference_mode`: with autograd a convolution compares dtypes before its operands are widened. Fused kernels
+    that do not go through torch's operators keep their own precision.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(_wide(default, to))

@@ -75,7 +75,7 @@ class TransformersModel(TorchModel):
             if hasattr(config, setting):
                 setattr(config, setting, value)
         ids = self._probed_ids()
-        with torch.no_grad(), self._as_precise_as_a_probe():
+        with self._probing():
             self.head = probes.find_head(model, self._run, ids[:1])
             self.sharing = probes.find_sharing(self._logits, ids, name)
         if self.sharing == "any" and _depends_on_length(config):
@@ -189,9 +189,15 @@ class TransformersModel(TorchModel):
         known = min(self.vocab_size, int(self.model.get_input_embeddings().weight.shape[0]))
         return probes.random_ids(known, (2, min(probes.PROBED_IDS, self.max_length or probes.PROBED_IDS)), self.device)
 
-    def _as_precise_as_a_probe(self) -> contextlib.AbstractContextManager[None]:
-        """A context in float32: in half precision, rounding would hide what a probe looks for."""
-        return widened(torch.float32) if self._is_half else contextlib.nullcontext()
+    @contextlib.contextmanager
+    def _probing(self) -> Iterator[None]:
+        """A context without gradients, and in float32: in half precision, rounding would hide what a probe looks for."""
+        if not self._is_half:
+            with torch.no_grad():
+                yield
+        else:
+            with torch.inference_mode(), widened(torch.float32):
+                yield
 
     @functools.cached_property
     def can_join(self) -> bool:
@@ -204,7 +210,7 @@ class TransformersModel(TorchModel):
             outputs, state = self.forward(inputs, state, carry=True)
             return self._logits_of(outputs), state
 
-        with torch.no_grad(), self._as_precise_as_a_probe():
+        with self._probing():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
             return probes.can_join(ids, whole, read, self.join, self.take)
 
@@ -237,7 +243,7 @@ class TransformersModel(TorchModel):
                 logits.append(self._logits_of(outputs))
             return torch.cat(logits, dim=1)
 
-        with torch.no_grad(), self._as_precise_as_a_probe():
+        with self._probing():
             return probes.find_carrying(self._logits(ids), read)
 
     @property

@@ -97,7 +97,7 @@ def test_a_finished_import_is_found_and_another_one_refused(tmp_path, tokenizer,
     assert done.returncode == 0, done.stderr
     meta = read_meta(tmp_path / "imported.duckdb")
     assert json.loads(done.stdout)["id"] == meta["id"]
-    assert imported(place, tmp_path, tokenizer) == meta
+    assert imported(place, tmp_path, tokenizer) == {**meta, "reused": True}
     assert "is complete: reused" in capsys.readouterr().err
     with pytest.raises(UserError, match="differs in boundary"):
         imported(place, tmp_path, tokenizer, "document")

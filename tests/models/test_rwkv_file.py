@@ -158,7 +158,7 @@ def broken(kind: str) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         ("decay", "not between 0 and 1"),
         ("5.1", "RWKV-5.1"),
         ("6", "RWKV-6"),
-        ("magic", "no model of rwkv.cpp"),
+        ("magic", "is not a model of rwkv.cpp"),
         ("quantised", "type 7"),
         ("layers", "1,001 layers"),
         ("width", "more than fits anywhere"),

@@ -163,7 +163,7 @@ def write_questions(path: Path, answers=ANSWERS) -> Path:
 def test_any_of_several_answers_is_right(home, run, tmp_path):
     """In the documents, the comparison and lm-eval's files alike; the NLL is that of the answer that the context contains."""
     data = write_questions(tmp_path / "drop.jsonl")
-    done = run("eval-recall", "control:copy", "control:recall", "--tasks", "drop", "--data", data, "-o", tmp_path)
+    done = run("eval-recall", "control:copy", "control:recall", "--tasks", "drop", "--data", data, "-o", tmp_path, "--full")
     assert done.returncode == 0, done.stderr
     assert "drop: 4 prompts of 4 documents; any of several answers is right; comparable" in " ".join(done.stdout.split())
     table = documents(tmp_path, "control:copy", "drop-v1")

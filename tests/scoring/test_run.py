@@ -338,7 +338,7 @@ def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_
     assert (mine["argmax"] == -1).all()
     assert (np.maximum.reduceat(rank, ends[:-1]) == mine["rank"].to_numpy()).mean() > 0.99
     # Asked again without the option the scores are found; another tokenizer is another question.
-    assert scoring.score(path, slices) == manifest
+    assert scoring.score(path, slices) == {**manifest, "reused": True}
     with pytest.raises(UserError, match="differs in tokenizer"):
         scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer=str(slices / "tokenizer.json")))
 
