@@ -1,13 +1,16 @@
-"""Jobs run by one process, by several processes, or by a Ray cluster."""
+"""Jobs run by one process, by several processes, or by a Ray cluster; and work on a thread beside the caller's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from recallkit.parallel.job import Done, Job
+
+Item = TypeVar("Item")
 
 
 def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int = 1, address: str | None = None) -> Generator[Done]:
@@ -25,3 +28,12 @@ def work(job: Job, items: Sequence[Any], *, engine: str = "local", workers: int 
         yield from work_in_processes(job, items, workers)
     elif items:
         yield from job.open().run(items)
+
+
+def ahead(items: Iterator[Item]) -> Generator[Item]:
+    """The items in order, none of which is None; while one is used, another thread makes the next. Raises what `items` raises."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, items, None)
+        while (item := waiting.result()) is not None:
+            waiting = pool.submit(next, items, None)
+            yield item

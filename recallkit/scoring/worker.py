@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from recallkit import arrow
 from recallkit.display import console
 from recallkit.errors import UserError
-from recallkit.parallel.ahead import ahead
+from recallkit.parallel import ahead
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
 from recallkit.scoring.alignment import align

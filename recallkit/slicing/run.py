@@ -11,7 +11,7 @@ from recallkit.counting.table import open_counts
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.parallel.ahead import ahead
+from recallkit.parallel import ahead
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.artifacts import MANIFEST

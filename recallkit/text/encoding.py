@@ -18,7 +18,7 @@ import numpy as np
 
 from recallkit import config
 from recallkit.errors import UserError
-from recallkit.parallel.ahead import ahead
+from recallkit.parallel import ahead
 from recallkit.ragged import offsets_of
 from recallkit.text.records import EncodedDocuments
 

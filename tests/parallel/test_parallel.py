@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from recallkit.parallel.ahead import ahead
+from recallkit.parallel import ahead
 
 
 def test_the_next_item_is_made_while_one_is_used():
