@@ -239,6 +239,9 @@ def _leads(tables: GapTables, models: Sequence[str] | None = None) -> str:
     return shares_of_leads(whole["model"] for whole in wholes if not is_void(whole) and whole["delta_nll"] < 0)
 
 
+_STRUCK = "Struck out: too little text for an interval, or a gap that may be zero (column note of gap.parquet)."
+
+
 def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table | None:
     """The share of the gap by source, one row per model and one column per source, the largest first; None if there is only one source."""
     found, models = _cells(tables), _models(tables)
@@ -253,11 +256,12 @@ def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table
         for source in shown
         if not is_void(found[model, source, "ar_hit"]) and found[model, source, "all"]["delta_nll"] < 0
     ]
+    hits = {model: [found[model, source, "ar_hit"] for source in shown] for model in models}
     told = [
         f"{hidden:,} smaller sources: see the Parquet file." if (hidden := len(sources) - len(shown)) else "",
+        _STRUCK if any(row["void"] and row["gap_share"] is not None for rows in hits.values() for row in rows) else "",
         shares_of_leads(leads).strip(),
     ]
-    hits = {model: [found[model, source, "ar_hit"] for source in shown] for model in models}
     return Table(
         "AR share of the gap by source",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
