@@ -93,9 +93,13 @@ def _perplexities(comparison: Comparison) -> list[Figure]:
             rows.append({"model": name, "kind": named, "ppl": ppl, "shown": shown, "reference": is_reference, "tip": tip})
     if not rows:
         return []
+    for row in rows:
+        row["lower"] = row["ppl"] < max(other["ppl"] for other in rows if other["model"] == row["model"])
     on = " and on ".join(dict.fromkeys(row["kind"] for row in rows))
     caption = f"Perplexity on {on}, on a logarithmic scale. The dashed lines are the reference's."
-    x = log_number("ppl", "perplexity", [row["ppl"] for row in rows])
+    known = [row["ppl"] for row in rows]
+    beside = max(1.5, max(known) / min(known)) ** 0.15  # room for figures, left of the lower one of a row and right of the other
+    x = log_number("ppl", "perplexity", [min(known) / beside, *known, max(known) * beside])
     y = _model_rows(list(names.values()))
     ends = {"x": {**x, "aggregate": "min"}, "x2": {"field": "ppl", "aggregate": "max"}, "y": y}
     dots = {
@@ -104,15 +108,15 @@ def _perplexities(comparison: Comparison) -> list[Figure]:
         "color": _KIND_COLOUR,
         "shape": column("kind", scale={"domain": list(_KINDS.values()), "range": ["circle", "diamond"]}),
     }
-    figures = {"x": x, "y": y, "text": column("shown")}
+    figures, outwards = {"x": x, "y": y, "text": column("shown")}, {"align": {"expr": "datum.lower ? 'right' : 'left'"}}
     spec = plot(
         rows,
         layer("rule", "datum.reference", channels={"x": x, "color": _KIND_COLOUR}, strokeDash=[4, 3]),
         layer("rule", channels=ends, color="rule", strokeWidth=2),
         layer("point", channels={**dots, **TIP}, filled=True, size=80, opacity=1),
         # Below the figures the same, broader and in the colour of the page: the dashed lines end there.
-        layer("text", channels=figures, dy=-10, stroke="page", strokeWidth=4),
-        layer("text", channels=figures, dy=-10, color="soft"),
+        layer("text", channels=figures, dy=-10, stroke="page", strokeWidth=4, **outwards),
+        layer("text", channels=figures, dy=-10, color="soft", **outwards),
         width=WIDTH - 100,
         height=_ROW * len(names),
     )

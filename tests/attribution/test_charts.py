@@ -85,8 +85,11 @@ def test_perplexities_are_of_the_reference_first_and_of_every_model(comparison):
         shown, nats = re.fullmatch(told, row["tip"]).groups()
         assert float(shown.replace(",", "")) == pytest.approx(math.exp(nll), rel=0.006)
         assert float(nats) == pytest.approx(nll, abs=0.006)
-    under = re.findall(r'<text[^>]* stroke="#ffffff"[^>]*>([^<]+)</text>', svg(drawn(comparison)["perplexities"]))
-    assert under == [row["shown"] for row in rows], "dashed lines end at the figures"
+    under = re.findall(r'<text([^>]* stroke="#ffffff"[^>]*)>([^<]+)</text>', svg(drawn(comparison)["perplexities"]))
+    assert [shown for _, shown in under] == [row["shown"] for row in rows], "dashed lines end at the figures"
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    is_lower = [ppl == min(one["ppl"], other["ppl"]) for one, other in pairs for ppl in (one["ppl"], other["ppl"])]
+    assert ['text-anchor="end"' in look for look, _ in under] == is_lower, "they are apart however near the points are"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
