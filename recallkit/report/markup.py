@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from recallkit.config import VERSION
-from recallkit.display.cells import Struck
+from recallkit.display.cells import DASH, Struck
 from recallkit.errors import printable
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def _said_once(shown: Table) -> Table:
     """The table without columns of one figure, the same in every row that has any, which its caption says."""
     columns = [[cell for cell in column if cell] for column in zip(*shown.rows, strict=True)]
     same = {place: cells[0] for place, cells in enumerate(columns) if place and len(cells) > 2 and len(set(cells)) == 1}
-    told = [f"{' '.join(shown.headers[place].split())}: {cell} in every row." for place, cell in same.items()]
+    known = {" ".join(shown.headers[place].split()): cell for place, cell in same.items() if cell != DASH}
+    told = [f"{head[0].upper()}{head[1:]}: {cell} in every row." for head, cell in known.items()]
     headers, *rows = [[cell for place, cell in enumerate(row) if place not in same] for row in (shown.headers, *shown.rows)]
     return replace(shown, headers=headers, rows=rows, caption=" ".join(filter(None, [shown.caption, *told])) or None)
 
