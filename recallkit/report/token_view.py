@@ -144,17 +144,18 @@ def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
 
 
 def _heading(shown: ShownSequence) -> list[str]:
-    """Which sequence is shown, and how much the models differ on it."""
+    """How much the models differ on the sequence, and which it is."""
     sources = ", ".join(shown.rows["source"].unique(maintain_order=True))
     num_hits = int(shown.rows[shown.hits].sum())
     place = f"Sequence {shown.number:,} (0 to {shown.num_sequences - 1:,}; {sources})"
-    first = f"{place}: {len(shown.rows):,} tokens, {num_hits:,} {shown.hits_name}."
+    which = f"{place}: {len(shown.rows):,} tokens, {num_hits:,} {shown.hits_name}."
     if shown.reference is None or not num_hits:
-        return [first]
+        return [which]
     hits = shown.rows.filter(shown.hits)
     more = sum(hits["nll_1"].to_list()) - sum(hits["nll_0"].to_list())
     most = f", the largest difference of {shown.num_sequences:,} sequences" if shown.is_chosen and shown.num_sequences > 1 else ""
-    return [first, f"On these {shown.model} needs {abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {shown.reference}{most}."]
+    difference = f"{abs(more):.1f} nats {'more' if more >= 0 else 'less'} than {shown.reference}"
+    return [f"{shown.model} needs {difference} on {shown.hits_name} of this sequence{most}.", which]
 
 
 def _text(shown: ShownSequence, chosen: list[bool], *, has_colours: bool, only_chosen: bool) -> Text:
