@@ -188,7 +188,7 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
     """The map of losses: a row per set of mixers, a column per slice."""
     rows = tables.ablation.to_dicts()
     caption = (
-        "Nats per token lost on each slice without each of the model's mixers; the darker, the more, by the square root. "
+        "Nats per token lost on each slice without each of the model's mixers; the stronger the colour, the more, by the square root. "
         f"The model is {shorten(rows[0]['model'], 60)}. "
         f"{SLICES}"
     )
