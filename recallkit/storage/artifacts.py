@@ -360,7 +360,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     given_files.check_file(path)
     if not path.exists():
-        raise UserError("no such table", where=path, remedy="make it with the command that writes it (`recallkit slice`, `gap` ...)")
+        makes = f"`recallkit slice -o {path.parent}`" if path.name == "tokens.parquet" else "the command that writes it (`gap` ...)"
+        raise UserError("no such table", where=path, remedy=f"make it with {makes}")
     try:
         listing = check_member(path)
         facts = footer_facts(path)

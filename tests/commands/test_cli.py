@@ -99,6 +99,7 @@ def copy_of(slices: Path, tmp_path: Path) -> Path:
         (["score", "no/such/model/anywhere"], ["no/such/model/anywhere"]),
         (["count", "--import", "nothing.csv", "-o", "x.duckdb"], ["nothing.csv", "no such file"]),
         (["published", "nothing.csv"], ["nothing.csv"]),
+        (["gap", "control:recall", "control:bigram", "--slices", "no"], ["make it with `recallkit slice -o no`"]),
     ],
 )
 def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_path):
