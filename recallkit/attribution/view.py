@@ -494,7 +494,7 @@ def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
         "raw share": _rounded_share,
         "clipped": cells.valid(cells.share("gap_share_clipped")),
         **({"stated": cells.share("printed")} if is_stated else {}),
-        "enrich-\nment": enriched,
+        "enrichment": enriched,
     }
     return Table.of(
         "Share of the gap that lies in AR hits, from printed perplexities" + (f": {group.name}" if group.name else ""),

@@ -190,13 +190,13 @@ _LOST = {
     "model": cells.name("model"),
     "NLL": cells.number("nll", "z.2f"),
     "floor": cells.number("floor", "z.2f"),
-    "comple-\ntion": cells.number("completion", "z.2f"),
+    "completion": cells.number("completion", "z.2f"),
     "key": cells.number("key", "z.2f"),
     "any use": cells.number("use", "z.2f"),
     "recalled": cells.number("recall", "z.2f"),
     "95 % interval": cells.interval("recall"),
 }
-_OF_OTHERS = ("comple-\ntion", "key", "any use")
+_OF_OTHERS = ("completion", "key", "any use")
 """Columns of other changes than those that tell what is recalled by association."""
 
 
