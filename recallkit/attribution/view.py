@@ -440,7 +440,7 @@ def print_published(published: PublishedGap, *, full: bool) -> None:
 
 
 def _published_answer(published: PublishedGap) -> str:
-    """How much of the gaps lies in AR hits, clipped as the papers print it, of the models that are behind their reference."""
+    """How much of the gaps lies in AR hits, at least none and at most all of it, of the models that are behind their reference."""
     rows = published.frame.to_dicts()
     nlls = {(row["group"], row["model"]): row["all"] for row in rows}
     references = {group.name: group.reference for group in published.groups}
@@ -451,7 +451,7 @@ def _published_answer(published: PublishedGap) -> str:
     ]
     if not behind:
         return "No model is behind its reference by more than rounding."
-    found = share_range(min(row["gap_share"], 1.0) for row in behind)
+    found = share_range(max(0.0, min(row["gap_share"], 1.0)) for row in behind)
     of = "their references" if len(references) > 1 else published.groups[0].reference
     who = f"{behind[0]['model']} loses" if len(behind) == 1 else f"{len(behind)} models lose"
     return f"{found} of what {who} to {of} lies in AR hits."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution import answer
 from recallkit.attribution.answer import PPL
 from recallkit.display import cells
-from recallkit.display.cells import percent, percent_range, resampled
+from recallkit.display.cells import percent, percent_range, resampled, shares_of_leads
 from recallkit.display.charts import labels
 from recallkit.measure.shares import is_void
 from recallkit.report.markup import tag, text
@@ -93,10 +93,16 @@ def _legend(comparison: Comparison) -> list[str]:
     """What AR hits are, and what is drawn."""
     facts, first = comparison.manifest["slices"], comparison.models[0]
     whole, hits = comparison.totals[first, "all"], comparison.totals[first, "ar_hit"]
+    leads = [
+        model
+        for model in comparison.models
+        if comparison.totals[model, "all"]["delta_nll"] < 0 and not is_void(comparison.totals[model, "ar_hit"])
+    ]
     definition = (
         f"AR hits complete a bigram that is in the context already and was seen at most {facts['max_count']:,} times in training: "
         f"{percent(hits['share_of_tokens'], 2)} of {whole['tokens']:,} tokens (dotted). Whiskers, 95 % intervals: {resampled(whole)}. "
-        "Tick: the control, what the share would be if AR hits differed as the first occurrences of their bigrams do. "
+        "Tick: the control, what the share would be if AR hits differed as the first occurrences of their bigrams do."
+        f"{shares_of_leads(leads)} "
     )
     return [text(definition), " ", tag("a", "How it was measured", href="#method"), "."]
 

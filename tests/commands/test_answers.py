@@ -88,6 +88,7 @@ def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slic
     [
         ("m,11.00,4.00,\nn,12.00,4.00,\n", "of what 2 models lose to ref lies in AR hits."),
         ("n,9.00,2.50,\nm,11.00,4.00,\n", "of what m loses to ref lies in AR hits."),
+        ("m,11.00,2.00,\n", "0.0 % of what m loses to ref lies in AR hits."),
         ("m,9.00,2.50,\n", "No model is behind its reference by more than rounding."),
         ("m,10.01,4.00,\n", "No model is behind its reference by more than rounding."),
     ],
@@ -97,7 +98,7 @@ def test_printed_perplexities_begin_with_the_range_of_their_shares(run, tmp_path
     done = run("published", tmp_path / "table.csv")
     shown, clipped = first_line(done), json.loads(run("published", tmp_path / "table.csv", "--json").stdout)["rows"]
     assert shown.endswith(said)
-    shares = [100 * min(row["gap_share"], 1) for row in clipped if row["gap_share"] is not None and row["all"] > 10]
+    shares = [100 * max(0, min(row["gap_share"], 1)) for row in clipped if row["gap_share"] is not None and row["all"] > 10]
     if "lies" in said:
         ends = dict.fromkeys([f"{min(shares):.1f}", f"{max(shares):.1f}"])
         assert shown.startswith(f"{' to '.join(ends)} % of what")

@@ -224,6 +224,7 @@ def test_a_share_without_meaning_is_said_so(comparison):
     assert "same (perplexity " in page.texts("p")[0]
     assert ": a share of this gap means nothing" in page.texts("p")[0]
     assert "of this lead lies in AR hits" in page.texts("p")[0], "no headline: one share only means something"
+    assert "Shares of a lead: better." in page.texts("p")[1], "not those that mean nothing, nor of a gap"
     shown = {row[0]: row[2:4] for row in page.models()}
     assert shown["noise"] == ["0.100", f"means nothing: {GAP_MAY_BE_ZERO}"]
     assert shown["same"][1] == f"means nothing: {NO_GAP}"
