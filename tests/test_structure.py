@@ -144,7 +144,7 @@ def test_no_modules_import_each_other():
 def test_models_and_kernels_need_little():
     """They run on a machine with a GPU and torch, triton, numpy, tokenizers, safetensors and transformers alone.
 
-    peft is imported for an adapter, fla for a model of fla, gguf for a GGUF file.
+    peft is imported for an adapter, fla for a model of fla, gguf for a GGUF file, torchao for quantised weights.
     """
     allowed = {
         "torch",
@@ -158,6 +158,7 @@ def test_models_and_kernels_need_little():
         "peft",
         "fla",
         "gguf",
+        "torchao",
     }
     wrong = []
     for path in [*python_files("kernels"), *python_files("recallkit/models")]:

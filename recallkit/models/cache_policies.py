@@ -1,0 +1,301 @@
+"""What is kept of a cache between chunks: policies that quantise the keys and values of one layer, or evict some of them.
+
+They are pure functions of keys and values, the same for our attention and for the layers of transformers. A policy is applied after
+each chunk to what it kept before and the exact entries of the chunk behind that, so whatever it rounded is rounded again.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.nn import functional
+
+from recallkit import registry
+from recallkit.config import installing
+from recallkit.errors import UsageError, UserError
+from recallkit.models.rounding import scaled, stored_bytes, unscaled, without_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+GROUP, RESIDUAL = 64, 128
+"""Entries of a group and ids that stay exact, by default, as in transformers' `QuantizedCache`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What later chunks see of a layer's past, b rows of h heads with K entries each, and what it occupies."""
+
+    keys: Tensor
+    """(b, h, K, d)"""
+    values: Tensor
+    """(b, h, K, v)"""
+    num_bytes: int
+    """Bytes of the stored form, of one row: packed codes, scales, zero points and exact entries."""
+
+
+class CachePolicy:
+    """A way to compress a layer's cache."""
+
+    __slots__ = ()
+    row_wise: ClassVar[bool] = True
+    """Whether no row of a batch influences another."""
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """What is kept of keys (b, h, K, d) and values (b, h, K, v) after `seen` ids have been read, evicted ones included.
+
+        Keys are as later queries see them, after any rotation by position. Raises UserError where the widths of the heads do not fit.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Full(CachePolicy):
+    """Everything, unchanged."""
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """As `CachePolicy.keep`."""
+        return _exact(keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(CachePolicy):
+    """The first ids and the latest: StreamingLLM (arXiv 2309.17453, section 3.2).
+
+    Positions stay those of the text; the paper's are those of the cache, which matters where a text is longer than a model's context.
+    """
+
+    sinks: int
+    recent: int
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """As `CachePolicy.keep`."""
+        if keys.shape[2] > self.sinks + self.recent:
+            keys, values = (torch.cat([t[:, :, : self.sinks], t[:, :, -self.recent :]], 2) for t in (keys, values))
+        return _exact(keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Evicting(CachePolicy):
+    """The entries of each head with the largest scores, in their order: of `seen` ids int(seen * (1 - ratio)), at least one.
+
+    `score`: keys (b, h, K, d) -> (b, h, K). What was evicted never returns, so scores are compared among what is still there.
+    """
+
+    score: Callable[[Tensor], Tensor]
+    ratio: float
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """As `CachePolicy.keep`."""
+        count = max(1, int(seen * (1 - self.ratio)))
+        if count < keys.shape[2]:
+            places = self.score(keys.float()).topk(count).indices.sort().values.unsqueeze(-1)
+            keys, values = (t.gather(2, places.expand(-1, -1, -1, t.shape[-1])) for t in (keys, values))
+        return _exact(keys, values)
+
+
+def lowest_norm(keys: Tensor) -> Tensor:
+    """Scores of Devoto et al. (arXiv 2406.11430, section 4): keys of the smallest L2 norm get the most attention."""
+    scores: Tensor = -keys.norm(dim=-1)
+    return scores
+
+
+def least_similar(keys: Tensor) -> Tensor:
+    """Scores of KeyDiff (arXiv 2504.15364, section 3): minus the cosine similarity to the mean of the normalised keys."""
+    anchor = functional.normalize(keys, dim=-1).mean(2, keepdim=True)
+    return -functional.cosine_similarity(keys, anchor, dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8(CachePolicy):
+    """All in e4m3 with one scale for the keys and one for the values of a sequence, its largest magnitude at 448.
+
+    As transformers' `Fp8QuantizedLayer`, but each row has its own scale, measured again after each chunk; theirs is that of the first
+    chunk of the whole batch, beyond which magnitudes saturate or become NaN.
+    """
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """As `CachePolicy.keep`."""
+        stored = [scaled(tensor, (1, 2, 3), torch.float8_e4m3fn) for tensor in (keys, values)]
+        num_bytes = sum(stored_bytes(part) for pair in stored for part in pair)
+        return Kept(unscaled(*stored[0], keys.dtype), unscaled(*stored[1], values.dtype), num_bytes // len(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised(CachePolicy):
+    """The latest `residual` ids exact, older ones in groups of `group` consecutive entries of a head's vector of one id.
+
+    A head that is narrower than the default group is one group.
+    """
+
+    bits: int
+    group: int | None = None
+    residual: int = RESIDUAL
+    backend: str = "affine"
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """As `CachePolicy.keep`."""
+        (keys, key_bytes), (values, value_bytes) = map(self._rounded, (keys, values))
+        return Kept(keys, values, key_bytes + value_bytes)
+
+    def _rounded(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """A tensor as later chunks see it, and bytes of one row. Rows are rounded one by one: HQQ fits a whole tensor at once."""
+        num_old = max(0, tensor.shape[2] - self.residual)
+        old, recent = tensor[:, :, :num_old], tensor[:, :, num_old:]
+        num_bytes = stored_bytes(recent) // len(tensor)
+        if not num_old:
+            return tensor, num_bytes
+        width = tensor.shape[-1]
+        group = self.group or min(GROUP, width)
+        if width % group:
+            problem = f"groups of {group} entries do not divide a head's width of {width}"
+            raise UserError(problem, remedy=f"give int{self.bits}:group={width & -width}")
+        rows, sizes = zip(*(_BACKENDS[self.backend](row, self.bits, group) for row in torch.split(old, 1)), strict=True)
+        return torch.cat([torch.cat(rows), recent], 2), num_bytes + sizes[0]
+
+
+def _affine(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
+    """Rounded to scale * code + minimum with scale = (maximum - minimum) / (2^bits - 1) of each group, and the bytes stored.
+
+    Asymmetric round-to-nearest as in KIVI (arXiv 2402.02750, section 2) and quanto's `MaxOptimizer`, whose figures it has to the bit.
+    """
+    most = 2**bits - 1
+    groups = tensor.reshape(-1, group)
+    low, high = torch.aminmax(groups, dim=1, keepdim=True)
+    scale = (high - low) / most
+    scale = torch.where(scale == 0, 1, scale)  # a group of equal entries
+    codes = ((groups - low) / scale).round().clamp(0, most).to(torch.uint8)
+    packed = _packed(codes, bits)
+    rounded = scale * _unpacked(packed, bits)[: codes.numel()].view_as(codes) + low
+    return rounded.view(tensor.shape), sum(map(stored_bytes, (packed, scale, low)))
+
+
+def _packed(codes: Tensor, bits: int) -> Tensor:
+    """Codes in bytes, the first in the lowest bits: of 4 bits [1, 2, 3] -> [0x21, 0x03]."""
+    per_byte = 8 // bits
+    padded = functional.pad(codes.flatten(), (0, -codes.numel() % per_byte)).view(-1, per_byte)
+    packed: Tensor = (padded << _shifts(bits, codes)).sum(1, dtype=torch.uint8)
+    return packed
+
+
+def _unpacked(packed: Tensor, bits: int) -> Tensor:
+    codes: Tensor = packed.unsqueeze(1) >> _shifts(bits, packed) & (2**bits - 1)
+    return codes.flatten()
+
+
+def _shifts(bits: int, like: Tensor) -> Tensor:
+    return torch.arange(0, 8, bits, dtype=torch.uint8, device=like.device)
+
+
+def _quanto(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
+    """As `_affine`, by optimum-quanto through transformers."""
+    layer = _layer("QuantoQuantizedLayer", bits, group)
+    stored = layer._quantize(tensor.contiguous(), axis=0)
+    return layer._dequantize(stored), stored_bytes(stored)
+
+
+def _hqq(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
+    """By HQQ through transformers; along axis 1, as its authors advise, where a group is entries of one vector."""
+    groups = tensor.reshape(-1, group)
+    padded = functional.pad(groups, (0, 0, 0, -len(groups) % 4))  # its packing drops codes of an odd number of groups
+    layer = _layer("HQQQuantizedLayer", bits, group)
+    layer.keys = padded  # where the layer looks for device and precision
+    codes, meta = layer._quantize(padded, axis=1)
+    rounded: Tensor = layer._dequantize((codes, meta))[: len(groups)]
+    return rounded.reshape(tensor.shape), sum(map(stored_bytes, (codes, meta["scale"], meta["zero"])))
+
+
+@functools.cache
+def _layer(name: str, bits: int, group: int) -> Any:
+    with without_warnings():
+        from transformers import cache_utils
+
+        return getattr(cache_utils, name)(nbits=bits, q_group_size=group)
+
+
+def _exact(keys: Tensor, values: Tensor) -> Kept:
+    return Kept(keys, values, (stored_bytes(keys) + stored_bytes(values)) // len(keys))
+
+
+_BACKENDS: dict[str, Callable[[Tensor, int, int], tuple[Tensor, int]]] = {"affine": _affine, "quanto": _quanto, "hqq": _hqq}
+_PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
+
+
+def parse_cache(text: str) -> CachePolicy:
+    """The policy that `NAME:OPTION:OPTION ...` means, by a name of `CACHES`. Raises UsageError for anything else."""
+    name, *options = text.split(":")
+    try:
+        example, make = registry.look_up(CACHES, name, "cache policy")
+        return make(*options)
+    except UserError as error:
+        raise UsageError(error.problem, where=f"cache={text}", remedy=error.remedy) from None
+    except (TypeError, ValueError) as error:
+        problem = str(error) if isinstance(error, ValueError) else f"{name} takes no such options"
+        raise UsageError(problem, where=f"cache={text}", remedy=f"write {example}") from None
+
+
+def _quantising(bits: int) -> Callable[..., CachePolicy]:
+    def make(*options: str) -> CachePolicy:
+        given: dict[str, Any] = {}
+        for option in options:
+            key, _, value = option.partition("=")
+            if option in _BACKENDS:
+                given["backend"] = option
+            elif key in ("group", "residual") and value.isdecimal() and int(value) >= (key == "group"):
+                given[key] = int(value)
+            else:
+                raise ValueError(f"{option} is neither group=N nor residual=N, nor one of {', '.join(_BACKENDS)}")
+        backend = given.get("backend", "affine")
+        if backend == "quanto" and bits == 8:
+            raise ValueError("quanto has 2 and 4 bits")
+        if backend in _PACKAGES and not _is_installed(_PACKAGES[backend]):
+            raise UserError(f"{_PACKAGES[backend]} is not installed", remedy=f"{installing('cache')}, or leave {backend} out")
+        return Quantised(bits, **given)
+
+    return make
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _window(counts: str) -> CachePolicy:
+    sinks, plus, recent = counts.partition("+")
+    if not (plus and sinks.isdecimal() and recent.isdecimal() and int(recent)):
+        raise ValueError("a window is a number of first ids, a plus sign, and a number of latest ids of at least 1")
+    return Window(int(sinks), int(recent))
+
+
+def _evicting(score: Callable[[Tensor], Tensor]) -> Callable[..., CachePolicy]:
+    def make(ratio: str) -> CachePolicy:
+        try:
+            share = float(ratio)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            raise ValueError(f"{ratio or 'nothing'} is not a share of ids to evict, between 0 and 1")
+        return Evicting(score, share)
+
+    return make
+
+
+CACHES: dict[str, tuple[str, Callable[..., CachePolicy]]] = {
+    "full": ("full", Full),
+    "int8": ("int8 or int8:group=64:residual=128", _quantising(8)),
+    "int4": ("int4 or int4:group=64:residual=128:quanto", _quantising(4)),
+    "int2": ("int2 or int2:group=64:residual=128:quanto", _quantising(2)),
+    "fp8": ("fp8", Fp8),
+    "window": ("window:4+256", _window),
+    "knorm": ("knorm:0.5", _evicting(lowest_norm)),
+    "keydiff": ("keydiff:0.5", _evicting(least_similar)),
+}
+"""Name -> an example, and what makes the policy of the options behind the name, each a string. A policy is a line here."""

@@ -1,0 +1,111 @@
+"""Fewer bits: states as they would be stored in lower precision, and weights as weight-only quantisation leaves them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from recallkit.config import installing
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+STATES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+"""What a state can be rounded to."""
+
+WEIGHT_GROUP = 128
+"""Most weights of a row that share a scale in int4."""
+
+
+def round_state(tensor: Tensor, kind: str) -> tuple[Tensor, int]:
+    """A state (b, ..., m, n) as it is after having been stored as a `kind` of `STATES`, in its own precision, and bytes of one row.
+
+    fp8 (e4m3) and int8 are symmetric, with one float32 scale per row and head, that is for the last two axes together (for all but the
+    first of a tensor with less than three), at which the largest magnitude is the largest code. Scales count as bytes.
+    Raises UserError where magnitudes are beyond fp16.
+    """
+    dtype = STATES[kind]
+    if kind in ("fp8", "int8"):
+        codes, scale = scaled(tensor, range(max(1, tensor.ndim - 2), tensor.ndim), dtype)
+        return unscaled(codes, scale, tensor.dtype), (stored_bytes(codes) + stored_bytes(scale)) // len(tensor)
+    stored = tensor.to(dtype)
+    if kind == "fp16" and (stored.isinf() & tensor.isfinite()).any():
+        problem = f"a state has a magnitude of {tensor.abs().max().item():.3g}, beyond the 65,504 of fp16"
+        raise UserError(problem, remedy="round it to bf16")
+    return stored.to(tensor.dtype), stored_bytes(stored) // len(tensor)
+
+
+def scaled(tensor: Tensor, axes: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Symmetric codes of a tensor in int8 or a float8, and the float32 scale that all entries along `axes` share."""
+    largest = (torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max
+    values = tensor.float()
+    scale = (values.abs().amax(tuple(axes), keepdim=True) / largest).clamp(min=torch.finfo(torch.float32).tiny)
+    values = values / scale
+    return (values if dtype.is_floating_point else values.round()).clamp(-largest, largest).to(dtype), scale
+
+
+def unscaled(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """What codes and their scale stand for."""
+    return (codes.float() * scale).to(dtype)
+
+
+def quantise_weights(module: nn.Module, kind: str) -> int:
+    """Replaces weights in place by what weight-only quantisation to int8 or int4 makes of them; returns the bytes it would store.
+
+    Those of every nn.Linear but the output head and what is tied to an embedding, which published recipes leave alone. Symmetric, by
+    torchao's `IntxWeightOnlyConfig`: int8 with a scale per output, int4 with one per group of 128 inputs, or of the largest power of two
+    that divides their number. The weights are dequantised to their own precision, so that any code reads them, as weight-only kernels
+    do within each product. Bytes are of packed codes and scales. Raises UserError without torchao, or such a layer.
+    """
+    if importlib.util.find_spec("torchao") is None:
+        raise UserError("torchao, which quantises weights, is not installed", remedy=installing("weights"))
+    with without_warnings():
+        from torchao.quantization import IntxWeightOnlyConfig, PerAxis, PerGroup, quantize_
+
+    layers = _inner_linears(module)
+    if not layers:
+        raise UserError("no nn.Linear but the output head, so that no weights can be quantised", remedy=f"leave out weights={kind}")
+    num_bytes = 0
+    for layer in layers:
+        width, dtype = layer.in_features, layer.weight.dtype
+        granularity = PerAxis(0) if kind == "int8" else PerGroup(min(WEIGHT_GROUP, width & -width))
+        quantize_(layer, IntxWeightOnlyConfig(getattr(torch, kind), granularity), filter_fn=lambda *_: True)
+        stored: Any = layer.weight
+        num_bytes += stored.qdata.numel() * (8 if kind == "int8" else 4) // 8 + stored_bytes(stored.scale)
+        layer.weight = nn.Parameter(stored.dequantize().to(dtype), requires_grad=False)
+    return num_bytes
+
+
+def _inner_linears(module: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a model without its output head: what transformers names so, else an attribute `head` or `lm_head`."""
+    named = getattr(module, "get_output_embeddings", lambda: None)() or getattr(module, "head", None) or getattr(module, "lm_head", None)
+    left = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)} | {id(getattr(named, "weight", None))}
+    return [part for part in module.modules() if isinstance(part, nn.Linear) and id(part.weight) not in left]
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Hides what torchao says when it is imported, by quanto too: of kernels for other Pythons and GPUs, and of torch's deprecations."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's entries; of a quantised one those of the tensors that it consists of."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        return sum(stored_bytes(getattr(tensor, name)) for name in tensor.__tensor_flatten__()[0])
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,187 @@
+"""What cache policies keep: figures counted by hand, and those of quanto, of transformers' quantised cache and of kvpress."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+import torch
+
+from recallkit.errors import UsageError, UserError
+from recallkit.models.cache_policies import CACHES, CachePolicy, Kept, parse_cache
+
+EVERY = [example.split(" or ")[0] for example, _ in CACHES.values()]
+
+
+def needs(package: str) -> None:
+    """Skips where a package is not installed, without importing it."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def numbered(first: int, last: int) -> torch.Tensor:
+    """Keys (1, 1, last - first, 1) that are the numbers of their ids."""
+    return torch.arange(first, last, dtype=torch.float32).view(1, 1, -1, 1)
+
+
+def read(policy: CachePolicy, keys: torch.Tensor, chunk: int) -> Kept:
+    """What is left of keys (b, h, t, d), which are values as well, that come in chunks."""
+    past = keys[:, :, :0], keys[:, :, :0]
+    for start in range(0, keys.shape[2], chunk):
+        part = keys[:, :, start : start + chunk]
+        kept = policy.keep(torch.cat([past[0], part], 2), torch.cat([past[1], part], 2), min(start + chunk, keys.shape[2]))
+        past = kept.keys, kept.values
+    return kept
+
+
+def test_codes_and_bytes_counted_by_hand():
+    """One row of two heads with three ids of four entries, the last of them exact; a group is a head's vector."""
+    keys = torch.tensor([[[[0.0, 1, 2, 3], [-9, -1, -4, 9], [0.1, 0.2, 0.3, 0.4]], [[5, 5, 5, 5], [1, 1.4, 2.6, 4], [7, 7, 7, 8]]]])
+    kept = parse_cache("int2:residual=1").keep(keys, keys, 3)
+    rounded = [[[0.0, 1, 2, 3], [-9, -3, -3, 9], [0.1, 0.2, 0.3, 0.4]], [[5, 5, 5, 5], [1, 1, 3, 4], [7, 7, 7, 8]]]
+    assert kept.keys.tolist() == torch.tensor([rounded]).tolist()
+    one = 4 * (4 // 4 + 4 + 4) + 2 * 4 * 4  # four groups of a byte, a scale and a minimum; two vectors of float32
+    assert kept.num_bytes == 2 * one
+    assert parse_cache("int4:residual=0:group=2").keep(keys, keys, 3).num_bytes == 2 * 12 * (1 + 4 + 4)
+    assert parse_cache("int8:residual=9").keep(keys, keys, 3).num_bytes == parse_cache("full").keep(keys, keys, 3).num_bytes == 2 * 24 * 4
+    assert parse_cache("fp8").keep(keys, keys, 3).num_bytes == 2 * (24 + 4)
+
+
+@pytest.mark.parametrize(("bits", "steps"), [(8, 255), (4, 15), (2, 3)])
+def test_an_error_is_at_most_half_a_step(bits, steps):
+    keys = drawn(2, 3, 40, 64)
+    kept = parse_cache(f"int{bits}:residual=0:group=32").keep(keys, keys, 40).keys
+    groups, errors = keys.view(-1, 32), (kept - keys).view(-1, 32).abs().amax(1)
+    step = (groups.amax(1) - groups.amin(1)) / steps
+    assert (errors <= 0.5001 * step).all()
+    assert (errors > 0.25 * step).any()
+
+
+def test_fp8_scales_the_largest_magnitude_of_a_row_to_448():
+    keys = torch.tensor([448.0, 100, 3.3, -0.07]).view(1, 1, 1, 4)
+    kept = parse_cache("fp8").keep(keys, 10 * keys, 1)
+    assert kept.keys.flatten().tolist() == [448, 96, 3.25, -0.0703125]  # e4m3 has three bits behind the leading one
+    torch.testing.assert_close(kept.values, 10 * kept.keys)
+
+
+def test_a_window_is_the_first_ids_and_the_latest():
+    kept = read(parse_cache("window:2+3"), numbered(0, 20), 4)
+    assert kept.keys.flatten().tolist() == kept.values.flatten().tolist() == [0, 1, 17, 18, 19]
+    assert kept.num_bytes == 2 * 5 * 4
+    assert parse_cache("window:0+3").keep(numbered(0, 9), numbered(0, 9), 9).keys.flatten().tolist() == [6, 7, 8]
+    assert parse_cache("window:4+256").keep(numbered(0, 9), numbered(0, 9), 9).keys.shape[2] == 9
+
+
+def test_the_share_that_is_evicted_is_of_all_ids_that_were_seen():
+    """The smallest norms are those of the first ids; of 8, 16 and 20 ids 2, 4 and 5 are kept, and what was evicted never returns."""
+    keys = numbered(1, 21)
+    assert read(parse_cache("knorm:0.75"), keys, 20).keys.flatten().tolist() == [1, 2, 3, 4, 5]
+    assert read(parse_cache("knorm:0.75"), keys, 8).keys.flatten().tolist() == [1, 2, 9, 10, 17]
+    assert read(parse_cache("knorm:0.75"), keys.flip(2), 8).keys.flatten().tolist() == [5, 4, 3, 2, 1]
+    assert read(parse_cache("knorm:0.99"), keys, 8).keys.flatten().tolist() == [1]
+
+
+def test_heads_evict_on_their_own():
+    keys = torch.cat([numbered(1, 5), numbered(1, 5).flip(2)], 1)
+    assert parse_cache("knorm:0.5").keep(keys, keys, 4).keys.flatten(2).tolist() == [[[1, 2], [2, 1]]]
+
+
+def test_keydiff_evicts_what_points_where_most_keys_point():
+    """Norms do not matter: the one that points elsewhere stays, whatever its length."""
+    keys = torch.tensor([[1.0, 0], [9, 0.1], [0, 0.01], [5, 0]]).view(1, 1, 4, 2)
+    kept = parse_cache("keydiff:0.75").keep(keys, keys, 4)
+    assert kept.keys.tolist() == keys[:, :, 2:3].tolist()
+
+
+@pytest.mark.parametrize("text", [*EVERY, "int4:residual=3", "int4:hqq"])
+def test_no_row_influences_another(text):
+    if "hqq" in text:
+        needs("hqq")
+    keys, values = (drawn(3, 2, 300, width) * torch.tensor([1.0, 10, 0.3]).view(3, 1, 1, 1) for width in (16, 8))
+    together = parse_cache(text).keep(keys, values, 300)
+    for row in range(3):
+        alone = parse_cache(text).keep(keys[row : row + 1], values[row : row + 1], 300)
+        assert torch.equal(alone.keys, together.keys[row : row + 1])
+        assert torch.equal(alone.values, together.values[row : row + 1])
+        assert alone.num_bytes == together.num_bytes
+
+
+@pytest.mark.parametrize("text", EVERY)
+def test_what_was_kept_is_kept_unchanged(text):
+    keys = drawn(2, 2, 300, 16)
+    once = parse_cache(text).keep(keys, keys, 300)
+    again = parse_cache(text).keep(once.keys, once.values, 300)
+    torch.testing.assert_close(again.keys, once.keys, rtol=1e-6, atol=1e-6)
+    assert again.num_bytes == once.num_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("int16", "cache=int16: no such cache policy; did you mean int8?"),
+        ("knrom:0.5", "cache=knrom:0.5: no such cache policy; did you mean knorm?"),
+        ("int4:half", "cache=int4:half: half is neither group=N nor residual=N, nor one of affine, quanto, hqq; write int4 or"),
+        ("int4:group=0", "cache=int4:group=0: group=0 is neither"),
+        ("int8:quanto", "cache=int8:quanto: quanto has 2 and 4 bits; write int8 or int8:group=64:residual=128"),
+        (
+            "window:4",
+            "cache=window:4: a window is a number of first ids, a plus sign, and a number of latest ids of at least 1; write window:4+256",
+        ),
+        ("window:4+0", "cache=window:4+0: a window is"),
+        ("window", "cache=window: window takes no such options; write window:4+256"),
+        ("knorm:1", "cache=knorm:1: 1 is not a share of ids to evict, between 0 and 1; write knorm:0.5"),
+        ("keydiff:most", "cache=keydiff:most: most is not a share of ids to evict, between 0 and 1; write keydiff:0.5"),
+        ("full:2", "cache=full:2: full takes no such options; write full"),
+    ],
+)
+def test_what_is_no_policy_is_refused(text, said):
+    with pytest.raises(UsageError) as raised:
+        parse_cache(text)
+    assert raised.value.line().startswith(said)
+
+
+def test_groups_that_do_not_divide_a_head_are_refused():
+    keys = drawn(1, 1, 200, 96)
+    with pytest.raises(UserError, match=r"groups of 64 entries do not divide a head's width of 96; give int4:group=32$"):
+        parse_cache("int4").keep(keys, keys, 200)
+
+
+def test_a_backend_that_is_not_installed_is_named(monkeypatch):
+    def missing(package):
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(UsageError, match=r'optimum-quanto is not installed; pip install "recallkit-lm\[cache\]", or leave quanto out$'):
+        parse_cache("int4:quanto")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_figures_and_bytes_are_those_of_quanto(bits, dtype):
+    needs("optimum-quanto")
+    keys, values = drawn(2, 3, 48, 64, dtype=dtype), drawn(2, 3, 48, 32, dtype=dtype)
+    for options in ("residual=0", "residual=8:group=16"):
+        ours = parse_cache(f"int{bits}:{options}").keep(keys, values, 48)
+        theirs = parse_cache(f"int{bits}:{options}:quanto").keep(keys, values, 48)
+        assert torch.equal(ours.keys, theirs.keys)
+        assert torch.equal(ours.values, theirs.values)
+        assert ours.num_bytes == theirs.num_bytes
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_hqq_is_about_as_near_in_as_many_bytes(bits):
+    """Also for a number of groups that its packing cannot divide, which we pad."""
+    needs("hqq")
+    keys = drawn(2, 3, 51, 64)
+    ours = parse_cache(f"int{bits}:residual=0").keep(keys, keys, 51)
+    theirs = parse_cache(f"int{bits}:residual=0:hqq").keep(keys, keys, 51)
+    padding = 3 * (64 * bits // 8 + 4 + 4)
+    assert ours.num_bytes <= theirs.num_bytes <= ours.num_bytes + 2 * padding
+    errors = [(kept.keys - keys).abs().mean().item() for kept in (ours, theirs)]
+    assert 0.7 * errors[0] < errors[1] < 1.1 * errors[0]
