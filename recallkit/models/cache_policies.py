@@ -18,6 +18,7 @@ from recallkit import registry
 from recallkit.config import installing
 from recallkit.errors import UsageError, UserError
 from recallkit.models.rounding import scaled, stored_bytes, unscaled, without_warnings
+from recallkit.quiet_transformers import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +198,14 @@ def _quanto(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
     """As `_affine`, by optimum-quanto through transformers."""
     layer = _layer("QuantoQuantizedLayer", bits, group)
     stored = layer._quantize(tensor.contiguous(), axis=0)
-    return layer._dequantize(stored), stored_bytes(stored)
+    try:
+        rounded: Tensor = layer._dequantize(stored)
+    except (RuntimeError, OSError) as error:  # it compiles C++ when it first unpacks codes on a CPU
+        if tensor.is_cuda:
+            raise
+        problem = f"optimum-quanto cannot build its C++ extension ({first_line(error)})"
+        raise UserError(problem, remedy="have ninja and a C++ compiler on the PATH, or leave quanto out") from error
+    return rounded, stored_bytes(stored)
 
 
 def _hqq(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
@@ -224,7 +232,8 @@ def _exact(keys: Tensor, values: Tensor) -> Kept:
 
 
 _BACKENDS: dict[str, Callable[[Tensor, int, int], tuple[Tensor, int]]] = {"affine": _affine, "quanto": _quanto, "hqq": _hqq}
-_PACKAGES = {"quanto": "optimum-quanto", "hqq": "hqq"}
+_PACKAGES = {"quanto": ("optimum-quanto", "cache"), "hqq": ("hqq", "hqq")}
+"""The distribution that a backend needs, and the extra of ours that installs it."""
 
 
 def parse_cache(text: str) -> CachePolicy:
@@ -254,8 +263,9 @@ def _quantising(bits: int) -> Callable[..., CachePolicy]:
         backend = given.get("backend", "affine")
         if backend == "quanto" and bits == 8:
             raise ValueError("quanto has 2 and 4 bits")
-        if backend in _PACKAGES and not _is_installed(_PACKAGES[backend]):
-            raise UserError(f"{_PACKAGES[backend]} is not installed", remedy=f"{installing('cache')}, or leave {backend} out")
+        package, extra = _PACKAGES.get(backend, (None, ""))
+        if package is not None and not _is_installed(package):
+            raise UserError(f"{package} is not installed", remedy=f"{installing(extra)}, or leave {backend} out")
         return Quantised(bits, **given)
 
     return make

@@ -99,7 +99,7 @@ def test_keydiff_evicts_what_points_where_most_keys_point():
     assert kept.keys.tolist() == keys[:, :, 2:3].tolist()
 
 
-@pytest.mark.parametrize("text", [*EVERY, "int4:residual=3", "int4:hqq"])
+@pytest.mark.parametrize("text", [*EVERY, "int4:residual=3", pytest.param("int4:hqq", marks=pytest.mark.slow)])
 def test_no_row_influences_another(text):
     if "hqq" in text:
         needs("hqq")
@@ -161,6 +161,7 @@ def test_a_backend_that_is_not_installed_is_named(monkeypatch):
         parse_cache("int4:quanto")
 
 
+@pytest.mark.slow  # quanto takes a minute to build its extension
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bits", [2, 4])
 def test_figures_and_bytes_are_those_of_quanto(bits, dtype):
@@ -174,6 +175,7 @@ def test_figures_and_bytes_are_those_of_quanto(bits, dtype):
         assert ours.num_bytes == theirs.num_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_hqq_is_about_as_near_in_as_many_bytes(bits):
     """Also for a number of groups that its packing cannot divide, which we pad."""
