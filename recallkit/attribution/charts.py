@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees, knees
-from recallkit.display.cells import counted, percent, shares_of_leads, span
+from recallkit.attribution.price import measured
+from recallkit.display.cells import bounds, counted, percent, shares_of_leads, size, span
 from recallkit.display.charts import (
     FEW,
     MOST_SOURCES,
@@ -18,6 +19,7 @@ from recallkit.display.charts import (
     StyleOf,
     across,
     column,
+    front_layer,
     labels,
     layer,
     line_chart,
@@ -25,6 +27,7 @@ from recallkit.display.charts import (
     model_channels,
     not_drawn,
     number,
+    on_front,
     plot,
     share,
     shorten,
@@ -60,7 +63,7 @@ def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
-    makers = (_perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _by_source, _by_threshold)
+    makers = (price_figure, _perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _by_source, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
@@ -71,6 +74,56 @@ def _figure(comparison: Comparison, name: str, title: str, caption: str, spec: S
 def _names(comparison: Comparison) -> dict[str, str]:
     """The reference and the models with their labels."""
     return labels([comparison.reference, *comparison.models], reference=comparison.reference)
+
+
+# ---------------------------------------------------------------------------------------------------------- what state costs
+
+
+_RECALL = {
+    "recalled": ("points recalled in AR hits", "What models recall by association in AR hits, in points of probability"),
+    "accuracy": ("AR hits ranked first, %", "AR hits that models rank first, in %"),
+}
+
+
+def price_figure(comparison: Comparison) -> list[Figure]:
+    """What is recalled beside the bytes of state, a line for the variants of each model; as figure 2 of Based, on real text."""
+    by_price, models = comparison.tables.by_price, [comparison.reference, *comparison.models]
+    if by_price is None:
+        return []
+    measure = measured(by_price)
+    rows = by_price.filter(by_price["model"].is_in(models)).sort("state_bytes").to_dicts()
+    known = [row for row in rows if row["state_bytes"] and row[measure] is not None]
+    if not known:
+        return []
+    names = labels(list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known)))
+    middle = math.sqrt(known[0]["state_bytes"] * known[-1]["state_bytes"])
+    points = []
+    for row, is_on_front in zip(known, on_front(known, "state_bytes", measure), strict=True):
+        value, low, high = (None if row[f"{measure}{end}"] is None else 100 * row[f"{measure}{end}"] for end in ("", "_ci_low", "_ci_high"))
+        variant = row["model"].removeprefix(row["family"]).strip()
+        of_family = [other for other in known if other["family"] == row["family"]]
+        point = {"model": row["family"], "x": row["state_bytes"], "y": value, "least": low, "most": high, "front": is_on_front}
+        point |= {"label": shorten(variant.removeprefix("cache ") or names[row["family"]]), "left": row["state_bytes"] > middle}
+        point |= {"apart": not on_front(of_family, "state_bytes", measure)[of_family.index(row)]}
+        within = "" if low is None else f" ({bounds(low, high, 'z.1f')})"
+        points.append(point | {"at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]), "shown": f"{value:z.1f}{within}"})
+    title, what = _RECALL[measure]
+    ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in known}))
+    x, y = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points]), number("y", title, zero=True)
+    aside = {"align": {"expr": "datum.left ? 'right' : 'left'"}, "dx": {"expr": "datum.left ? -7 : 7"}}
+    before = [
+        front_layer(y),
+        layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
+        layer("text", channels={"y": y, "text": column("label")}, color="soft", dy=-6, **aside),
+    ]
+    left_out = ", ".join(shorten(row["model"], 40) for row in rows if row not in known)
+    caption = (
+        f"{what}, beside the bytes of state of one sequence, with 95 % intervals. The broad line joins the models that no other beats in "
+        f"both; a line in a model's colour joins those of its variants that none of its others beats."
+    )
+    caption += f" Not drawn, as their state is unknown: {left_out}." if left_out else ""
+    drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, height=240)
+    return _figure(comparison, "price", "Recall beside bytes of state", caption, drawn)
 
 
 # ------------------------------------------------------------------------------------------------------- a row per model

@@ -17,7 +17,7 @@ from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from recallkit.attribution.tables import GapTables
     from recallkit.models.spec import ModelSpec
@@ -33,9 +33,10 @@ def gap_path(
     *,
     clean: bool = False,
     context_gain: Sequence[LastIds] = (),
+    price: bool = False,
 ) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
-    by = "".join([*(f" by {slice_.given}" for slice_ in given), " clean" * clean, *(f" {last}" for last in context_gain)])
+    by = "".join([*(f" by {slice_.given}" for slice_ in given), " clean" * clean, *(f" {last}" for last in context_gain), " price" * price])
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
     first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
     short = f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}{by}"
@@ -54,25 +55,30 @@ def gap(
     cluster: str = "document",
     clean: bool = False,
     context_gain: Sequence[LastIds] = (),
+    price: Callable[[], Mapping[str, Any]] | None = None,
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
     `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS. `clean`: tokens that are known
     to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
+    `price`: what state costs is asked, too, for `by_price`; called once the scores are there, it gives by model what it recalls in AR
+    hits, if that was measured (rows of an intervention).
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.context_gain import context_gains, in_context_scores
     from recallkit.attribution.knee import knee_facts
+    from recallkit.attribution.price import prices
     from recallkit.attribution.tables import GapTables, attribute_gap
     from recallkit.measure.labelled import open_tokens
     from recallkit.slicing.words import make_words, needed_columns
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
-    out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain)
+    out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain, price=price is not None)
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
+    question |= {"price": True} if price else {}
     result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
@@ -86,6 +92,7 @@ def gap(
     made = [plan.run() for plan in one_after_another([*plans, *shorter])]
     manifests = dict(zip(names, made, strict=False))
     _note_other_readings(manifests)
+    recalled = None if price is None else price()
     timings = Timings()
     with timings.stage("attributing") as stage:
         scores = {spec.shown: score_path(slices, spec) for spec in specs}
@@ -95,6 +102,9 @@ def gap(
             by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
             gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
             tables = replace(tables, by_context=gains)
+        if recalled is not None:
+            of_models = _about_states(specs, manifests)
+            tables = replace(tables, by_price=prices(tokens.path, scores, of_models, recalled, cluster=cluster, clean=clean))
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
     facts = {
         **question,
@@ -111,6 +121,13 @@ def gap(
     }
     result.write_tables(tables, facts, timings)
     return tables
+
+
+def _about_states(specs: Sequence[ModelSpec], manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each model the first one in the same place, and the bytes of its state and after how many ids, where the scores have them."""
+    first = {spec.location: spec.shown for spec in reversed(specs)}
+    known = ("state_bytes", "state_ids")
+    return {spec.shown: {"family": first[spec.location], **{name: manifests[spec.shown].get(name) for name in known}} for spec in specs}
 
 
 def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:

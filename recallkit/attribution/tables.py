@@ -57,6 +57,11 @@ class GapTables(Shown):
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
+    by_price, only with `price`: a row for each model, the reference first; `state_bytes` of one sequence after `state_ids` ids, null where
+    unknown; the perplexity; the loss to the reference, nats per token, and the share of the summed loss in each of `price.CLASSES`;
+    `ratio`, the loss of AR hits over that of first occurrences where this is above 0, and `overwriting`, that of overwritten AR hits less
+    that of the others; `accuracy` on AR hits, the share that is ranked first; `recalled`: `points` of `intervene` (`InterveneTables`).
+    All have 95 % intervals, `*_ci_low` and `*_ci_high`. `family`: the first model in the same place, of which others are variants.
     by_document: model x document (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed over its
     tokens (`nats_*`) and over its AR hits (`ar_nats_*`): it adds `nats_model` - `nats_reference` to the gap.
 
@@ -74,6 +79,7 @@ class GapTables(Shown):
     by_document: pl.DataFrame
     by_context: pl.DataFrame | None = None
     by_overlap: pl.DataFrame | None = None
+    by_price: pl.DataFrame | None = None
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables that are there, by name."""
@@ -83,7 +89,7 @@ class GapTables(Shown):
         """The same tables with the rows of models in this order, those of each as they are."""
         import polars as pl
 
-        place = pl.col("model").replace_strict({model: place for place, model in enumerate(models)})
+        place = pl.col("model").replace_strict({model: place for place, model in enumerate(models)}, default=-1)  # the reference first
         return GapTables(**{name: frame.sort(place, maintain_order=True) for name, frame in self.frames().items()})
 
 

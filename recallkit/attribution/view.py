@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from recallkit.attribution import price
 from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_view import far_table, gains_table
@@ -55,9 +56,11 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     tables, slices, manifest, folder = comparison.tables, comparison.manifest["slices"], comparison.manifest, comparison.folder
     totals, recalled, models = comparison.totals, recalled or {}, _models(tables)
     shown = shown_tables(tables, slices, manifest, recalled, _MOST_SOURCES)
-    first = {name: shown[name] for name in _FIRST if name in shown}
+    is_priced = tables.by_price is not None
+    first = {name: shown[name] for name in _FIRST if name in shown and not (is_priced and name == "gap")}
     curves = curves_table(tables, slices)
     notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
+    notes = [*([] if tables.by_price is None else price.notes(tables.by_price)), *notes]
     notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
     warning = warn_of_counts(tables, slices)
     unseen = () if warning else about_counts(slices, None)
@@ -68,7 +71,7 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
         tables,
         shown,
         lambda of: figures(comparison, of.gap["model"].unique().to_list()),
-        in_short(comparison.reference, models, totals, recalled, in_bits=bool(manifest["inexact"])),
+        comparison_answer(comparison, recalled),
         lines=[*notes, *unseen, *_bits_per_byte([totals[model, "all"] for model in models])],
         printed=[*first.values(), *(table for name, table in shown.items() if name not in first), *([curves] if curves else [])],
         leading=len(first),
@@ -84,7 +87,15 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     )
 
 
-_FIRST = ("gap", "by_slice", "by_overlap", "context_gain", "by_context")
+def comparison_answer(comparison: Comparison, recalled: Recalled) -> str:
+    """The answer: where a gap lies, or, if that was asked, what state costs; `recalled` as `look` has it."""
+    if comparison.tables.by_price is not None:
+        return price.answer(comparison.tables.by_price)
+    models, in_bits = _models(comparison.tables), bool(comparison.manifest["inexact"])
+    return in_short(comparison.reference, models, comparison.totals, recalled, in_bits=in_bits)
+
+
+_FIRST = ("by_price", "gap", "by_slice", "by_overlap", "context_gain", "by_context")
 """The table of shares, and those that there are only where somebody asked for what is in them."""
 
 
@@ -114,6 +125,7 @@ def shown_tables(
         "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
         **context_tables(tables, manifest),
+        **({} if tables.by_price is None else price.shown_prices(tables.by_price, slices["seq_len"])),
     }
     return {name: table for name, table in found.items() if table is not None}
 
@@ -183,12 +195,11 @@ def _of_hits(row: Row) -> list[str]:
     return [_gap_share(row), cells.bounds(low, high, "z.1f"), cells.bounds(least, most, "z.0f"), _control_share(row)]
 
 
-def _share(column: str) -> Cell:
-    """A share in % without the sign."""
-    return lambda row: DASH if row[column] is None else f"{100 * row[column]:z.1f}"
-
-
-_gap_share, _control_share, _recall_share = cells.valid(_share("gap_share")), cells.valid(_share("control_share")), _share("recall_share")
+_gap_share, _control_share, _recall_share = (
+    cells.valid(cells.in_percent("gap_share")),
+    cells.valid(cells.in_percent("control_share")),
+    cells.in_percent("recall_share"),
+)
 
 
 def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.display.exports import Look
+    from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.tracking.tables import TrackTables
 
@@ -111,6 +112,11 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
         most=config.LONGEST,
         default="N / 4",
     )
+    price: bool = option(
+        "Also ask what state costs: its bytes, the loss in AR hits, in far copies and in first occurrences, and what is recalled, as a "
+        "table and a chart (docs/slices.md).",
+        False,
+    )
 
     def compared(self) -> "tuple[ModelSpec, ...]":
         """The models, the reference first. Raises UsageError where there are not two."""
@@ -170,17 +176,27 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     last = choose_last(numbers(asked.context_gain), asked.context_stride)
     if asked.context_stride is not None and not last:
         raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
-    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], given, clean=asked.clean, context_gain=last)
-    question: dict[str, Any] = {"given": given, "cluster": asked.cluster, "clean": asked.clean, "context_gain": last}
-    tables = attribution.gap(compared[0], compared[1:], folder, target, asked, force=asked.force, **question)
-    if asked.causal:
-        usual = InterventionOptions(force=asked.force)
-        recalled_in = intervening.intervention_path(folder, compared, usual)
-        recall = intervening.intervene(compared, folder, recalled_in, usual, asked)
-    known = None if asked.clean else recall if asked.causal else intervening.finished_intervention(folder, compared)
+    asks: dict[str, Any] = {"given": given, "clean": asked.clean, "context_gain": last}
+    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], **asks, price=asked.price)
+    usual = InterventionOptions(force=asked.force)
+    recalled_in = intervening.intervention_path(folder, compared, usual)
+
+    @functools.cache
+    def recall() -> "InterveneTables | None":
+        if asked.causal:
+            return intervening.intervene(compared, folder, recalled_in, usual, asked)
+        return None if asked.clean else intervening.finished_intervention(folder, compared)
+
+    price = (lambda: recall_view.recalled_points(None if asked.clean else recall())) if asked.price else None
+    tables = attribution.gap(
+        compared[0], compared[1:], folder, target, asked, force=asked.force, cluster=asked.cluster, price=price, **asks
+    )
+    known = recall()
     verdicts = judge_gates(gates, tables)
-    causal: list[Callable[[], Look]] = [lambda: recall_view.look(recalled_in, recall)] if asked.causal else []
-    found = Outcome.of(tables, lambda: look(read_comparison(target, folder), recall_view.recalled_shares(known)), *causal)
+    causal: list[Callable[[], Look]] = [lambda: recall_view.look(recalled_in)] if asked.causal else []
+    found = Outcome.of(
+        tables, lambda: look(read_comparison(target, folder), recall_view.recalled_shares(None if asked.clean else known)), *causal
+    )
 
     def show(full: bool) -> None:
         found.show(full)

@@ -41,10 +41,19 @@ class Struck(str):
 
 def abbreviate(number: float) -> str:
     """1234567 -> 1.23M: three digits for people."""
+    number = float(f"{number:.3g}")
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.3g}"
+
+
+def size(number: float | None) -> str:
+    """1234567 -> 1.23 MB, in powers of 1,000; a dash for None."""
+    if number is None:
+        return DASH
+    shown = abbreviate(number)
+    return f"{shown[:-1]} {shown[-1]}B" if shown[-1].isalpha() else f"{shown} B"
 
 
 def or_dash(value: float | None, form: str) -> str:
@@ -143,6 +152,11 @@ def amount(column: str) -> Cell:
 def share(column: str, digits: int = 1) -> Cell:
     """A share in per cent; a dash for None."""
     return lambda row: percent(row[column], digits)
+
+
+def in_percent(column: str) -> Cell:
+    """A share in % without the sign; a dash for None."""
+    return lambda row: DASH if row[column] is None else f"{100 * row[column]:z.1f}"
 
 
 def interval(column: str, form: str = "z.2f") -> Cell:

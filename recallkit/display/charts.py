@@ -262,8 +262,8 @@ def line_chart(
     """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to `high` where they have one.
 
     `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
-    row are its place and its value in words. Points of rows that are `few` are hollow. `before` is drawn first; then `uprights`, a line
-    across at an `x` for some models.
+    row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
+    is drawn first; then `uprights`, a line across at an `x` for some models.
     """
     shown = shown or labels(names, reference=reference)
     found = [
@@ -287,7 +287,9 @@ def line_chart(
     }
     fill = {**look["fill"], "condition": [few, _NOT_CHOSEN]}
     dots = {"y": y, "stroke": stroke, "fill": fill, "shape": look["shape"], "opacity": faint, **TIP}
-    line = layer("line", channels={"y": y, "stroke": stroke, "strokeDash": look["strokeDash"], "opacity": faint}, strokeWidth=1.6)
+    line = layer(
+        "line", "!datum.apart", channels={"y": y, "stroke": stroke, "strokeDash": look["strokeDash"], "opacity": faint}, strokeWidth=1.6
+    )
     # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key.
     chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
     places = [{"model": shown[model], "x": place} for model, place in (uprights or {}).items() if model in shown]
@@ -302,6 +304,17 @@ def line_chart(
 
 
 _NOT_CHOSEN: Spec = {"test": {"not": {"or": [{"param": "chosen"}, "datum.reference"]}}, "value": Colour("rest")}
+
+
+def on_front(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[bool]:
+    """Of each row whether no other one has a larger `y` with as small an `x`, or as large a `y` with a smaller one."""
+    places = [(row[x], row[y]) for row in rows]
+    return [not any(a <= x and (b, -a) > (y, -x) for a, b in places) for x, y in places]
+
+
+def front_layer(y: Spec) -> Spec:
+    """The rows that are `front`, joined by steps: the most that can be had for so much."""
+    return layer("line", "datum.front", channels={"y": y}, interpolate="step-after", strokeWidth=5, opacity=0.25, color="soft")
 
 
 def across(colour: str | StyleOf, *, x: float | None = None, y: float | None = None, tip: str | None = None, **look: Any) -> Spec:

@@ -70,6 +70,11 @@ def recalled_shares(tables: InterveneTables | None) -> dict[str, Row]:
     return {row["model"]: row for row in rows}
 
 
+def recalled_points(tables: InterveneTables | None) -> dict[str, Row]:
+    """By model the row that says what it recalls by association in AR hits, its `points` with their interval."""
+    return {} if tables is None else {row["model"]: row for row in tables.intervene.filter(slice="ar_hit").to_dicts()}
+
+
 def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
     """How it was measured: the sample, the changes, the intervals."""
     first, slices = tables.intervene.row(0, named=True), manifest["slices"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution import answer
 from recallkit.attribution.answer import PPL
+from recallkit.attribution.view import comparison_answer
 from recallkit.display import cells
 from recallkit.display.cells import percent, percent_range, resampled, shares_of_leads
 from recallkit.display.charts import labels
@@ -40,8 +40,7 @@ def opening(comparison: Comparison, recalled: Recalled, styles: Mapping[str, Sty
     `recalled`: as `answer.in_short` has it; empty if it was not measured. `evidence`: what a page shows of each model further down, by the
     name of the part: what a link to it says.
     """
-    in_bits = bool(comparison.manifest["inexact"])
-    said = answer.in_short(comparison.reference, comparison.models, comparison.totals, recalled, in_bits=in_bits)
+    said = comparison_answer(comparison, recalled)
     parts = [
         tag("p", text(said), class_="answer"),
         _rows(comparison, recalled, styles, evidence),

@@ -50,8 +50,9 @@ def _picture(figure: Figure, styles: Mapping[str, Style]) -> str:
 
 
 def figures_section(figures: Sequence[Figure], styles: Mapping[str, Style]) -> Section:
-    """The charts of a comparison, that by training frequency (Zoology's figure 1) first."""
-    ordered = sorted(figures, key=lambda figure: figure.name != "by_count")
+    """The charts of a comparison: what state costs if that was asked, else that by training frequency (Zoology's figure 1) first."""
+    first = next((figure for figure in figures if figure.name in ("price", "by_count")), None)
+    ordered = sorted(figures, key=lambda figure: figure is not first)
     return Section("figures", "Where the gap lies", "\n".join(_first_and_others(ordered, styles)))
 
 

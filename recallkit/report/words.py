@@ -83,7 +83,7 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
         "seed": drawn.get("seed") or None,
     }
     given = tuple(slice_.given for slice_ in comparison.given)
-    context = _context_options(manifest.get("context_gain") or [])
+    context = {**_context_options(manifest.get("context_gain") or []), "price": bool(manifest.get("price"))}
     return [
         command_line("slice", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **slicing, o="DIR"),
         command_line(

@@ -96,6 +96,11 @@ _MORE = (
         "AR hits whose key, the token before, was followed by another token since it was last followed by this one.",
     ),
     _define(
+        "not_overwritten",
+        "ar_hit AND NOT overwritten",
+        "AR hits whose key, the token before, was followed by this token when it last occurred.",
+    ),
+    _define(
         "rare_word",
         "word_repeated AND word_count <= {most}",
         "All tokens of a word that is in the context already, and that contains a bigram seen at most --max-count times in training.",

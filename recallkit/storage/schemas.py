@@ -45,6 +45,8 @@ _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy r
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
 _CI = ("", "_ci_low", "_ci_high")
+_PRICED = _with_ends("loss share", "_ar_hit", "_far", "_first", "_overwritten", "_not_overwritten")
+"""By the classes of `attribution.price`."""
 _CHANGES = "completion key span placebo moved moved_placebo"
 """Those of `intervening.changes`."""
 _LOST = _with_ends(f"nll {_CHANGES} use recall points", *_CI)
@@ -110,6 +112,13 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_overlap": _columns(
         f"{_PAIR} slice text, tokens share_of_tokens real, delta_nll gap_share enrichment plain_share_of_tokens plain_share real?, "
         f"{_INTERVALS}, note text, void flag"
+    ),
+    # One row per model, the reference first, which loses nothing. `family`: the first model that is the same but for its variant. Bytes of
+    # the state of one sequence after `state_ids` ids; losses in nats per token, `ratio` of those of AR hits and first occurrences,
+    # `overwriting` their difference between AR hits that are overwritten and others; `recalled` as `points` of an intervention.
+    "gap/by_price": _columns(
+        "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters real, "
+        f"{_with_ends(f'{_PRICED} ratio overwriting accuracy recalled', *_CI)} real?"
     ),
     "gap/by_threshold": _columns(
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "

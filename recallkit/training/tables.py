@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recallkit.display.charts import on_front
 from recallkit.display.notebook import Shown
 from recallkit.storage import schemas
 
@@ -44,7 +45,8 @@ def make_tables(runs: Sequence[Run]) -> TradeoffTables:
     best = [(_best(of_model), of_model) for of_model in groups.values()]
     models = [{**_row(run), **_beside(run[0].learning_rate, of_model)} for run, of_model in best]
     for row in models:
-        row["pareto"] = not any(_beats(other, row) for other in models if other is not row)
+        of_task = [other for other in models if other["task"] == row["task"]]
+        row["pareto"] = on_front(of_task, "state_bytes", "accuracy")[of_task.index(row)]
     rates = [{**_row(run), "best": run is chosen} for chosen, of_model in best for run in of_model]
     pairs = [row for run, _ in best for row in _pair_rows(run)]
     made = {"tradeoff": models, "by_rate": rates, "by_pairs": pairs}
@@ -70,12 +72,6 @@ def _beside(rate: float, runs: Sequence[Run]) -> dict[str, Any]:
     rates = [job.learning_rate for job, _ in runs]
     at_edge = len(rates) > 1 and rate in (min(rates), max(rates))
     return {"num_rates": len(rates), "lowest_accuracy": min(found["accuracy"] for _, found in runs), "at_edge": at_edge}
-
-
-def _beats(other: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Whether a model of the same task is more accurate with as small a state, or as accurate with a smaller one."""
-    is_rival = other["task"] == row["task"] and other["state_bytes"] <= row["state_bytes"]
-    return is_rival and (other["accuracy"], -other["state_bytes"]) > (row["accuracy"], -row["state_bytes"])
 
 
 def _pair_rows(run: Run) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import counted, percent
-from recallkit.display.charts import Figure, layer, line_chart, log_number, share
+from recallkit.display.charts import Figure, front_layer, line_chart, log_number, share
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
@@ -201,7 +201,6 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     tasks = list(dict.fromkeys(point["panel"] for point in points))
     base, axis = (10, {"format": "~g"}) if x == "learning_rate" else (2, {"labelOverlap": True})
     y = share("y", "accuracy", domain=[0, 1])
-    front = layer("line", "datum.front", channels={"y": y}, interpolate="step-after", strokeWidth=5, opacity=0.25, color="soft")
-    before = [front] if x == "state_bytes" else []
+    before = [front_layer(y)] if x == "state_bytes" else []
     places = log_number("x", title, [point["x"] for point in points], base=base, **axis)
     return line_chart(points, models, places, y, *before, panels=tasks if len(tasks) > 1 else ())

@@ -39,6 +39,7 @@ LABELS = pa.schema(
         ("distance", pa.int32()),
         ("first_distance", pa.int32()),
         ("match_length", pa.int32()),
+        ("overwritten", pa.bool_()),
         ("train_count", pa.int64()),
         ("ar_hit", pa.bool_()),
     ]
@@ -68,6 +69,7 @@ class Corpus:
         num_bytes=None,
         ids=None,
         documents=None,
+        overwritten=None,
     ):
         self.folder, self.digest, self.rows_per_group, self.seq_len = Path(folder), digest, rows_per_group, seq_len
         tokens = [(s, p, source, min(distance or 0, p - 1) or None, count) for s, p, source, distance, count in tokens]
@@ -80,11 +82,13 @@ class Corpus:
                 match_length=min(token[3] or 0, seq_len),
                 prev_token=pair[0],
                 token=pair[1],
+                overwritten=was_overwritten,
             )
-            for token, pair, document in zip(
+            for token, pair, document, was_overwritten in zip(
                 tokens,
                 ids or zip(range(len(tokens)), range(1, len(tokens) + 1), strict=True),
                 documents or [token[0] for token in tokens],
+                overwritten or [False] * len(tokens),
                 strict=True,
             )
         ]
@@ -117,11 +121,11 @@ class Corpus:
         write_parquet(path, parts, table.schema, {**common, **manifest})
         return path
 
-    def score(self, model, nlls, **manifest):
+    def score(self, model, nlls, ranks=None, **manifest):
         self.nlls[model] = [float(np.float32(nll)) for nll in nlls]
         rows = [
-            {"sequence": t["sequence"], "position": t["position"], "nll": nll, "argmax": 0, "rank": 0}
-            for t, nll in zip(self.tokens, nlls, strict=True)
+            {"sequence": t["sequence"], "position": t["position"], "nll": nll, "argmax": 0, "rank": rank}
+            for t, nll, rank in zip(self.tokens, nlls, ranks if ranks is not None else [0] * len(nlls), strict=True)
         ]
         return self._write(f"scores/{model}", pa.Table.from_pylist(rows, SCORES), {"kind": "scores", "model": model, **manifest})
 

@@ -53,7 +53,7 @@ def found(*slices: str, max_count: int = 5) -> list[list[int]]:
 
 def test_built_in_slices_are_what_their_sentences_say():
     assert found("all", "ar_hit", "other", "repeated", "first_rare") == [[0, 1, 2, 3, 4], [0, 4], [1, 2, 3], [0, 1, 4], [2]]
-    assert found("overwritten", "x=overwritten") == [[4], [1, 4]]
+    assert found("overwritten", "not_overwritten", "x=overwritten") == [[4], [0], [1, 4]]
     assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 3, 4], [0, 1, 4], [1, 4], [1], []]
     assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
     assert found("function_word", "content_word", "closing_bracket") == [[1], [0, 3, 4], [2, 3]]

@@ -1,0 +1,216 @@
+"""What a model's state costs: its bytes beside what is lost where recall is needed, for variants of one model or for several models.
+
+Loss is the gap to the reference in nats per token, in classes of tokens that need memory unequally: AR hits, copies from far back, AR hits
+whose key has been followed by something else since, and first occurrences, which need none. Based (arXiv 2402.18668, figure 2) draws recall
+against the size of the state of trained models; this is the same for real text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.attribution.answer import PPL
+from recallkit.display import cells
+from recallkit.display.cells import bounds, counted, resampled
+from recallkit.display.tables import Table
+from recallkit.measure import sums as measure_sums
+from recallkit.measure.intervals import estimates, freedom_of_ratio, number_or_none
+from recallkit.measure.labelled import open_scores, open_tokens
+from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
+from recallkit.slicing.definitions import parse_slices
+from recallkit.storage import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+    from recallkit.display.cells import Cell, Row
+
+CLASSES = ("ar_hit", "far", "first", "overwritten", "not_overwritten")
+"""Classes of tokens whose loss is measured: columns `loss_CLASS` and `share_CLASS`."""
+_COMPARED = {"ratio": (np.divide, "ar_hit", "first"), "overwriting": (np.subtract, "overwritten", "not_overwritten")}
+"""Columns that compare the losses of two classes."""
+_ENDS = ("", "_ci_low", "_ci_high")
+_FAR = 128
+
+
+def far_distance(seq_len: int) -> int:
+    """The tokens back beyond which a copy is far: 128, or in short sequences a quarter of them."""
+    return min(_FAR, seq_len // 4)
+
+
+def prices(
+    tokens: Path,
+    scores: Mapping[str, Path],
+    facts: Mapping[str, Row],
+    recalled: Mapping[str, Row],
+    *,
+    cluster: str = "document",
+    clean: bool = False,
+) -> pl.DataFrame:
+    """The table `by_price`, a row for each model; see `GapTables`.
+
+    `scores`: names and score files, the reference first. `facts`: of each its `family`, `state_bytes` and `state_ids`, None where unknown.
+    `recalled`: the `points` that models recall in AR hits, with their interval, where that was measured. Losses, shares and intervals are
+    those of `attribute_gap`, from the same resamples. Raises UserError if a file is not as expected.
+    """
+    labelled = open_tokens(tokens)
+    slices = parse_slices([f"far=distance > {far_distance(labelled.seq_len)}", "first=NOT repeated", *CLASSES[3:]])
+    opened = [open_scores(path, labelled) for path in scores.values()]
+    every = [*opened, *(replace(score, is_right=True) for score in opened)]
+    summed = measure_sums.add_up(labelled, every, slices, cluster, clean=clean, every_table=False)
+    sums, keys = summed.tables["slices"], summed.rows["slices"].keys
+    nlls = replace(sums, nlls=sums.nlls[: len(opened)])
+    intervals, [drawn] = gap_intervals({"slices": nlls}, {})["slices"], measure_sums.resampled([sums])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = [of[1:] / of[0] for of in (sums.totals, drawn)]  # (2 m, ..., K)
+    place = {name: number for number, name in enumerate(keys["slice"])}
+
+    def estimated(name: str, figures: Sequence[np.ndarray], classes: Sequence[str], parts: np.ndarray) -> Row:
+        """A figure and its resamples (r,), made of means over some classes, of values with the sums `parts` (g, K), with its interval."""
+        at = [place[class_] for class_ in classes]
+        freedom = min(sums.freedom[at].min(), freedom_of_ratio(parts[:, at], sums.tokens[:, at]).min())
+        found = estimates(name, figures[0], figures[1], sums.effective[at].min(), freedom)
+        return {column: number_or_none(float(of)) for column, of in found.items()}
+
+    rows = []
+    for number, model in enumerate(scores):
+        row: dict[str, Any] = {**dict.fromkeys(schemas.LAYOUTS["gap/by_price"]), **facts[model], "model": model, "cluster": cluster}
+        row |= {"clusters": sums.clusters[place["ar_hit"]], "effective_clusters": sums.effective[place["ar_hit"]]}
+        row |= {"ppl": float(np.exp(means[0][number, 0]))}
+        row |= {f"recalled{end}": recalled[model][f"points{end}"] for end in _ENDS if model in recalled}
+        right = len(opened) + number
+        row |= estimated("accuracy", [of[right, ..., place["ar_hit"]] for of in means], ["ar_hit"], sums.nlls[right])
+        if number:
+            found = {of["slice"]: of for of in gap_rows(keys, nlls, nlls.totals[:, :1], number, intervals)}
+            is_void = bool(WholeGap.of(found["all"], labelled.vocab_size, cluster).why_void())
+            for name in CLASSES:
+                row |= {f"loss_{name}{end}": found[name][f"delta{end}" if end else "delta_nll"] for end in _ENDS}
+                row |= {f"share_{name}{end}": None if is_void else found[name][end[1:] or "gap_share"] for end in _ENDS}
+            for name, (compare, *classes) in _COMPARED.items():
+                losses = [[of[number, ..., place[class_]] - of[0, ..., place[class_]] for class_ in classes] for of in means]
+                if name != "ratio" or (row["loss_first_ci_low"] or 0) > 0:  # else it may be any number
+                    row |= estimated(name, [compare(*of) for of in losses], classes, nlls.gaps(number - 1))
+        rows.append(row)
+    return schemas.frame_of("gap/by_price", rows)
+
+
+# ----------------------------------------------------------------------------------------------------------- as people see it
+
+
+def answer(by_price: pl.DataFrame) -> str:
+    """What AR hits lose, and how much more than first occurrences; then whether overwritten ones lose more or less than others."""
+    _, *rows = by_price.to_dicts()
+    first = rows[0]
+    if first["loss_ar_hit"] is None or first["loss_first"] is None:
+        return f"No token is {'an AR hit' if first['loss_ar_hit'] is None else 'a first occurrence'}: there are no two losses to compare."
+    if len(rows) == 1 or first["loss_ar_hit_ci_low"] is None:
+        return f"{_cost(max(rows, key=lambda row: row['loss_ar_hit']))}{_overwriting(rows)}"
+    shown = [row for row in rows if row["loss_ar_hit_ci_low"] > 0]
+    if len(shown) < 2:
+        said = f"{'One' if shown else 'None'} of {len(rows)} models is shown to cost AR hits anything."
+        return f"{' '.join([said, *map(_cost, shown)])}{_overwriting(rows)}"
+    whose = f"{len(rows)} models" if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} models"
+    by = "ratio" if all((row["ratio_ci_low"] or 0) > 1 for row in shown) else "loss_ar_hit"
+    least, *_, most = sorted(shown, key=lambda row: row[by])
+    costs = f"{_times(least[by])} ({least['model']}) to {_times(most[by])} ({most['model']}) times what they cost first occurrences"
+    if by != "ratio":
+        low, *_, high = sorted(row["loss_first"] for row in shown)
+        costs = f"{least[by]:.3f} ({least['model']}) to {most[by]:.3f} nats ({most['model']})"
+        costs += f", and first occurrences {bounds(low, high, 'z.3f')}"
+    return f"Per token {whose} cost AR hits {costs}.{_overwriting(rows)}"
+
+
+def _times(ratio: float) -> str:
+    """3.57 -> 3.6, 1.234 -> 1.23."""
+    return f"{ratio:,.2f}" if ratio < 2 else f"{ratio:,.1f}"
+
+
+def _cost(row: Row) -> str:
+    """What a model costs AR hits and first occurrences, and whether these differ where both cost something."""
+    losses = {"AR hits": "loss_ar_hit", "first occurrences": "loss_first"}
+    hits, first = (f"{row[name]:z.3f}" for name in losses.values())
+    if any(row[f"{name}_ci_low"] is None for name in losses.values()):
+        return f"Per token {row['model']} costs AR hits {hits} and first occurrences {first} nats, of too few documents for an interval."
+    if row["loss_ar_hit_ci_low"] > 0 and row["ratio"] is not None:
+        costs = f"costs AR hits {_times(row['ratio'])} times what it costs first occurrences"
+        if row["ratio_ci_low"] <= 1 <= row["ratio_ci_high"]:
+            costs = "is not shown to cost AR hits more or less than first occurrences"
+        within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
+        return f"Per token {row['model']} {costs}: {hits} against {first} nats (95 % interval {within})."
+    of_classes = []
+    for called, name in losses.items():
+        what = (
+            f"nothing that {counted(row['clusters'], row['cluster'])} can show" if row[f"{name}_ci_low"] <= 0 else f"{row[name]:.3f} nats"
+        )
+        of_classes.append(f"gains {-row[name]:.3f} nats in {called}" if row[f"{name}_ci_high"] < 0 else f"costs {called} {what}")
+    return f"Per token {row['model']} {', and '.join(of_classes)}."
+
+
+def _overwriting(rows: Sequence[Row]) -> str:
+    """Whether AR hits whose key was followed by something else since lose more or less than the others, after a space; "" if none does."""
+    ends = [(row["overwriting_ci_low"] or 0, row["overwriting_ci_high"] or 0) for row in rows]
+    numbers = {"more": sum(low > 0 for low, _ in ends), "less": sum(high < 0 for _, high in ends)}
+    counts = [f"{number} of {len(rows)} lose{'s' * (number == 1)} {how}" for how, number in numbers.items() if number]
+    if len(rows) == 1 and counts:
+        counts = [f"it loses {next(how for how, number in numbers.items() if number)}"]
+    what = "on AR hits whose key has been followed by something else since than on the others"
+    return f" {counts[0][0].upper()}{' and '.join(counts)[1:]} {what}." if counts else ""
+
+
+def measured(by_price: pl.DataFrame) -> str:
+    """The column of recall that all models have: `recalled` if an intervention measured it, else `accuracy`."""
+    return "accuracy" if by_price["recalled"].has_nulls() else "recalled"
+
+
+def shown_prices(by_price: pl.DataFrame, seq_len: int) -> dict[str, Table]:
+    """The tables by file name: losses beside bytes; then shares of the summed loss, and overwritten AR hits beside the others."""
+    rows, recall = by_price.to_dicts(), measured(by_price)
+    if all(row["model"].startswith("zoo:") for row in rows):
+        rows = [{**row, "model": row["model"].removeprefix("zoo:")} for row in rows]
+    columns: dict[str, Cell] = {
+        "model": cells.name("model"),
+        "state": lambda row: cells.size(row["state_bytes"]),
+        "ppl": cells.number("ppl", PPL),
+        "AR\nhits": cells.number("loss_ar_hit", "z.3f"),
+        "95 %\ninterval": cells.interval("loss_ar_hit", "z.3f"),
+        "far\ncopies": cells.number("loss_far", "z.3f"),
+        "first": cells.number("loss_first", "z.3f"),
+        "recalled" if recall == "recalled" else "AR hits\nright": cells.in_percent(recall),
+    }
+    what = "Recalled: points of probability that association adds in AR hits (`recallkit intervene`)."
+    if recall == "accuracy":
+        what = "Right: % of AR hits that are ranked first; what of it is recall, `recallkit intervene` of these models measures."
+    ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
+    told = f"State: of one sequence after {ids} ids. " if ids else ""
+    told += (
+        f"First: first occurrences of their bigrams. Far copies: bigrams that are more than {far_distance(seq_len)} tokens back. {what} "
+        f"Intervals: {resampled(rows[0])}."
+    )
+    shares = {"AR hits": "ar_hit", "far\ncopies": "far", "first": "first"}
+    more: dict[str, Cell] = {"model": columns["model"], **{called: cells.share(f"share_{name}") for called, name in shares.items()}}
+    losses = {"over-\nwritten": "overwritten", "others": "not_overwritten"}
+    more |= {called: cells.number(f"loss_{name}", "z.3f") for called, name in losses.items()}
+    groups = [("", 3), ("loss, nats per token", 4), ("", 1)]
+    return {
+        "by_price": Table.of("Loss to the reference, nats per token", columns, rows, told, groups=groups, optional=["95 %\ninterval"]),
+        "by_price_shares": Table.of(
+            "Where the summed loss lies, and the loss in AR hits that are overwritten and in others",
+            {**more, "difference": cells.interval("overwriting", "z.3f")},
+            rows[1:],
+            "Shares of the loss of all tokens, where that can be distinguished from zero; classes overlap. Overwritten: nats per token in "
+            "AR hits whose key, the token before, has been followed by something else since; difference: its 95 % interval.",
+            groups=[("", 1), ("share of the summed loss", 3), ("loss in AR hits", 3)],
+        ),
+    }
+
+
+def notes(by_price: pl.DataFrame) -> list[str]:
+    """Which models have no bytes."""
+    unknown = by_price.filter(by_price["state_bytes"].is_null())["model"].to_list()
+    return [f"State unknown, since it cannot be carried: {', '.join(unknown)}."] if unknown else []

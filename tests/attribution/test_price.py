@@ -1,0 +1,240 @@
+"""What state costs: losses by class and accuracy against sums by hand; sentences where they are true and where they would be false."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import recallkit
+from recallkit.attribution.charts import figures, price_figure
+from recallkit.attribution.comparison import read_comparison
+from recallkit.attribution.price import answer, far_distance, notes, prices, shown_prices
+from recallkit.attribution.tables import attribute_gap
+from recallkit.attribution.view import look
+from recallkit.scoring.files import score_path
+from recallkit.slicing.definitions import parse_slices
+from tests.attribution.test_tables import Corpus
+from tests.display.drawings import data
+
+HITS, FIRST, OVERWRITTEN = [1, 2, 4, 5], [0, 6, 7], [4, 5]
+"""Places of a document's tokens: AR hits, two of which are overwritten, and first occurrences; token 3 is repeated but frequent.
+
+Tokens 3 and 5 are far copies: more than 2 tokens back, a quarter of the 8 of a sequence.
+"""
+SPREAD = 0.05
+
+
+def priced(folder, models, *, documents=40, ranks=None, spread=SPREAD, facts=None, recalled=None, with_hits=True) -> pl.DataFrame:
+    """The table of models, each so many nats above the reference on AR hits that are not overwritten, on overwritten ones, on others.
+
+    In half of the documents by a spread more and in half by it less.
+    """
+    back, counts = (None, 1, 2, 3, 1, 3, None, None), (9, 0, 3, 2000, 0, 3, 5, 5)
+    tokens = [(d, p + 1, "books", back[p] if with_hits else None, counts[p]) for d in range(documents) for p in range(8)]
+    corpus = Corpus(folder, tokens, seq_len=8, max_count=8, overwritten=[p in OVERWRITTEN for p in range(8)] * documents)
+    sign = np.where(np.arange(documents) % 2, 1, -1)[:, None]
+    paths = {"ref": corpus.score("ref", np.full(8 * documents, 4.0), ranks)}
+    for name, (hits, overwritten, other) in models.items():
+        place = np.arange(8)
+        more = np.where(np.isin(place, OVERWRITTEN), overwritten, np.where(np.isin(place, HITS), hits, other))
+        nats = more + sign * (spread if np.isscalar(spread) else np.where(np.isin(place, HITS), spread[0], spread[1]))
+        paths[name] = corpus.score(name, 4.0 + nats.ravel(), ranks)
+    unknown = {"family": "ref", "state_bytes": None, "state_ids": None}
+    return prices(corpus.path, paths, {name: unknown | (facts or {}).get(name, {}) for name in paths}, recalled or {})
+
+
+def test_every_figure_is_the_sum_by_hand_and_intervals_are_those_of_the_gap(tmp_path):
+    documents = 12
+    ranks = np.random.default_rng(0).integers(-1, 3, 8 * documents)
+    facts = {"m": {"family": "m", "state_bytes": 100, "state_ids": 9}}
+    points = {"points": 0.5, "points_ci_low": 0.4, "points_ci_high": 0.6}
+    reference, row = priced(
+        tmp_path, {"m": (1.0, 3.0, 0.5)}, documents=documents, ranks=ranks, facts=facts, recalled={"m": points}
+    ).to_dicts()
+    losses = {"ar_hit": 2.0, "far": 1.75, "first": 0.5, "overwritten": 3.0, "not_overwritten": 1.0}
+    summed = {"ar_hit": 8, "far": 3.5, "first": 1.5, "overwritten": 6, "not_overwritten": 2}
+    for name, loss in losses.items():
+        assert math.isclose(row[f"loss_{name}"], loss, rel_tol=1e-6), name
+        assert math.isclose(row[f"share_{name}"], summed[name] / 10, rel_tol=1e-6), "of 4 + 4 + 4 x 0.5 nats a document"
+        assert reference[f"loss_{name}"] is None
+    assert math.isclose(row["ratio"], 4.0, rel_tol=1e-6)
+    assert math.isclose(row["overwriting"], 2.0, rel_tol=1e-6)
+    is_right = ranks.reshape(documents, 8)[:, HITS] == 0
+    assert row["accuracy"] == reference["accuracy"] == is_right.mean()
+    assert row["accuracy_ci_low"] < is_right.mean() < row["accuracy_ci_high"]
+    assert math.isclose(reference["ppl"], math.exp(4), rel_tol=1e-6)
+    assert math.isclose(row["ppl"], math.exp(4 + 10 / 8), rel_tol=1e-6)
+    assert [row[name] for name in ("family", "state_bytes", "state_ids", "recalled", "recalled_ci_low")] == ["m", 100, 9, 0.5, 0.4]
+    assert [reference[name] for name in ("family", "state_bytes", "recalled")] == ["ref", None, None]
+    given = parse_slices(["far=distance > 2", "first=NOT repeated", "overwritten", "not_overwritten"])
+    gap = attribute_gap(tmp_path / "tokens.parquet", tmp_path / "scores/ref.parquet", [tmp_path / "scores/m.parquet"], slices=given).gap
+    for of in gap.filter(pl.col("source") == "ALL", pl.col("slice").is_in(list(losses))).to_dicts():
+        for end, columns in {"low": ("delta_ci_low", "ci_low"), "high": ("delta_ci_high", "ci_high")}.items():
+            assert [row[f"{kind}_{of['slice']}_ci_{end}"] for kind in ("loss", "share")] == [of[name] for name in columns]
+
+
+def test_intervals_of_comparisons_are_of_ratios_and_differences_not_of_either_loss(tmp_path):
+    """Both losses are a half larger in one half of the documents, so that their ratio is the same in all."""
+    [_, row] = priced(tmp_path, {"m": (2.0, 2.0, 1.0)}, spread=(0.4, 0.2)).to_dicts()
+    assert row["ratio_ci_low"] == pytest.approx(2, abs=1e-5)
+    assert row["ratio_ci_high"] == pytest.approx(2, abs=1e-5)
+    assert row["overwriting_ci_high"] == pytest.approx(0, abs=1e-5)
+    assert row["loss_ar_hit_ci_low"] < 1.95
+
+
+@pytest.mark.parametrize(("seq_len", "distance"), [(8, 2), (256, 64), (512, 128), (2048, 128)])
+def test_what_is_far_depends_on_the_length_of_short_sequences(seq_len, distance):
+    assert far_distance(seq_len) == distance
+
+
+NOTHING = "nothing that 40 documents can show"
+ONE, OVER = "Per token m ", " on AR hits whose key has been followed by something else since than on the others."
+CASES = {
+    "more": ({"m": (1.8, 1.8, 0.5)}, {}, [f"{ONE}costs AR hits 3.6 times what it costs first occurrences: 1.800 against 0.500 nats (95"]),
+    "less": ({"m": (0.5, 0.5, 2)}, {}, [f"{ONE}costs AR hits 0.25 times what it costs first occurrences: 0.500 against 2.000 nats"]),
+    "alike": (
+        {"m": (0.55, 0.55, 0.5)}, {"spread": (0.9, 0.3)},
+        [f"{ONE}is not shown to cost AR hits more or less than first occurrences: 0.550 against 0.500 nats"],
+    ),
+    "hits alone": ({"m": (1, 1, 0)}, {}, [f"{ONE}costs AR hits 1.000 nats, and costs first occurrences {NOTHING}."]),
+    "first alone": (
+        {"m": (0.1, 0.1, 0.5)}, {"spread": (2, 0.1)}, [f"{ONE}costs AR hits {NOTHING}, and costs first occurrences 0.500 nats."],
+    ),
+    "neither": (
+        {"m": (0, 0, 0)}, {},
+        [f"{ONE}costs AR hits {NOTHING}, and costs first occurrences {NOTHING}."],
+    ),
+    "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{ONE}gains 1.000 nats in AR hits, and costs first occurrences 0.500 nats."]),
+    "two documents": ({"m": (1, 1, 0.5)}, {"documents": 2}, [f"{ONE}costs AR hits 1.000 and first occurrences 0.500 nats, of too few d"]),
+    "no hits": ({"m": (1, 1, 0.5)}, {"with_hits": False}, ["No token is an AR hit: there are no two losses to compare."]),
+    "several": (
+        {"m": (1, 1, 0.5), "n": (2, 2, 0.25), "o": (0, 0, 0)}, {},
+        ["Per token 2 of 3 models cost AR hits 2.0 (m) to 8.0 (n) times what they cost first occurrences."],
+    ),
+    "all of several": ({"m": (1, 1, 0.5), "n": (2, 2, 0.25)}, {}, ["Per token 2 models cost AR hits 2.0 (m) to"]),
+    "several, not all more": (
+        {"m": (1, 1, -0.1), "n": (2, 2, 0.25)}, {},
+        ["Per token 2 models cost AR hits 1.000 (m) to 2.000 nats (n), and first occurrences -0.100 to 0.250."],
+    ),
+    "one of several": (
+        {"m": (1.8, 1.8, 0.5), "o": (0, 0, 0)}, {}, [f"One of 2 models is shown to cost AR hits anything. {ONE}costs AR hits 3.6 times"],
+    ),
+    "none of several": ({"m": (0, 0, 1), "o": (0, 0, 0)}, {}, ["None of 2 models is shown to cost AR hits anything."]),
+    "overwritten more": ({"m": (1, 2, 0.5)}, {}, [f" It loses more{OVER}"]),
+    "overwritten less": ({"m": (2, 1, 0.5)}, {}, [f" It loses less{OVER}"]),
+    "overwritten, several": ({"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" 2 of 3 lose more and 1 of 3 loses less{OVER}"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_answer_is_what_the_losses_say(tmp_path, case):
+    models, how, there = CASES[case]
+    said = answer(priced(tmp_path, models, **how))
+    for sentence in there:
+        assert sentence in said
+    assert (OVER in said) == case.startswith("overwritten"), "only where the difference is shown"
+
+
+def test_the_tables_have_the_figures_of_their_rows(tmp_path):
+    facts = {"ref": {"state_bytes": 1_048_576, "state_ids": 9}, "m": {"state_bytes": 999, "state_ids": 9}}
+    by_price = priced(tmp_path, {"m": (1, 3, 0.5), "n": (0, 0, 0)}, facts=facts)
+    table, shares = shown_prices(by_price, 8).values()
+    assert [row[:3] for row in table.rows] == [["ref", "1.05 MB", "54.60"], ["m", "999 B", "190.57"], ["n", "–", "54.60"]]
+    low, high = (by_price[f"loss_ar_hit_ci_{end}"][1] for end in ("low", "high"))
+    assert table.rows[1][3:] == ["2.000", f"{low:.3f} to {high:.3f}", "1.750", "0.500", "100.0"]
+    assert table.rows[0][3:] == ["–"] * 4 + ["100.0"]
+    assert "State: of one sequence after 9 ids." in table.caption
+    assert "more than 2 tokens back. Right: % of AR hits" in table.caption
+    low, high = (by_price[f"overwriting_ci_{end}"][1] for end in ("low", "high"))
+    assert shares.rows[0] == ["m", "80.0 %", "35.0 %", "15.0 %", "3.000", "1.000", f"{low:.3f} to {high:.3f}"]
+    assert shares.rows[1][:4] == ["n", "–", "–", "–"], "of no gap there are no shares"
+    assert notes(by_price) == ["State unknown, since it cannot be carried: n."]
+    known = by_price.with_columns(recalled=pl.lit(0.25), state_bytes=1, state_ids=9)
+    assert "Recalled: points of probability" in shown_prices(known, 8)["by_price"].caption
+    assert shown_prices(known, 8)["by_price"].rows[0][-1] == "25.0"
+    assert not notes(known)
+
+
+# ---------------------------------------------------------------------------------------------------------------- the command
+
+REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
+
+
+@pytest.fixture(scope="module")
+def comparison(small_slices, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("priced")
+    recallkit.gap(REFERENCE, MODELS, slices=small_slices, price=True, out=folder)
+    return read_comparison(folder)
+
+
+def test_gap_has_the_table_only_where_it_is_asked(comparison, small_slices):
+    by_price = comparison.tables.by_price
+    assert by_price["model"].to_list() == by_price["family"].to_list() == [REFERENCE, *MODELS]
+    tokens, scores = (pl.read_parquet(path) for path in (small_slices / "tokens.parquet", score_path(small_slices, REFERENCE)))
+    assert by_price["accuracy"][0] == pytest.approx((scores["rank"] == 0).filter(tokens["ar_hit"]).mean())
+    hits = comparison.totals[MODELS[0], "ar_hit"]
+    assert by_price.filter(model=MODELS[0]).select("loss_ar_hit", "loss_ar_hit_ci_low").row(0) == (hits["delta_nll"], hits["delta_ci_low"])
+    plain = recallkit.gap(REFERENCE, MODELS, slices=small_slices)
+    assert plain.by_price is None
+    seen = look(comparison)
+    assert seen.answer == answer(by_price)
+    assert seen.terminal_tables[0].rows[0][0] == REFERENCE
+    assert seen.leading == 1, "the table that was asked for is the one that is printed"
+    ordered = comparison.tables.ordered(MODELS[::-1]).by_price
+    assert ordered["model"].to_list() == [REFERENCE, *MODELS[::-1]]
+
+
+def test_what_an_intervention_of_the_same_scores_has_found_is_in_it(small_slices, tmp_path):
+    found = recallkit.intervene([REFERENCE, MODELS[0]], slices=small_slices)
+    by_price = recallkit.gap(REFERENCE, MODELS[0], slices=small_slices, price=True, out=tmp_path / "gap").by_price
+    points = dict(found.intervene.filter(slice="ar_hit").select("model", "points").rows())
+    assert dict(by_price.select("model", "recalled").rows()) == points
+
+
+# ------------------------------------------------------------------------------------------------------------------ the chart
+
+
+def drawn(comparison, sizes, values=None):
+    """The figure of the comparison with states of these sizes."""
+    by_price = comparison.tables.by_price.with_columns(state_bytes=pl.Series(sizes), state_ids=65)
+    by_price = by_price.with_columns(**{f"accuracy{end}": pl.Series(values) for end in ("", "_ci_low", "_ci_high")}) if values else by_price
+    found = replace(comparison, tables=replace(comparison.tables, by_price=by_price))
+    return {figure.name: figure for figure in figures(found)}.get("price")
+
+
+def test_the_chart_joins_what_nothing_beats(comparison):
+    figure = drawn(comparison, [400, 100, 200], [0.5, 0.3, 0.2])
+    points = {row["label"]: row for row in data(figure)}
+    assert {name: (point["x"], point["y"], point["front"]) for name, point in points.items()} == {
+        "control:recall": (400, 50, True), "control:bigram": (100, 30, True), "control:unigram": (200, 20, False)
+    }  # fmt: skip
+    assert "in %, beside the bytes" in figure.caption
+    assert "Not drawn" not in figure.caption
+    assert "control:bigram, 100 B: 30.0 (30.0 to 30.0)" in {point["tip"] for point in points.values()}
+    assert drawn(comparison, [None] * 3) is None
+
+
+def test_variants_are_of_one_line_without_those_that_others_of_it_beat(comparison):
+    names = ["m", "m cache int4", "m cache window:4+64"]
+    renamed = comparison.tables.by_price.with_columns(model=pl.Series(names), family=pl.lit("m"), recalled=pl.Series([0.5, 0.4, 0.3]))
+    found = replace(comparison, reference="m", models=names[1:], tables=replace(comparison.tables, by_price=renamed))
+    figure = drawn_alone(found, [400, 100, 200])
+    points = {row["label"]: row for row in data(figure)}
+    assert {name: (point["model"], point["apart"]) for name, point in points.items()} == {
+        "m": ("m (ref.)", False), "int4": ("m (ref.)", False), "window:4+64": ("m (ref.)", True)
+    }  # fmt: skip
+    assert points["int4"]["y"] == 40, "points recalled, where they were measured of all"
+    assert "in points of probability, beside" in figure.caption
+    left_out = drawn_alone(found, [400, None, 200])
+    assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
+    assert len(data(left_out)) == 2
+
+
+def drawn_alone(comparison, sizes):
+    by_price = comparison.tables.by_price.with_columns(state_bytes=pl.Series(sizes), state_ids=65)
+    [figure] = price_figure(replace(comparison, tables=replace(comparison.tables, by_price=by_price)))
+    return figure
