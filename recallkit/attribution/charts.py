@@ -96,25 +96,24 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     if not known:
         return []
     names = labels(list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known)))
-    middle = math.sqrt(known[0]["state_bytes"] * known[-1]["state_bytes"])
     points = []
     for row, is_on_front in zip(known, on_front(known, "state_bytes", measure), strict=True):
         value, low, high = (None if row[f"{measure}{end}"] is None else 100 * row[f"{measure}{end}"] for end in ("", "_ci_low", "_ci_high"))
         variant = row["model"].removeprefix(row["family"]).strip()
         of_family = [other for other in known if other["family"] == row["family"]]
         point = {"model": row["family"], "x": row["state_bytes"], "y": value, "least": low, "most": high, "front": is_on_front}
-        point |= {"label": shorten(variant.removeprefix("cache ") or names[row["family"]]), "left": row["state_bytes"] > middle}
+        point |= {"label": shorten(variant.removeprefix("cache ") or names[row["family"]])}
         point |= {"apart": not on_front(of_family, "state_bytes", measure)[of_family.index(row)]}
         within = "" if low is None else f" ({bounds(low, high, 'z.1f')})"
         points.append(point | {"at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]), "shown": f"{value:z.1f}{within}"})
     title, what = _RECALL[measure]
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in known}))
     x, y = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points]), number("y", title, zero=True)
-    aside = {"align": {"expr": "datum.left ? 'right' : 'left'"}, "dx": {"expr": "datum.left ? -7 : 7"}}
+    aside = {"align": {"expr": "datum.dx < 0 ? 'right' : 'left'"}, "dx": {"expr": "datum.dx"}, "dy": {"expr": "datum.dy"}}
     before = [
         front_layer(y),
         layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
-        layer("text", channels={"y": y, "text": column("label")}, color="soft", dy=-6, **aside),
+        layer("text", channels={"y": y, "text": column("label")}, color="soft", **aside),
     ]
     left_out = ", ".join(shorten(row["model"], 40) for row in rows if row not in known)
     caption = (
@@ -122,8 +121,35 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         f"both; a line in a model's colour joins those of its variants that none of its others beats."
     )
     caption += f" Not drawn, as their state is unknown: {left_out}." if left_out else ""
-    drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, height=240)
+    _place_labels(points)
+    drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, some_first=False, height=_TALL)
     return _figure(comparison, "price", "Recall beside bytes of state", caption, drawn)
+
+
+def _place_labels(points: Sequence[dict[str, Any]]) -> None:
+    """Gives each point the place of its label, `dx` and `dy` in pixels: the first of some that is on no other point or label, if one is.
+
+    Of a plot of WIDTH by _TALL, whose axes begin at the least `x` and at 0: in a wider one there is more room.
+    """
+    low, high = math.log(points[0]["x"]), math.log(points[-1]["x"])
+    places = {
+        id(point): (WIDTH * (math.log(point["x"]) - low) / (high - low or 1), -_TALL * point["y"] / (max(of["y"] for of in points) or 1))
+        for point in points
+    }
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
+    for point in points:
+        (x, y), long = places[id(point)], 6 * len(point["label"])
+        boxes = {
+            (dx, dy): (x + min(dx, dx - long * (dx < 0)), y + dy - 5, x + max(dx, dx + long * (dx > 0)), y + dy + 5) for dx, dy in _ASIDE
+        }
+        inside = {at: box for at, box in boxes.items() if box[0] > -5 and box[2] < WIDTH + 5} or boxes
+        free = (at for at, (a, b, c, d) in inside.items() if not any(a < g and c > e and b < h and d > f for e, f, g, h in taken))
+        point["dx"], point["dy"] = next(free, next(iter(inside)))
+        taken.append(inside[point["dx"], point["dy"]])
+
+
+_TALL = 240
+_ASIDE = [(dx, dy) for dy in (-6, 8, -18, 20) for dx in (7, -7)]
 
 
 # ------------------------------------------------------------------------------------------------------- a row per model

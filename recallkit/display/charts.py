@@ -257,13 +257,15 @@ def line_chart(
     styles: Mapping[str, Style] | None = None,
     shown: Mapping[str, str] | None = None,
     uprights: Mapping[str, float] | None = None,
+    some_first: bool = True,
     **more: Any,
 ) -> Spec:
     """A line for each `model` of the rows, through points `x`, `y`, with a band from `low` to `high` where they have one.
 
     `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
     row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
-    is drawn first; then `uprights`, a line across at an `x` for some models.
+    is drawn first; then `uprights`, a line across at an `x` for some models. `some_first`: of many models a page
+    colours some until others are chosen.
     """
     shown = shown or labels(names, reference=reference)
     found = [
@@ -297,7 +299,7 @@ def line_chart(
         *before,
         *([{"data": {"values": places}, **layer("rule", channels={"x": x, "stroke": stroke, "opacity": faint})}] if places else []),
         *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
-        {**line, "params": [{**chosen, "value": AtFirst(shown, reference)}]},
+        {**line, "params": [{**chosen, "value": AtFirst(shown, reference) if some_first else []}]},
         layer("point", channels=dots, size=26, strokeWidth=1.2),
     ]
     return plot(found, *layers, x=x, **more)

@@ -19,6 +19,8 @@ _NUM_SOURCES = 6
 
 def question(comparison: Comparison) -> str:
     """The question, as text."""
+    if comparison.tables.by_price is not None:
+        return "What does a smaller state cost in recall?"
     return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
 
 
