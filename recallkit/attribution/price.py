@@ -156,11 +156,9 @@ def _overwriting(rows: Sequence[Row]) -> str:
     """Whether AR hits whose key was followed by something else since lose more or less than the others, after a space; "" if none does."""
     ends = [(row["overwriting_ci_low"] or 0, row["overwriting_ci_high"] or 0) for row in rows]
     numbers = {"more": sum(low > 0 for low, _ in ends), "less": sum(high < 0 for _, high in ends)}
-    counts = [f"{number} of {len(rows)} lose{'s' * (number == 1)} {how}" for how, number in numbers.items() if number]
-    if len(rows) == 1 and counts:
-        counts = [f"it loses {next(how for how, number in numbers.items() if number)}"]
-    what = "on AR hits whose key has been followed by something else since than on the others"
-    return f" {counts[0][0].upper()}{' and '.join(counts)[1:]} {what}." if counts else ""
+    counts = " and ".join(f"{number} lose{'s' * (number == 1)} {how}" for how, number in numbers.items() if number)
+    whose = f"Of {len(rows)} models {counts}" if len(rows) > 1 else f"It loses {'more' if numbers['more'] else 'less'}"
+    return f" {whose} on AR hits whose key has been followed by something else since than on the others." if counts else ""
 
 
 def measured(by_price: pl.DataFrame) -> str:
@@ -168,49 +166,37 @@ def measured(by_price: pl.DataFrame) -> str:
     return "accuracy" if by_price["recalled"].has_nulls() else "recalled"
 
 
-def shown_prices(by_price: pl.DataFrame, seq_len: int) -> dict[str, Table]:
-    """The tables by file name: losses beside bytes; then shares of the summed loss, and overwritten AR hits beside the others."""
+def price_table(by_price: pl.DataFrame, seq_len: int) -> Table:
+    """What each model loses, beside the bytes of its state; a narrow terminal leaves out overwritten AR hits, then the interval."""
     rows, recall = by_price.to_dicts(), measured(by_price)
     if all(row["model"].startswith("zoo:") for row in rows):
         rows = [{**row, "model": row["model"].removeprefix("zoo:")} for row in rows]
+    losses = {"far\ncopies": "far", "first": "first", "over-\nwritten": "overwritten", "not over-\nwritten": "not_overwritten"}
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
         "state": lambda row: cells.size(row["state_bytes"]),
         "ppl": cells.number("ppl", PPL),
+        "recalled" if recall == "recalled" else "AR hits\nright": cells.in_percent(recall),
         "AR\nhits": cells.number("loss_ar_hit", "z.3f"),
         "95 %\ninterval": cells.interval("loss_ar_hit", "z.3f"),
-        "far\ncopies": cells.number("loss_far", "z.3f"),
-        "first": cells.number("loss_first", "z.3f"),
-        "recalled" if recall == "recalled" else "AR hits\nright": cells.in_percent(recall),
+        **{called: cells.number(f"loss_{name}", "z.3f") for called, name in losses.items()},
     }
     what = "Recalled: points of probability that association adds in AR hits (`recallkit intervene`)."
     if recall == "accuracy":
         what = "Right: % of AR hits that are ranked first; what of it is recall, `recallkit intervene` of these models measures."
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
     told = f"State: of one sequence after {ids} ids. " if ids else ""
+    told += "A dash: it cannot be carried, so that its bytes are unknown. " if None in by_price["state_bytes"] else ""
     told += (
-        f"First: first occurrences of their bigrams. Far copies: bigrams that are more than {far_distance(seq_len)} tokens back. {what} "
+        f"{what} Losses: nats per token. Far copies: bigrams that are more than {far_distance(seq_len)} tokens back; first: first "
+        "occurrences; overwritten: AR hits whose key has been followed by something else since. "
         f"Intervals: {resampled(rows[0])}."
     )
-    shares = {"AR hits": "ar_hit", "far\ncopies": "far", "first": "first"}
-    more: dict[str, Cell] = {"model": columns["model"], **{called: cells.share(f"share_{name}") for called, name in shares.items()}}
-    losses = {"over-\nwritten": "overwritten", "others": "not_overwritten"}
-    more |= {called: cells.number(f"loss_{name}", "z.3f") for called, name in losses.items()}
-    groups = [("", 3), ("loss, nats per token", 4), ("", 1)]
-    return {
-        "by_price": Table.of("Loss to the reference, nats per token", columns, rows, told, groups=groups, optional=["95 %\ninterval"]),
-        "by_price_shares": Table.of(
-            "Where the summed loss lies, and the loss in AR hits that are overwritten and in others",
-            {**more, "difference": cells.interval("overwriting", "z.3f")},
-            rows[1:],
-            "Shares of the loss of all tokens, where that can be distinguished from zero; classes overlap. Overwritten: nats per token in "
-            "AR hits whose key, the token before, has been followed by something else since; difference: its 95 % interval.",
-            groups=[("", 1), ("share of the summed loss", 3), ("loss in AR hits", 3)],
-        ),
-    }
-
-
-def notes(by_price: pl.DataFrame) -> list[str]:
-    """Which models have no bytes."""
-    unknown = by_price.filter(by_price["state_bytes"].is_null())["model"].to_list()
-    return [f"State unknown, since it cannot be carried: {', '.join(unknown)}."] if unknown else []
+    return Table.of(
+        "Bytes of state, and the loss to the reference in nats per token",
+        columns,
+        rows,
+        told,
+        groups=[("", 4), ("loss in AR hits", 2), ("loss in other classes", 4)],
+        optional=[*list(columns)[-2:], "95 %\ninterval"],
+    )

@@ -60,7 +60,6 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     first = {name: shown[name] for name in _FIRST if name in shown and not (is_priced and name == "gap")}
     curves = curves_table(tables, slices)
     notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
-    notes = [*([] if tables.by_price is None else price.notes(tables.by_price)), *notes]
     notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
     warning = warn_of_counts(tables, slices)
     unseen = () if warning else about_counts(slices, None)
@@ -125,7 +124,7 @@ def shown_tables(
         "by_overlap": overlap_table(tables),
         "by_partition": partition_table(tables, slices),
         **context_tables(tables, manifest),
-        **({} if tables.by_price is None else price.shown_prices(tables.by_price, slices["seq_len"])),
+        "by_price": None if tables.by_price is None else price.price_table(tables.by_price, slices["seq_len"]),
     }
     return {name: table for name, table in found.items() if table is not None}
 

@@ -12,7 +12,7 @@ import pytest
 import recallkit
 from recallkit.attribution.charts import figures, price_figure
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.price import answer, far_distance, notes, prices, shown_prices
+from recallkit.attribution.price import answer, far_distance, price_table, prices
 from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import look
 from recallkit.scoring.files import score_path
@@ -126,7 +126,7 @@ CASES = {
     "none of several": ({"m": (0, 0, 1), "o": (0, 0, 0)}, {}, ["None of 2 models is shown to cost AR hits anything."]),
     "overwritten more": ({"m": (1, 2, 0.5)}, {}, [f" It loses more{OVER}"]),
     "overwritten less": ({"m": (2, 1, 0.5)}, {}, [f" It loses less{OVER}"]),
-    "overwritten, several": ({"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" 2 of 3 lose more and 1 of 3 loses less{OVER}"]),
+    "overwritten, several": ({"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" Of 3 models 2 lose more and 1 loses less{OVER}"]),
 }  # fmt: skip
 
 
@@ -139,24 +139,23 @@ def test_the_answer_is_what_the_losses_say(tmp_path, case):
     assert (OVER in said) == case.startswith("overwritten"), "only where the difference is shown"
 
 
-def test_the_tables_have_the_figures_of_their_rows(tmp_path):
+def test_the_table_has_the_figures_of_its_rows(tmp_path):
     facts = {"ref": {"state_bytes": 1_048_576, "state_ids": 9}, "m": {"state_bytes": 999, "state_ids": 9}}
     by_price = priced(tmp_path, {"m": (1, 3, 0.5), "n": (0, 0, 0)}, facts=facts)
-    table, shares = shown_prices(by_price, 8).values()
-    assert [row[:3] for row in table.rows] == [["ref", "1.05 MB", "54.60"], ["m", "999 B", "190.57"], ["n", "–", "54.60"]]
+    table = price_table(by_price, 8)
+    assert [row[:4] for row in table.rows] == [
+        ["ref", "1.05 MB", "54.60", "100.0"], ["m", "999 B", "190.57", "100.0"], ["n", "–", "54.60", "100.0"]
+    ]  # fmt: skip
     low, high = (by_price[f"loss_ar_hit_ci_{end}"][1] for end in ("low", "high"))
-    assert table.rows[1][3:] == ["2.000", f"{low:.3f} to {high:.3f}", "1.750", "0.500", "100.0"]
-    assert table.rows[0][3:] == ["–"] * 4 + ["100.0"]
-    assert "State: of one sequence after 9 ids." in table.caption
-    assert "more than 2 tokens back. Right: % of AR hits" in table.caption
-    low, high = (by_price[f"overwriting_ci_{end}"][1] for end in ("low", "high"))
-    assert shares.rows[0] == ["m", "80.0 %", "35.0 %", "15.0 %", "3.000", "1.000", f"{low:.3f} to {high:.3f}"]
-    assert shares.rows[1][:4] == ["n", "–", "–", "–"], "of no gap there are no shares"
-    assert notes(by_price) == ["State unknown, since it cannot be carried: n."]
-    known = by_price.with_columns(recalled=pl.lit(0.25), state_bytes=1, state_ids=9)
-    assert "Recalled: points of probability" in shown_prices(known, 8)["by_price"].caption
-    assert shown_prices(known, 8)["by_price"].rows[0][-1] == "25.0"
-    assert not notes(known)
+    assert table.rows[1][4:] == ["2.000", f"{low:.3f} to {high:.3f}", "1.750", "0.500", "3.000", "1.000"]
+    assert table.rows[0][4:] == ["–"] * 6
+    assert by_price.filter(model="n")["share_ar_hit"][0] is None, "of no gap there are no shares"
+    for said in ("State: of one sequence after 9 ids.", "A dash: it cannot be carried", "Right: % of AR hits", "more than 2 tokens back"):
+        assert said in table.caption
+    known = price_table(by_price.with_columns(recalled=pl.lit(0.25), state_bytes=1, state_ids=9), 8)
+    assert "Recalled: points of probability" in known.caption
+    assert "A dash" not in known.caption
+    assert known.rows[0][3] == "25.0"
 
 
 # ---------------------------------------------------------------------------------------------------------------- the command
