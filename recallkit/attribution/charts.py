@@ -92,7 +92,7 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         return []
     measure = measured(by_price)
     rows = by_price.filter(by_price["model"].is_in(models)).sort("state_bytes").to_dicts()
-    known = [row for row in rows if row["state_bytes"] and row[measure] is not None]
+    known = [row for row in rows if row["state_bytes"] is not None and row[measure] is not None]
     if not known:
         return []
     names = labels(list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known)))
@@ -131,17 +131,13 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
 
     Of a plot of WIDTH by _TALL, whose axes begin at the least `x` and at 0: in a wider one there is more room.
     """
-    low, high = math.log(points[0]["x"]), math.log(points[-1]["x"])
-    places = {
-        id(point): (WIDTH * (math.log(point["x"]) - low) / (high - low or 1), -_TALL * point["y"] / (max(of["y"] for of in points) or 1))
-        for point in points
-    }
+    low, high, most = math.log1p(points[0]["x"]), math.log1p(points[-1]["x"]), max(point["y"] for point in points)
+    wide, tall = WIDTH / (high - low or 1), _TALL / (most or 1)
+    places = {id(point): (wide * (math.log1p(point["x"]) - low), -tall * point["y"]) for point in points}
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
     for point in points:
         (x, y), long = places[id(point)], 6 * len(point["label"])
-        boxes = {
-            (dx, dy): (x + min(dx, dx - long * (dx < 0)), y + dy - 5, x + max(dx, dx + long * (dx > 0)), y + dy + 5) for dx, dy in _ASIDE
-        }
+        boxes = {(dx, dy): (x + dx - long * (dx < 0), y + dy - 5, x + dx + long * (dx > 0), y + dy + 5) for dx, dy in _ASIDE}
         inside = {at: box for at, box in boxes.items() if box[0] > -5 and box[2] < WIDTH + 5} or boxes
         free = (at for at, (a, b, c, d) in inside.items() if not any(a < g and c > e and b < h and d > f for e, f, g, h in taken))
         point["dx"], point["dy"] = next(free, next(iter(inside)))

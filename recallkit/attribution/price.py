@@ -177,7 +177,7 @@ def price_table(by_price: pl.DataFrame, seq_len: int) -> Table:
         "state": lambda row: cells.size(row["state_bytes"]),
         "ppl": cells.number("ppl", PPL),
         "recalled" if recall == "recalled" else "AR hits\nright": cells.in_percent(recall),
-        "AR\nhits": cells.number("loss_ar_hit", "z.3f"),
+        "loss in\nAR hits": cells.number("loss_ar_hit", "z.3f"),
         "95 %\ninterval": cells.interval("loss_ar_hit", "z.3f"),
         **{called: cells.number(f"loss_{name}", "z.3f") for called, name in losses.items()},
     }

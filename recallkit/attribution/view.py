@@ -194,11 +194,8 @@ def _of_hits(row: Row) -> list[str]:
     return [_gap_share(row), cells.bounds(low, high, "z.1f"), cells.bounds(least, most, "z.0f"), _control_share(row)]
 
 
-_gap_share, _control_share, _recall_share = (
-    cells.valid(cells.in_percent("gap_share")),
-    cells.valid(cells.in_percent("control_share")),
-    cells.in_percent("recall_share"),
-)
+_gap_share, _control_share = (cells.valid(cells.in_percent(column)) for column in ("gap_share", "control_share"))
+_recall_share = cells.in_percent("recall_share")
 
 
 def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:

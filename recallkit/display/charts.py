@@ -264,8 +264,8 @@ def line_chart(
 
     `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
     row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
-    is drawn first; then `uprights`, a line across at an `x` for some models. `some_first`: of many models a page
-    colours some until others are chosen.
+    is drawn first; then `uprights`, a line across at an `x` for some models. `some_first`: of many models a page colours
+    some until others are chosen.
     """
     shown = shown or labels(names, reference=reference)
     found = [

@@ -126,7 +126,9 @@ CASES = {
     "none of several": ({"m": (0, 0, 1), "o": (0, 0, 0)}, {}, ["None of 2 models is shown to cost AR hits anything."]),
     "overwritten more": ({"m": (1, 2, 0.5)}, {}, [f" It loses more{OVER}"]),
     "overwritten less": ({"m": (2, 1, 0.5)}, {}, [f" It loses less{OVER}"]),
-    "overwritten, several": ({"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" Of 3 models 2 lose more and 1 loses less{OVER}"]),
+    "overwritten, several": (
+        {"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" Of 3 models 2 lose more and 1 loses less{OVER}"],
+    ),
 }  # fmt: skip
 
 
