@@ -15,6 +15,9 @@ from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.price import answer, far_distance, price_table, prices
 from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import look
+from recallkit.display.charts import styles_of
+from recallkit.report import first_screen, words
+from recallkit.report.sections import figures_section
 from recallkit.scoring.files import score_path
 from recallkit.slicing.definitions import parse_slices
 from tests.attribution.test_tables import Corpus
@@ -199,16 +202,15 @@ def test_what_an_intervention_of_the_same_scores_has_found_is_in_it(small_slices
 # ------------------------------------------------------------------------------------------------------------------ the chart
 
 
-def drawn(comparison, sizes, values=None):
-    """The figure of the comparison with states of these sizes."""
+def sized(comparison, sizes, values=None):
+    """The comparison with states of these sizes."""
     by_price = comparison.tables.by_price.with_columns(state_bytes=pl.Series(sizes), state_ids=65)
     by_price = by_price.with_columns(**{f"accuracy{end}": pl.Series(values) for end in ("", "_ci_low", "_ci_high")}) if values else by_price
-    found = replace(comparison, tables=replace(comparison.tables, by_price=by_price))
-    return {figure.name: figure for figure in figures(found)}.get("price")
+    return replace(comparison, tables=replace(comparison.tables, by_price=by_price))
 
 
 def test_the_chart_joins_what_nothing_beats(comparison):
-    figure = drawn(comparison, [400, 100, 200], [0.5, 0.3, 0.2])
+    [figure] = price_figure(sized(comparison, [400, 100, 200], [0.5, 0.3, 0.2]))
     points = {row["label"]: row for row in data(figure)}
     assert {name: (point["x"], point["y"], point["front"]) for name, point in points.items()} == {
         "control:recall": (400, 50, True), "control:bigram": (100, 30, True), "control:unigram": (200, 20, False)
@@ -216,26 +218,36 @@ def test_the_chart_joins_what_nothing_beats(comparison):
     assert "in %, beside the bytes" in figure.caption
     assert "Not drawn" not in figure.caption
     assert "control:bigram, 100 B: 30.0 (30.0 to 30.0)" in {point["tip"] for point in points.values()}
-    assert drawn(comparison, [None] * 3) is None
+    assert price_figure(sized(comparison, [None] * 3)) == []
+    assert [row["x"] for row in data(*price_figure(sized(comparison, [0, 1, 2])))] == [0, 1, 2], "a state of no bytes is known"
+
+
+def test_labels_keep_clear_of_each_other(comparison):
+    points = data(*price_figure(sized(comparison, [400, 400, 401], [0.5, 0.5, 0.5])))
+    assert len({(row["dx"] > 0, row["dy"]) for row in points}) == 3
+
+
+def test_a_page_answers_what_was_asked(comparison):
+    found = sized(comparison, [400, 100, 200])
+    drawn = figures(found)
+    section = figures_section(drawn, styles_of(drawn)).body
+    assert section.index('id="figure-price"') < section.index('id="figure-by_count"')
+    assert words.question(found) == "What does a smaller state cost in recall?"
+    assert words.commands(found, None)[1].endswith(" --price")
+    assert answer(found.tables.by_price) in first_screen.opening(found, {}, styles_of(drawn), {})
 
 
 def test_variants_are_of_one_line_without_those_that_others_of_it_beat(comparison):
     names = ["m", "m cache int4", "m cache window:4+64"]
     renamed = comparison.tables.by_price.with_columns(model=pl.Series(names), family=pl.lit("m"), recalled=pl.Series([0.5, 0.4, 0.3]))
     found = replace(comparison, reference="m", models=names[1:], tables=replace(comparison.tables, by_price=renamed))
-    figure = drawn_alone(found, [400, 100, 200])
+    [figure] = price_figure(sized(found, [400, 100, 200]))
     points = {row["label"]: row for row in data(figure)}
     assert {name: (point["model"], point["apart"]) for name, point in points.items()} == {
         "m": ("m (ref.)", False), "int4": ("m (ref.)", False), "window:4+64": ("m (ref.)", True)
     }  # fmt: skip
     assert points["int4"]["y"] == 40, "points recalled, where they were measured of all"
     assert "in points of probability, beside" in figure.caption
-    left_out = drawn_alone(found, [400, None, 200])
+    [left_out] = price_figure(sized(found, [400, None, 200]))
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
     assert len(data(left_out)) == 2
-
-
-def drawn_alone(comparison, sizes):
-    by_price = comparison.tables.by_price.with_columns(state_bytes=pl.Series(sizes), state_ids=65)
-    [figure] = price_figure(replace(comparison, tables=replace(comparison.tables, by_price=by_price)))
-    return figure
