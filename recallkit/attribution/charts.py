@@ -116,10 +116,9 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         layer("text", channels={"y": y, "text": column("label")}, color="soft", **aside),
     ]
     left_out = ", ".join(shorten(row["model"], 40) for row in rows if row not in known)
-    caption = (
-        f"{what}, beside the bytes of state of one sequence, with 95 % intervals. The broad line joins the models that no other beats in "
-        f"both; a line in a model's colour joins those of its variants that none of its others beats."
-    )
+    intervals = ", with 95 % intervals" * any(point["least"] is not None for point in points)
+    caption = f"{what}, beside the bytes of state of one sequence{intervals}. The broad line joins the models that no other beats in both."
+    caption += " A line in a model's colour joins those of its variants that none of its others beats." * (len(names) < len(known))
     caption += f" Not drawn, as their state is unknown: {left_out}." if left_out else ""
     _place_labels(points)
     drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, some_first=False, height=_TALL)

@@ -157,7 +157,7 @@ def _overwriting(rows: Sequence[Row]) -> str:
     ends = [(row["overwriting_ci_low"] or 0, row["overwriting_ci_high"] or 0) for row in rows]
     numbers = {"more": sum(low > 0 for low, _ in ends), "less": sum(high < 0 for _, high in ends)}
     counts = " and ".join(f"{number} lose{'s' * (number == 1)} {how}" for how, number in numbers.items() if number)
-    whose = f"Of {len(rows)} models {counts}" if len(rows) > 1 else f"It loses {'more' if numbers['more'] else 'less'}"
+    whose = f"Of {len(rows)} models, {counts}" if len(rows) > 1 else f"It loses {'more' if numbers['more'] else 'less'}"
     return f" {whose} on AR hits whose key has been followed by something else since than on the others." if counts else ""
 
 

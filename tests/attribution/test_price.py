@@ -130,7 +130,7 @@ CASES = {
     "overwritten more": ({"m": (1, 2, 0.5)}, {}, [f" It loses more{OVER}"]),
     "overwritten less": ({"m": (2, 1, 0.5)}, {}, [f" It loses less{OVER}"]),
     "overwritten, several": (
-        {"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" Of 3 models 2 lose more and 1 loses less{OVER}"],
+        {"m": (1, 2, 0.5), "n": (2, 1, 0.5), "o": (1, 3, 0)}, {}, [f" Of 3 models, 2 lose more and 1 loses less{OVER}"],
     ),
 }  # fmt: skip
 
@@ -215,8 +215,11 @@ def test_the_chart_joins_what_nothing_beats(comparison):
     assert {name: (point["x"], point["y"], point["front"]) for name, point in points.items()} == {
         "control:recall": (400, 50, True), "control:bigram": (100, 30, True), "control:unigram": (200, 20, False)
     }  # fmt: skip
-    assert "in %, beside the bytes" in figure.caption
+    assert figure.caption.startswith(
+        "AR hits that models rank first, in %, beside the bytes of state of one sequence, with 95 % intervals. "
+    )
     assert "Not drawn" not in figure.caption
+    assert "variants" not in figure.caption
     assert "control:bigram, 100 B: 30.0 (30.0 to 30.0)" in {point["tip"] for point in points.values()}
     assert price_figure(sized(comparison, [None] * 3)) == []
     assert [row["x"] for row in data(*price_figure(sized(comparison, [0, 1, 2])))] == [0, 1, 2], "a state of no bytes is known"
@@ -247,7 +250,8 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
         "m": ("m (ref.)", False), "int4": ("m (ref.)", False), "window:4+64": ("m (ref.)", True)
     }  # fmt: skip
     assert points["int4"]["y"] == 40, "points recalled, where they were measured of all"
-    assert "in points of probability, beside" in figure.caption
+    assert "in points of probability, beside the bytes of state of one sequence. " in figure.caption, "without intervals"
+    assert "joins those of its variants" in figure.caption
     [left_out] = price_figure(sized(found, [400, None, 200]))
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
     assert len(data(left_out)) == 2
