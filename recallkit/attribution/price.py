@@ -62,7 +62,7 @@ def prices(
     labelled = open_tokens(tokens)
     slices = parse_slices([f"far=distance > {far_distance(labelled.seq_len)}", "first=NOT repeated", *CLASSES[3:]])
     opened = [open_scores(path, labelled) for path in scores.values()]
-    every = [*opened, *(replace(score, is_right=True) for score in opened)]
+    every = [*opened, *(replace(score, column="rank") for score in opened)]
     summed = measure_sums.add_up(labelled, every, slices, cluster, clean=clean, every_table=False)
     sums, keys = summed.tables["slices"], summed.rows["slices"].keys
     nlls = replace(sums, nlls=sums.nlls[: len(opened)])

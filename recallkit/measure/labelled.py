@@ -109,11 +109,11 @@ class LabelledTokens:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A model's NLLs of the same tokens, in the same order; or, `is_right`, 1 for each that it ranks first and 0 for each other."""
+    """A model's NLLs of the same tokens, in the same order; or what else there is in `column`: of `rank` whether a token is ranked first."""
 
     path: Path
     model: str
-    is_right: bool = False
+    column: str = "nll"
 
 
 def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
@@ -212,7 +212,7 @@ def batches(
     needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
     names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
     labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
-    readers = [RowReader(score.path, ["rank" if score.is_right else "nll"]) for score in scores]
+    readers = [RowReader(score.path, [score.column]) for score in scores]
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
         back = rows["first_distance"].fill_null(0).to_numpy()
@@ -223,8 +223,8 @@ def batches(
         sets = sum((mask.astype(np.int64) << bit for bit, mask in enumerate(masks)), np.zeros(len(rows), np.int64))
         rows = rows.append_column("slices", arrow.array(sets)).append_column("cluster", rows[cluster])
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
-            nll = reader.read(start, stop)[0].to_numpy()
-            nll = (nll == 0).astype(np.float32) if score.is_right else nll
+            nll = reader.read(start, stop)[score.column].to_numpy()
+            nll = (nll == 0).astype(np.float32) if score.column == "rank" else nll
             if not np.isfinite(nll).all():
                 again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
                 remedy = f"check the model's precision, then score it again with `{again}`"

@@ -193,8 +193,9 @@ def test_gap_has_the_table_only_where_it_is_asked(comparison, small_slices):
 
 
 def test_what_an_intervention_of_the_same_scores_has_found_is_in_it(small_slices, tmp_path):
-    found = recallkit.intervene([REFERENCE, MODELS[0]], slices=small_slices)
-    by_price = recallkit.gap(REFERENCE, MODELS[0], slices=small_slices, price=True, out=tmp_path / "gap").by_price
+    models = {"known": REFERENCE, "asked": MODELS[0]}  # under names of their own: other tests have not intervened on these
+    found = recallkit.intervene(models, slices=small_slices)
+    by_price = recallkit.gap(models, slices=small_slices, price=True, out=tmp_path / "gap").by_price
     points = dict(found.intervene.filter(slice="ar_hit").select("model", "points").rows())
     assert dict(by_price.select("model", "recalled").rows()) == points
 
