@@ -109,7 +109,7 @@ class LabelledTokens:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A model's NLLs of the same tokens, in the same order; or what else there is in `column`: of `rank` whether a token is ranked first."""
+    """A model's NLLs of the same tokens, in the same order; or what else is in `column`, of `rank` whether a token is ranked first."""
 
     path: Path
     model: str
