@@ -115,7 +115,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     # One row per model, the reference first, which loses nothing. `family`: the first model in the same place, of which others are
     # variants. Bytes of the state of one sequence after `state_ids` ids; losses in nats per token, `ratio` of those of AR hits and first
-    # occurrences, `overwriting` their difference between AR hits that are overwritten and others; `recalled` as `points` of an intervention.
+    # occurrences, `overwriting` the difference between overwritten AR hits and others; `recalled` as `points` of an intervention.
     "gap/by_price": _columns(
         "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters real, "
         f"{_with_ends(f'{_PRICED} ratio overwriting accuracy recalled', *_CI)} real?"
