@@ -28,6 +28,7 @@ from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
+from recallkit.models.variants import MOST_READING
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare
@@ -61,6 +62,8 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     curves = curves_table(tables, slices)
     notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
     notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
+    noise = _noise_of_reading(manifest["reading"])
+    notes, noise = ([*noise, *notes], []) if any(most > MOST_READING for most, _ in manifest["reading"].values()) else (notes, noise)
     warning = warn_of_counts(tables, slices)
     unseen = () if warning else about_counts(slices, None)
     found = ("max_count", "threshold", "in_training")
@@ -71,7 +74,7 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
         shown,
         lambda of: figures(comparison, of.gap["model"].unique().to_list()),
         comparison_answer(comparison, recalled),
-        lines=[*notes, *unseen, *_bits_per_byte([totals[model, "all"] for model in models])],
+        lines=[*notes, *unseen, *noise, *_bits_per_byte([totals[model, "all"] for model in models])],
         printed=[*first.values(), *(table for name, table in shown.items() if name not in first), *([curves] if curves else [])],
         leading=len(first),
         brief=min(console.MOST_NOTES, len(notes)),
@@ -204,7 +207,12 @@ def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
     `slices` is the labels' manifest, `tokens` the number of those compared.
     """
     copied, left_out = what_is_copied(slices), slices.get("num_rows", tokens) - tokens
-    return [*([copied] if copied else []), *([f"Left out (--clean): the {counted(left_out, 'token')} found there."] if left_out else [])]
+    told, exactly = [copied] if copied else [], slices.get("read_exactly")
+    if exactly:
+        told.append(f"Left out: {counted(left_out, 'token')}, of which a variant reads the first {exactly:,} of every sequence exactly.")
+    elif left_out:
+        told.append(f"Left out (--clean): the {counted(left_out, 'token')} found there.")
+    return told
 
 
 def comparators_table(tables: GapTables) -> Table:
@@ -415,6 +423,18 @@ def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
         return []
     pairs = [(rows[0]["reference"], rows[0]["bpb_reference"]), *((row["model"], row["bpb_model"]) for row in rows)]
     return ["Bits per byte: " + ", ".join(f"{model} {bits:.3f}" for model, bits in pairs)]
+
+
+def _noise_of_reading(found: Mapping[str, Sequence[float]]) -> list[str]:
+    """A line of what reading in chunks alone changes in the first sequence, if there are variants."""
+    if not found:
+        return []
+    model, (most, _) = max(found.items(), key=lambda each: each[1][0])
+    mean = max(mean for _, mean in found.values())
+    return [
+        f"Noise: read in chunks with nothing compressed, NLLs of a sequence differ by at most {most:.1e} nats ({model}), by "
+        f"{mean:.1e} on average at most"
+    ]
 
 
 def _inexact(found: Mapping[str, Any]) -> list[str]:

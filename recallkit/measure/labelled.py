@@ -114,6 +114,8 @@ class Scores:
     path: Path
     model: str
     column: str = "nll"
+    read_exactly: int = 0
+    """Predictions at the beginning of every sequence in which a variant is the model itself: they are left out of every comparison."""
 
 
 def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
@@ -147,7 +149,7 @@ def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
     if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
         remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
         raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
-    return Scores(path, model)
+    return Scores(path, model, read_exactly=manifest.get("read_exactly") or 0)
 
 
 # -------------------------------------------------------------------------------------------------------------------- rows
@@ -203,7 +205,8 @@ def batches(
     Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i is set of a token in requested slice
     i; `nll_0`, `nll_1` ... in the order of the score files; and `first_0`, `first_1` ..., the NLLs of the first occurrence of its bigram
     in its sequence, where nothing can be recalled: its own of a token that repeats nothing. A first occurrence counts even where it is
-    in the training text itself. `clean`: without tokens that are known to be in the training text.
+    in the training text itself. `clean`: without tokens that are known to be in the training text. Predictions that a variant of one of the
+    models makes exactly (`Scores.read_exactly`) are left out.
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """
@@ -213,6 +216,7 @@ def batches(
     names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
     labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
     readers = [RowReader(score.path, [score.column]) for score in scores]
+    exactly = max((score.read_exactly for score in scores), default=0)
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
         back = rows["first_distance"].fill_null(0).to_numpy()
@@ -232,7 +236,8 @@ def batches(
             first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
             rows = rows.append_column(f"nll_{number}", arrow.array(nll)).append_column(f"first_{number}", arrow.array(first))
         # After what is looked up in the tokens that are left out.
-        yield rows.filter(arrow.array(rows["in_training"].to_numpy() == 0)) if clean else rows
+        rows = rows.filter(arrow.array(rows["in_training"].to_numpy() == 0)) if clean else rows
+        yield rows.filter(arrow.array(rows["position"].to_numpy() > exactly)) if exactly else rows
 
 
 @dataclass(frozen=True, slots=True)

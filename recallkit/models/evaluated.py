@@ -105,7 +105,7 @@ class EvaluatedModel:
             own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
         self.spec, self.shown, self.key = model.location, model.shown, model.key
-        self._module, self._ablation = model.path if model.is_live else None, model.ablation
+        self._module, self._ablation, self._variant = model.path if model.is_live else None, model.ablation, model.variant
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE
         self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
         tokenizer = options.model_tokenizer if model.tokenizer is None else model.tokenizer
@@ -198,6 +198,7 @@ class EvaluatedModel:
             shown=self.shown,
             module=self._module,
             ablation=self._ablation,
+            variant=self._variant,
         )
 
     @cached_property

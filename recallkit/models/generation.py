@@ -106,13 +106,13 @@ def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.
     inputs = [np.asarray(prompt, np.int64) for prompt in prompts]
     generated = [_Row(i, ids) for i, ids in enumerate(inputs) if most]
     answered = {i: _Row(i, ids, np.asarray(answers[i]).tolist()) for i, ids in enumerate(inputs) if len(answers[i])}
-    with torch.no_grad(), memory_errors():
+    with torch.no_grad(), memory_errors(), model.reading():
         rows, outputs, state = _read_all(model, [*generated, *answered.values()])
         while going := advance(rows, outputs):
             if len(going) < len(rows):  # finished rows leave the batch
                 rows, state = [rows[place] for place in going], model.take(state, going)
             ids = model.to_device(np.array([[row.ids[-1]] for row in rows]))
-            outputs, state = model.forward(ids, state, carry=True)
+            outputs, state = model.advance(ids, state)
             outputs = outputs[:, -1]
     ids_of = {row.number: row.ids for row in generated}
     return [Continuation(ids_of.get(i, []), np.array(answered[i].nll if i in answered else [], np.float32)) for i in range(len(prompts))]
@@ -132,9 +132,9 @@ def _read(model: Any, rows: list[_Row]) -> tuple[Tensor, Any]:
     """Outputs (rows, ...) after inputs of equal length, and their state; a text that two rows share is read once."""
     texts = list({row.inputs.tobytes(): row.inputs for row in rows}.values())
     inputs, state = np.stack(texts), None
-    ends = np.cumsum(model.pieces(inputs.shape[1], model.prompt_chunk))
+    ends = np.cumsum(model.sizes(inputs.shape[1], model.prompt_chunk))
     for piece in np.split(inputs, ends[:-1], axis=1):
-        outputs, state = model.forward(model.to_device(piece), state, carry=True)
+        outputs, state = model.advance(model.to_device(piece), state)
     if len(texts) == len(rows):
         return outputs[:, -1], state
     places = [next(place for place, text in enumerate(texts) if np.array_equal(text, row.inputs)) for row in rows]

@@ -28,16 +28,20 @@ def describe_models() -> list[tuple[str, str]]:
 
 
 def identify_model(request: ModelRequest) -> str:
-    """A digest of everything that decides the model's numbers, without loading it: weights, precision, counts, mixers that are replaced.
+    """A digest of everything that decides the model's numbers, without loading it: weights, counts, mixers that are replaced, variant.
 
-    Raises UserError where there is no such model, or it has no mixers and some are to be replaced.
+    Raises UserError where there is no such model, it has no mixers and some are to be replaced, or it has no variants.
     """
     kind = kind_of(request.spec)
-    if request.ablation is None:
-        return kind.identify(request)
-    if kind.is_control:
+    if request.ablation is not None and kind.is_control:
         raise UserError("a control model is made of counts and has no mixers", where=request.spec, remedy="leave out ablate")
-    return artifacts.digest_json([kind.identify(request), str(request.ablation)])
+    changes = [] if request.ablation is None else [str(request.ablation)]
+    if request.variant is not None:
+        if kind.is_control or kind.name == "server" or request.module is not None:
+            kinds = "a control model" if kind.is_control else "a model behind a server" if kind.name == "server" else "a live model"
+            raise UserError(f"{kinds} has no variants", where=request.name, remedy=f"leave out {request.variant}")
+        changes.append(request.variant.identify())
+    return artifacts.digest_json([kind.identify(request), *changes]) if changes else kind.identify(request)
 
 
 def warn_remote_code(request: ModelRequest, notify: Callable[[str], None]) -> None:
@@ -56,6 +60,10 @@ def load_model(request: ModelRequest) -> ScoringModel:
     _check_vocabulary(request, model.vocab_size)
     if request.ablation is not None:
         ablate(model, request.ablation, request.means)
+    if request.variant is not None:
+        from recallkit.models.variants import apply_variant
+
+        apply_variant(model, request.variant)
     return model
 
 

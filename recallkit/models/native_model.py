@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from recallkit.models.architecture import ArchitectureConfig
     from recallkit.models.language_model import LanguageModel
     from recallkit.models.protocol import ModelRequest
+    from recallkit.models.variants import Compression
+
+_WIDE = 4
+"""Bytes of a number of float32."""
 
 
 def identify(request: ModelRequest) -> str:
@@ -140,6 +144,25 @@ class NativeModel(TorchModel):
         if not carry:
             return self.model.hidden(inputs), None
         return self.model.read(inputs, self.model.initial_state(len(inputs)) if state is None else state)
+
+    @property
+    def is_half(self) -> bool:
+        """See `TorchModel.is_half`."""
+        return self.model.head_weight.dtype.itemsize < _WIDE
+
+    def compress(self, state: Any, compression: Compression) -> Any:
+        """See `TorchModel.compress`: keys and values of full attention, and what recurrent mixers add up."""
+        from recallkit.models.mixers.api import ACCUMULATED
+        from recallkit.models.mixers.attention import Attention
+
+        kept = []
+        for block, layer in zip(self.model.blocks, state, strict=True):
+            mixer = dict(layer["mixer"])
+            if type(block.mixer) is Attention:
+                mixer["keys"], mixer["values"] = compression.keep(mixer["keys"], mixer["values"], int(mixer["seen"].max()))
+            mixer |= {name: compression.round(value) for name, value in mixer.items() if name in ACCUMULATED}
+            kept.append({**layer, "mixer": mixer})
+        return kept
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`."""

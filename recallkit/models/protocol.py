@@ -102,6 +102,8 @@ class ModelRequest:
     """A live model: a torch.nn.Module of this process, `spec` being `live:` and its name."""
     ablation: Any = None
     """An `ablation.Ablation`: the mixers whose outputs are replaced."""
+    variant: Any = None
+    """A `variants.Variant`: how its cache, state or weights are compressed; None as they are."""
     means: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
     """What replaces them where that is a mean, see `ablation.ablate`."""
 

@@ -1,4 +1,4 @@
-"""A model as a user names it, on the command line and in Python: `NAME=PATH[,tokenizer=...,dtype=...,context=...,ablate=...,...]`.
+"""A model as a user names it, on the command line and in Python: `NAME=PATH[,tokenizer=...,dtype=...,ablate=...,cache=...,...]`.
 
 Parsed once, into a `ModelSpec`. NAME is what tables, charts, pages and the files of results show. Without one the last component of
 the path is shown, with as many more as make it unique, and results are filed under the path as it was given.
@@ -20,8 +20,9 @@ from recallkit.config import LONGEST
 from recallkit.errors import UsageError
 from recallkit.models.ablation import Ablation
 from recallkit.models.protocol import Dtype
+from recallkit.models.variants import Variant, parse_protocol
 
-OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate")
+OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate", "cache", "state", "weights", "chunk", "protocol")
 """The options that one model may have; the options of a command are the defaults of all its models."""
 
 _BEFORE_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
@@ -38,8 +39,8 @@ class ModelSpec:
 
     `path`: whatever `recallkit models` lists, or in Python a torch.nn.Module. `tokenizer`: as `--model-tokenizer` takes it, in Python
     also a tokenizer of tokenizers or transformers. `context` and `stride` in ids. `revision`: a branch, tag or commit of the hub,
-    which `OWNER/NAME@REVISION` gives, too. `ablate`: mixers whose outputs are replaced, as `Ablation.parse` reads them. Raises UsageError
-    for anything else.
+    which `OWNER/NAME@REVISION` gives, too. `ablate`: mixers whose outputs are replaced, as `Ablation.parse` reads them. `cache`, `state`,
+    `weights`, `chunk`, and `protocol` (`once:K`): a variant, see `variants.Variant`. Raises UsageError for anything else.
     """
 
     path: Any
@@ -51,6 +52,11 @@ class ModelSpec:
     revision: str | None = None
     device: str | None = None
     ablate: str | None = None
+    cache: str | None = None
+    state: str | None = None
+    weights: str | None = None
+    chunk: int | None = None
+    protocol: str | None = None
     shown: str = field(default="", compare=False)
     """What results call it: its name, else a short one, unique among the models of a command (`list_models`)."""
 
@@ -73,6 +79,8 @@ class ModelSpec:
             raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
         if self.ablate is not None:
             object.__setattr__(self, "ablate", str(Ablation.parse(self.ablate)))
+        if self.is_live and self.variant is not None:
+            raise UsageError("a live model has no variants", where=self.location, remedy=f"save it, and leave out {self.variant} here")
         if not self.shown:
             object.__setattr__(self, "shown", self.name or _components(self)[-1] + self._ending)
 
@@ -91,13 +99,20 @@ class ModelSpec:
 
     @property
     def key(self) -> str:
-        """What its results are filed under: its name, else where it is and what it is without."""
+        """What its results are filed under: its name, else where it is, its variant, and what it is without."""
         return self.name or self.location + self._ending
 
     @property
     def ablation(self) -> Ablation | None:
         """The mixers whose outputs are replaced."""
         return None if self.ablate is None else Ablation.parse(self.ablate)
+
+    @property
+    def variant(self) -> Variant | None:
+        """How its cache, state or weights are compressed. Raises UsageError for options that do not go together."""
+        once = None if self.protocol is None else parse_protocol(self.protocol)
+        variant = Variant(self.cache, self.state, self.weights, self.chunk, once)
+        return None if variant == Variant() else variant
 
     def ablated(self, ablation: Ablation) -> ModelSpec:
         """The same model without some of its mixers."""
@@ -106,11 +121,12 @@ class ModelSpec:
 
     @property
     def _ending(self) -> str:
-        return "" if self.ablation is None else f" {self.ablation.shown}"
+        return ("" if self.variant is None else f" {self.variant}") + ("" if self.ablation is None else f" {self.ablation.shown}")
 
     def typed(self) -> str:
-        """Name, location and ablation as they are typed, without further options."""
-        where = self.location if self.ablate is None else f"{self.location},ablate={self.ablate}"
+        """Name, location, variant and ablation as they are typed, without further options."""
+        where = self.location + ("" if self.variant is None else self.variant.typed())
+        where += "" if self.ablate is None else f",ablate={self.ablate}"
         return f"{self.name}={where}" if self.name else where
 
 
@@ -150,7 +166,7 @@ def parse_model(text: str) -> ModelSpec:
         option, _, value = piece.partition("=")
         if option in options or not value:
             raise UsageError(f"{option} is given twice" if value else f"{option} is empty", where=text, remedy=f"write {SYNTAX}")
-        options[option] = int(value) if option in ("context", "stride") and value.isdecimal() else value
+        options[option] = int(value) if option in ("context", "stride", "chunk") and value.isdecimal() else value
     for piece in (path, *(str(value) for value in options.values())):
         if (unknown := _LIKE_OPTION.search(piece)) and not _exists(piece):
             near = difflib.get_close_matches(unknown[1], OPTIONS, n=1)

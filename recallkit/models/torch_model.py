@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,14 @@ if TYPE_CHECKING:
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.protocol import Continuation, Sharing
     from recallkit.models.states import Layout
+    from recallkit.models.variants import Compression
 
 _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
 """Ids of a batch: more are hardly faster, on CPU some models are slower (docs/benchmarks.md)."""
+
+
+_LEAST_REDUCED = 64
+"""Outputs of fewer ids than this are reduced together with those of the next."""
 
 
 class TorchModel:
@@ -33,6 +39,8 @@ class TorchModel:
     """Which sequences may share a batch without changing each other's scores."""
     prompt_chunk = 1 << 62
     """Largest number of prompt ids that are read at once; small where `forward` returns logits for all of them."""
+    compression: Compression | None = None
+    """What is done to its state between chunks where it is a variant; see `compress_with`."""
 
     def __init__(self, name: str, device: torch.device, *, vocab_size: int, max_length: int | None) -> None:
         self.name = name
@@ -65,13 +73,15 @@ class TorchModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
-        return self._score(ids, offsets, None)
+        return self._score(ids, offsets, None if self.compression is None else self.chunk)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
 
         Raises UserError where the state cannot be carried, and for sequences longer than the context.
         """
+        if self.compression is not None:
+            raise UserError("a variant carries its compressed state already", where=self.name, remedy="leave out --carry-state")
         if not self.can_carry:
             problem = "its state cannot be carried from one chunk to the next"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
@@ -100,6 +110,13 @@ class TorchModel:
         """
         from recallkit.models.generation import by_scoring, by_stepping
 
+        if self.compression is not None:  # rows from which different ids were evicted cannot be joined
+            run = by_stepping if min(map(len, prompts), default=0) > 1 else by_scoring
+
+            def alone(row: int) -> Continuation:
+                return run(self, [prompts[row]], [answers[row]], most, lambda _, ids: is_done(row, ids))[0]
+
+            return [alone(row) for row in range(len(prompts))]
         run = by_stepping if most and self.sharing != "none" and min(map(len, prompts), default=0) > 1 and self.can_join else by_scoring
         return run(self, prompts, answers, most, is_done)
 
@@ -121,7 +138,120 @@ class TorchModel:
         from recallkit.models.states import find_layout
 
         shapes = ((1, 2), (2, 2), (1, 3))
-        return find_layout(*(self.forward(self.to_device(np.zeros(shape, np.int64)), carry=True)[1] for shape in shapes))
+        return find_layout(*(self.advance(self.to_device(np.zeros(shape, np.int64)))[1] for shape in shapes))
+
+    # ------------------------------------------------------------------------------------ variants and their states
+
+    @property
+    def chunk(self) -> int:
+        """Ids that a variant reads between two compressions."""
+        assert self.compression is not None, "a variant"
+        return self.compression.chunk
+
+    @property
+    def carries_steps(self) -> bool:
+        """Whether its state is carried into single ids alone."""
+        return False
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it computes in half precision."""
+        return False
+
+    def initial(self, num_rows: int) -> Any:
+        """The state before the first id; None where `forward` makes it."""
+        return None
+
+    def compress(self, state: Any, compression: Compression) -> Any:
+        """A state of `forward` as it is kept between chunks. Raises UserError where a user's own cache cannot be used."""
+        return state
+
+    def compress_with(self, compression: Compression) -> None:
+        """Makes it a variant, for good. Raises UserError where its state has nothing that the variant could compress."""
+        import torch
+
+        variant, self.compression = compression.variant, compression
+        if not compression.row_wise:
+            self.sharing = "none"
+        with torch.no_grad():
+            compression.begin()
+            self.compress(self.advance(self.to_device(np.zeros((1, 2), np.int64)))[1].state, compression)
+        if not compression.num_changed and compression.made is None:
+            lacking = "no recurrent state to round" if variant.cache is None else "no cache of keys and values of all ids"
+            raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {variant}")
+
+    def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Outputs of inputs (b, t) that follow a state of `advance`, and the state after them, compressed where that is due."""
+        from recallkit.models.variants import Reading
+
+        compression = self.compression
+        if compression is None:
+            return self.forward(inputs, state, carry=True)
+        before = Reading(self.initial(len(inputs))) if state is None else state
+        outputs, after = self.forward(inputs, before.state, carry=True)
+        seen, since = before.seen + inputs.shape[1], before.since + inputs.shape[1]
+        if compression.is_due(since, seen):
+            compression.begin()
+            after, since = self.compress(after, compression), 0
+        return outputs, Reading(after, seen, since)
+
+    def read_both_ways(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """NLLs of `ids` (t,), read at once, and in the chunks of a variant with nothing compressed."""
+        compression, offsets = self.compression, np.array([0, len(ids)])
+        assert compression is not None, "a variant"
+        try:
+            self.compression = None
+            plain = self.score(ids, offsets).nll
+            self.compression = compression.without_effect()
+            return plain, self.score(ids, offsets).nll
+        finally:
+            self.compression = compression
+
+    def state_bytes(self, ids: np.ndarray) -> int | None:
+        """Bytes of the state of one sequence after `ids` (t,), as it is stored, scales and zero points included; None if unknown.
+
+        Counted are the tensors that have rows: not what depends on the weights alone, such as the taps of a filter.
+        """
+        import torch
+
+        from recallkit.models.states import tensors_of
+
+        if not self.can_carry:
+            return None
+        try:
+            axes = self._layout.axes
+        except ValueError:
+            return None
+        state: Any = None
+        read = 0
+        with torch.no_grad(), memory_errors(), self.reading():
+            if self.compression is not None:
+                self.compression.begin()
+            for size in self.sizes(len(ids), len(ids)):
+                state = self.advance(self.to_device(np.asarray(ids[None, read : read + size], np.int64)), state)[1]
+                read += size
+            if self.compression is not None and self.compression.variant.once is None:
+                self.compression.begin()
+                state = self.compress(state.state, self.compression)
+        tensors = tensors_of(state)
+        if len(tensors) != len(axes):
+            return None
+        counted = [tensor for tensor, axis in zip(tensors, axes, strict=True) if axis is not None and tensor.dim() > 1]
+        return sum(each.numel() * each.element_size() for each in counted) - (0 if self.compression is None else self.compression.saved)
+
+    def reading(self) -> contextlib.AbstractContextManager[Any]:
+        """The block in which text is read: a user's own, where a variant has one."""
+        return contextlib.nullcontext()
+
+    def sizes(self, num_inputs: int, chunk: int) -> list[int]:
+        """The lengths in which inputs are read with the state carried: those of the variant, or about `chunk` each."""
+        if self.compression is None:
+            return self.pieces(num_inputs, chunk)
+        once = self.compression.variant.once
+        sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.chunk)
+        if sizes[0] == 1 < num_inputs:  # some models treat a single first id as a step from whatever they read last
+            sizes = [2, *([sizes[1] - 1] if once else sizes[2:])]
+        return [sizes[0]] + [1] * (num_inputs - sizes[0]) if self.carries_steps else sizes
 
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
@@ -150,17 +280,19 @@ class TorchModel:
         """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
         import torch
 
-        carry = chunk is not None
+        if chunk is None:
+            yield self.forward(self.to_device(inputs))[0]
+            return
         state, held, start, read = None, [], 0, 0
-        for size in [inputs.shape[1]] if chunk is None else self.pieces(inputs.shape[1], chunk):
-            piece = inputs[:, read : read + size]
-            outputs, state = self.forward(self.to_device(piece), state, carry=carry)
-            held.append(outputs)
-            read += size
-            # Outputs of single steps are reduced together: a product of one row takes as long as one of many.
-            if chunk is None or read - start >= chunk or read == inputs.shape[1]:
-                yield outputs if len(held) == 1 else torch.cat(held, dim=1)
-                held, start = [], read
+        with self.reading():
+            for size in self.sizes(inputs.shape[1], chunk):
+                outputs, state = self.advance(self.to_device(inputs[:, read : read + size]), state)
+                held.append(outputs)
+                read += size
+                # Outputs of short pieces are reduced together: a product of one row takes as long as one of many.
+                if read - start >= max(chunk, _LEAST_REDUCED) or read == inputs.shape[1]:
+                    yield outputs if len(held) == 1 else torch.cat(held, dim=1)
+                    held, start = [], read
 
     def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """NLL, argmax and rank (b, t) for outputs (b, t, ...) and targets (b, t), of what `reduce` returns for the `real` ones."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from recallkit.models.variants import Compression
+
 
 _STATES = ("past_key_values", "cache_params", "state")
 """Names of the state among a model's arguments and outputs."""
@@ -93,6 +95,11 @@ class TransformersModel(TorchModel):
         return None if self._way_of_carrying is None else self._way_of_carrying.pieces
 
     @property
+    def carries_steps(self) -> bool:
+        """See `TorchModel.carries_steps`."""
+        return self.carrying == "steps"
+
+    @property
     def can_carry(self) -> bool:
         """See `TorchModel.can_carry`."""
         return self.carrying is not None
@@ -151,7 +158,7 @@ class TransformersModel(TorchModel):
         except (UserError, MemoryError):
             raise
         except Exception as error:
-            remedy = "try --dtype float32" if self._is_half else "check that its files fit the installed transformers"
+            remedy = "try --dtype float32" if self.is_half else "check that its files fit the installed transformers"
             raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
 
     def _outputs(self, output: Any) -> Tensor:
@@ -165,7 +172,8 @@ class TransformersModel(TorchModel):
         return bool(self.model.dtype is torch.float64)
 
     @property
-    def _is_half(self) -> bool:
+    def is_half(self) -> bool:
+        """See `TorchModel.is_half`."""
         return self.model.dtype in (torch.bfloat16, torch.float16)
 
     def _exactly(self) -> contextlib.AbstractContextManager[None]:
@@ -192,7 +200,7 @@ class TransformersModel(TorchModel):
     @contextlib.contextmanager
     def _probing(self) -> Iterator[None]:
         """A context without gradients, and in float32: in half precision, rounding would hide what a probe looks for."""
-        if not self._is_half:
+        if not self.is_half:
             with torch.no_grad():
                 yield
         else:
@@ -265,7 +273,7 @@ class TransformersModel(TorchModel):
             more["attention_mask"] = (places >= state.missing[:, None]).long()
         if state.cache is not None:
             more[name] = state.cache
-            for (module, attribute), value in zip(self._keepers, state.kept, strict=True):
+            for (module, attribute), value in zip(self._keepers, state.kept, strict=bool(state.kept)):
                 setattr(module, attribute, value)
         output = self._run(self._reader, inputs, **more)
         cache = getattr(output, name, None)
@@ -275,6 +283,44 @@ class TransformersModel(TorchModel):
             output = self._run(self._reader, inputs, **more)
         kept = tuple(getattr(module, attribute) for module, attribute in self._keepers)
         return self._outputs(output), replace(state, cache=state.cache if cache is None else cache, seen=seen, kept=kept)
+
+    def initial(self, num_rows: int) -> Any:
+        """See `TorchModel.initial`: the cache of a variant."""
+        cache, self._given = self._given, None
+        if cache is None and self._state_name == "past_key_values":
+            from recallkit.models.kept_cache import kept_cache
+
+            cache = kept_cache(self.config)
+        return None if cache is None else _Carried(cache, 0, torch.zeros(num_rows, dtype=torch.int64, device=self.device))
+
+    def compress(self, state: Any, compression: Compression) -> Any:
+        """See `TorchModel.compress`, in place."""
+        from recallkit.models.kept_cache import compress_cache
+
+        compress_cache(state.cache, compression)
+        return state
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """See `TorchModel.reading`. Raises UserError where a user's function makes neither a cache nor a context manager."""
+        if self.compression is None or self.compression.made is None or self.compression.exact:
+            yield
+            return
+        from transformers import Cache
+
+        made, where = self.compression.made(), self.compression.variant.cache
+        if isinstance(made, Cache):
+            self._given = made
+            yield
+        elif hasattr(made, "__enter__"):
+            with made:
+                yield
+        else:
+            problem = f"its function returned an object of {type(made).__name__}"
+            raise UserError(problem, where=where, remedy="return a Cache of transformers, or a context manager in which text is read")
+
+    _given: Any = None
+    """A user's cache that the next state begins with."""
 
     @functools.cached_property
     def _keepers(self) -> list[tuple[torch.nn.Module, str]]:

@@ -38,6 +38,17 @@ if TYPE_CHECKING:
 _PROTOCOL = ("vocab_size", "max_length", "batch_tokens", "score")
 
 
+def is_user_function(text: str) -> bool:
+    """Whether a name is FILE.py:FUNCTION."""
+    return ".py:" in text
+
+
+def open_function(spec: str) -> tuple[UserCode, Callable[..., Any]]:
+    """The code and the function of FILE.py:FUNCTION; the file is run, the function is not. Raises UserError as `identify` does."""
+    code, name = _open(spec)
+    return code, _function(code, name, spec)
+
+
 def identify(request: ModelRequest) -> str:
     """Digest of the function's name, of its file, of the modules in its folder that it imports, and of its FILES.
 

@@ -80,6 +80,7 @@ def request_of(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringO
         shown=model.shown,
         module=model.path if model.is_live else None,
         ablation=model.ablation,
+        variant=model.variant,
     )
 
 

@@ -215,6 +215,7 @@ def _plan(
     found = artifacts.manifest_options(file, force=force)
     options = as_scored(of_model(options, model), {} if force else found or {})
     sequences = sequences_of(slices)
+    _check_reading(model, sequences["seq_len"])
     request = request_of(model, sequences, options)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)
@@ -226,6 +227,14 @@ def _plan(
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
+
+
+def _check_reading(model: ModelSpec, seq_len: int) -> None:
+    """Raises UserError if every prediction is among those that `protocol=once` leaves exact."""
+    once = None if model.variant is None else model.variant.once
+    if once is not None and once >= seq_len:
+        problem = f"sequences of {seq_len:,} predictions have none after their first {once:,} ids"
+        raise UserError(problem, where=model.shown, remedy="give a smaller once:K, or slice with a larger --seq-len")
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
@@ -290,6 +299,7 @@ def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[st
         "num_rows": sequences["num_rows"],
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
+        "read_exactly": None if job.request.variant is None else job.request.variant.once,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
     manifest: dict[str, Any] = {}

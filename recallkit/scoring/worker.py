@@ -12,9 +12,13 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from recallkit import arrow
 from recallkit.display import console
 from recallkit.errors import UserError
+from recallkit.models.torch_model import TorchModel
+from recallkit.models.variants import check_reading
 from recallkit.parallel import ahead
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
@@ -26,8 +30,6 @@ from recallkit.storage.journal import read_part
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    import numpy as np
 
     from recallkit.models.protocol import ModelRequest
     from recallkit.parallel.job import WorkerSlot
@@ -157,8 +159,29 @@ class Scorer:
 
     def _write(self, part: _Part, scored: SequenceScores) -> None:
         facts = {} if part.translation is None else asdict(part.translation.counts)
+        facts |= self._facts_of_state(part) if part.number == 0 else {}
         scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
         self.job.parts.begun_path(part.number).unlink(missing_ok=True)
+
+    def _facts_of_state(self, part: _Part) -> dict[str, float]:
+        """Bytes of the model's state after the longest sequence, and, of a variant, what reading that in chunks alone changes.
+
+        They are facts of the first part alone, so that joining, which adds up, keeps them.
+        """
+        if not isinstance(self.model, TorchModel):
+            return {}
+        read = part if part.translation is None else part.translation
+        most = None if self.model.max_length is None else self.model.max_length + 1
+        longest = int(np.diff(read.offsets).argmax())
+        ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][:most]
+        num_bytes = self.model.state_bytes(ids[:-1]) if len(ids) > 1 else None
+        found: dict[str, float] = {} if num_bytes is None else {"state_bytes": num_bytes, "state_ids": len(ids) - 1}
+        compression = self.model.compression
+        if compression is not None and len(ids) > 1:
+            if not compression.has_effect and compression.variant.cache != "full" and compression.made is None:
+                console.note(f"{self.job.request.name}: nothing is compressed in sequences of {len(ids) - 1:,} ids")
+            found |= dict(zip(("reading_max", "reading_mean"), check_reading(self.model, ids), strict=True))
+        return found
 
 
 def _open_translator(job: ScoringJob) -> Translator | None:

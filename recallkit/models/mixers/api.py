@@ -19,6 +19,9 @@ State = dict[str, "Tensor"]
 A tensor that grows with the tokens grows along one axis, the latest last; shorter rows have zeros at the left.
 """
 
+ACCUMULATED = ("kv", "k", "scan", "poles", "numerator", "denominator")
+"""What mixers call the tensors of a state in which they add up what they have read; the others are inputs, keys and positions."""
+
 
 class Mixer(nn.Module):
     """A causal sequence mixer (b, t, d) -> (b, t, d): output i depends on inputs 0..i of its own row alone.

@@ -1,0 +1,59 @@
+"""A cache of transformers whose layers of full attention are compressed between chunks; the others are transformers' own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from recallkit.models.variants import Compression
+
+
+class KeptLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of the `seen` ids, or of those that are left of them.
+
+    What is left takes the places before the ids that follow, so that masks show all of it; rotated keys have the positions of the text.
+    """
+
+    seen = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Appends keys and values (b, h, t, d) of the next ids; returns all that they see."""
+        self.seen += key_states.shape[-2]
+        found: tuple[Tensor, Tensor] = super().update(key_states, value_states, *args, **kwargs)
+        return found
+
+    def get_seq_length(self) -> int:
+        """Ids that were read."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys that the next ids see, themselves included, and the place of the first."""
+        left = int(super().get_seq_length())
+        return left + query_length, self.seen - left
+
+
+def kept_cache(config: Any) -> DynamicCache:
+    """An empty cache for a model of this configuration."""
+    cache = DynamicCache(config=config)
+    if cache.layers:
+        cache.layers = [KeptLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    else:
+        cache.layer_class_to_replicate = KeptLayer
+    return cache
+
+
+def compress_cache(cache: Any, compression: Compression) -> None:
+    """Compresses the keys and values of full attention, and the recurrent states, in place."""
+    for layer in getattr(cache, "layers", ()):
+        if isinstance(layer, KeptLayer) and layer.is_initialized:
+            layer.keys, layer.values = compression.keep(layer.keys, layer.values, layer.seen)
+        for place, state in (getattr(layer, "recurrent_states", None) or {}).items():
+            if state is not None:
+                layer.recurrent_states[place] = compression.round(state)
+    if isinstance(cache, list):  # RWKV-4: (b, d, layers), of which the third and fourth are the sums of its recurrence
+        for place in (2, 3):
+            cache[place] = compression.round(cache[place].transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)

@@ -1,0 +1,315 @@
+"""Variants of a model: read in chunks they are the model itself where nothing is compressed, and know what is left where something is."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import recallkit
+from recallkit.errors import UsageError, UserError
+from recallkit.models.loading import identify_model, load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.models.spec import ModelSpec, parse_model
+from recallkit.models.variants import Variant
+from recallkit.storage.artifacts import read_manifest
+from tests.models.families import save_model
+
+VOCAB = 500
+CODE = """
+import contextlib
+import torch
+from transformers import DynamicCache
+
+class Forgetful(DynamicCache):
+    def update(self, keys, values, layer, *more, **named):
+        return super().update(0.0 * keys, values, layer, *more, **named)
+
+def forgetful(model):
+    return Forgetful(config=model.config)
+
+@contextlib.contextmanager
+def quiet(model):
+    def hook(module, inputs, output):
+        return (0.0 * output[0], *output[1:])
+    hooks = [layer.self_attn.register_forward_hook(hook) for layer in model.model.layers]
+    yield
+    for each in hooks:
+        each.remove()
+
+def wrong(model):
+    return 3
+
+def failing(model):
+    raise ValueError("no such press")
+"""
+
+
+def load(path, variant=None, **more):
+    return load_model(ModelRequest(str(path), VOCAB, device="cpu", variant=variant, **more))
+
+
+def some_ids(*lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.integers(VOCAB, size=sum(lengths)).astype(np.uint32), np.cumsum([0, *lengths])
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("families")
+    return lambda family: folder / family if (folder / family).exists() else save_model(family, folder)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_next", "jamba", "zoo:attention", "zoo:hybrid"])
+def test_nothing_compressed_is_the_model_itself(saved, family):
+    path = family if ":" in family else saved(family)
+    ids, offsets = some_ids(50, 7, 33)
+    plain, variant = load(path).score(ids, offsets), load(path, Variant("full", chunk=8)).score(ids, offsets)
+    assert np.abs(plain.nll - variant.nll).max() < 1e-5
+    assert np.array_equal(plain.argmax, variant.argmax)
+
+
+def seen_values(length, sinks, recent, chunk):
+    """Which earlier places j each place i sees: its own chunk, the first ids, and the latest ones before the chunk."""
+    i, j = np.ogrid[:length, :length]
+    begin = i // chunk * chunk
+    return (j <= i) & ((j >= begin - recent) | (j < sinks))
+
+
+@pytest.mark.parametrize(("sinks", "recent", "chunk"), [(0, 20, 10), (3, 16, 8), (2, 33, 1), (5, 40, 40)])
+def test_a_constructed_model_recalls_down_to_the_window_and_nothing_beyond(sinks, recent, chunk):
+    """It looks up what followed an earlier occurrence: it finds that exactly where it is left."""
+    rng = np.random.default_rng(0)
+    keys = rng.permutation(np.arange(1, 41))
+    pairs = np.stack([keys, 100 + rng.permutation(400)[:40]], axis=1)
+    asked = rng.permutation(40)
+    ids = np.concatenate([pairs.ravel(), pairs[asked].ravel()]).astype(np.uint32)  # key, value, key, value ..., then all again
+    model = load("construct:attention", Variant(f"window:{sinks}+{recent}", chunk=chunk))
+    found = model.score(ids, np.array([0, len(ids)]))
+    asking = 80 + 2 * np.arange(40)
+    known = seen_values(len(ids), sinks, recent, chunk)[asking, 2 * asked + 1]
+    assert 0 < known.sum() < 40
+    assert found.nll[asking][known].max() < 1e-4
+    assert found.nll[asking][~known].min() > 0.5
+
+
+@pytest.mark.parametrize("path", ["llama", "zoo:attention"])
+def test_bytes_are_those_of_what_is_stored(saved, path):
+    ids, _ = some_ids(100)
+    path = path if ":" in path else saved(path)
+    whole, window = load(path).state_bytes(ids), load(path, Variant("window:2+14")).state_bytes(ids)
+    assert load(path).state_bytes(ids[:16]) == window
+    fixed = whole - 100 * (whole - window) // 84  # what does not grow with the ids: inputs of convolutions
+    assert whole - fixed == 100 * (window - fixed) // 16
+
+
+def test_bytes_of_a_llama_by_hand(saved):
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(saved("llama"))
+    width = config.num_key_value_heads * (config.hidden_size // config.num_attention_heads)
+    assert load(saved("llama")).state_bytes(some_ids(30)[0]) == config.num_hidden_layers * 2 * width * 30 * 4
+
+
+@pytest.mark.parametrize("family", ["mamba2", "qwen3_next", "rwkv", "zoo:delta", "zoo:mamba", "zoo:rwkv"])
+def test_a_rounded_state_differs_less_the_more_bits_it_has(saved, family):
+    path = family if ":" in family else saved(family)
+    ids, offsets = some_ids(120, 90)
+    plain = load(path).score(ids, offsets).nll
+
+    def difference(state):
+        return np.abs(load(path, Variant(state=state, chunk=16)).score(ids, offsets).nll - plain).mean()
+
+    fp16, bf16, int8 = map(difference, ("fp16", "bf16", "int8"))
+    assert 0 < fp16 < bf16
+    assert fp16 < int8
+    sizes = [load(path, Variant(state=state)).state_bytes(ids) for state in ("bf16", "int8")]
+    assert load(path).state_bytes(ids) > sizes[0] > sizes[1]
+
+
+def test_sixteen_bits_change_less_than_half_precision_does(saved):
+    """A state of float32 that is rounded to 16 bits between chunks, beside the noise of reading in two ways in bfloat16."""
+    from recallkit.models.variants import check_reading
+
+    ids, offsets = some_ids(120)
+    plain = load("zoo:delta").score(ids, offsets).nll
+    variant = Variant(state="fp16", chunk=24)
+    rounded = load("zoo:delta", variant).score(ids, offsets).nll
+    _, noise = check_reading(load("zoo:delta", variant, dtype="bfloat16"), ids)
+    assert np.abs(rounded - plain).mean() < noise
+
+
+def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(saved, small_slices, tmp_path):
+    """In sequences of 64, `once:40` leaves predictions 41 to 64: those before are the model's own, and in no figure."""
+    names = {"whole": "zoo:attention", "once": ModelSpec("zoo:attention", cache="window:1+4", protocol="once:40")}
+    tables = recallkit.gap(names, slices=small_slices, out=tmp_path / "gap")
+    scores = {name: pl.read_parquet(next((small_slices / "scores").glob(f"{name}*.parquet"))) for name in names}
+    differ = (scores["whole"]["nll"] - scores["once"]["nll"]).abs() > 1e-4
+    assert not differ.filter(scores["whole"]["position"] <= 40).any()
+    later = scores["whole"]["position"] > 40
+    assert differ.filter(later).mean() > 0.9
+    rows = tables.gap.filter(source="ALL", slice="all")
+    assert rows["tokens"].to_list() == [later.sum()]
+    assert rows["nll_model"][0] == pytest.approx(scores["once"].filter(later)["nll"].cast(pl.Float64).mean(), abs=1e-6)
+    assert tables.by_position["low"].max() > 0
+    assert tables.by_position.filter(pl.col("high") <= 40)["tokens"].sum() == 0
+
+
+def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(small_slices, run):
+    done = run("gap", "zoo:delta", "d8=zoo:delta,state=int8,chunk=8", "--slices", small_slices, "--full")
+    assert done.returncode == 0, done.stderr
+    manifest = read_manifest(next((small_slices / "scores").glob("d8*.parquet")))
+    assert manifest["state_ids"] == 64
+    assert 0 < manifest["reading_mean"] <= manifest["reading_max"] < 1e-4
+    assert f"differ by at most {manifest['reading_max']:.1e} nats (d8)" in " ".join(done.stdout.split())
+    plain = read_manifest(next((small_slices / "scores").glob("zoo-delta.*parquet")))
+    assert plain["state_bytes"] > manifest["state_bytes"]
+    assert "reading_max" not in plain
+
+
+def test_a_window_that_is_longer_than_the_text_compresses_nothing_and_says_so(small_slices, run):
+    for window, said in (("4+60", True), ("4+20", False)):
+        done = run("score", f"zoo:attention,cache=window:{window},chunk=8", "--slices", small_slices)
+        assert ("nothing is compressed in sequences of 64 ids" in " ".join(done.stderr.split())) is said
+
+
+@pytest.mark.parametrize("path", ["llama", "zoo:hybrid"])
+def test_generation_continues_from_the_compressed_state(saved, path):
+    """A variant generates what scoring its own text again id by id finds; with nothing compressed, what the model does."""
+    from recallkit.models.generation import by_scoring, generate
+
+    path = path if ":" in path else saved(path)
+    prompts, answers = np.split(some_ids(37, 23, seed=3)[0], [37]), [np.array([5, 6, 7]), np.array([9])]
+
+    def continued(model, how):
+        return how(model, prompts, answers, 6, lambda *_: False)
+
+    window = load(path, Variant("window:1+8", chunk=8))
+    for one, other in (
+        (continued(load(path), generate), continued(load(path, Variant("full", chunk=8)), generate)),
+        (continued(window, by_scoring), continued(window, generate)),
+    ):
+        assert [each.ids for each in one] == [each.ids for each in other]
+        for a, b in zip(one, other, strict=True):
+            assert np.abs(a.answer_nll - b.answer_nll).max() < 1e-4
+
+
+def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
+    """Keys of zero see every place alike; attention whose output is zero sees nothing."""
+    file = tmp_path / "caches.py"
+    file.write_text(CODE)
+    ids, offsets = some_ids(30)
+    model = saved("llama")
+    whole, forgetful, quiet = (
+        load(model, variant).score(ids, offsets).nll for variant in (None, Variant(f"{file}:forgetful"), Variant(f"{file}:quiet"))
+    )
+    assert np.abs(whole - forgetful).max() > 1e-3
+    alone = [load(model).score(ids[i : i + 2], np.array([0, 2])).nll[0] for i in range(29)]
+    assert np.abs(whole - quiet).max() > 1e-3
+    shuffled = np.concatenate([ids[20:28], ids[28:]])
+    again = load(model, Variant(f"{file}:quiet")).score(shuffled, np.array([0, 10])).nll
+    assert again[-1] == pytest.approx(quiet[-1], abs=1e-5)  # what came before does not matter
+    assert len(alone) == len(quiet)
+    before = identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet")))
+    file.write_text(CODE + "\n# changed\n")
+    assert identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet"))) != before
+    for name, said in (
+        ("wrong", "returned an object of int"),
+        ("failing", "raised ValueError: no such press"),
+        ("none", "no function 'none'"),
+    ):
+        with pytest.raises(UserError, match=said):
+            load(model, Variant(f"{file}:{name}")).score(ids, offsets)
+
+
+SYNTAX = {
+    "base,cache=int4": (ModelSpec("base", cache="int4"), "base cache int4"),
+    "base,cache=window:4+256,chunk=16": (ModelSpec("base", cache="window:4+256", chunk=16), "base cache window:4+256, chunk 16"),
+    "gdn,state=int8": (ModelSpec("gdn", state="int8"), "gdn state int8"),
+    "w=gdn,weights=int4": (ModelSpec("gdn", "w", weights="int4"), "w"),
+    "base,cache=knorm:0.5,protocol=once:1024": (
+        ModelSpec("base", cache="knorm:0.5", protocol="once:1024"),
+        "base cache knorm:0.5, once 1024",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "meaning"), SYNTAX.items(), ids=SYNTAX)
+def test_a_variant_is_typed_after_its_model_and_named_for_it(text, meaning):
+    spec, shown = meaning
+    assert parse_model(text) == spec
+    assert parse_model(text).shown == shown
+    assert parse_model(spec.typed()) == spec
+
+
+WRONG = {
+    "base,cache=int5": "int5",
+    "base,cache=window:4": "window",
+    "base,cache=knorm:1": "share of ids to evict",
+    "base,state=int4": "state=int4 is not one of bf16, fp16, fp8, int8",
+    "base,weights=fp8": "weights=fp8 is not one of int8, int4",
+    "base,chunk=16": "nothing to compress between chunks",
+    "base,cache=full,chunk=0": "chunk is 0, not a number of ids",
+    "base,cache=full,chunk=many": "chunk is many, not a number of ids",
+    "base,cache=full,protocol=twice:3": "protocol=twice:3 is not one; give once:K",
+    "base,cache=full,chunk=4,protocol=once:3": "chunk and protocol=once",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.items(), ids=WRONG)
+def test_what_is_not_a_variant_is_refused(text, said):
+    with pytest.raises(UsageError, match=said):
+        parse_model(text)
+
+
+def test_models_without_what_would_be_compressed_are_refused(saved, small_slices, run):
+    for model, said in (
+        ("zoo:delta,cache=full", "it has no cache of keys and values of all ids"),
+        ("zoo:attention,state=int8", "it has no recurrent state to round"),
+        ("control:bigram,cache=full", "a control model has no variants"),
+        ("openai:http://localhost:1/v1#m,cache=full", "a model behind a server has no variants"),
+        ("zoo:attention,cache=window:1+8,protocol=once:64", "sequences of 64 predictions have none after their first 64 ids"),
+    ):
+        done = run("score", model, "--slices", small_slices)
+        assert (done.returncode, said in done.stderr, done.stderr.strip().count("\n")) == (1, True, 0), done.stderr
+    done = run("score", "zoo:delta,state=int8", "--slices", small_slices, "--carry-state")
+    assert "a variant carries its compressed state already" in done.stderr
+    with pytest.raises(UsageError, match="a live model has no variants"):
+        ModelSpec(torch.nn.Linear(2, 2), cache="full")
+
+
+def test_a_model_whose_chunks_differ_from_its_text_is_refused(tmp_path):
+    """Reading in chunks must be the same reading: here a mixer forgets its state, so that what differs would not be compression."""
+    model = load("zoo:attention")
+    from recallkit.models.variants import apply_variant
+
+    forget = model.forward
+    model.forward = lambda inputs, state=None, *, carry=False: forget(inputs, model.model.initial_state(len(inputs)), carry=carry)
+    with pytest.raises(UserError, match=r"read in chunks of 64 ids, its NLLs differ by up to \d"):
+        apply_variant(model, Variant("full"))
+
+
+def test_mqar_takes_variants(run, tmp_path):
+    """The constructed model answers every query; with a window of 8 only those whose pair is near."""
+    done = run(
+        "mqar",
+        "construct:attention",
+        "construct:attention,cache=window:1+8,chunk=8",
+        "--seq-len",
+        64,
+        "--pairs",
+        8,
+        "--samples",
+        20,
+        "--json",
+        "-o",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    import json
+
+    rows = json.loads(done.stdout)["mqar"]
+    by_model = {model: [row["accuracy"] for row in rows if row["model"] == model] for model in {row["model"] for row in rows}}
+    assert min(by_model["construct:attention"]) == 1.0
+    assert max(by_model["construct:attention cache window:1+8, chunk 8"]) < 0.9
