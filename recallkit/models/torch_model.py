@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,15 @@ _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
 
 _LEAST_REDUCED = 64
 """Outputs of fewer ids than this are reduced together with those of the next."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The state of a model after `seen` ids, of which the last `since` came after the last compression."""
+
+    state: Any
+    seen: int = 0
+    since: int = 0
 
 
 class TorchModel:
@@ -182,8 +192,6 @@ class TorchModel:
 
     def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Outputs of inputs (b, t) that follow a state of `advance`, and the state after them, compressed where that is due."""
-        from recallkit.models.variants import Reading
-
         compression = self.compression
         if compression is None:
             return self.forward(inputs, state, carry=True)

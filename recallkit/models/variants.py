@@ -167,15 +167,6 @@ class Compression:
         return rounded
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The state of a model after `seen` ids, of which the last `since` came after the last compression."""
-
-    state: Any
-    seen: int = 0
-    since: int = 0
-
-
 def _row_bytes(tensor: Tensor) -> int:
     return tensor.numel() // max(1, len(tensor)) * tensor.element_size()
 
