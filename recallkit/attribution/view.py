@@ -28,7 +28,7 @@ from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
-from recallkit.models.variants import MOST_READING
+from recallkit.models.compression import MOST_READING
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare

@@ -9,7 +9,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from recallkit.models.variants import Compression
+    from recallkit.models.compression import Compression
 
 
 class KeptLayer(DynamicLayer):  # type: ignore[misc]

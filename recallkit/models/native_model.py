@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.architecture import ArchitectureConfig
+    from recallkit.models.compression import Compression
     from recallkit.models.language_model import LanguageModel
     from recallkit.models.protocol import ModelRequest
-    from recallkit.models.variants import Compression
 
 _WIDE = 4
 """Bytes of a number of float32."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.errors import UserError
+from recallkit.models.compression import MOST_READING
 from recallkit.models.devices import memory_errors
 from recallkit.models.protocol import TokenScores
 
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.kernels.token_nll.reference import TokenNll
+    from recallkit.models.compression import Compression
     from recallkit.models.protocol import Continuation, Sharing
     from recallkit.models.states import Layout
-    from recallkit.models.variants import Compression
 
 _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
 """Ids of a batch: more are hardly faster, on CPU some models are slower (docs/benchmarks.md)."""
 
+
+_PROBED_IDS, _PROBED_CHUNKS = 512, 3
 
 _LEAST_REDUCED = 64
 """Outputs of fewer ids than this are reduced together with those of the next."""
@@ -177,18 +180,27 @@ class TorchModel:
         return state
 
     def compress_with(self, compression: Compression) -> None:
-        """Makes it a variant, for good. Raises UserError where its state has nothing that the variant could compress."""
+        """Makes it a variant, for good.
+
+        Raises UserError where its state cannot be carried or has nothing to compress, and as `noise_of_reading` does, on a few ids.
+        """
         import torch
 
-        variant, self.compression = compression.variant, compression
+        if not self.can_carry:
+            raise UserError(
+                "its state cannot be carried from one chunk to the next", where=self.name, remedy=f"leave out {compression.shown}"
+            )
+        self.compression = compression
         if not compression.row_wise:
             self.sharing = "none"
         with torch.no_grad():
             compression.begin()
             self.compress(self.advance(self.to_device(np.zeros((1, 2), np.int64)))[1].state, compression)
         if not compression.num_changed and compression.made is None:
-            lacking = "no recurrent state to round" if variant.cache is None else "no cache of keys and values of all ids"
-            raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {variant}")
+            lacking = "no recurrent state to round" if compression.policy is None else "no cache of keys and values of all ids"
+            raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
+        length = min(_PROBED_CHUNKS * self.chunk + 2, _PROBED_IDS, self.max_length or _PROBED_IDS)
+        self.noise_of_reading(np.random.default_rng(0).integers(self.vocab_size, size=length).astype(np.uint32))
 
     def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Outputs of inputs (b, t) that follow a state of `advance`, and the state after them, compressed where that is due."""
@@ -203,17 +215,26 @@ class TorchModel:
             after, since = self.compress(after, compression), 0
         return outputs, Reading(after, seen, since)
 
-    def read_both_ways(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """NLLs of `ids` (t,), read at once, and in the chunks of a variant with nothing compressed."""
+    def noise_of_reading(self, ids: np.ndarray) -> tuple[float, float]:
+        """The largest and the mean difference in nats of NLLs of `ids` (t,) read at once and in a variant's chunks, nothing compressed.
+
+        In half precision both ways round differently, which is the noise of every comparison. Raises UserError where a wider model differs
+        by more than MOST_READING: what a variant changes would not be compression alone.
+        """
         compression, offsets = self.compression, np.array([0, len(ids)])
         assert compression is not None, "a variant"
         try:
             self.compression = None
             plain = self.score(ids, offsets).nll
             self.compression = compression.without_effect()
-            return plain, self.score(ids, offsets).nll
+            differences = np.abs(self.score(ids, offsets).nll - plain)
         finally:
             self.compression = compression
+        largest = float(differences.max(initial=0))
+        if largest > MOST_READING and not self.is_half:
+            problem = f"read in chunks of {self.chunk} ids, its NLLs differ by up to {largest:.1e} nats with nothing compressed"
+            raise UserError(problem, where=self.name, remedy=f"no variant of it would show compression alone; at most {MOST_READING:g} is")
+        return largest, float(differences.mean())
 
     def state_bytes(self, ids: np.ndarray) -> int | None:
         """Bytes of the state of one sequence after `ids` (t,), as it is stored, scales and zero points included; None if unknown.
@@ -238,7 +259,7 @@ class TorchModel:
             for size in self.sizes(len(ids), len(ids)):
                 state = self.advance(self.to_device(np.asarray(ids[None, read : read + size], np.int64)), state)[1]
                 read += size
-            if self.compression is not None and self.compression.variant.once is None:
+            if self.compression is not None and self.compression.once is None:
                 self.compression.begin()
                 state = self.compress(state.state, self.compression)
         tensors = tensors_of(state)
@@ -255,7 +276,7 @@ class TorchModel:
         """The lengths in which inputs are read with the state carried: those of the variant, or about `chunk` each."""
         if self.compression is None:
             return self.pieces(num_inputs, chunk)
-        once = self.compression.variant.once
+        once = self.compression.once
         sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.chunk)
         if sizes[0] == 1 < num_inputs:  # some models treat a single first id as a step from whatever they read last
             sizes = [2, *([sizes[1] - 1] if once else sizes[2:])]

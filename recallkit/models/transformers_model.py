@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.variants import Compression
+    from recallkit.models.compression import Compression
 
 
 _STATES = ("past_key_values", "cache_params", "state")
@@ -308,7 +308,7 @@ class TransformersModel(TorchModel):
             return
         from transformers import Cache
 
-        made, where = self.compression.made(), self.compression.variant.cache
+        made, where = self.compression.made(), self.compression.shown
         if isinstance(made, Cache):
             self._given = made
             yield

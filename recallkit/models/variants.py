@@ -6,34 +6,23 @@ What is kept of a layer's keys and values: `cache_policies`; how a state and wei
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from recallkit.config import LONGEST
 from recallkit.errors import UsageError, UserError
+from recallkit.models.compression import Compression
 from recallkit.models.user import is_user_function, open_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
-    from recallkit.models.cache_policies import CachePolicy
     from recallkit.models.protocol import ScoringModel
-    from recallkit.models.torch_model import TorchModel
 
 CHUNK = 64
 """Ids that are read between two compressions where a variant does not say."""
 
 STATES, WEIGHTS = ("bf16", "fp16", "fp8", "int8"), ("int8", "int4")
-
-MOST_READING = 1e-4
-"""Nats by which the NLL of any token may differ where text is read in chunks with nothing compressed, in float32 or wider."""
-
-_PROBED_IDS, _PROBED_CHUNKS = 512, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,76 +90,6 @@ def parse_protocol(text: str) -> int:
     return int(number)
 
 
-class Compression:
-    """What is done to a model's state between chunks.
-
-    `saved`: bytes of one row by which what is stored is smaller than the state's tensors; `num_changed`: caches and states that were
-    compressed, both since `begin`. `has_effect`: whether anything ever was. `exact`: nothing is, but text is read in the same chunks.
-    """
-
-    exact = False
-    has_effect = False
-
-    def __init__(self, variant: Variant, made: Callable[[], Any] | None = None) -> None:
-        self.variant, self.made = variant, made
-        self.policy: CachePolicy | None = None
-        if variant.cache is not None and made is None:
-            from recallkit.models.cache_policies import parse_cache
-
-            self.policy = parse_cache(variant.cache)
-        self.begin()
-
-    def begin(self) -> None:
-        """Counts from here."""
-        self.saved = self.num_changed = 0
-
-    def without_effect(self) -> Compression:
-        """The same chunks with nothing compressed."""
-        other = copy.copy(self)
-        other.exact = True
-        return other
-
-    @property
-    def chunk(self) -> int:
-        """Ids between two compressions."""
-        return self.variant.once or self.variant.chunk or CHUNK
-
-    @property
-    def row_wise(self) -> bool:
-        """Whether no row of a batch influences another."""
-        return self.made is None and (self.policy is None or self.policy.row_wise)
-
-    def is_due(self, since: int, seen: int) -> bool:
-        """Whether the state is compressed after `seen` ids, `since` of which are exact."""
-        return seen == self.variant.once if self.variant.once else since >= self.chunk
-
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> tuple[Tensor, Tensor]:
-        """What later queries see of keys and values (b, h, t, d) after `seen` ids; all where no cache is compressed."""
-        if self.policy is None or self.exact:
-            return keys, values
-        kept = self.policy.keep(keys, values, seen)
-        self.has_effect |= kept.num_bytes < _row_bytes(keys) + _row_bytes(values)
-        self.saved += _row_bytes(kept.keys) + _row_bytes(kept.values) - kept.num_bytes
-        self.num_changed += 1
-        return kept.keys, kept.values
-
-    def round(self, state: Tensor) -> Tensor:
-        """A recurrent state (b, ...) as it would be stored; the same where no state is rounded."""
-        if self.variant.state is None or self.exact:
-            return state
-        from recallkit.models.rounding import round_state
-
-        rounded, num_bytes = round_state(state, self.variant.state)
-        self.saved += _row_bytes(rounded) - num_bytes
-        self.has_effect = True
-        self.num_changed += 1
-        return rounded
-
-
-def _row_bytes(tensor: Tensor) -> int:
-    return tensor.numel() // max(1, len(tensor)) * tensor.element_size()
-
-
 def apply_variant(model: ScoringModel, variant: Variant) -> None:
     """Makes a loaded model read as a variant of itself, for good.
 
@@ -179,10 +98,8 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
     """
     from torch import nn
 
-    from recallkit.models.torch_model import TorchModel
-
-    module = getattr(model, "model", None)
-    if not isinstance(model, TorchModel) or not isinstance(module, nn.Module):
+    module, compress_with = getattr(model, "model", None), getattr(model, "compress_with", None)
+    if compress_with is None or not isinstance(module, nn.Module):
         remedy = "models of transformers and those on our own mixers have variants"
         raise UserError(f"it has no cache, state or weights that can be changed here ({variant})", where=model.name, remedy=remedy)
     if variant.weights is not None:
@@ -190,26 +107,12 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
 
         quantise_weights(module, variant.weights)
     if variant.reads_in_chunks:
-        if not model.can_carry:
-            raise UserError("its state cannot be carried from one chunk to the next", where=model.name, remedy=f"leave out {variant}")
+        from recallkit.models.cache_policies import parse_cache
+
         made = _made_by_user(variant.cache, module) if variant.cache is not None and is_user_function(variant.cache) else None
-        model.compress_with(Compression(variant, made))
-        length = min(_PROBED_CHUNKS * model.chunk + 2, _PROBED_IDS, model.max_length or _PROBED_IDS)
-        check_reading(model, np.random.default_rng(0).integers(model.vocab_size, size=length).astype(np.uint32))
-
-
-def check_reading(model: TorchModel, ids: np.ndarray) -> tuple[float, float]:
-    """The largest and the mean difference in nats of a variant's NLLs of `ids` (t,) from reading in chunks alone, nothing compressed.
-
-    In half precision both ways round differently, which is the noise of every comparison. Raises UserError where a wider model differs by
-    more than MOST_READING: what a variant changes would not be compression alone.
-    """
-    plain, exact = model.read_both_ways(ids)
-    largest, mean = float(np.abs(exact - plain).max(initial=0)), float(np.abs(exact - plain).mean())
-    if largest > MOST_READING and not model.is_half:
-        problem = f"read in chunks of {model.chunk} ids, its NLLs differ by up to {largest:.1e} nats with nothing compressed"
-        raise UserError(problem, where=model.name, remedy=f"its variants would not show compression alone; at most {MOST_READING:g} is")
-    return largest, mean
+        policy = None if variant.cache is None or made is not None else parse_cache(variant.cache)
+        chunk = variant.once or variant.chunk or CHUNK
+        compress_with(Compression(policy, variant.state, chunk, variant.once, str(variant), made))
 
 
 def _made_by_user(spec: str, module: Any) -> Callable[[], Any]:

@@ -18,7 +18,6 @@ from recallkit import arrow
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.torch_model import TorchModel
-from recallkit.models.variants import check_reading
 from recallkit.parallel import ahead
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
@@ -178,9 +177,9 @@ class Scorer:
         found: dict[str, float] = {} if num_bytes is None else {"state_bytes": num_bytes, "state_ids": len(ids) - 1}
         compression = self.model.compression
         if compression is not None and len(ids) > 1:
-            if not compression.has_effect and compression.variant.cache != "full" and compression.made is None:
+            if compression.should_change and not compression.has_effect:
                 console.note(f"{self.job.request.name}: nothing is compressed in sequences of {len(ids) - 1:,} ids")
-            found |= dict(zip(("reading_max", "reading_mean"), check_reading(self.model, ids), strict=True))
+            found |= dict(zip(("reading_max", "reading_mean"), self.model.noise_of_reading(ids), strict=True))
         return found
 
 
