@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from recallkit.display.notebook import Shown
-from recallkit.recall.accuracy import by_document, compare_shares
+from recallkit.recall.accuracy import by_document, compare_means, compare_shares
 from recallkit.recall.prompts import word_f1
 from recallkit.storage import db, schemas
 from recallkit.storage.artifacts import read_manifest, write_parquet
@@ -34,10 +34,12 @@ class RecallTables(Shown):
     """Models compared on recall evaluations, the first as the reference. Accuracies are fractions.
 
     recall: model x task, with standard errors and 95 % intervals, of which documents are the units (recall.accuracy), and the paired
-    difference to the reference; `f1` is the mean word overlap of generation and value (`word_f1`); `dropped` rows had an empty value;
-    `comparable`: whether figures on these rows are published; further columns count reasons why an answer is wrong (see
-    queries/recall/summarise_documents.sql). by_*: model x task x bucket (`low`..`high`, both included) of the
-    tokens between the answer and the prompt's end, of its occurrences in the prompt, of the prompt's length in tokens.
+    difference to the reference; `answer_nats`, nats per answer, likewise (null for a model without likelihoods); `disagree`: whether one
+    of these two differences is significant (its interval excludes 0) and the other is not, or is of the opposite kind; `f1` is the mean
+    word overlap of generation and value (`word_f1`); `dropped` rows had an empty value; `comparable`: whether figures on these rows are
+    published; further columns count reasons why an answer is wrong (see queries/recall/summarise_documents.sql). by_*: model x task x
+    bucket (`low`..`high`, both included) of the tokens between the answer and the prompt's end, of its occurrences in the prompt, of the
+    prompt's length in tokens.
     """
 
     recall: pl.DataFrame
@@ -58,9 +60,8 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
         summary, buckets = (db.frame(connection, f"recall/{query}") for query in ("summarise_documents", "bucket_documents"))
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
     rows = [row for task in tasks for row in _rows_of(task, models, documents, manifests)]
-    recall = summary.join(pl.DataFrame(rows, infer_schema_length=None), on=["model", "task"], validate="1:1")
-    first = ["reference", "model", "task", "version", "prompt", "cut"]
-    recall = recall.select(*first, pl.exclude(first))
+    joined = summary.join(pl.DataFrame(rows, infer_schema_length=None), on=["model", "task"], validate="1:1")
+    recall = schemas.frame_of("recall/recall", joined.to_dicts())
     order = [pl.col("task").cast(pl.Enum(tasks)), pl.col("model").cast(pl.Enum(models))]
     of_bucket = [buckets.filter(bucketed=column).drop("bucketed").sort(*order, "low") for column in _BUCKETED.values()]
     return RecallTables(recall.sort(order), *of_bucket)
@@ -73,10 +74,15 @@ def _rows_of(
     manifests: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> Iterator[dict[str, Any]]:
     """The columns that the query of one task cannot compute, one row per model."""
+    of_documents = documents[models[0], task]["doc_id"].to_list()
     contains = np.column_stack([documents[model, task]["contains"].to_numpy() for model in models])
-    found = compare_shares(*by_document(contains, documents[models[0], task]["doc_id"].to_list()))
+    nats = [documents[model, task].select(pl.col("answer_nll") * pl.col("answer_tokens")).to_series() for model in models]
+    totals, _ = by_document(np.column_stack([each.fill_null(0.0).to_numpy() for each in nats]), of_documents)
+    answers, _ = by_document(np.column_stack([each.is_not_null().to_numpy() for each in nats]), of_documents)
+    shares, means = compare_shares(*by_document(contains, of_documents)), compare_means(totals, answers)
     for place, model in enumerate(models):
-        manifest, of_model = manifests[model, task], found.row(place)
+        manifest, of_model, of_answers = manifests[model, task], shares.row(place), means.row(place)
+        directions = direction(of_model), direction(of_answers)
         overlaps = [word_f1(*pair) for pair in documents[model, task]["generation", "value"].iter_rows()]
         yield {
             "reference": models[0],
@@ -91,4 +97,12 @@ def _rows_of(
             "ci_low": of_model["low"],
             "ci_high": of_model["high"],
             **{name: of_model[name] for name in ("difference", "difference_error", "difference_low", "difference_high")},
+            **{f"answer_nats_{name}": value for name, value in of_answers.items() if not name.endswith("error")},
+            "disagree": None if None in directions else directions[0] != -directions[1],
         }
+
+
+def direction(compared: Mapping[str, float | None]) -> int | None:
+    """Whether a model's figure is larger than the reference's (1), smaller (-1), or neither by its 95 % interval (0); None without one."""
+    low, high = compared["difference_low"], compared["difference_high"]
+    return None if low is None or high is None else (low > 0) - (high < 0)

@@ -21,7 +21,7 @@ from recallkit.display.cells import (
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.recall.charts import figures
-from recallkit.recall.tables import RecallTables
+from recallkit.recall.tables import RecallTables, direction
 from recallkit.recall.tasks import QUESTION_TASKS, SUFFIXES
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
@@ -42,10 +42,8 @@ _MOST_SAID = 3
 
 def printed_tables(tables: RecallTables) -> list[Table]:
     """The tables of a terminal: those of all tasks in parts of few, and the curves."""
-    by_name = recall_tables(tables)
-    few = list(_of_few_tasks(tables))
-    wide = {"recall": map(accuracy_table, few), "answer_nll": map(answers_table, few)}
-    shown = [table for name in by_name for table in wide.get(name, [by_name[name]])]
+    by_name, few = recall_tables(tables), list(_of_few_tasks(tables))
+    shown = [table for name in by_name for table in (map(accuracy_table, few) if name == "recall" else [by_name[name]])]
     return shown + [table for table in map(curves_table, few) if table is not None]
 
 
@@ -143,23 +141,15 @@ def _is_file(origin: str) -> bool:
 
 def recall_tables(tables: RecallTables) -> dict[str, Table]:
     """The printed tables, by the names of their files in an export."""
-    found = {"recall": accuracy_table(tables), "differences": differences_table(tables), "answer_nll": answers_table(tables)}
-    found["f1"] = overlap_table(tables)
+    found = {"answers": answers_table(tables), "recall": accuracy_table(tables), "f1": overlap_table(tables)}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def accuracy_table(tables: RecallTables) -> Table:
     """One row per model, one column per task: accuracy in per cent with its 95 % interval."""
-    found, models, tasks = _cells(tables)
-    asked = [_what_was_asked(found[models[0], task]) for task in tasks]
-    return _by_task(
-        f"Recall: generations with the value in % (95 % interval); {_variation(found[models[0], tasks[0]])}",
-        tables,
-        tasks,
-        _accuracy,
-        caption="\n".join([*asked, "Greedy, 48 tokens, cut at the first newline."]),
-        groups=[("", 1), ("accuracy (%)", len(tasks))],
-    )
+    tasks = _cells(tables)[2]
+    title = "Generations with the value in % (95 % interval)"
+    return _by_task(title, tables, tasks, _accuracy, groups=[("", 1), ("accuracy (%)", len(tasks))])
 
 
 def _by_task(title: str, tables: RecallTables, tasks: Sequence[str], cell: Cell, **more: Any) -> Table:
@@ -168,24 +158,23 @@ def _by_task(title: str, tables: RecallTables, tasks: Sequence[str], cell: Cell,
     return Table(title, ["model", *tasks], [[model, *(cell(found[model, task]) for task in tasks)] for model in models], **more)
 
 
-def differences_table(tables: RecallTables) -> Table | None:
-    """Paired differences to the first model, one row per model and task; None for a single model."""
-    found, models, tasks = _cells(tables)
-    if len(models) < 2:
-        return None
-    rows = [found[model, task] for task in tasks for model in models[1:]]
-    columns = {
-        "model": cells.name("model"),
-        "task": cells.name("task"),
-        "points": lambda row: f"{100 * row['difference']:+.1f}",
-        "95 % interval": _points,
-    }
-    return Table.of(f"Difference to {models[0]}", columns, rows)
-
-
 def answers_table(tables: RecallTables) -> Table:
-    """Mean NLL of the right answer: one row per model, one column per task."""
-    return _by_task("NLL of the answer after the prompt, in nats per token", tables, _cells(tables)[2], cells.number("answer_nll", ".3f"))
+    """What was generated and the NLL of what should have been, side by side, with paired differences; one row per model and task."""
+    found, models, tasks = _cells(tables)
+    columns = [
+        ("model", cells.name("model")),
+        *([("task", cells.name("task"))] if len(tasks) > 1 else []),
+        ("right\n(%)", lambda row: f"{100 * row['accuracy']:.1f}"),
+        *([("difference\n(95 % interval)", _points)] if len(models) > 1 else []),
+        ("NLL", cells.number("answer_nats", ".2f")),
+        *([("difference\n(95 % interval)", _nats)] if len(models) > 1 else []),
+    ]
+    title = f"Answers generated, and their NLL in nats per answer; {_variation(found[models[0], tasks[0]])}"
+    to = f" Differences are to {models[0]}." * (len(models) > 1)
+    asked = [_what_was_asked(found[models[0], task]) for task in tasks]
+    caption = "\n".join([*asked, f"Greedy, 48 tokens, cut at the first newline.{to}", *disagreements(tables)])
+    rows = [found[model, task] for task in tasks for model in models]
+    return Table.of(title, columns, rows, caption)
 
 
 def overlap_table(tables: RecallTables) -> Table | None:
@@ -240,7 +229,31 @@ def _accuracy(row: Mapping[str, Any]) -> str:
 
 def _points(row: Mapping[str, Any]) -> str:
     low, high = row["difference_low"], row["difference_high"]
-    return DASH if low is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
+    return DASH if low is None else f"{100 * row['difference']:+.1f} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _nats(row: Mapping[str, Any]) -> str:
+    value, low, high = (row[f"answer_nats_difference{end}"] for end in ("", "_low", "_high"))
+    return DASH if low is None else f"{value:+.2f} ({low:.2f} to {high:.2f})"
+
+
+def disagreements(tables: RecallTables) -> list[str]:
+    """A line for each task and way in which the accuracy of models and the likelihood of their answers tell different things."""
+    ways: dict[tuple[str, int, int], list[str]] = {}
+    for row in tables.recall.filter("disagree").to_dicts():
+        of_nats = {end: row[f"answer_nats_{end}"] for end in ("difference_low", "difference_high")}
+        ways.setdefault((row["task"], direction(row) or 0, direction(of_nats) or 0), []).append(row["model"])
+    lines = []
+    for (task, accuracy, nats), models in ways.items():
+        *before, last = models
+        named = f"{', '.join(before)} and {last} have" if before else f"{last} has"
+        said = f"{named} {_LIKE[accuracy]} accuracy {_TO[accuracy]} {tables.recall['reference'][0]}"
+        lines.append(f"On {task} generation and likelihood disagree: {said}, but {_LIKE[nats]} NLL of the answers.")
+    return lines
+
+
+_LIKE = {1: "a significantly higher", -1: "a significantly lower", 0: "no significantly different"}
+_TO = {1: "than", -1: "than", 0: "from"}
 
 
 def _what_was_asked(row: Mapping[str, Any]) -> str:

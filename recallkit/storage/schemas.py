@@ -165,9 +165,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, prompt_text string, characters_cut int32"
     ),
     "recall/recall": _columns(
-        f"{_PAIR} task prompt cut tokenizer text, comparable flag, accuracy difference real, "
+        f"{_PAIR} task prompt cut tokenizer text, comparable flag, disagree flag?, accuracy difference real, "
         "version num_rows num_documents truncated answer_cut absent multiline empty dropped whole, "
-        f"f1 accuracy_any answer_nll answer_nats {_ERRORS} real?"
+        f"f1 accuracy_any answer_nll {_with_ends('answer_nats', *_SPREAD)} {_ERRORS} real?"
     ),
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,

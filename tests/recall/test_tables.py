@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from recallkit.recall.tables import compare_recall, write_documents
+from recallkit.recall.view import answers_table
 
 
 def manifest(dropped: int) -> dict:
@@ -68,3 +69,42 @@ def test_models_side_by_side(files):
     lengths = tables.by_length.filter(pl.col("model") == "zeta").select("low", "high", "num_rows").rows()
     assert lengths == [(1, 1, 1), (2, 2, 1), (3, 4, 2), (5, 8, 1), (65, 128, 1)]
     assert tables.by_occurrences.filter(pl.col("model") == "alpha").select("low", "num_rows").rows() == [(0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("right", "more_nats", "said"),
+    [
+        ("fewer", 0.0, "a significantly lower accuracy than base, but no significantly different NLL of the answers"),
+        ("fewer", 2.0, None),
+        ("fewer", -2.0, "a significantly lower accuracy than base, but a significantly lower NLL of the answers"),
+        ("as many", 2.0, "no significantly different accuracy from base, but a significantly higher NLL of the answers"),
+        ("as many", 0.0, None),
+        ("more", -2.0, None),
+        ("more", 0.0, "a significantly higher accuracy than base, but no significantly different NLL of the answers"),
+        ("fewer", None, None),
+    ],
+)
+def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, more_nats, said):
+    """60 documents: the reference is right in half of them; NLLs of the other differ from its by `more_nats` and noise of mean 0."""
+    often = {"fewer": 6, "as many": 2, "more": 1}[right]
+
+    def rows(model: str, often: int, more: float | None) -> list[dict]:
+        made = documents(model, [number % often == 0 for number in range(60)])
+        nlls = [None if more is None else 5.0 + (more + (number % 2 or -1) * (model != "base")) / 2 for number in range(60)]
+        return [
+            {**row, "doc_id": f"{row['row']}", "answer_nll": nll, "answer_tokens": None if nll is None else 2}
+            for row, nll in zip(made, nlls, strict=True)
+        ]
+
+    models = {"base": rows("base", 2, 0.0), "changed": rows("changed", often, more_nats)}
+    for model, made in models.items():
+        write_documents(tmp_path / f"{model}.parquet", made, manifest(0))
+    tables = compare_recall({(model, "fda"): tmp_path / f"{model}.parquet" for model in models})
+    changed = tables.recall.filter(model="changed").row(0, named=True)
+    if more_nats is not None:
+        assert changed["answer_nats_difference"] == pytest.approx(more_nats)
+        assert changed["answer_nats_difference_low"] < more_nats < changed["answer_nats_difference_high"]
+    assert changed["disagree"] is (None if more_nats is None else said is not None)
+    assert tables.recall["disagree"][0] is None
+    notes = [line for line in answers_table(tables).caption.splitlines() if "disagree" in line]
+    assert notes == ([f"On fda generation and likelihood disagree: changed has {said}."] if said else [])

@@ -15,7 +15,6 @@ from recallkit.recall.view import (
     answers_table,
     command,
     curves_table,
-    differences_table,
     printed_tables,
     recall_tables,
 )
@@ -29,6 +28,8 @@ def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 
             **facts, "task": task, "model": model, "accuracy": 1 - m / 2, "answer_nll": 0.5 + m,
             "ci_low": 0.948 - m / 2, "ci_high": 1 - m / 4,
             "difference": -m / 2, "difference_low": None if not m else -0.6, "difference_high": None if not m else -0.4,
+            "reference": models[0], "answer_nats": 2.0 + m, "answer_nats_difference": float(m), "disagree": None if not m else True,
+            "answer_nats_difference_low": None if not m else -0.5, "answer_nats_difference_high": None if not m else 2.5,
         }
         for task in tasks for m, model in enumerate(models)
     ]  # fmt: skip
@@ -37,7 +38,7 @@ def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 
         for task in tasks for m, model in enumerate(models) for high in highs
     ]  # fmt: skip
     buckets = pl.DataFrame(by_distance)
-    return RecallTables(pl.DataFrame(recall), buckets, buckets, buckets)
+    return RecallTables(pl.DataFrame(recall, schema_overrides={"disagree": pl.Boolean}), buckets, buckets, buckets)
 
 
 def test_accuracies_stand_by_task_with_their_intervals():
@@ -45,8 +46,6 @@ def test_accuracies_stand_by_task_with_their_intervals():
     assert table.headers == ["model", "swde", "fda"]
     assert table.rows == [["attention", *["100.0 (95 to 100)"] * 2], ["mamba", *["50.0 (45 to 75)"] * 2]]
     assert table.groups == [("", 1), ("accuracy (%)", 2)]
-    assert "swde: 10 prompts of 2 documents." in table.caption
-    assert answers_table(made_tables()).rows == [["attention", "0.500", "0.500"], ["mamba", "1.500", "1.500"]]
 
 
 def test_many_tasks_are_printed_three_abreast(capsys):
@@ -59,20 +58,22 @@ def test_many_tasks_are_printed_three_abreast(capsys):
     console.print_tables(printed_tables(tables))
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[1:] for line in lines if line.strip().startswith("model") and "100" not in line]
-    accuracies, nlls = [["swde", "fda"], ["squad", "nq_512", "nq_1024"], ["nq_2048", "triviaqa", "drop"]], heads[4:7]
-    assert heads[:3] == nlls == accuracies
+    assert heads[1:4] == [["swde", "fda"], ["squad", "nq_512", "nq_1024"], ["nq_2048", "triviaqa", "drop"]]
     assert [line.split()[0] for line in lines if "(95 to 100)" in line] == ["attention"] * 3
     assert recall_tables(tables)["recall"].headers == ["model", *tasks]
     assert "drop: 10 prompts of 2 documents; any of several answers is right." in lines
     assert "fda: 10 prompts of 2 documents." in lines
 
 
-def test_differences_are_to_the_first_model():
-    table = differences_table(made_tables())
-    assert table.rows == [["mamba", "swde", "-50.0", "-60.0 to -40.0"], ["mamba", "fda", "-50.0", "-60.0 to -40.0"]]
-    alone = made_tables(models=("attention",))
-    assert differences_table(alone) is None
-    assert list(recall_tables(alone)) == ["recall", "answer_nll"]
+def test_generation_and_likelihood_are_side_by_side():
+    table = answers_table(made_tables())
+    assert table.headers == ["model", "task", "right\n(%)", "difference\n(95 % interval)", "NLL", "difference\n(95 % interval)"]
+    mamba = ["50.0", "-50.0 (-60 to -40)", "3.00", "+1.00 (-0.50 to 2.50)"]
+    assert table.rows[1:] == [["mamba", "swde", *mamba], ["attention", "fda", "100.0", "–", "2.00", "–"], ["mamba", "fda", *mamba]]
+    assert "swde: 10 prompts of 2 documents." in table.caption
+    assert "Differences are to attention." in table.caption
+    alone = answers_table(made_tables(models=("attention",), tasks=("swde",)))
+    assert (alone.headers, alone.rows) == (["model", "right\n(%)", "NLL"], [["attention", "100.0", "2.00"]])
 
 
 @pytest.mark.parametrize(
