@@ -215,3 +215,11 @@ def amount(given: int | str | None) -> int | None:
         return None if given is None else config.parse_amount(str(given))
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{given!r} is not a number of tokens; give a whole number such as 1250, 10M or 1.5B") from error
+
+
+def length(given: int | str) -> int:
+    """A number of ids, such as 256 or 4k, which is 4,096. Raises ValueError for anything else."""
+    digits, binary, rest = str(given).strip().lower().partition("k")
+    if not (digits.isascii() and digits.isdigit() and 0 < int(digits) <= config.LONGEST) or rest:
+        raise ValueError(f"{given!r} is not a number of ids; give a whole number such as 256, or 4k for 4,096")
+    return int(digits) * (1024 if binary else 1)

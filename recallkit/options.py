@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from recallkit import config
-from recallkit.declarations import OUTPUT, File, Options, amount, argument, names, option, text
+from recallkit.declarations import OUTPUT, File, Options, amount, argument, length, names, option, text
 from recallkit.errors import UsageError
 
 TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
+NEEDLES = "Needles in a haystack"
 """Groups of options in the help; what a command is mainly asked with has none."""
 
 # ----------------------------------------------------------------------------------------------------------- declarations
@@ -311,7 +312,7 @@ class RecallOptions(EvaluationOptions):
 
     data: File | None = option(
         "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
-        "a file, or a folder of TASK.jsonl.",
+        "a file, or a folder of TASK.jsonl; for needles, text as `count` reads it.",
         metavar="PATH",
     )
     task_version: int = option(
@@ -337,12 +338,29 @@ class RecallOptions(EvaluationOptions):
         default="950, a context of 1,000 less 50 for the answer",
         panel=PROMPTS,
     )
+    lengths: int | str | Sequence[int | str] | None = option(
+        "Ids of a prompt with its answer, joined with commas; 4k is 4,096.",
+        metavar="NUMBERS",
+        default="those of 1k,2k,4k,8k that all models read, or the most they read",
+        parse=length,
+        joined=True,
+        panel=NEEDLES,
+    )
+    samples: int | None = option(
+        "Prompts of each length; each of 11 depths has its turn.", least=1, most=config.LONGEST, default="110", panel=NEEDLES
+    )
+    seed: int = option("Seed of keys, values and passages.", 0, least=0, most=config.MOST, panel=NEEDLES)
 
     def __post_init__(self) -> None:
         """Raises UsageError also for a length of a cut that is not made."""
         super().__post_init__()
         if self.cut_tokens is not None and self.cut != "answer":
             raise UsageError("is for documents cut around the answer", where="--cut-tokens", remedy="add --cut answer")
+
+    @property
+    def every_length(self) -> list[int]:
+        """`lengths` in their order, each once; none if they are not given."""
+        return sorted({length(each) for each in self.lengths}) if isinstance(self.lengths, list) else []
 
     @property
     def kept_tokens(self) -> int:

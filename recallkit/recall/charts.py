@@ -40,7 +40,41 @@ def figures(tables: RecallTables) -> list[Figure]:
             hollow = f" Hollow: fewer than {_FEW_PROMPTS} prompts." * any(point["few"] for point in points)
             caption = f"Accuracy by {what} buckets of powers of two).{hollow}"
             found.append(Figure(f"recall_{name}", title, caption, _buckets(models, reference, points, axis), models))
-    return found
+    depths = tables.by_depth.partition_by("task", as_dict=True, maintain_order=True)
+    return [*found, *(_depths(task, of.to_dicts(), models, reference) for (task,), of in depths.items())]
+
+
+def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: str) -> Figure:
+    """A heat map for each model: the darker a cell, the more often the needle was found at this length and depth."""
+    names = labels(models, 20, reference)
+    drawn = []
+    for row in rows:
+        place = {
+            "panel": names[row["model"]],
+            "model": row["model"],
+            "length": f"{row['length']:,}",
+            "depth": f"{100 * row['depth']:.0f} %",
+        }
+        tip = f"{shorten(row['model'], 60)}, {task}, {row['length']:,} ids, depth {place['depth']}: {percent(row['accuracy'])}"
+        drawn.append({**place, "accuracy": row["accuracy"], "tip": f"{tip} of {counted(row['num_rows'], 'prompt')}"})
+    lengths, depths = (list(dict.fromkeys(cell[name] for cell in drawn)) for name in ("length", "depth"))
+    plain: Spec = {"ticks": False, "domain": False}
+    x = column("length", sort=lengths, axis={"title": "ids", "labelAngle": 0, **plain})
+    y = column("depth", sort=depths, axis={"title": "depth of the needle", **plain})
+    opacity = column("accuracy", "quantitative", scale={"domain": [0, 1], "range": [0.04, 1]}, legend=None)
+    spec = plot(
+        drawn,
+        layer("rect", channels={"x": x, "y": y, "opacity": opacity, **TIP}, color="m0", stroke="page"),
+        panels=list(dict.fromkeys(cell["panel"] for cell in drawn)),
+        columns=3,
+        width=_TASK,
+        height=13 * len(depths),
+    )
+    caption = (
+        "Share of needles found by length of the prompt and depth of the needle, from 0 % (light) to 100 % (dark). "
+        f"Task {task}; the depth is the share of the context before the needle."
+    )
+    return Figure(f"recall_depth_{task}", f"Needles found: {task}", caption, spec, models)
 
 
 def _accuracy(models: Sequence[str], reference: str, rows: Sequence[Row]) -> Spec:

@@ -20,8 +20,8 @@ from recallkit.errors import UserError
 from recallkit.models.generation import generate
 from recallkit.ragged import offsets_of
 from recallkit.recall.copying import copy_answer
-from recallkit.recall.lm_eval_run import GENERATED_TOKENS, STOP, RecallInstance
-from recallkit.recall.prompts import Places, find_places
+from recallkit.recall.lm_eval_run import RecallInstance, stops_of
+from recallkit.recall.prompts import GENERATED_TOKENS, Places, find_places
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -232,9 +232,12 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         prefix = self._prefix(text_ids.tolist())
         ids = np.array([*prefix, *text_ids.tolist()] or [self.prefix_token_id])
         num_cut = self._num_cut(len(ids), GENERATED_TOKENS)
+        if num_cut and request.doc.get("length") is not None:
+            problem = f"reads {self.max_length:,} ids, and a prompt with its answer has {len(ids) + GENERATED_TOKENS:,}"
+            raise UserError(problem, where=self.model.name, remedy="give shorter --lengths")
         answer = self.text_tokenizer.continuation.encode([request.answer])[0].astype(np.int64)
         places = find_places(prompt, request.doc["value"], stops, max(0, num_cut - len(prefix)))
-        return Job(ids[num_cut:], answer[:GENERATED_TOKENS], GENERATED_TOKENS, (STOP,)), len(ids), places
+        return Job(ids[num_cut:], answer[:GENERATED_TOKENS], GENERATED_TOKENS, tuple(stops_of(request.doc))), len(ids), places
 
     # --------------------------------------------------------------------------------------------------------- batches
 

@@ -38,7 +38,7 @@ from lm_eval.utils import handle_non_serializable, sanitize_model_name
 
 from recallkit.config import VERSION
 from recallkit.errors import UserError
-from recallkit.recall.prompts import has_any, word_f1, words_of
+from recallkit.recall.prompts import GENERATED_TOKENS, has_any, word_f1, words_of
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
@@ -46,9 +46,13 @@ if TYPE_CHECKING:
 
     from lm_eval.api.model import LM
 
-GENERATED_TOKENS = 48
 STOP = "\n"
 GENERATION: dict[str, Any] = {"until": [STOP], "max_gen_toks": GENERATED_TOKENS, "do_sample": False}
+
+
+def stops_of(document: Mapping[str, Any]) -> list[str]:
+    """What ends a generation: a newline, but not in prompts with a needle, as in RULER."""
+    return [STOP] if document.get("length") is None else []
 
 
 def answer_after(prompt: str, value: str) -> str:
@@ -92,7 +96,7 @@ class RecallTask(lm_eval.api.task.ConfigurableTask):  # type: ignore[misc]
         """A greedy generation and the likelihood of the answer."""
         kept = {name: kwargs[name] for name in ("metadata",) if name in kwargs}
         answer = answer_after(ctx, doc["value"])
-        generation = (ctx, dict(GENERATION))
+        generation = (ctx, {**GENERATION, "until": stops_of(doc)})
         return [
             RecallInstance("generate_until", doc, generation, 0, **kept, answer=answer),
             RecallInstance("loglikelihood", doc, (ctx, answer), 1, **kept, answer=answer),

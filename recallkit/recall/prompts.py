@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from recallkit.recall.rows import RecallRow
 
+GENERATED_TOKENS = 48
+"""Ids generated after a prompt at most, as the tasks of Based do."""
 Kind = Literal["standard", "once", "twice"]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

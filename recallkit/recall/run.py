@@ -6,15 +6,18 @@ tokenizer, the rows asked, and how prompts are made and cut.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
 from recallkit.declarations import path
+from recallkit.display.again import bare
 from recallkit.display.progress import progress
+from recallkit.errors import UserError
 from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.options import CENTRED_TOKENS, RecallOptions
-from recallkit.recall.tasks import GROUPS, OWN, TASKS, load_rows
+from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, longest_prompt, make_needle_rows
+from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from recallkit.recall.lm_eval_model import Recall
     from recallkit.recall.rows import QuestionRow, RecallRow
     from recallkit.recall.tables import RecallTables
-    from recallkit.recall.tasks import RecallRows
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -93,7 +95,10 @@ class RecallPlan:
         shown = {**question, "reference": models[0], "models": models}
         origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
         contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
-        facts = {**shown, "rows": origins, "contexts": contexts, "limit": self.options.limit}
+        needles = {name: value for name, value in self.options.not_usual().items() if name in NEEDLE_OPTIONS}
+        if self.options.data is not None and not self.rows.keys().isdisjoint(NEEDLE_TASKS):
+            needles["haystack"] = bare(str(self.options.data))
+        facts = {**shown, **needles, "rows": origins, "contexts": contexts, "limit": self.options.limit}
         facts |= {"cut_tokens": self.options.kept_tokens} if _has_own_cut(self.options) else {}
         compared.write_tables(tables, facts, timings)
         return tables, folder
@@ -142,10 +147,68 @@ def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Pa
     """
     check_named_once("task", tasks)
     evaluated = open_models(models, options, lambda spec: EvaluatedModel(spec, options, builtin.counts))
-    rows = {task: load_rows(task, path(options.data), options.limit) for task in tasks}
+    needles = [task for task in tasks if task in NEEDLE_TASKS]
+    _check_needle_options(tasks, needles, options)
+    rows = {task: load_rows(task, path(options.data), options.limit) for task in tasks if task not in needles}
+    rows |= _make_rows(needles, evaluated, options)
+    rows = {task: rows[task] for task in tasks}
     documents = {(name, task): _result(model, task, rows[task], out, options) for name, model in evaluated.items() for task in tasks}
     missing_results(evaluated, documents)
     return RecallPlan(evaluated, rows, documents, out, options)
+
+
+def _check_needle_options(tasks: Sequence[str], needles: Sequence[str], options: RecallOptions) -> None:
+    """Raises UserError for options of needles without a task of theirs, and for options of real documents with one."""
+    if not needles:
+        for name in NEEDLE_OPTIONS:
+            if name in options.not_usual():
+                raise UserError("is for needles in a haystack", where=f"--{name}", remedy="add --tasks niah")
+    elif options.prompt != "standard" or options.cut != "left":
+        where = "--prompt" if options.prompt != "standard" else "--cut"
+        raise UserError(
+            f"is not for {', '.join(needles)}, whose prompts are made whole and are never cut", where=where, remedy="leave it out"
+        )
+    elif options.data is not None and len(needles) < len(tasks):
+        others = ", ".join(task for task in tasks if task not in needles)
+        problem = f"rows for {others}, and the text of the haystack for {', '.join(needles)}"
+        raise UserError(problem, where="--data", remedy="evaluate them one after the other")
+    elif options.data is not None and all(_is_noise(task) for task in needles):
+        raise UserError(f"is not for {', '.join(needles)}, whose haystack is repeated sentences", where="--data", remedy="leave it out")
+
+
+def _make_rows(tasks: Sequence[str], models: Mapping[str, EvaluatedModel], options: RecallOptions) -> dict[str, RecallRows]:
+    """The rows of tasks of needles, sized by the tokenizer of the first model. Raises UserError where a model cannot read them whole."""
+    contexts = {name: _context(model) for name, model in models.items()} if tasks else {}
+    most = min((context for context in contexts.values() if context is not None), default=None)
+    usual = [length for length in LENGTHS if most is None or length <= most] or [most or LENGTHS[0]]
+    lengths, samples = options.every_length or usual, options.samples or SAMPLES
+    reference = next(iter(models.values())).tokenizer
+    found = {}
+    for task in tasks:
+        needles = TASKS[task].needles
+        assert needles is not None, "a task of needles"
+        made = make_needle_rows(needles, task, reference, lengths=lengths, samples=samples, seed=options.seed, data=path(options.data))
+        for name, model in models.items():
+            is_same = model.tokenizer.digest == reference.digest
+            size = max(lengths) if is_same else longest_prompt(made, model.tokenizer)
+            if (context := contexts[name]) is not None and size > context:
+                problem = f"reads {context:,} ids, and prompts of {task} with their answers have up to {size:,} of its ids"
+                raise UserError(problem, where=name, remedy="give shorter --lengths")
+        haystack = "repeated sentences" if _is_noise(task) else bare(str(options.data or "the built-in text"))
+        digest = artifacts.digest_json([astuple(row) for row in made])
+        found[task] = RecallRows(made[: options.limit], 0, digest, f"needles in {haystack}", is_comparable=False)
+    return found
+
+
+def _is_noise(task: str) -> bool:
+    needles = TASKS[task].needles
+    return needles is not None and needles.haystack == "noise"
+
+
+def _context(model: EvaluatedModel) -> int | None:
+    """Ids that a model reads at most; None for one without a limit, or whose limit is not known before it is loaded."""
+    known = [limit for limit in (model.options.context, model.facts.max_length) if limit is not None]
+    return min(known, default=None)
 
 
 def evaluate_recall(
@@ -160,7 +223,8 @@ def describe_tasks() -> list[tuple[str, str]]:
     from recallkit.recall.stock_tasks import SETS
 
     sets = [(name, f"lm-eval's {', '.join(tasks)}, unchanged") for name, tasks in SETS.items()]
-    groups = [(name, f"{', '.join(tasks)}: the tasks of Just Read Twice") for name, tasks in GROUPS.items()]
+    of = {"jrt": "the tasks of Just Read Twice", "niah": "needles in a haystack, as RULER defines them"}
+    groups = [(name, f"{', '.join(tasks)}: {of[name]}") for name, tasks in GROUPS.items()]
     return [*((task.name, task.description) for task in TASKS.values()), *groups, *sets]
 
 
@@ -189,7 +253,8 @@ def _documents(
         shorten = centred if options.cut == "answer" else None
         prompt = make_prompt(row, version=options.task_version, kind=options.prompt, task=task, shorten=shorten)
         answers = [answer.strip() if options.task_version else answer for answer in row.answers]
-        fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers}
+        made = {"length": row.length, "depth": row.depth} if isinstance(row, NeedleRow) else {"length": None, "depth": None}
+        fields = {"row": number, "doc_id": row.doc_id, "key": row.key or "", "answers": answers, **made}
         yield {"prompt": prompt.text, "value": prompt.value, "right": list(prompt.answers or (prompt.value,)), **fields}
 
 
@@ -204,6 +269,8 @@ def _recalled(document: Mapping[str, Any], recall: Recall) -> dict[str, Any]:
         "doc_id": document["doc_id"],
         "key": document["key"] or None,
         "value": document["value"],
+        "length": document["length"],
+        "depth": document["depth"],
         "prompt_tokens": recall.prompt_tokens,
         "tokens_cut": recall.num_cut,
         "truncated": recall.num_cut > 0,

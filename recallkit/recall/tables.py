@@ -37,15 +37,17 @@ class RecallTables(Shown):
     difference to the reference; `answer_nats`, nats per answer, likewise (null for a model without likelihoods); `disagree`: whether one
     of these two differences is significant (its interval excludes 0) and the other is not, or is of the opposite kind; `f1` is the mean
     word overlap of generation and value (`word_f1`); `dropped` rows had an empty value; `comparable`: whether figures on these rows are
-    published; further columns count reasons why an answer is wrong (see queries/recall/summarise_documents.sql). by_*: model x task x
-    bucket (`low`..`high`, both included) of the tokens between the answer and the prompt's end, of its occurrences in the prompt, of the
-    prompt's length in tokens.
+    published; further columns count reasons why an answer is wrong (see queries/recall/summarise_documents.sql). by_distance,
+    by_occurrences, by_length: model x task x bucket (`low`..`high`, both included) of the tokens between the answer and the prompt's end,
+    of its occurrences in the prompt, of the prompt's length in tokens. by_depth: model x task x length x depth of needles in a haystack
+    (`length` in ids, `depth` the share of the context that precedes the needle); empty without such tasks.
     """
 
     recall: pl.DataFrame
     by_distance: pl.DataFrame
     by_occurrences: pl.DataFrame
     by_length: pl.DataFrame
+    by_depth: pl.DataFrame
 
 
 def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
@@ -57,14 +59,15 @@ def compare_recall(files: Mapping[tuple[str, str], Path]) -> RecallTables:
     }
     with db.connect(threads=1) as connection:
         connection.register("documents", pl.concat(documents.values()).to_arrow())
-        summary, buckets = (db.frame(connection, f"recall/{query}") for query in ("summarise_documents", "bucket_documents"))
+        queries = ("summarise_documents", "bucket_documents", "average_by_depth")
+        summary, buckets, by_depth = (db.frame(connection, f"recall/{query}") for query in queries)
     manifests = {pair: read_manifest(path) for pair, path in files.items()}
     rows = [row for task in tasks for row in _rows_of(task, models, documents, manifests)]
     joined = summary.join(pl.DataFrame(rows, infer_schema_length=None), on=["model", "task"], validate="1:1")
     recall = schemas.frame_of("recall/recall", joined.to_dicts())
     order = [pl.col("task").cast(pl.Enum(tasks)), pl.col("model").cast(pl.Enum(models))]
-    of_bucket = [buckets.filter(bucketed=column).drop("bucketed").sort(*order, "low") for column in _BUCKETED.values()]
-    return RecallTables(recall.sort(order), *of_bucket)
+    of_bucket = {name: buckets.filter(bucketed=column).drop("bucketed").sort(*order, "low") for name, column in _BUCKETED.items()}
+    return RecallTables(recall.sort(order), **of_bucket, by_depth=by_depth.sort(*order, "length", "depth"))
 
 
 def _rows_of(
@@ -76,13 +79,13 @@ def _rows_of(
     """The columns that the query of one task cannot compute, one row per model."""
     of_documents = documents[models[0], task]["doc_id"].to_list()
     contains = np.column_stack([documents[model, task]["contains"].to_numpy() for model in models])
-    nats = [documents[model, task].select(pl.col("answer_nll") * pl.col("answer_tokens")).to_series() for model in models]
-    totals, _ = by_document(np.column_stack([each.fill_null(0.0).to_numpy() for each in nats]), of_documents)
-    answers, _ = by_document(np.column_stack([each.is_not_null().to_numpy() for each in nats]), of_documents)
+    of_answers = [documents[model, task].select(pl.col("answer_nll") * pl.col("answer_tokens")).to_series() for model in models]
+    totals, _ = by_document(np.column_stack([each.fill_null(0.0).to_numpy() for each in of_answers]), of_documents)
+    answers, _ = by_document(np.column_stack([each.is_not_null().to_numpy() for each in of_answers]), of_documents)
     shares, means = compare_shares(*by_document(contains, of_documents)), compare_means(totals, answers)
     for place, model in enumerate(models):
-        manifest, of_model, of_answers = manifests[model, task], shares.row(place), means.row(place)
-        directions = direction(of_model), direction(of_answers)
+        manifest, right, nats = manifests[model, task], shares.row(place), means.row(place)
+        accuracy, loss = direction(right), direction(nats)
         overlaps = [word_f1(*pair) for pair in documents[model, task]["generation", "value"].iter_rows()]
         yield {
             "reference": models[0],
@@ -93,12 +96,12 @@ def _rows_of(
             "dropped": manifest["num_dropped"],
             "comparable": manifest["comparable"],
             "f1": float(np.mean(overlaps)),
-            "standard_error": of_model["error"],
-            "ci_low": of_model["low"],
-            "ci_high": of_model["high"],
-            **{name: of_model[name] for name in ("difference", "difference_error", "difference_low", "difference_high")},
-            **{f"answer_nats_{name}": value for name, value in of_answers.items() if not name.endswith("error")},
-            "disagree": None if None in directions else directions[0] != -directions[1],
+            "standard_error": right["error"],
+            "ci_low": right["low"],
+            "ci_high": right["high"],
+            **{name: right[name] for name in ("difference", "difference_error", "difference_low", "difference_high")},
+            **{f"answer_nats_{name}": value for name, value in nats.items() if not name.endswith("error")},
+            "disagree": None if accuracy is None or loss is None else accuracy != -loss,
         }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import config
 from recallkit.errors import UserError
+from recallkit.recall.needles import NeedleTask
 from recallkit.recall.rows import RecallRow, RowFinder, read_records
 from recallkit.registry import look_up
 from recallkit.storage.artifacts import digest_bytes, digest_json
@@ -43,7 +44,7 @@ class RecallRows:
     where they are from; `is_comparable`: whether figures on them are published.
     """
 
-    rows: list[RecallRow | QuestionRow]
+    rows: Sequence[RecallRow | QuestionRow]
     num_dropped: int
     digest: str
     origin: str
@@ -55,7 +56,7 @@ class KnownTask:
     """A recall evaluation. `lm_eval_name` is lm-eval's name for it, or that of JRT's authors; `is_comparable`: with published figures, on
     the hub's rows.
 
-    `rows`: whether a row is a text with a value, a question with answers, or either.
+    `rows`: whether a row is a text with a value, a question with answers, or either; `needles`: what they are made of, where they are made.
     """
 
     name: str
@@ -64,6 +65,7 @@ class KnownTask:
     lm_eval_name: str | None = None
     is_comparable: bool = False
     rows: Literal["text", "question", "either"] = "text"
+    needles: NeedleTask | None = None
 
 
 OWN = "own"
@@ -72,6 +74,10 @@ OWN = "own"
 def _question_task(name: str, description: str) -> KnownTask:
     """A task of JRT's with several answers to a question, whose dataset and task have the same name."""
     return KnownTask(name, f"hazyresearch/based_{name}", description, f"based_{name}", is_comparable=True, rows="question")
+
+
+def _needle_task(name: str, description: str, needles: NeedleTask) -> KnownTask:
+    return KnownTask(name, None, description, needles=needles)
 
 
 TASKS = {
@@ -86,12 +92,22 @@ TASKS = {
         KnownTask(
             "metadata", None, "headers of installed Python packages; differs between installations, not comparable with published figures"
         ),
+        _needle_task("niah_single_1", "a number in repeated sentences, at any length and depth (RULER's S-NIAH-1)", NeedleTask("noise")),
+        _needle_task("niah_single_2", "a number in a text (S-NIAH-2)", NeedleTask("text")),
+        _needle_task("niah_single_3", "a UUID in a text (S-NIAH-3)", NeedleTask("text", "uuid")),
+        _needle_task("niah_multikey_1", "one of four numbers in a text (MK-NIAH-1)", NeedleTask("text", keys=4)),
         KnownTask(OWN, None, "rows of your own: --data FILE", rows="either"),
     )
 }
 QUESTION_TASKS = [task.name for task in TASKS.values() if task.rows == "question"]
-GROUPS = {"jrt": ("swde", "fda", "squad", *QUESTION_TASKS)}
-"""Tasks that have a name together: those of Just Read Twice (arXiv 2407.05483)."""
+NEEDLE_TASKS = [task.name for task in TASKS.values() if task.needles]
+NEEDLE_OPTIONS = ("lengths", "samples", "seed")
+"""Options of these tasks alone."""
+GROUPS = {"jrt": ("swde", "fda", "squad", *QUESTION_TASKS), "niah": tuple(NEEDLE_TASKS)}
+"""Tasks that have a name together: those of Just Read Twice (arXiv 2407.05483), and the needles of RULER (arXiv 2404.06654)."""
+
+
+_READ_TASKS = [task for task in TASKS if task not in NEEDLE_TASKS]
 
 
 def expand_groups(names: Sequence[str]) -> list[str]:
@@ -107,9 +123,9 @@ def tasks_of(data: Path | None) -> list[str]:
     if data is None:
         return ["metadata"]
     names = [path.name for path in sorted(data.iterdir()) if suffix_of(path.name, SUFFIXES)] if data.is_dir() else [data.name]
-    found = [task for task in TASKS if any(name.startswith(task) for name in names)]
+    found = [task for task in _READ_TASKS if any(name.startswith(task) for name in names)]
     if not found and data.is_dir():
-        begun = ", ".join(f"{task}*.jsonl" for task in TASKS)
+        begun = ", ".join(f"{task}*.jsonl" for task in _READ_TASKS)
         raise UserError("no rows in this folder", where=data, remedy=f"name files {begun}, or give a file")
     return found or [OWN]
 

@@ -21,8 +21,9 @@ from recallkit.display.cells import (
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.recall.charts import figures
+from recallkit.recall.prompts import GENERATED_TOKENS
 from recallkit.recall.tables import RecallTables, direction
-from recallkit.recall.tasks import QUESTION_TASKS, SUFFIXES
+from recallkit.recall.tasks import NEEDLE_OPTIONS, NEEDLE_TASKS, QUESTION_TASKS, SUFFIXES
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
 from recallkit.text.readers import suffix_of
@@ -44,7 +45,7 @@ def printed_tables(tables: RecallTables) -> list[Table]:
     """The tables of a terminal: those of all tasks in parts of few, and the curves."""
     by_name, few = recall_tables(tables), list(_of_few_tasks(tables))
     shown = [table for name in by_name for table in (map(accuracy_table, few) if name == "recall" else [by_name[name]])]
-    return shown + [table for table in map(curves_table, few) if table is not None]
+    return [*shown, *(table for table in map(curves_table, few) if table is not None), *depth_tables(tables)]
 
 
 def _of_few_tasks(tables: RecallTables) -> Iterator[RecallTables]:
@@ -104,9 +105,8 @@ def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     rows = manifest.get("rows", {})
     origins = list(dict.fromkeys(bare(rows[task]["origin"]) for task in tasks if task in rows))
     return {
-        "Prompts": " ".join(_what_was_asked(found[models[0], task]) for task in tasks) + f" Rows: {', '.join(origins)}." * bool(origins),
-        "Right": "the generation (greedy, 48 tokens, cut at the first newline) contains the value, in any case; "
-        + _variation(found[models[0], tasks[0]]),
+        "Prompts": " ".join(_what_was_asked(found, models[0], tasks)) + f" Rows: {', '.join(origins)}." * bool(origins),
+        "Right": f"the generation (greedy, {_generated(tasks)}) contains the value, in any case; " + _variation(found[models[0], tasks[0]]),
         "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
     }
 
@@ -119,7 +119,7 @@ def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
     usual = {"task_version": 1, "prompt": "standard", "cut": "left"}
     given = {"task_version": first["version"], "prompt": first["prompt"], "cut": first["cut"]}
     unusual: dict[str, Any] = {name: value for name, value in given.items() if value != usual[name]}
-    data = None if not local else local[0] if len(local) == 1 else "DATA"
+    data = manifest.get("haystack") if not local else local[0] if len(local) == 1 else "DATA"
     contexts = manifest.get("contexts", {})
     named = [f"{model},context={contexts[model]}" if model in contexts else model for model in models]
     return command_line(
@@ -128,6 +128,7 @@ def command(tables: RecallTables, manifest: Mapping[str, Any]) -> str:
         tasks=list(tasks),
         data=data,
         limit=manifest.get("limit"),
+        **{name: manifest.get(name) for name in NEEDLE_OPTIONS},
         **unusual,
         cut_tokens=manifest.get("cut_tokens"),
         o="DIR",
@@ -171,10 +172,10 @@ def answers_table(tables: RecallTables) -> Table:
     ]
     title = f"Answers generated, and their NLL in nats per answer; {_variation(found[models[0], tasks[0]])}"
     to = f" Differences are to {models[0]}." * (len(models) > 1)
-    asked = [_what_was_asked(found[models[0], task]) for task in tasks]
-    caption = "\n".join([*asked, f"Greedy, 48 tokens, cut at the first newline.{to}", *disagreements(tables)])
+    how = f"Greedy, {_generated(tasks)}.{to}"
+    caption = "\n".join([*_what_was_asked(found, models[0], tasks), how, *disagreements(tables)])
     rows = [found[model, task] for task in tasks for model in models]
-    return Table.of(title, columns, rows, caption)
+    return Table.of(title, columns, rows, caption, optional=["NLL"] if len(tasks) > 1 else [])
 
 
 def overlap_table(tables: RecallTables) -> Table | None:
@@ -210,6 +211,20 @@ def _curves(buckets: pl.DataFrame, models: Sequence[str]) -> tuple[int, int, dic
     return min(lows), highs[-1], curves
 
 
+def depth_tables(tables: RecallTables) -> Iterator[Table]:
+    """Accuracy by the depth of the needle as curves, a table for each task of needles, one column for each length."""
+    for (task,), cells_of_task in tables.by_depth.group_by("task", maintain_order=True):
+        known = {(row["model"], row["length"], row["depth"]): row["accuracy"] for row in cells_of_task.iter_rows(named=True)}
+        models, lengths, depths = (list(dict.fromkeys(key[place] for key in known)) for place in range(3))
+        curves = [[sparkline([known.get((model, n, depth)) for depth in depths], 0.0, 1.0) for n in lengths] for model in models]
+        yield Table(
+            f"{task}: accuracy by depth of the needle, for each length in ids",
+            ["model", *(f"{number:,}" for number in lengths)],
+            [[model, *of_model] for model, of_model in zip(models, curves, strict=True)],
+            caption=f"Depths from {100 * depths[0]:.0f} to {100 * depths[-1]:.0f} % of the context; from 0 % (▁) to 100 % (█).",
+        )
+
+
 def _cells(tables: RecallTables) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str], list[str]]:
     """(model, task) -> row of the table, and the models and tasks in their order."""
     found = {(row["model"], row["task"]): row for row in tables.recall.iter_rows(named=True)}
@@ -232,37 +247,60 @@ def _points(row: Mapping[str, Any]) -> str:
     return DASH if low is None else f"{100 * row['difference']:+.1f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
-def _nats(row: Mapping[str, Any]) -> str:
-    value, low, high = (row[f"answer_nats_difference{end}"] for end in ("", "_low", "_high"))
-    return DASH if low is None else f"{value:+.2f} ({low:.2f} to {high:.2f})"
-
-
 def disagreements(tables: RecallTables) -> list[str]:
-    """A line for each task and way in which the accuracy of models and the likelihood of their answers tell different things."""
-    ways: dict[tuple[str, int, int], list[str]] = {}
+    """Where the accuracy of models and the likelihood of their answers tell different things: a line for each way, with its tasks."""
+    by_task: dict[tuple[str, int, int], list[str]] = {}
     for row in tables.recall.filter("disagree").to_dicts():
         of_nats = {end: row[f"answer_nats_{end}"] for end in ("difference_low", "difference_high")}
-        ways.setdefault((row["task"], direction(row) or 0, direction(of_nats) or 0), []).append(row["model"])
-    lines = []
-    for (task, accuracy, nats), models in ways.items():
-        *before, last = models
-        named = f"{', '.join(before)} and {last} have" if before else f"{last} has"
-        said = f"{named} {_LIKE[accuracy]} accuracy {_TO[accuracy]} {tables.recall['reference'][0]}"
-        lines.append(f"On {task} generation and likelihood disagree: {said}, but {_LIKE[nats]} NLL of the answers.")
-    return lines
+        by_task.setdefault((row["task"], direction(row) or 0, direction(of_nats) or 0), []).append(row["model"])
+    ways: dict[tuple[int, int, str], list[str]] = {}
+    for (task, accuracy, nats), models in by_task.items():
+        ways.setdefault((accuracy, nats, f"{_listed(models)} {'has' if len(models) == 1 else 'have'}"), []).append(task)
+    reference = tables.recall["reference"][0]
+    return [
+        f"On {_listed(tasks)} generation and likelihood disagree: {models} {_LIKE[accuracy]} accuracy {_TO[accuracy]} {reference}, "
+        f"but {_LIKE[nats]} NLL of the answers."
+        for (accuracy, nats, models), tasks in ways.items()
+    ]
+
+
+def _nats(row: Mapping[str, Any]) -> str:
+    ends = [row[f"answer_nats_difference{end}"] for end in ("", "_low", "_high")]
+    if None in ends:
+        return DASH
+    digits = 1 if abs(ends[0]) >= 10 else 2
+    return f"{ends[0]:+.{digits}f} ({ends[1]:.{digits}f} to {ends[2]:.{digits}f})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *before, last = names
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 _LIKE = {1: "a significantly higher", -1: "a significantly lower", 0: "no significantly different"}
 _TO = {1: "than", -1: "than", 0: "from"}
 
 
-def _what_was_asked(row: Mapping[str, Any]) -> str:
-    """Numbers of prompts and documents, and of dropped rows."""
-    dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
-    published = "" if row["comparable"] else "; not comparable with published figures"
-    several = "; any of several answers is right" if row["task"] in QUESTION_TASKS else ""
-    asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
-    return f"{row['task']}: {asked}{dropped}{several}{published}."
+def _what_was_asked(found: Mapping[tuple[str, str], Mapping[str, Any]], model: str, tasks: Sequence[str]) -> list[str]:
+    """Numbers of prompts, documents and dropped rows, a line for all tasks of which the same is said."""
+    said: dict[str, list[str]] = {}
+    for task in tasks:
+        row = found[model, task]
+        dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
+        published = "" if row["comparable"] else "; not comparable with published figures"
+        several = "; any of several answers is right" if task in QUESTION_TASKS else ""
+        asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
+        asked = counted(row["num_rows"], "prompt") if task in NEEDLE_TASKS else asked
+        said.setdefault(f"{asked}{dropped}{several}{published}.", []).append(task)
+    return [f"{', '.join(named)}: {asked}" for asked, named in said.items()]
+
+
+def _generated(tasks: Sequence[str]) -> str:
+    """How long a generation is."""
+    others = [task for task in tasks if task not in NEEDLE_TASKS]
+    exception = " (not of needles)" * (0 < len(others) < len(tasks))
+    return f"{GENERATED_TOKENS} tokens" + f", cut at the first newline{exception}" * bool(others)
 
 
 def _worth_knowing(row: Mapping[str, Any]) -> str:

@@ -158,9 +158,11 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "x_min x_max tail_tokens int64?, tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed float64?, note string"
     ),
     # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end;
-    # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character in part, all).
+    # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character in part, all); `length` and `depth`
+    # of a needle in a haystack: ids asked for, and the share of the context that precedes it.
     "recall documents": _columns(
         "model task string, version int8, prompt cut string, row int32, doc_id string, key string?, value string, "
+        "length int32?, depth float64?, "
         "prompt_tokens tokens_cut int32, truncated answer_cut bool, generation string, contains bool, contains_any bool?, "
         "answer_nll float64?, answer_tokens int32?, answer_distance int32?, occurrences int32?, prompt_text string, characters_cut int32"
     ),
@@ -172,6 +174,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/by_distance": _RECALL_BUCKETS,
     "recall/by_occurrences": _RECALL_BUCKETS,
     "recall/by_length": _RECALL_BUCKETS,
+    "recall/by_depth": _columns("model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"),
     # One row per value asked for. `pair`: its number among the sequence's pairs, from 0; `place`: the index of the query's key in the
     # sequence's ids, from 0, without any prefix; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0
     # is best; `right`: whether the value is the model's argmax.

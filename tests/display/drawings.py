@@ -51,7 +51,7 @@ def marks(drawing: str) -> dict[str, Mark]:
 
 
 def _walk(element: ET.Element, x: float, y: float, paint: Mapping[str, str]) -> Iterator[tuple[str, Mark]]:
-    paint = {**paint, **{key: element.attrib[key] for key in ("fill", "stroke", "stroke-dasharray") if key in element.attrib}}
+    paint = {**paint, **{key: element.attrib[key] for key in ("fill", "stroke", "stroke-dasharray", "opacity") if key in element.attrib}}
     for dx, dy in re.findall(r"translate\(([-\d.e]+),([-\d.e]+)\)", element.get("transform", "")):
         x, y = x + float(dx), y + float(dy)
     if "aria-label" in element.attrib:

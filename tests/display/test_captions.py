@@ -32,7 +32,7 @@ def evaluations(*, much: bool) -> list[Figure]:
     ends = {"standard_error": 0.1, "ci_low": 0.4, "ci_high": 0.6} if much else dict.fromkeys(("standard_error", "ci_low", "ci_high"))
     row = {"reference": "m", "model": "m", "task": "fda", "num_rows": 90, "accuracy": 0.5, **ends}
     buckets = pl.DataFrame([{**row, "low": 9, "high": 16, "num_rows": 90 if much else 19}])
-    return recall_figures(RecallTables(pl.DataFrame([row]), buckets, buckets.clear(), buckets.clear()))
+    return recall_figures(RecallTables(pl.DataFrame([row]), buckets, buckets.clear(), buckets.clear(), pl.DataFrame(schema=["task"])))
 
 
 def pairs(*, much: bool) -> list[Figure]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -41,7 +42,11 @@ def tables() -> RecallTables:
             of = dict.fromkeys(known) if (model, task) == ("<script>", "swde") else known
             rows.append({"reference": MODELS[0], "model": model, "task": task, "num_rows": 100, "accuracy": accuracy, **of})
     frames = (buckets([9, 17, 33], 1), buckets([0, 1, 2, 3, 5], 2), buckets([65, 129], 3))
-    return RecallTables(pl.DataFrame(rows, infer_schema_length=None), *frames)
+    needles = [
+        {"model": m, "task": "niah_single_1", "length": n, "depth": d, "num_rows": 4, "accuracy": float(n * (1 - d) > 400)}
+        for m in MODELS for n in (256, 1024) for d in (0.0, 0.5, 1.0)
+    ]  # fmt: skip
+    return RecallTables(pl.DataFrame(rows, infer_schema_length=None), *frames, pl.DataFrame(needles))
 
 
 def test_bars_have_accuracies_and_their_intervals(tables):
@@ -67,16 +72,27 @@ def test_points_are_the_tables_and_hollow_where_prompts_are_few(tables, place, w
 
 
 def test_what_is_empty_is_left_out(tables):
-    empty = RecallTables(tables.recall, tables.by_distance.clear(), tables.by_occurrences, tables.by_length.clear())
+    cleared = {name: getattr(tables, name).clear() for name in ("by_distance", "by_length", "by_depth")}
+    empty = replace(tables, **cleared)
     assert [figure.name for figure in figures(empty)] == ["recall_accuracy", "recall_by_occurrences"]
-    assert (
-        figures(RecallTables(*(frame.clear() for frame in (tables.recall, tables.by_distance, tables.by_occurrences, tables.by_length))))
-        == []
-    )
+    assert figures(replace(empty, recall=tables.recall.clear(), by_occurrences=tables.by_occurrences.clear())) == []
+
+
+def test_a_heat_map_has_a_cell_for_each_length_and_depth(tables):
+    figure = figures(tables)[-1]
+    assert figure.name == "recall_depth_niah_single_1"
+    drawn = marks(svg(figure))
+    for row, cell in zip(tables.by_depth.to_dicts(), data(figure), strict=True):
+        assert (cell["length"], cell["depth"]) == (f"{row['length']:,}", f"{100 * row['depth']:.0f} %")
+        assert (
+            cell["tip"]
+            == f"{row['model']}, niah_single_1, {cell['length']} ids, depth {cell['depth']}: {100 * row['accuracy']:.1f} % of 4 prompts"
+        )
+        assert float(drawn[cell["tip"]].paint["opacity"]) == pytest.approx(1.0 if row["accuracy"] else 0.04)
 
 
 def test_of_some_models_there_are_the_same_figures_with_only_these(tables):
-    known = RecallTables(tables.recall, tables.by_distance.clear(), tables.by_occurrences, tables.by_length)
+    known = replace(tables, by_distance=tables.by_distance.clear())
     look = Look(Path("evals"), "recall", known, {}, figures, "", {}, "")
     some = [MODELS[0], MODELS[2]]
     drawn, every = look.figures(some), look.figures()

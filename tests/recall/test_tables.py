@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from recallkit.recall.tables import compare_recall, write_documents
-from recallkit.recall.view import answers_table
+from recallkit.recall.view import answers_table, depth_tables
 
 
 def manifest(dropped: int) -> dict:
@@ -25,6 +25,8 @@ def documents(model: str, contained: list[bool]) -> list[dict]:
             "doc_id": f"doc-{number // 2}",
             "key": None,
             "value": f"v{number}",
+            "length": None,
+            "depth": None,
             "prompt_tokens": [1, 2, 3, 4, 5, 100][number % 6],
             "tokens_cut": 0,
             "truncated": False,
@@ -108,3 +110,17 @@ def test_where_generation_and_likelihood_disagree_it_is_said(tmp_path, right, mo
     assert tables.recall["disagree"][0] is None
     notes = [line for line in answers_table(tables).caption.splitlines() if "disagree" in line]
     assert notes == ([f"On fda generation and likelihood disagree: changed has {said}."] if said else [])
+
+
+def test_needles_are_averaged_by_length_and_depth(tmp_path):
+    """Those of the second half of a context are found, in long ones only those at its end; rows without a depth are of other tasks."""
+    places = [(length, depth) for length in (256, 1024) for depth in (0.0, 0.5, 1.0) for _ in range(2)]
+    rows = documents("near", [depth == 1 or (length == 256 and depth > 0) for length, depth in places])
+    rows = [{**row, "length": length, "depth": depth, "answer_nll": 2 - depth} for row, (length, depth) in zip(rows, places, strict=True)]
+    write_documents(tmp_path / "near.parquet", [*rows, documents("near", [True])[0]], manifest(0))
+    tables = compare_recall({("near", "fda"): tmp_path / "near.parquet"})
+    found = tables.by_depth.select("length", "depth", "num_rows", "accuracy", "answer_nll").rows()
+    short = [(256, 0.0, 2, 0.0, 2.0), (256, 0.5, 2, 1.0, 1.5), (256, 1.0, 2, 1.0, 1.0)]
+    assert found == [*short, (1024, 0.0, 2, 0.0, 2.0), (1024, 0.5, 2, 0.0, 1.5), (1024, 1.0, 2, 1.0, 1.0)]
+    [table] = depth_tables(tables)
+    assert (table.headers, table.rows) == (["model", "256", "1,024"], [["near", "▁██", "▁▁█"]])

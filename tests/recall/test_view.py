@@ -38,7 +38,8 @@ def made_tables(models=("attention", "mamba"), tasks=("swde", "fda"), highs=(2, 
         for task in tasks for m, model in enumerate(models) for high in highs
     ]  # fmt: skip
     buckets = pl.DataFrame(by_distance)
-    return RecallTables(pl.DataFrame(recall, schema_overrides={"disagree": pl.Boolean}), buckets, buckets, buckets)
+    by_depth = pl.DataFrame(schema={"model": pl.String, "task": pl.String, "length": pl.Int64, "depth": pl.Float64, "accuracy": pl.Float64})
+    return RecallTables(pl.DataFrame(recall, schema_overrides={"disagree": pl.Boolean}), buckets, buckets, buckets, by_depth)
 
 
 def test_accuracies_stand_by_task_with_their_intervals():
@@ -54,15 +55,16 @@ def test_many_tasks_are_printed_three_abreast(capsys):
     tables = made_tables(tasks=tasks)
     counts = {name: pl.lit(0) for name in ("truncated", "answer_cut", "absent", "multiline", "empty")}
     recall = tables.recall.with_columns(**counts, f1=0.5, prompt=pl.lit("once"), cut=pl.lit("left"))
-    tables = RecallTables(recall, tables.by_distance, tables.by_occurrences, tables.by_length)
+    tables = dataclasses.replace(tables, recall=recall)
     console.print_tables(printed_tables(tables))
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[1:] for line in lines if line.strip().startswith("model") and "100" not in line]
     assert heads[1:4] == [["swde", "fda"], ["squad", "nq_512", "nq_1024"], ["nq_2048", "triviaqa", "drop"]]
     assert [line.split()[0] for line in lines if "(95 to 100)" in line] == ["attention"] * 3
     assert recall_tables(tables)["recall"].headers == ["model", *tasks]
-    assert "drop: 10 prompts of 2 documents; any of several answers is right." in lines
-    assert "fda: 10 prompts of 2 documents." in lines
+    caption = " ".join(" ".join(lines).split())
+    assert "swde, fda, squad: 10 prompts of 2 documents. nq_512, " in caption
+    assert "triviaqa, drop: 10 prompts of 2 documents; any of several answers is right. Greedy" in caption
 
 
 def test_generation_and_likelihood_are_side_by_side():
@@ -70,7 +72,7 @@ def test_generation_and_likelihood_are_side_by_side():
     assert table.headers == ["model", "task", "right\n(%)", "difference\n(95 % interval)", "NLL", "difference\n(95 % interval)"]
     mamba = ["50.0", "-50.0 (-60 to -40)", "3.00", "+1.00 (-0.50 to 2.50)"]
     assert table.rows[1:] == [["mamba", "swde", *mamba], ["attention", "fda", "100.0", "–", "2.00", "–"], ["mamba", "fda", *mamba]]
-    assert "swde: 10 prompts of 2 documents." in table.caption
+    assert "swde, fda: 10 prompts of 2 documents." in table.caption
     assert "Differences are to attention." in table.caption
     alone = answers_table(made_tables(models=("attention",), tasks=("swde",)))
     assert (alone.headers, alone.rows) == (["model", "right\n(%)", "NLL"], [["attention", "100.0", "2.00"]])
@@ -116,7 +118,7 @@ def test_the_answer_and_the_command_of_an_evaluation():
     assert command(tables, {"rows": hub, "limit": 40, "contexts": {"mamba": 512}}) == (
         "recallkit eval-recall attention mamba,context=512 --tasks swde,fda --data fda.jsonl --limit 40 -o DIR"
     )
-    changed = RecallTables(*(frame.with_columns(prompt=pl.lit("twice"), version=0) for frame in (tables.recall,) * 4))
-    cut = RecallTables(*(frame.with_columns(cut=pl.lit("answer")) for frame in (tables.recall,) * 4))
+    changed = dataclasses.replace(tables, recall=tables.recall.with_columns(prompt=pl.lit("twice"), version=0))
+    cut = dataclasses.replace(tables, recall=tables.recall.with_columns(cut=pl.lit("answer")))
     assert command(cut, {"cut_tokens": 462}) == f"{asked} --cut answer --cut-tokens 462 -o DIR"
     assert command(changed, {}) == f"{asked} --task-version 0 --prompt twice -o DIR"

@@ -1,0 +1,195 @@
+"""Needles in a haystack: prompts made from a seed at given lengths and depths, as RULER defines S-NIAH-1 to 3 and MK-NIAH-1.
+
+RULER (arXiv 2404.06654, section 3 and appendix) hides `One of the special magic numbers for KEY is: VALUE.` in a text and asks for the
+value of a key; further needles distract. The frame of the prompt, keys, values and scoring are its; docs/recall.md says what differs.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from recallkit.builtin import VALIDATION_TEXT
+from recallkit.errors import UserError
+from recallkit.recall.prompts import GENERATED_TOKENS
+from recallkit.recall.rows import RecallRow, clean_cuts
+from recallkit.text.corpus import open_corpus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from recallkit.text.tokenizers import TextTokenizer
+
+LENGTHS = (1024, 2048, 4096, 8192)
+"""Ids of a prompt with what is generated after it, where models can read so many."""
+DEPTHS = tuple(tenth / 10 for tenth in range(11))
+SAMPLES = 110
+"""Prompts of each length, ten at each depth."""
+
+_NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+_NEEDLE = "One of the special magic {kind}s for {key} is: {value}."
+_PROMPT = (
+    "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about the {kind} afterwards.\n"
+    "{context}\nWhat is the special magic {kind} for {key} mentioned in the provided text? "
+    "The special magic {kind} for {key} mentioned in the provided text is"
+)
+_ADJECTIVES = (
+    "able amber ancient bold brave brief bright calm clean clever cold cosmic crisp curly dusty eager early fancy gentle giant golden "
+    "grand happy hollow humble jolly kind late lively loud lucky mellow narrow noble odd pale plain quick quiet rapid rare rough round "
+    "rusty sandy shiny silent silver simple sleepy small smooth solid steep sunny sweet swift tall tidy tiny vivid warm wild wise"
+)
+_NOUNS = (
+    "acorn anchor apple arrow badger basket beacon bottle bridge button candle canyon carpet castle cherry circle copper cradle desert "
+    "donkey engine falcon feather forest garden guitar hammer harbor helmet island jacket kettle ladder lantern lemon magnet marble "
+    "meadow mirror needle orchid otter paddle pencil pepper pigeon pillow planet pocket rabbit ribbon river saddle shadow spider spoon "
+    "statue tunnel turtle valley violin wagon walnut window"
+)
+_SENTENCE_END = r"[.!?][\"')\]]*(?={joiner})|[。！？]"
+_LEAST_HAYSTACK = 16
+"""Ids of haystack that a prompt has at least."""
+_READ_CHARACTERS = 64
+"""Characters of a text that are read for each id of the longest prompt: many times what one needs, so that passages differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedleTask:
+    """What is hidden in what: `keys` needles with values of a `kind`, one of which is asked for, in repeated sentences or in a text."""
+
+    haystack: Literal["noise", "text"]
+    kind: Literal["number", "uuid"] = "number"
+    keys: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NeedleRow(RecallRow):
+    """A prompt of at most `length` ids with those generated after it, of whose context a share `depth` precedes the needle."""
+
+    length: int = 0
+    depth: float = 0.0
+
+
+class Haystack:
+    """A text in ids of a tokenizer, which passages are taken from; one that is too short is repeated, as RULER does."""
+
+    def __init__(self, text: str, joiner: str, tokenizer: TextTokenizer, longest: int) -> None:
+        self.joiner, self._end = joiner, re.compile(_SENTENCE_END.format(joiner=joiner))
+        while len((encoded := tokenizer.encode_with_stops([text])[0])[0]) < 3 * longest:
+            text += joiner + text
+        self._bytes, stops = text.encode(), encoded[1]
+        self._places = np.concatenate([np.zeros(1, np.int64), stops])
+        self._cuts = clean_cuts(self._bytes, self._places)
+        ends = np.array([len(text[: match.end()].encode()) for match in self._end.finditer(text)], np.int64)
+        # An id may be of a full stop and the space behind it: the sentence ends after that.
+        after = np.searchsorted(self._places, ends)
+        self._sentence_ends = np.intersect1d(after[self._places[np.minimum(after, len(stops))] <= ends + 1], self._cuts)
+
+    def around(self, before: int, after: int, rng: np.random.Generator) -> tuple[str, str]:
+        """About `before` ids that end with a sentence, and the `after` ids that follow them: anywhere in the text."""
+        last = len(self._places) - 1 - after
+        ends, cuts = (of[(of >= before) & (of <= last)] for of in (self._sentence_ends, self._cuts))
+        middle = rng.choice(ends if len(ends) else cuts)
+        begin = self._cuts[np.searchsorted(self._cuts, middle - before)]
+        end = self._cuts[np.searchsorted(self._cuts, middle + after, "right") - 1]
+        return self._text(begin, middle), self._text(middle, end)
+
+    def scatter(self, passage: str, needles: Sequence[str], rng: np.random.Generator) -> list[str]:
+        """The parts of a passage with needles between them, each before it or at the end of a sentence."""
+        ends = [0, *(match.end() for match in self._end.finditer(passage))]
+        places = sorted(int(rng.choice(ends)) for _ in needles)
+        parts = [passage[begin:end].strip() for begin, end in zip([0, *places], [*places, len(passage)], strict=True)]
+        return [part for pair in zip(parts, [*needles, ""], strict=True) for part in pair]
+
+    def _text(self, begin: int, end: int) -> str:
+        return self._bytes[self._places[begin] : self._places[end]].decode().strip()
+
+
+def make_needle_rows(
+    task: NeedleTask, name: str, tokenizer: TextTokenizer, *, lengths: Sequence[int], samples: int, seed: int, data: Path | None
+) -> list[NeedleRow]:
+    """The rows of a task: `samples` of each length, whose depths take turns; the same ones from the same seed.
+
+    A row has at most its length in ids of `tokenizer`, what this puts before a text and those that are generated included. `data` is a
+    text for the haystack, the built-in one if None; only of tasks whose haystack is a text.
+
+    Raises UserError for a length without room for needles and question, and for a text that is missing or empty.
+    """
+    noise = task.haystack == "noise"
+    text = _NOISE if noise else _read_text(data, _READ_CHARACTERS * max(lengths))
+    haystack = Haystack(text, "\n" if noise else " ", tokenizer, max(lengths))
+    asked = [(length, sample) for sample in range(samples) for length in lengths]
+    rooms = [length - GENERATED_TOKENS - len(tokenizer.prefix_ids) for length, _ in asked]
+    missing = [0] * len(asked)
+
+    def make(number: int) -> NeedleRow:
+        length, sample = asked[number]
+        rng = np.random.default_rng([seed, length, sample, *name.encode()])
+        return _make_row(task, length, sample, rooms[number] - missing[number], haystack, tokenizer, rng)
+
+    rows, unchecked = [make(number) for number in range(len(asked))], list(range(len(asked)))
+    while unchecked:  # parts may have more ids together than apart
+        _, offsets = tokenizer.encode([rows[number].text for number in unchecked])
+        excess = {number: int(size) - rooms[number] for number, size in zip(unchecked, np.diff(offsets), strict=True)}
+        unchecked = [number for number in unchecked if excess[number] > 0]
+        for number in unchecked:
+            missing[number] += excess[number]
+            rows[number] = make(number)
+    return rows
+
+
+def longest_prompt(rows: Sequence[NeedleRow], tokenizer: TextTokenizer) -> int:
+    """Ids of the longest prompt of these in a tokenizer, with those that are generated after it."""
+    _, offsets = tokenizer.encode([row.text for row in rows])
+    return int(np.diff(offsets).max()) + len(tokenizer.prefix_ids) + GENERATED_TOKENS
+
+
+def _make_row(
+    task: NeedleTask, length: int, sample: int, room: int, haystack: Haystack, tokenizer: TextTokenizer, rng: np.random.Generator
+) -> NeedleRow:
+    depth = DEPTHS[sample % len(DEPTHS)]
+    every = [f"{adjective}-{noun}" for adjective in _ADJECTIVES.split() for noun in _NOUNS.split()]
+    names = [every[place] for place in rng.choice(len(every), task.keys, replace=False)]
+    values = [_value(task.kind, rng) for _ in names]
+    needles = [_NEEDLE.format(kind=task.kind, key=key, value=value) for key, value in zip(names, values, strict=True)]
+    frame = _PROMPT.format(kind=task.kind, key=names[0], context="")
+    _, offsets = tokenizer.encode([frame, *(haystack.joiner + needle for needle in needles)])
+    distracting = np.diff(offsets)[2:].tolist()
+    total = room - int(offsets[2])
+    if total < sum(distracting) + _LEAST_HAYSTACK:
+        least = length - total + sum(distracting) + 2 * _LEAST_HAYSTACK
+        problem = f"{length:,} ids have no room for a haystack beside the needles, the question and its answer"
+        raise UserError(problem, where="--lengths", remedy=f"give {least:,} or more")
+    before = round(depth * total)
+    # How many of the other needles precede the one that is asked for: any number for which it can be at its depth.
+    sums = [0, *np.cumsum(distracting).tolist()]
+    number = int(rng.choice([n for n, ids in enumerate(sums) if ids <= before and sums[-1] - ids <= total - before] or [0]))
+    earlier = max(0, before - sums[number])
+    passages = haystack.around(earlier, total - sums[-1] - earlier, rng)
+    others = needles[1 : number + 1], needles[number + 1 :]
+    first, last = (haystack.scatter(passage, some, rng) for passage, some in zip(passages, others, strict=True))
+    context = haystack.joiner.join(filter(None, [*first, needles[0], *last]))
+    prompt = _PROMPT.format(kind=task.kind, key=names[0], context=context)
+    return NeedleRow(doc_id=f"{length}-{sample}", text=prompt, value=values[0], key=names[0], length=length, depth=depth)
+
+
+def _value(kind: str, rng: np.random.Generator) -> str:
+    return str(rng.integers(1_000_000, 10_000_000)) if kind == "number" else str(uuid.UUID(bytes=rng.bytes(16), version=4))
+
+
+def _read_text(data: Path | None, most: int) -> str:
+    """The beginning of a text, at most so many characters, its white space single spaces."""
+    sources = VALIDATION_TEXT.source_names if data is None else [str(data)]
+    found, size = [], 0
+    for document in open_corpus(sources, default_split="validation").documents():
+        found.append(" ".join(document.text.split()))
+        size += len(found[-1])
+        if size >= most:
+            break
+    text = " ".join(filter(None, found))[:most]
+    if not text:
+        raise UserError("no text", where=data, remedy="give a file of text for the haystack")
+    return text
