@@ -150,7 +150,7 @@ def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Pa
     needles = [task for task in tasks if task in NEEDLE_TASKS]
     _check_needle_options(tasks, needles, options)
     rows = {task: load_rows(task, path(options.data), options.limit) for task in tasks if task not in needles}
-    rows |= _make_rows(needles, evaluated, options)
+    rows |= _make_rows(needles, evaluated, options) if needles else {}
     rows = {task: rows[task] for task in tasks}
     documents = {(name, task): _result(model, task, rows[task], out, options) for name, model in evaluated.items() for task in tasks}
     missing_results(evaluated, documents)
@@ -165,44 +165,34 @@ def _check_needle_options(tasks: Sequence[str], needles: Sequence[str], options:
                 raise UserError("is for needles in a haystack", where=f"--{name}", remedy="add --tasks niah")
     elif options.prompt != "standard" or options.cut != "left":
         where = "--prompt" if options.prompt != "standard" else "--cut"
-        raise UserError(
-            f"is not for {', '.join(needles)}, whose prompts are made whole and are never cut", where=where, remedy="leave it out"
-        )
+        raise UserError(f"is not for {', '.join(needles)}, whose prompts are never changed or cut", where=where, remedy="leave it out")
     elif options.data is not None and len(needles) < len(tasks):
         others = ", ".join(task for task in tasks if task not in needles)
         problem = f"rows for {others}, and the text of the haystack for {', '.join(needles)}"
         raise UserError(problem, where="--data", remedy="evaluate them one after the other")
-    elif options.data is not None and all(_is_noise(task) for task in needles):
+    elif options.data is not None and all(NEEDLE_TASKS[task].haystack == "noise" for task in needles):
         raise UserError(f"is not for {', '.join(needles)}, whose haystack is repeated sentences", where="--data", remedy="leave it out")
 
 
 def _make_rows(tasks: Sequence[str], models: Mapping[str, EvaluatedModel], options: RecallOptions) -> dict[str, RecallRows]:
     """The rows of tasks of needles, sized by the tokenizer of the first model. Raises UserError where a model cannot read them whole."""
-    contexts = {name: _context(model) for name, model in models.items()} if tasks else {}
-    most = min((context for context in contexts.values() if context is not None), default=None)
-    usual = [length for length in LENGTHS if most is None or length <= most] or [most or LENGTHS[0]]
-    lengths, samples = options.every_length or usual, options.samples or SAMPLES
-    reference = next(iter(models.values())).tokenizer
+    contexts = {name: context for name, model in models.items() if (context := _context(model)) is not None}
+    most = min(contexts.values(), default=max(LENGTHS))
+    lengths = options.every_length or [length for length in LENGTHS if length <= most] or [most]
+    reference, samples, data = next(iter(models.values())).tokenizer, options.samples or SAMPLES, path(options.data)
     found = {}
     for task in tasks:
-        needles = TASKS[task].needles
-        assert needles is not None, "a task of needles"
-        made = make_needle_rows(needles, task, reference, lengths=lengths, samples=samples, seed=options.seed, data=path(options.data))
-        for name, model in models.items():
-            is_same = model.tokenizer.digest == reference.digest
-            size = max(lengths) if is_same else longest_prompt(made, model.tokenizer)
-            if (context := contexts[name]) is not None and size > context:
+        made = make_needle_rows(NEEDLE_TASKS[task], task, reference, lengths=lengths, samples=samples, seed=options.seed, data=data)
+        for name, context in contexts.items():
+            is_same = models[name].tokenizer.digest == reference.digest
+            size = max(lengths) if is_same else longest_prompt(made, models[name].tokenizer)
+            if size > context:
                 problem = f"reads {context:,} ids, and prompts of {task} with their answers have up to {size:,} of its ids"
                 raise UserError(problem, where=name, remedy="give shorter --lengths")
-        haystack = "repeated sentences" if _is_noise(task) else bare(str(options.data or "the built-in text"))
+        haystack = "repeated sentences" if NEEDLE_TASKS[task].haystack == "noise" else bare(str(data or "the built-in text"))
         digest = artifacts.digest_json([astuple(row) for row in made])
         found[task] = RecallRows(made[: options.limit], 0, digest, f"needles in {haystack}", is_comparable=False)
     return found
-
-
-def _is_noise(task: str) -> bool:
-    needles = TASKS[task].needles
-    return needles is not None and needles.haystack == "noise"
 
 
 def _context(model: EvaluatedModel) -> int | None:

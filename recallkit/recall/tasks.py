@@ -76,10 +76,6 @@ def _question_task(name: str, description: str) -> KnownTask:
     return KnownTask(name, f"hazyresearch/based_{name}", description, f"based_{name}", is_comparable=True, rows="question")
 
 
-def _needle_task(name: str, description: str, needles: NeedleTask) -> KnownTask:
-    return KnownTask(name, None, description, needles=needles)
-
-
 TASKS = {
     task.name: task
     for task in (
@@ -92,15 +88,15 @@ TASKS = {
         KnownTask(
             "metadata", None, "headers of installed Python packages; differs between installations, not comparable with published figures"
         ),
-        _needle_task("niah_single_1", "a number in repeated sentences, at any length and depth (RULER's S-NIAH-1)", NeedleTask("noise")),
-        _needle_task("niah_single_2", "a number in a text (S-NIAH-2)", NeedleTask("text")),
-        _needle_task("niah_single_3", "a UUID in a text (S-NIAH-3)", NeedleTask("text", "uuid")),
-        _needle_task("niah_multikey_1", "one of four numbers in a text (MK-NIAH-1)", NeedleTask("text", keys=4)),
+        KnownTask("niah_single_1", None, "a number hidden in repeated sentences (RULER's S-NIAH-1)", needles=NeedleTask("noise")),
+        KnownTask("niah_single_2", None, "a number hidden in a text (S-NIAH-2)", needles=NeedleTask("text")),
+        KnownTask("niah_single_3", None, "a UUID hidden in a text (S-NIAH-3)", needles=NeedleTask("text", "uuid")),
+        KnownTask("niah_multikey_1", None, "one of four numbers hidden in a text (MK-NIAH-1)", needles=NeedleTask("text", keys=4)),
         KnownTask(OWN, None, "rows of your own: --data FILE", rows="either"),
     )
 }
 QUESTION_TASKS = [task.name for task in TASKS.values() if task.rows == "question"]
-NEEDLE_TASKS = [task.name for task in TASKS.values() if task.needles]
+NEEDLE_TASKS = {task.name: task.needles for task in TASKS.values() if task.needles}
 NEEDLE_OPTIONS = ("lengths", "samples", "seed")
 """Options of these tasks alone."""
 GROUPS = {"jrt": ("swde", "fda", "squad", *QUESTION_TASKS), "niah": tuple(NEEDLE_TASKS)}

@@ -61,7 +61,7 @@ def test_without_arguments_the_controls_are_asked_about_packages_once(run):
     assert list(rows) == CONTROLS
     assert [row["accuracy"] for row in rows.values()][::2] == [1.0, 0.0]
     assert rows["control:unigram"]["difference"] == -1.0
-    tables = {f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length")}
+    tables = {f"{name}.parquet" for name in ("recall", "by_distance", "by_occurrences", "by_length", "by_depth")}
     assert {path.name for path in Path(found["path"]).iterdir()} == {*tables, "manifest.json"}
     table = run("eval-recall", "--limit", 20)
     assert "control:unigram" in table.stdout
