@@ -33,7 +33,7 @@ _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
 _PROBED_IDS, _PROBED_CHUNKS = 512, 3
 
 _LEAST_REDUCED = 64
-"""Outputs of fewer ids than this are reduced together with those of the next."""
+"""Outputs of shorter chunks of a variant are reduced together."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class TorchModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
-        return self._score(ids, offsets, None if self.compression is None else self.chunk)
+        return self._score(ids, offsets, None if self.compression is None else max(self.chunk, _LEAST_REDUCED))
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
@@ -319,7 +319,7 @@ class TorchModel:
                 held.append(outputs)
                 read += size
                 # Outputs of short pieces are reduced together: a product of one row takes as long as one of many.
-                if read - start >= max(chunk, _LEAST_REDUCED) or read == inputs.shape[1]:
+                if read - start >= chunk or read == inputs.shape[1]:
                     yield outputs if len(held) == 1 else torch.cat(held, dim=1)
                     held, start = [], read
 
