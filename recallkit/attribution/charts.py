@@ -109,7 +109,11 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     title, what = _RECALL[measure]
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in known}))
     x, y = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points]), number("y", title, zero=True)
-    aside = {"align": {"expr": "datum.dx < 0 ? 'right' : 'left'"}, "dx": {"expr": "datum.dx"}, "dy": {"expr": "datum.dy"}}
+    aside = {
+        "align": {"expr": "datum.dx < 0 ? 'right' : datum.dx > 0 ? 'left' : 'center'"},
+        "dx": {"expr": "datum.dx"},
+        "dy": {"expr": "datum.dy"},
+    }
     before = [
         front_layer(y),
         layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
@@ -134,17 +138,18 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
     wide, tall = WIDTH / (high - low or 1), _TALL / (most or 1)
     places = {id(point): (wide * (math.log1p(point["x"]) - low), -tall * point["y"]) for point in points}
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
-    for point in points:
+    for point in reversed(points):
         (x, y), long = places[id(point)], 6 * len(point["label"])
-        boxes = {(dx, dy): (x + dx - long * (dx < 0), y + dy - 5, x + dx + long * (dx > 0), y + dy + 5) for dx, dy in _ASIDE}
-        inside = {at: box for at, box in boxes.items() if box[0] > -5 and box[2] < WIDTH + 5} or boxes
+        starts = {(dx, dy): x + dx - (long if dx < 0 else 0 if dx else long / 2) for dx, dy in _ASIDE}
+        boxes = {(dx, dy): (start, y + dy - 5, start + long, y + dy + 5) for (dx, dy), start in starts.items()}
+        inside = {at: box for at, box in boxes.items() if box[0] > -5 and box[2] < WIDTH + 30} or boxes
         free = (at for at, (a, b, c, d) in inside.items() if not any(a < g and c > e and b < h and d > f for e, f, g, h in taken))
         point["dx"], point["dy"] = next(free, next(iter(inside)))
         taken.append(inside[point["dx"], point["dy"]])
 
 
 _TALL = 240
-_ASIDE = [(dx, dy) for dy in (-6, 8, -18, 20) for dx in (7, -7)]
+_ASIDE = [(7, -6), (-7, -6), (0, -14), (7, 8), (-7, 8), (0, 16), (7, -18), (-7, -18), (7, 20), (-7, 20)]
 
 
 # ------------------------------------------------------------------------------------------------------- a row per model

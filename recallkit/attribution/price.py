@@ -81,7 +81,7 @@ def prices(
     rows = []
     for number, model in enumerate(scores):
         row: dict[str, Any] = {**dict.fromkeys(schemas.LAYOUTS["gap/by_price"]), **facts[model], "model": model, "cluster": cluster}
-        row |= {"clusters": sums.clusters[place["ar_hit"]], "effective_clusters": sums.effective[place["ar_hit"]]}
+        row |= {"clusters": sums.clusters[0], "effective_clusters": sums.effective[0]}
         row |= {"ppl": float(np.exp(means[0][number, 0]))}
         row |= {f"recalled{end}": recalled[model][f"points{end}"] for end in _ENDS if model in recalled}
         right = len(opened) + number

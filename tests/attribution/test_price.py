@@ -20,6 +20,7 @@ from recallkit.report import first_screen, words
 from recallkit.report.sections import figures_section
 from recallkit.scoring.files import score_path
 from recallkit.slicing.definitions import parse_slices
+from recallkit.storage.artifacts import read_manifest
 from tests.attribution.test_tables import Corpus
 from tests.display.drawings import data
 
@@ -256,3 +257,13 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
     [left_out] = price_figure(sized(found, [400, None, 200]))
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
     assert len(data(left_out)) == 2
+
+
+def test_variants_have_bytes_of_their_own_and_the_family_of_the_model(small_slices, tmp_path):
+    models = ["zoo:mamba,state=int8", "zoo:mamba"]
+    by_price = recallkit.gap("zoo:base-conv", models, slices=small_slices, price=True, out=tmp_path / "gap").by_price
+    assert by_price["family"].to_list() == ["zoo:base-conv", "zoo:mamba state int8", "zoo:mamba state int8"]
+    manifests = [read_manifest(score_path(small_slices, model)) for model in by_price["model"]]
+    assert by_price["state_bytes"].to_list() == [manifest["state_bytes"] for manifest in manifests]
+    assert by_price["state_ids"].to_list() == [manifest["state_ids"] for manifest in manifests]
+    assert by_price["state_bytes"][1] < by_price["state_bytes"][2]
