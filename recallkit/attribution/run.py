@@ -125,8 +125,8 @@ def gap(
 
 
 def _about_states(specs: Sequence[ModelSpec], manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each model the first one in the same place, and the bytes of its state and after how many ids, where the scores have them."""
-    first = {spec.location: spec.shown for spec in reversed(specs)}
+    """Of each model that of which it is a variant, and the bytes of its state and after how many ids, where the scores have them."""
+    first = {spec.location: spec.shown for spec in sorted(reversed(specs), key=lambda spec: spec.variant is None)}
     known = ("state_bytes", "state_ids")
     return {spec.shown: {"family": first[spec.location], **{name: manifests[spec.shown].get(name) for name in known}} for spec in specs}
 

@@ -61,7 +61,7 @@ class GapTables(Shown):
     unknown; the perplexity; the loss to the reference, nats per token, and the share of the summed loss in each of `price.CLASSES`;
     `ratio`, the loss of AR hits over that of first occurrences where this is above 0, and `overwriting`, that of overwritten AR hits less
     that of the others; `accuracy` on AR hits, the share that is ranked first; `recalled`: `points` of `intervene` (`InterveneTables`).
-    All have 95 % intervals, `*_ci_low` and `*_ci_high`. `family`: the first model in the same place, of which others are variants.
+    All have 95 % intervals, `*_ci_low` and `*_ci_high`. `family`: the model of which it is a variant.
     by_document: model x document (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed over its
     tokens (`nats_*`) and over its AR hits (`ar_nats_*`): it adds `nats_model` - `nats_reference` to the gap.
 

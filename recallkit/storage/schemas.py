@@ -113,8 +113,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"{_PAIR} slice text, tokens share_of_tokens real, delta_nll gap_share enrichment plain_share_of_tokens plain_share real?, "
         f"{_INTERVALS}, note text, void flag"
     ),
-    # One row per model, the reference first, which loses nothing. `family`: the first model in the same place, of which others are
-    # variants. Bytes of the state of one sequence after `state_ids` ids; losses in nats per token, `ratio` of those of AR hits and first
+    # One row per model, the reference first, which loses nothing. `family`: the model of which it is a variant.
+    # Bytes of the state of one sequence after `state_ids` ids; losses in nats per token, `ratio` of those of AR hits and first
     # occurrences, `overwriting` the difference between overwritten AR hits and others; `recalled` as `points` of an intervention.
     "gap/by_price": _columns(
         "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters real, "
