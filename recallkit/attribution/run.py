@@ -126,9 +126,9 @@ def gap(
 
 def _about_states(specs: Sequence[ModelSpec], manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of each model that of which it is a variant, and the bytes of its state and after how many ids, where the scores have them."""
-    first = {spec.location: spec.shown for spec in sorted(reversed(specs), key=lambda spec: spec.variant is None)}
+    plain = {spec.location: spec.shown for spec in sorted(specs, key=lambda spec: spec.variant is None)}
     known = ("state_bytes", "state_ids")
-    return {spec.shown: {"family": first[spec.location], **{name: manifests[spec.shown].get(name) for name in known}} for spec in specs}
+    return {spec.shown: {"family": plain[spec.location], **{name: manifests[spec.shown].get(name) for name in known}} for spec in specs}
 
 
 def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
