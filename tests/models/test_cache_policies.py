@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from recallkit.errors import UsageError, UserError
 from recallkit.models.cache_policies import CACHES, CachePolicy, Kept, parse_cache
@@ -187,3 +192,64 @@ def test_hqq_is_about_as_near_in_as_many_bytes(bits):
     assert ours.num_bytes <= theirs.num_bytes <= ours.num_bytes + 2 * padding
     errors = [(kept.keys - keys).abs().mean().item() for kept in (ours, theirs)]
     assert 0.7 * errors[0] < errors[1] < 1.1 * errors[0]
+
+
+# ------------------------------------------------------------------------------------------ packages that want other versions
+
+PRESSES = """
+import sys
+import torch
+from kvpress import KeyDiffPress, KnormPress
+from safetensors.torch import load_file, save_file
+from transformers import DynamicCache, LlamaForCausalLM
+
+model, ids = LlamaForCausalLM.from_pretrained("model").eval(), load_file("ids.safetensors")["ids"]
+kept = {}
+for name, press in (("knorm", KnormPress(0.3)), ("keydiff", KeyDiffPress(0.3))):
+    cache = DynamicCache()
+    with torch.inference_mode(), press(model):
+        model(ids, past_key_values=cache)
+    for layer, part in enumerate(cache.layers):
+        kept |= {f"{name} keys {layer}": part.keys.contiguous(), f"{name} values {layer}": part.values.contiguous()}
+save_file(kept, "kept.safetensors")
+"""
+
+
+def environment(folder: Path, package: str) -> Path:
+    """The Python of a new environment with a package and what it requires in other versions than this one has; the rest is shared."""
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    [site_packages] = folder.glob("venv/lib/python*/site-packages")
+    shared = [path for path in sys.path if path.endswith("site-packages")]
+    (site_packages / "shared.pth").write_text("\n".join(shared) + "\n", encoding="utf-8")
+    python = folder / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    return python
+
+
+@pytest.mark.slow
+def test_what_is_evicted_is_what_kvpress_evicts(tmp_path):
+    """After a prefill of a random Llama, whose keys have two heads; kvpress leaves them in the order of their scores."""
+    python = environment(tmp_path, "kvpress==0.5.5")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+    model.save_pretrained(tmp_path / "model")
+    ids = torch.randint(64, (2, 100))
+    save_file({"ids": ids}, tmp_path / "ids.safetensors")
+    (tmp_path / "presses.py").write_text(PRESSES, encoding="utf-8")
+    subprocess.run([python, "presses.py"], check=True, cwd=tmp_path)
+    theirs = load_file(tmp_path / "kept.safetensors")
+    cache = DynamicCache()
+    with torch.inference_mode():
+        model(ids, past_key_values=cache)
+    for name in ("knorm", "keydiff"):
+        for number, layer in enumerate(cache.layers):
+            ours = parse_cache(f"{name}:0.3").keep(layer.keys, layer.values, 100)
+            for kept, part in ((ours.keys, "keys"), (ours.values, "values")):
+                assert kept.shape == (2, 2, 70, 16)
+                torch.testing.assert_close(by_first_entry(kept), by_first_entry(theirs[f"{name} {part} {number}"]))
+
+
+def by_first_entry(vectors: torch.Tensor) -> torch.Tensor:
+    """Vectors (b, h, K, d), sorted by their first entries."""
+    return vectors.gather(2, vectors[..., :1].argsort(2).expand_as(vectors))
