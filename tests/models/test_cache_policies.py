@@ -7,13 +7,20 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from torch.nn import functional
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, QuantizedCache
+from transformers.cache_utils import Fp8QuantizedLayer
 
 from recallkit.errors import UsageError, UserError
 from recallkit.models.cache_policies import CACHES, CachePolicy, Kept, parse_cache
+from recallkit.models.loading import load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.models.variants import Variant
+from tests.conftest import ROOT
 
 EVERY = [example.split(" or ")[0] for example, _ in CACHES.values()]
 
@@ -194,6 +201,43 @@ def test_hqq_is_about_as_near_in_as_many_bytes(bits):
     assert 0.7 * errors[0] < errors[1] < 1.1 * errors[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_llama_read_in_chunks_predicts_what_it_does_with_the_cache_of_transformers(bits, tmp_path):
+    """Where a chunk is as long as what theirs leaves exact, both quantise everything after each."""
+    needs("optimum-quanto")
+    model = small_llama()
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(64, (1, 50))
+    cache = QuantizedCache("quanto", model.config, nbits=bits, q_group_size=16, residual_length=10)
+    with torch.inference_mode():
+        logits = torch.cat([model(part, past_key_values=cache).logits[0] for part in ids.split(10, 1)])
+        exact = model(ids).logits[0]
+    for backend in ("affine", "quanto"):
+        variant = Variant(cache=f"int{bits}:residual=0:group=16:{backend}", chunk=10)
+        ours = (
+            load_model(ModelRequest(str(tmp_path), 64, device="cpu", variant=variant)).score(ids[0].numpy().astype(np.uint32), [0, 50]).nll
+        )
+        assert np.abs(ours - functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none").numpy()).max() < 1e-5
+    assert np.abs(ours - functional.cross_entropy(exact[:-1], ids[0, 1:], reduction="none").numpy()).max() > 1e-3
+
+
+def test_fp8_of_one_chunk_is_that_of_transformers():
+    keys, values = drawn(1, 2, 30, 16), 7 * drawn(1, 2, 30, 8)
+    layer = Fp8QuantizedLayer()
+    layer.update(keys, values)
+    kept = parse_cache("fp8").keep(keys, values, 30)
+    assert torch.equal(kept.keys, layer._dequantize(layer._quantized_keys))
+    assert torch.equal(kept.values, layer._dequantize(layer._quantized_values))
+
+
+def small_llama() -> LlamaForCausalLM:
+    """Random, with two heads of keys of width 16, and large weights, so that what is lost shows."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3, "initializer_range": 0.3}
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+
+
 # ------------------------------------------------------------------------------------------ packages that want other versions
 
 PRESSES = """
@@ -230,9 +274,7 @@ def environment(folder: Path, package: str) -> Path:
 def test_what_is_evicted_is_what_kvpress_evicts(tmp_path):
     """After a prefill of a random Llama, whose keys have two heads; kvpress leaves them in the order of their scores."""
     python = environment(tmp_path, "kvpress==0.5.5")
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 3}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2)).eval()
+    model = small_llama()
     model.save_pretrained(tmp_path / "model")
     ids = torch.randint(64, (2, 100))
     save_file({"ids": ids}, tmp_path / "ids.safetensors")
@@ -253,3 +295,12 @@ def test_what_is_evicted_is_what_kvpress_evicts(tmp_path):
 def by_first_entry(vectors: torch.Tensor) -> torch.Tensor:
     """Vectors (b, h, K, d), sorted by their first entries."""
     return vectors.gather(2, vectors[..., :1].argsort(2).expand_as(vectors))
+
+
+@pytest.mark.slow
+def test_hqq_in_an_environment_of_its_own(tmp_path):
+    """Where HQQ is installed, transformers imports it, and with it what makes torch warn."""
+    python = environment(tmp_path, "hqq==0.2.8.post1")
+    command = [python, "-m", "pytest", "-q", "-m", "slow", "-W", "ignore", "-p", "no:cacheprovider", __file__, "-k", "hqq and not own"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert "4 passed" in done.stdout, done.stdout
