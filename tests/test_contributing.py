@@ -1,4 +1,4 @@
-"""CONTRIBUTING's table, walked: what its rows name is there, and what it says is all that a new mixer, slice, task or command takes."""
+"""CONTRIBUTING's table, walked: what its rows name is there, and each kind of thing that people add takes what it says and no more."""
 
 from __future__ import annotations
 
@@ -153,6 +153,14 @@ def test_a_mixer_is_a_file_and_a_line(clone):
     shown = clone.run("models", "--describe", "--width", "128")
     [line] = [line for line in shown.splitlines() if line.startswith("running_mean")]
     assert line.split() == ["running_mean", "0", "128", "256"]  # parameters, elements of its state, operations per token
+
+
+def test_a_cache_policy_is_a_line(clone):
+    clone.add("cache policy", "longest", '    "longest": ("longest:0.5", _evicting(lambda keys: keys.norm(dim=-1))),')
+    program = "from recallkit.models.spec import parse_model; from recallkit.models.cache_policies import parse_cache; import torch; "
+    program += "keys = torch.tensor([1.0, 3, 2, 4]).view(1, 1, 4, 1); model = parse_model('zoo:attention,cache=longest:0.5'); "
+    program += "print(parse_cache(model.cache).keep(keys, keys, 4).keys.flatten().tolist())"
+    assert clone.run("-c", program) == "[3.0, 4.0]\n"
 
 
 def test_a_recall_task_is_a_line(clone):

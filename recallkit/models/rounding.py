@@ -61,10 +61,11 @@ def unscaled(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 def quantise_weights(module: nn.Module, kind: str) -> int:
     """Replaces weights in place by what weight-only quantisation to int8 or int4 makes of them; returns the bytes it would store.
 
-    Those of every nn.Linear but the output head and what is tied to an embedding, which published recipes leave alone. Symmetric, by
-    torchao's `IntxWeightOnlyConfig`: int8 with a scale per output, int4 with one per group of 128 inputs, or of the largest power of two
-    that divides their number. The weights are dequantised to their own precision, so that any code reads them, as weight-only kernels
-    do within each product. Bytes are of packed codes and scales. Raises UserError without torchao, or such a layer.
+    Those of every nn.Linear but the output head and what is tied to an embedding, which GPTQ and AWQ leave alone, too. By torchao's
+    `IntxWeightOnlyConfig`, which works on any machine (optimum-quanto has had no release since 2025). Symmetric: int8 with a scale per
+    output, int4 with one per group of 128 inputs, or of the largest power of two that divides their number. The weights are dequantised
+    to their own precision, so that any code reads them, as weight-only kernels do within each product. Bytes are of packed codes and
+    scales. Raises UserError without torchao, or such a layer.
     """
     if importlib.util.find_spec("torchao") is None:
         raise UserError("torchao, which quantises weights, is not installed", remedy=installing("weights"))
@@ -76,12 +77,12 @@ def quantise_weights(module: nn.Module, kind: str) -> int:
         raise UserError("no nn.Linear but the output head, so that no weights can be quantised", remedy=f"leave out weights={kind}")
     num_bytes = 0
     for layer in layers:
-        width, dtype = layer.in_features, layer.weight.dtype
+        width = layer.in_features
         granularity = PerAxis(0) if kind == "int8" else PerGroup(min(WEIGHT_GROUP, width & -width))
         quantize_(layer, IntxWeightOnlyConfig(getattr(torch, kind), granularity), filter_fn=lambda *_: True)
         stored: Any = layer.weight
         num_bytes += stored.qdata.numel() * (8 if kind == "int8" else 4) // 8 + stored_bytes(stored.scale)
-        layer.weight = nn.Parameter(stored.dequantize().to(dtype), requires_grad=False)
+        layer.weight = nn.Parameter(stored.dequantize(), requires_grad=False)
     return num_bytes
 
 

@@ -106,7 +106,7 @@ def test_heads_evict_on_their_own():
 
 def test_keydiff_evicts_what_points_where_most_keys_point():
     """Norms do not matter: the one that points elsewhere stays, whatever its length."""
-    keys = torch.tensor([[1.0, 0], [9, 0.1], [0, 0.01], [5, 0]]).view(1, 1, 4, 2)
+    keys = torch.tensor([[1.0, 0], [9, 0.1], [0, 99.0], [5, 0]]).view(1, 1, 4, 2)
     kept = parse_cache("keydiff:0.75").keep(keys, keys, 4)
     assert kept.keys.tolist() == keys[:, :, 2:3].tolist()
 
@@ -131,6 +131,16 @@ def test_what_was_kept_is_kept_unchanged(text):
     again = parse_cache(text).keep(once.keys, once.values, 300)
     torch.testing.assert_close(again.keys, once.keys, rtol=1e-6, atol=1e-6)
     assert again.num_bytes == once.num_bytes
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_the_error_does_not_grow_in_thirty_rounds(bits):
+    keys, policy = drawn(1, 2, 1000, 64, dtype=torch.bfloat16), parse_cache(f"int{bits}:residual=0")
+    first = kept = policy.keep(keys, keys, 1000)
+    for _ in range(30):
+        kept = policy.keep(kept.keys, kept.values, 1000)
+    errors = [(rounded.keys.float() - keys.float()).square().mean().sqrt().item() for rounded in (first, kept)]
+    assert errors[1] < (1.002 if bits == 8 else 1.001) * errors[0]
 
 
 @pytest.mark.parametrize(
