@@ -106,6 +106,7 @@ def gap(
             of_models = _about_states(specs, manifests)
             tables = replace(tables, by_price=prices(tokens.path, scores, of_models, recalled, cluster=cluster, clean=clean))
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
+    reading = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     facts = {
         **question,
         "reference": names[0],
@@ -114,7 +115,7 @@ def gap(
         "cluster": cluster,
         "slices": {**tokens.facts, "read_exactly": max(made.get("read_exactly") or 0 for made in manifests.values())},
         "scores": {name: manifests[name]["options"] for name in names},
-        "reading": {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made},
+        **({"reading": reading} if reading else {}),
         "knee": knee_facts(tables.by_count),
         **({"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}),
         **({"overlap": True} if tables.by_overlap is not None else {}),
