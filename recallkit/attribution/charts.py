@@ -63,7 +63,7 @@ def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
-    makers = (price_figure, _perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _by_source, _by_threshold)
+    makers = (price_figure, _perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _divergence, _by_source, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
@@ -272,6 +272,27 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     told = ("by_position", "By position", "NLL by position in the sequence.")
     position = _lines(comparison, told, by_position, "position", "position in the sequence", at="middle")
     return [*count, *distance, *match, *position]
+
+
+def _divergence(comparison: Comparison) -> list[Figure]:
+    """KL divergence from the reference by distance, of AR hits and of other repeated tokens."""
+    found, points = comparison.tables.by_divergence, []
+    panels = {"ar_hit": "AR hits", "other": "other repeated tokens"}
+    rows = [] if found is None else found.filter(by="distance").to_dicts()
+    for row in (row for model in comparison.models for row in rows if row["model"] == model):
+        at = f"distance {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
+        place = {"model": row["model"], "panel": panels[row["slice"]], "x": row["high"], "y": row["kl"], "few": row["tokens"] < FEW}
+        ends = {"low": row["kl_ci_low"], "high": row["kl_ci_high"]}
+        points.append({**place, **ends, "at": at, "shown": f"{row['kl']:.3g} nats"})
+    if not points:
+        return []
+    caption = f"Mean KL divergence of predictions from those of {comparison.reference}, by the distance to the latest earlier occurrence of "
+    caption += f"the token's bigram in the context, with 95 % intervals.{f' {_HOLLOW}' * any(point['few'] for point in points)}"
+    shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
+    x = log_number("x", "tokens back to the bigram, up to", [point["x"] for point in points], base=2)
+    y = number("y", "KL divergence, nats per token", zero=True)
+    spec = line_chart(points, comparison.models, x, y, panels=shown, height=150)
+    return _figure(comparison, "divergence", "How far predictions are apart", caption, spec)
 
 
 def _joined(rows: Sequence[Row]) -> list[dict[str, Any]]:

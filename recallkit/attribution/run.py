@@ -34,9 +34,11 @@ def gap_path(
     clean: bool = False,
     context_gain: Sequence[LastIds] = (),
     price: bool = False,
+    divergence: bool = False,
 ) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
-    by = "".join([*(f" by {slice_.given}" for slice_ in given), " clean" * clean, *(f" {last}" for last in context_gain), " price" * price])
+    asked = " clean" * clean, *(f" {last}" for last in context_gain), " price" * price, " divergence" * divergence
+    by = "".join([*(f" by {slice_.given}" for slice_ in given), *asked])
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
     first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
     short = f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}{by}"
@@ -56,6 +58,7 @@ def gap(
     clean: bool = False,
     context_gain: Sequence[LastIds] = (),
     price: Callable[[], Mapping[str, Any]] | None = None,
+    divergence: bool = False,
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
@@ -63,9 +66,11 @@ def gap(
     to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
     `price`: what state costs is asked, too, for `by_price`; called once the scores are there, it gives by model what it recalls in AR
     hits, if that was measured (rows of an intervention).
+    `divergence`: every model also reads beside the reference, for `by_divergence`.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.context_gain import context_gains, in_context_scores
+    from recallkit.attribution.divergence import divergences
     from recallkit.attribution.knee import knee_facts
     from recallkit.attribution.price import prices
     from recallkit.attribution.tables import GapTables, attribute_gap
@@ -74,11 +79,13 @@ def gap(
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
-    out = out or gap_path(slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain, price=price is not None)
+    out = out or gap_path(
+        slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain, price=price is not None, divergence=divergence
+    )
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
-    question |= {"price": True} if price else {}
+    question |= ({"price": True} if price else {}) | ({"divergence": True} if divergence else {})
     result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
@@ -88,9 +95,11 @@ def gap(
         make_words(slices)
     # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
     plans = plan_scores(specs, slices, options)
+    pairs = [plan.against(plans[0]) for plan in plans[1:]] if divergence else []
     shorter = [plan.from_last(last) for last in context_gain for plan in plans]
-    made = [plan.run() for plan in one_after_another([*plans, *shorter])]
-    manifests = dict(zip(names, made, strict=False))
+    # Pairs first: what they read is scored on the way.
+    made = [plan.run() for plan in one_after_another([*pairs, *plans, *shorter])]
+    manifests = dict(zip(names, made[len(pairs) :], strict=False))
     _note_other_readings(manifests)
     recalled = None if price is None else price()
     timings = Timings()
@@ -105,6 +114,10 @@ def gap(
         if recalled is not None:
             of_models = _about_states(specs, manifests)
             tables = replace(tables, by_price=prices(tokens.path, scores, of_models, recalled, cluster=cluster, clean=clean))
+        if divergence:
+            paired = {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]}
+            found = divergences(tokens.path, names[0], paired, slices=given, cluster=cluster, clean=clean)
+            tables = replace(tables, by_divergence=found)
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
     reading = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     facts = {

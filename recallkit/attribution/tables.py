@@ -54,6 +54,10 @@ class GapTables(Shown):
     key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `gain_*`: NLL with the last ids
     alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same
     with the two models exchanged (docs/context.md).
+    by_divergence, only with `divergence`: model x `by` (slice, distance, position) x `slice` x bucket: `kl`, the mean KL(reference | model)
+    of predictions in nats per token, and `agreement`, the share of tokens where both have the same likeliest token. Of slices also quantiles
+    of the tokens' divergences (`kl_p50`, `kl_p95`, `kl_p99`, `kl_max`), and of AR hits and repeated tokens `kl_first`, the mean where
+    their bigrams first occur in their sequences, and `ratio`, `kl` over that (docs/divergence.md).
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
@@ -78,6 +82,7 @@ class GapTables(Shown):
     by_partition: pl.DataFrame
     by_document: pl.DataFrame
     by_context: pl.DataFrame | None = None
+    by_divergence: pl.DataFrame | None = None
     by_overlap: pl.DataFrame | None = None
     by_price: pl.DataFrame | None = None
 

@@ -10,6 +10,7 @@ from recallkit.attribution import price
 from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_view import far_table, gains_table
+from recallkit.attribution.divergence_view import divergence_table, in_a_sentence, slices_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
 from recallkit.display import cells, console
@@ -91,14 +92,16 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
 
 
 def comparison_answer(comparison: Comparison, recalled: Recalled) -> str:
-    """The answer: where a gap lies, or, if that was asked, what state costs; `recalled` as `look` has it."""
-    if comparison.tables.by_price is not None:
-        return price.answer(comparison.tables.by_price)
-    models, in_bits = _models(comparison.tables), bool(comparison.manifest["inexact"])
-    return in_short(comparison.reference, models, comparison.totals, recalled, in_bits=in_bits)
+    """The answer: where a gap lies, or, if that was asked, what state costs, and how far predictions are apart; `recalled` as in `look`."""
+    tables = comparison.tables
+    apart = "" if tables.by_divergence is None else f" {in_a_sentence(tables.by_divergence)}"
+    if tables.by_price is not None:
+        return price.answer(tables.by_price) + apart
+    models, in_bits = _models(tables), bool(comparison.manifest["inexact"])
+    return in_short(comparison.reference, models, comparison.totals, recalled, in_bits=in_bits) + apart
 
 
-_FIRST = ("by_price", "gap", "by_slice", "by_overlap", "context_gain", "by_context")
+_FIRST = ("by_price", "gap", "by_slice", "by_overlap", "context_gain", "by_context", "divergence")
 """The table of shares, and those that there are only where somebody asked for what is in them."""
 
 
@@ -129,6 +132,7 @@ def shown_tables(
         "by_partition": partition_table(tables, slices),
         **context_tables(tables, manifest),
         "by_price": None if tables.by_price is None else price.price_table(tables.by_price, slices["seq_len"]),
+        **divergence_tables(tables),
     }
     return {name: table for name, table in found.items() if table is not None}
 
@@ -359,6 +363,12 @@ def context_tables(tables: GapTables, manifest: Mapping[str, Any]) -> dict[str, 
     if tables.by_context is None:
         return {}
     return {"context_gain": gains_table(tables.by_context, manifest.get("in_context")), "by_context": far_table(tables.by_context)}
+
+
+def divergence_tables(tables: GapTables) -> dict[str, Table]:
+    """How far predictions are from the reference's, by file name; empty if that was not asked."""
+    found = tables.by_divergence
+    return {} if found is None else {"divergence": divergence_table(found), "divergence_by_slice": slices_table(found)}
 
 
 _CURVES = {"by_distance": ("distance", "ar_hit"), "by_match": ("match length", "ar_hit"), "by_count": ("training count", "repeated")}

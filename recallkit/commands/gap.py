@@ -118,6 +118,12 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
         False,
     )
 
+    divergence: bool = option(
+        "Also read each model beside the reference: KL divergence of their predictions, and how often both rank the same token first, by "
+        "slice, distance and position (docs/divergence.md).",
+        False,
+    )
+
     def compared(self) -> "tuple[ModelSpec, ...]":
         """The models, the reference first. Raises UsageError where there are not two."""
         from recallkit import builtin
@@ -176,7 +182,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     last = choose_last(numbers(asked.context_gain), asked.context_stride)
     if asked.context_stride is not None and not last:
         raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
-    asks: dict[str, Any] = {"given": given, "clean": asked.clean, "context_gain": last}
+    asks: dict[str, Any] = {"given": given, "clean": asked.clean, "context_gain": last, "divergence": asked.divergence}
     target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], **asks, price=asked.price)
     usual = InterventionOptions(force=asked.force)
     recalled_in = intervening.intervention_path(folder, compared, usual)

@@ -137,19 +137,19 @@ def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
     return LabelledTokens(path, manifest)
 
 
-def open_scores(path: Path, tokens: LabelledTokens) -> Scores:
-    """The score file at `path`, checked to be of the sequences in `tokens`.
+def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scores:
+    """The score file at `path`, checked to be of the sequences in `tokens`; of other columns than NLLs a file of divergences.
 
     If it is not, raises UserError with the file and how to make it again.
     """
-    manifest = read_manifest(path)
-    if manifest.get("kind") != "scores":
-        raise UserError(f"a table of {manifest.get('kind')}, not of scores", where=path, remedy="make one with `recallkit score`")
+    manifest, kind = read_manifest(path), "scores" if column == "nll" else "divergence"
+    if manifest.get("kind") != kind:
+        raise UserError(f"a table of {manifest.get('kind')}, not of {kind}", where=path, remedy="make one with `recallkit score`")
     model = str(manifest["model"])
     if manifest["sequences_digest"] != tokens.manifest["sequences_digest"]:
         remedy = f"score them again with `recallkit score {manifest.get('source', model)} --slices {tokens.path.parent} --force`"
         raise UserError(f"scores of other sequences than those of {tokens.path}", where=path, remedy=remedy)
-    return Scores(path, model, read_exactly=manifest.get("read_exactly") or 0)
+    return Scores(path, model, column, manifest.get("read_exactly") or 0)
 
 
 # -------------------------------------------------------------------------------------------------------------------- rows
@@ -228,7 +228,7 @@ def batches(
         rows = rows.append_column("slices", arrow.array(sets)).append_column("cluster", rows[cluster])
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
             nll = reader.read(start, stop)[score.column].to_numpy()
-            nll = (nll == 0).astype(np.float32) if score.column == "rank" else nll
+            nll = (nll == 0 if score.column == "rank" else nll).astype(np.float32, copy=False)
             if not np.isfinite(nll).all():
                 again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
                 remedy = f"check the model's precision, then score it again with `{again}`"

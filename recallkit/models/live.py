@@ -77,9 +77,9 @@ def facts(request: ModelRequest) -> ModelFacts:
 
 
 @contextlib.contextmanager
-def evaluating(module: Any) -> Iterator[None]:
-    """A block in which a module (or None) is in evaluation mode; after it, all of its modules are in the mode they were in."""
-    training = [] if module is None else [part for part in module.modules() if part.training]
+def evaluating(*modules: Any) -> Iterator[None]:
+    """A block in which modules (or None) are in evaluation mode; after it, all of their modules are in the mode they were in."""
+    training = [part for module in modules if module is not None for part in module.modules() if part.training]
     try:
         yield
     finally:

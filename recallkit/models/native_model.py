@@ -14,7 +14,7 @@ from recallkit.models import fla, published, rwkv_file, zoo
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, names_in_index
 from recallkit.models.devices import choose_device, choose_dtype, memory_errors
 from recallkit.models.protocol import ModelFacts
-from recallkit.models.torch_model import TorchModel
+from recallkit.models.torch_model import TorchModel, wide
 from recallkit.quiet_transformers import first_line
 from recallkit.registry import may_be_hub_id
 from recallkit.storage import artifacts
@@ -169,3 +169,8 @@ class NativeModel(TorchModel):
         from recallkit.kernels.token_nll.api import token_nll
 
         return token_nll(outputs, self.model.head_weight, targets)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """See `TorchModel.logits`."""
+        hidden, weight = (wide(each) for each in (outputs, self.model.head_weight))
+        return hidden @ weight.T

@@ -73,6 +73,10 @@ class TorchModel:
         """NLL, argmax and rank of `targets` (n,) from rows (n, d) or (n, vocab) of the outputs of `forward`."""
         raise NotImplementedError
 
+    def logits(self, outputs: Tensor) -> Tensor:
+        """The logits (n, vocab) of rows of the outputs of `forward`, float32 or wider."""
+        raise NotImplementedError
+
     def batch_tokens(self, seq_len: int) -> int:
         """Ids of a batch of sequences of `seq_len`; the scoring halves it where it does not fit into memory.
 
@@ -93,6 +97,11 @@ class TorchModel:
 
         Raises UserError where the state cannot be carried, and for sequences longer than the context.
         """
+        self.check_carrying(offsets)
+        return self._score(ids, offsets, chunk)
+
+    def check_carrying(self, offsets: np.ndarray) -> None:
+        """Raises UserError where `score_carrying` does."""
         if self.compression is not None:
             raise UserError("a variant carries its compressed state already", where=self.name, remedy="leave out --carry-state")
         if not self.can_carry:
@@ -102,7 +111,6 @@ class TorchModel:
         if self.max_length is not None and longest > self.max_length:
             problem = f"its context is {self.max_length:,} ids, also with a carried state; a sequence has {longest:,}"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
-        return self._score(ids, offsets, chunk)
 
     @property
     def can_carry(self) -> bool:
@@ -286,7 +294,7 @@ class TorchModel:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
         sequences = np.split(ids, offsets[1:-1])
         found = [TokenScores(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32)) for _ in sequences]
-        for group in _groups(np.diff(offsets), self.sharing):
+        for group in groups(np.diff(offsets), self.sharing):
             for number, scores in zip(group, self._score_together([sequences[number] for number in group], chunk), strict=True):
                 found[number] = scores
         return TokenScores(*(np.concatenate([getattr(each, name) for each in found]) for name in ("nll", "argmax", "rank")))
@@ -294,18 +302,18 @@ class TorchModel:
     def _score_together(self, sequences: Sequence[np.ndarray], chunk: int | None) -> list[TokenScores]:
         import torch
 
-        inputs, targets, real = _padded(sequences)
+        inputs, targets, real = padded(sequences)
         parts, start = [], 0
         # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
         with torch.no_grad(), memory_errors():
-            for outputs in self._read(inputs, chunk):
+            for outputs in self.read(inputs, chunk):
                 stop = start + outputs.shape[1]
                 parts.append(self._reduce_real(outputs, targets[:, start:stop], real[:, start:stop]))
                 start = stop
         nll, argmax, rank = (np.concatenate(values, axis=1) for values in zip(*parts, strict=True))
         return [TokenScores(nll[row, :size], argmax[row, :size], rank[row, :size]) for row, size in enumerate(real.sum(1))]
 
-    def _read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
+    def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
         """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
         import torch
 
@@ -340,7 +348,14 @@ class TorchModel:
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
 
-def _padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def wide(values: Tensor) -> Tensor:
+    """The same in float32, or in float64 where they are."""
+    import torch
+
+    return values if values.dtype is torch.float64 else values.float()
+
+
+def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs and their targets (b, longest) int64, and a mask of the real ones: padding repeats a sequence's last pair.
 
     Ids 5 6 7 and 8 9 give inputs [[5, 6], [8, 8]], targets [[6, 7], [9, 9]], real [[1, 1], [1, 0]].
@@ -352,7 +367,7 @@ def _padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
     return inputs, targets, places < lengths[:, None]
 
 
-def _groups(lengths: np.ndarray, sharing: Sharing) -> list[np.ndarray]:
+def groups(lengths: np.ndarray, sharing: Sharing) -> list[np.ndarray]:
     """The indices of the sequences of each batch; those of a single id predict nothing."""
     some = np.flatnonzero(lengths > 1)
     if sharing == "none":

@@ -21,7 +21,7 @@ from recallkit.kernels.token_nll.reference import TokenNll
 from recallkit.models import probes
 from recallkit.models.devices import memory_errors
 from recallkit.models.precision import widened
-from recallkit.models.torch_model import TorchModel
+from recallkit.models.torch_model import TorchModel, wide
 from recallkit.quiet_transformers import first_line, without_advice
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ class TransformersModel(TorchModel):
         linear = self.model.get_output_embeddings()
         hidden, bias = outputs, linear.bias
         if head.factor != 1:
-            hidden, bias = _wide(outputs) * head.factor, None if bias is None else _wide(bias) * head.factor
+            hidden, bias = wide(outputs) * head.factor, None if bias is None else wide(bias) * head.factor
         if head.cap is None:
             return hidden, linear.weight, bias
-        return _wide(hidden), _wide(linear.weight), None if bias is None else _wide(bias)
+        return wide(hidden), wide(linear.weight), None if bias is None else wide(bias)
 
     # -------------------------------------------------------------------------------------------- trying it out
 
@@ -216,7 +216,7 @@ class TransformersModel(TorchModel):
 
         def read(inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
             outputs, state = self.forward(inputs, state, carry=True)
-            return self._logits_of(outputs), state
+            return self.logits(outputs), state
 
         with self._probing():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
@@ -230,11 +230,15 @@ class TransformersModel(TorchModel):
         return joined
 
     def _logits(self, ids: Tensor) -> Tensor:
-        return self._logits_of(self.forward(ids)[0])
+        return self.logits(self.forward(ids)[0])
 
-    def _logits_of(self, outputs: Tensor) -> Tensor:
+    def logits(self, outputs: Tensor) -> Tensor:
+        """See `TorchModel.logits`."""
         with self._exactly():
-            return _wide(outputs) if self.head is None else _wide(_head_logits(*self._operands(outputs, self.head), self.head.cap))
+            if self.head is None:
+                return wide(outputs)
+            hidden, weight, bias = self._operands(outputs, self.head)
+            return _head_logits(wide(hidden), wide(weight), None if bias is None else wide(bias), self.head.cap)
 
     # ------------------------------------------------------------------------------------------ carrying its state
 
@@ -248,7 +252,7 @@ class TransformersModel(TorchModel):
             state, logits = None, []
             for piece in torch.split(ids, sizes, dim=1):
                 outputs, state = self._read_on(piece, state, positions=positions)
-                logits.append(self._logits_of(outputs))
+                logits.append(self.logits(outputs))
             return torch.cat(logits, dim=1)
 
         with self._probing():
@@ -339,10 +343,6 @@ class TransformersModel(TorchModel):
 
         with self._forward_errors():
             return DynamicCache(config=self.config)
-
-
-def _wide(values: Tensor) -> Tensor:
-    return values if values.dtype is torch.float64 else values.float()
 
 
 def _head_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:

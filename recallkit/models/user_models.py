@@ -15,7 +15,7 @@ from recallkit.models import probes
 from recallkit.models.devices import choose_dtype
 from recallkit.models.generation import by_scoring
 from recallkit.models.protocol import Continuation, TokenScores
-from recallkit.models.torch_model import TorchModel
+from recallkit.models.torch_model import TorchModel, wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,6 +125,10 @@ class UserModule(TorchModel):
         from recallkit.kernels.token_nll.api import logits_nll
 
         return logits_nll(outputs, targets)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """See `TorchModel.logits`."""
+        return wide(outputs)
 
     @functools.cached_property
     def can_join(self) -> bool:

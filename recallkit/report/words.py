@@ -89,7 +89,14 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
     return [
         command_line("slice", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **slicing, o="DIR"),
         command_line(
-            "gap", comparison.reference, *manifest["models"], slices="DIR", slice=given, clean=bool(manifest.get("clean")), **context
+            "gap",
+            comparison.reference,
+            *manifest["models"],
+            slices="DIR",
+            slice=given,
+            clean=bool(manifest.get("clean")),
+            divergence=bool(manifest.get("divergence")),
+            **context,
         ),
         command_line("report", "DIR"),
     ]

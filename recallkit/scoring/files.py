@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from recallkit.scoring.scores import LastIds
 
 
-def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None) -> Path:
+def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None, *, against: ModelSpec | None = None) -> Path:
     """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place.
 
-    Scores from its `last` ids alone are in a folder of their own beside those with all of the context.
+    Scores from its `last` ids alone are in a folder of their own beside those with all of the context, and so is the divergence of its
+    predictions from those of the model that they are held `against`.
     """
     folder = slices / "scores" if last is None else slices / "scores" / str(last)
+    folder = folder if against is None else folder / f"against-{artifacts.file_slug(against.key)}"
     return folder / f"{artifacts.file_slug(model if isinstance(model, str) else model.key)}.parquet"
 
 

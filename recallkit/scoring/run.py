@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recallkit.models.ablation import PlacedMixer
     from recallkit.models.protocol import ModelRequest
     from recallkit.scoring.mixer_means import MixerMeans
-    from recallkit.scoring.scores import ContextWindow, LastIds
+    from recallkit.scoring.scores import ContextWindow, LastIds, Which
     from recallkit.scoring.worker import ScoringJob
     from recallkit.storage.journal import Parts, PartsJournal
     from recallkit.text.tokenizers import TextTokenizer
@@ -82,6 +82,8 @@ class ScoringPlan:
     last: LastIds | None = None
     """If every prediction is made from its last ids alone."""
     share: tuple[int, int] | None = None
+    pair: tuple[ScoringPlan, ScoringPlan] | None = None
+    """Of a divergence: the plans of the model's own scores and of the reference's, see `against`."""
 
     def from_last(self, last: LastIds) -> ScoringPlan:
         """The plan of the same model's scores from its `last` ids alone, kept beside these.
@@ -102,6 +104,38 @@ class ScoringPlan:
         if plan.result.finished() is None:
             _check_context(plan, check_model(self.request).max_length)
         return plan
+
+    def against(self, reference: ScoringPlan) -> ScoringPlan:
+        """The plan of the divergence of this model's predictions from a reference's, kept beside its scores.
+
+        The two read the text side by side, so that the scores of each are made, too, where they are missing. Raises UserError for a
+        model that gives no predictions over the whole vocabulary, and for two that read other ids, or in other windows.
+        """
+        from recallkit.models.kinds import kind_of
+
+        for plan in (self, reference):
+            kind = kind_of(plan.request.spec)
+            if kind.is_control or kind.name == "server":
+                problem = f"a {kind.name} model gives no predictions over the whole vocabulary, which a divergence needs"
+                raise UserError(problem, where=plan.model.shown, remedy="leave out this model, or --divergence")
+            if plan.tokenizer is not None or (plan.result.finished() or {}).get("tokenizer") is not None:
+                problem = "another tokenizer: predictions over different vocabularies have no divergence"
+                raise UserError(problem, where=plan.model.shown, remedy="compare models of the slices' tokenizer, or leave out --divergence")
+        if self._effective_window() != reference._effective_window():
+            problem = f"it and {reference.model.shown} read sequences in different windows"
+            raise UserError(problem, where=self.model.shown, remedy="give both the same --context and --stride")
+        options = {**self.result.options, "reference": reference.result.options}
+        path = score_path(self.slices, self.model, against=reference.model)
+        return replace(self, result=Result(path, "divergence", options, remedy="delete this file"), pair=(self, reference))
+
+    def _effective_window(self) -> ContextWindow:
+        """How the longest sequence is read, as far as it makes a difference."""
+        from recallkit.scoring.scores import ContextWindow, check_context, longest_sequence
+
+        if self.window.carry:
+            return self.window
+        at_once = check_context(self.request.name, check_model(self.request).max_length, self.window, longest_sequence(self.slices))
+        return ContextWindow() if at_once is None else replace(self.window, context=at_once)
 
     @property
     def window(self) -> ContextWindow:
@@ -130,19 +164,30 @@ class ScoringPlan:
             progress_of_all = {} if self.share is None else {"parts_done": num_parts, "num_parts": num_parts, "joined": True}
             return {**manifest, **progress_of_all, "reused": True}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
-        means = self.means()
-        cut |= {} if means is None else {"means": means.digest}
-        with result.parts(shared=self.share is not None, **cut) as journal, evaluating(self.request.module):
+        plans = self.pair or (self,)
+        means = [plan.means() for plan in plans]
+        cut |= {f"means{'_reference' * place}": of.digest for place, of in enumerate(means) if of is not None}
+        modules = (plan.request.module for plan in plans)
+        with result.parts(shared=self.share is not None, **cut) as journal, evaluating(*modules):
             job = self.job(journal.parts)
-            job = job if means is None else replace(job, request=replace(job.request, means=means.by_mixer))
+            for name, of in zip(("request", "reference"), means, strict=False):
+                job = job if of is None else replace(job, **{name: replace(getattr(job, name), means=of.by_mixer)})
             num_parts = job.reader().num_parts()
             timings = Timings(self.device())
             _score_parts(job, _wanted(num_parts, self.share), journal, sequences["num_rows"], options, timings)
             if self.share is not None:
                 return {**result.options, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
-            manifest = _join(job, num_parts, result, sequences, timings)
+            for plan, which in self._files():
+                manifest = _join(plan, job, num_parts, timings, which)
             journal.finish()
         return manifest
+
+    def _files(self) -> list[tuple[ScoringPlan, Which]]:
+        """What is made of the parts: these scores, or of a pair the scores of both where they are missing, and their divergence at last."""
+        if self.pair is None:
+            return [(self, "scores")]
+        sides: list[tuple[ScoringPlan, Which]] = list(zip(self.pair, ("scores", "reference"), strict=True))
+        return [*(side for side in sides if side[0].result.finished() is None), (self, "divergence")]
 
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
@@ -200,6 +245,7 @@ class ScoringPlan:
             amount(options.batch_tokens),
             self.window,
             self.sequences_per_part,
+            *(() if self.pair is None else (self.pair[1].request, identify_model(self.pair[1].request))),
         )
 
 
@@ -288,15 +334,17 @@ def _num_kept(job: ScoringJob) -> int:
     return sum(part_rows(job.parts.path(number)) for number in there) + sum(begun)
 
 
-def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[str, Any], timings: Timings) -> dict[str, Any]:
+def _join(plan: ScoringPlan, job: ScoringJob, num_parts: int, timings: Timings, which: Which) -> dict[str, Any]:
+    """Makes a file of the parts: the scores, or the divergence, that `plan` is of."""
     from recallkit.scoring import scores
 
+    result, num_rows = plan.result, plan.sequences["num_rows"]
     facts = {
         **result.stamp(),
-        "model": job.request.name,
-        "source": job.request.spec,
+        "model": plan.request.name,
+        "source": plan.request.spec,
         **result.options,
-        "num_rows": sequences["num_rows"],
+        "num_rows": num_rows,
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
         "read_exactly": None if job.request.variant is None else job.request.variant.once,
@@ -304,6 +352,6 @@ def _join(job: ScoringJob, num_parts: int, result: Result, sequences: Mapping[st
     files = [job.parts.path(number) for number in range(num_parts)]
     manifest: dict[str, Any] = {}
     with result.writing(manifest, timings) as new, timings.stage("joining", of=job.where) as stage:
-        manifest |= scores.join_parts(files, job.sequences_per_part, job.seq_len, new / result.path.name, facts)
-        stage.amounts["tokens"] = sequences["num_rows"]
+        manifest |= scores.join_parts(files, job.sequences_per_part, job.seq_len, new / result.path.name, facts, which)
+        stage.amounts["tokens"] = num_rows
     return manifest

@@ -7,8 +7,8 @@ many devices write the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from recallkit.storage.journal import read_part, removing_damage
 from recallkit.text.sequences import group_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -34,9 +34,6 @@ SEQUENCES_PER_PART = config.SEQUENCES_PER_PART
 
 CARRIED_IDS = 2048
 """Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
-
-PARQUET_OPTIONS: dict[str, Any] = {"use_dictionary": ["sequence", "position", "context"], "use_byte_stream_split": ["nll"]}
-
 
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
@@ -116,13 +113,22 @@ class SequenceReader:
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
-    """Flat over the predicted tokens of a few sequences: nll float32 (nats), argmax, rank, context int32, exact bool."""
+    """Flat over the predicted tokens of a few sequences: nll float32 (nats), argmax, rank, context int32, exact bool.
+
+    `beside`: what a pair of models has besides (`models.paired.BESIDE`), by name.
+    """
 
     nll: np.ndarray
     argmax: np.ndarray
     rank: np.ndarray
     context: np.ndarray
     exact: np.ndarray
+    beside: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def of_model(self) -> dict[str, np.ndarray]:
+        """What the model's own scores are placed in."""
+        return {"nll": self.nll, "argmax": self.argmax, "rank": self.rank, **self.beside}
 
 
 class BatchLimit:
@@ -161,7 +167,8 @@ class BatchedScores:
         self._ends = np.cumsum([lengths[chosen].sum() for chosen in self._batches])
         total = len(ids) - len(offsets) + 1
         argmax, rank, context = np.zeros((3, total), np.int32)
-        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool))
+        beside = {name: np.zeros(total, dtype) for name, dtype in getattr(model, "beside", {}).items()}
+        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside)
         self.num_done = 0
 
     @property
@@ -304,18 +311,19 @@ def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScor
     nth = positions_within(counts)
     wanted = nth >= np.repeat(windows.skips[chosen], counts)
     places = (np.repeat(windows.places[chosen], counts) + nth)[wanted]
-    out.nll[places], out.argmax[places], out.rank[places] = scores.nll[wanted], scores.argmax[wanted], scores.rank[wanted]
+    for name, into in out.of_model.items():
+        into[places] = getattr(scores, name)[wanted]
     out.context[places] = nth[wanted] + 1
 
 
-def check_finite(name: str, nll: np.ndarray, first: int, offsets: np.ndarray) -> None:
-    """Raises UserError for NLLs that are not finite, with the sequence (numbered from `first`) and the position."""
-    bad = np.flatnonzero(~np.isfinite(nll))
+def check_finite(name: str, values: np.ndarray, first: int, offsets: np.ndarray, what: str = "NLL") -> None:
+    """Raises UserError for values that are not finite, with the sequence (numbered from `first`) and the position."""
+    bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         predicted_at = offsets - np.arange(len(offsets))
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
-        problem = f"its NLL at sequence {first + sequence}, position {position} is {nll[bad[0]]} ({len(bad)} such values in this part)"
+        problem = f"its {what} at sequence {first + sequence}, position {position} is {values[bad[0]]} ({len(bad)} such values in this part)"
         raise UserError(problem, where=name, remedy="check the weights, or use a wider --dtype")
 
 
@@ -323,12 +331,12 @@ def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScor
     """Writes the scores of the sequences from number `first` on as a part, with `facts` in its manifest."""
     import pyarrow as pa
 
-    counts, schema = np.diff(offsets) - 1, schemas.arrow_schema("scores")
+    counts, schema = np.diff(offsets) - 1, schemas.arrow_schema("paired scores" if scores.beside else "scores")
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     position = (positions_within(counts) + 1).astype(np.int32)
-    columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact)
+    columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact, *scores.beside.values())
     table = pa.Table.from_arrays([arrow.array(column) for column in columns], schema=schema)
-    artifacts.write_parquet(path, [table], schema, facts, **PARQUET_OPTIONS)
+    artifacts.write_parquet(path, [table], schema, facts, **_parquet_options(schema))
 
 
 def summarise_scores(path: Path) -> pl.DataFrame:
@@ -338,13 +346,21 @@ def summarise_scores(path: Path) -> pl.DataFrame:
         return db.frame(connection, "scores/summarise_scores")
 
 
-def join_parts(parts: Sequence[Path], sequences_per_part: int, seq_len: int, path: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Joins parts into one score file with the row groups of `tokens.parquet`; returns its manifest.
+Which = Literal["scores", "reference", "divergence"]
+"""What of parts a file has: the scores of a model, or, of parts of a pair, those of its reference, or how far the two differ."""
+
+
+def join_parts(
+    parts: Sequence[Path], sequences_per_part: int, seq_len: int, path: Path, manifest: dict[str, Any], which: Which = "scores"
+) -> dict[str, Any]:
+    """Joins parts into one file with the row groups of `tokens.parquet`; returns its manifest.
 
     The manifest gets the sums of the facts of all parts. Raises UserError for a damaged part, which is removed, and if the
     number of rows is not `num_rows`.
     """
     import pyarrow as pa
+
+    schema = schemas.arrow_schema("divergence" if which == "divergence" else "scores")
 
     step = sequences_per_row_group(seq_len, SEQUENCES_PER_ROW_GROUP) // sequences_per_part
     num_rows = sum(part_rows(part) for part in parts)
@@ -357,13 +373,30 @@ def join_parts(parts: Sequence[Path], sequences_per_part: int, seq_len: int, pat
         for start in range(0, len(parts), step):
             tables = []
             for part in parts[start : start + step]:
-                tables.append(read_part(part, schemas.arrow_schema("scores")))
+                tables.append(_of_part(read_part(part), which).cast(schema))
                 for name, value in artifacts.read_manifest(part).items():
                     if name != "schema_version":
                         totals[name] = totals.get(name, 0) + value
             yield pa.concat_tables(tables).combine_chunks()
 
-    return artifacts.write_parquet(path, groups(), schemas.arrow_schema("scores"), lambda: {**manifest, **totals}, **PARQUET_OPTIONS)
+    return artifacts.write_parquet(path, groups(), schema, lambda: {**manifest, **totals}, **_parquet_options(schema))
+
+
+def _of_part(part: pa.Table, which: Which) -> pa.Table:
+    """The columns of a part that a file has."""
+    import pyarrow.compute as pc
+
+    if which == "divergence":
+        agrees = pc.equal(part["argmax"], part["argmax_reference"])
+        return part.select(["sequence", "position", "kl"]).append_column("agrees", agrees)
+    names = [f"{name}_reference" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]]
+    return part.select(names).rename_columns(list(schemas.LAYOUTS["scores"]))
+
+
+def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How the columns of a file are encoded."""
+    dense = [name for name in schema.names if schema.field(name).type == "float"]
+    return {"use_dictionary": [name for name in ("sequence", "position", "context") if name in schema.names], "use_byte_stream_split": dense}
 
 
 def part_rows(part: Path) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from recallkit.models.protocol import ModelRequest
+    from recallkit.models.protocol import ModelRequest, ScoringModel
     from recallkit.parallel.job import WorkerSlot
     from recallkit.scoring.alignment import Translation, Translator
     from recallkit.scoring.scores import SequenceScores
@@ -54,6 +54,9 @@ class ScoringJob:
     batch_tokens: int | None = None
     window: ContextWindow = ContextWindow()
     sequences_per_part: int = scores.SEQUENCES_PER_PART
+    reference: ModelRequest | None = None
+    """The model whose predictions this one's are compared with, side by side; and its digest."""
+    reference_digest: str = ""
 
     doing: ClassVar[str] = "scoring"
     remedy: ClassVar[str] = "give fewer --workers or a smaller --batch-tokens"
@@ -64,16 +67,20 @@ class ScoringJob:
         """The model, and how much of its context it reads if that is not all."""
         window = self.window
         last = f", last {window.context - window.stride + 1:,} ids" if window.in_steps and window.context and window.stride else ""
-        return f"{self.request.name}{last}"
+        against = f" against {self.reference.name}" if self.reference is not None else ""
+        return f"{self.request.name}{against}{last}"
 
     @property
     def prefers_gpu(self) -> bool:
         """Whether a GPU would be used."""
-        return self.request.device != "cpu"
+        return "cpu" not in (self.request.device, "" if self.reference is None else self.reference.device)
 
     def open(self, slot: WorkerSlot | None = None) -> Scorer:
         """Loads the model, onto the slot's GPU if there is one. See `Job.open`."""
-        return Scorer(self if slot is None else replace(self, request=_on_its_device(self.request, slot)))
+        if slot is None:
+            return Scorer(self)
+        reference = None if self.reference is None else _on_its_device(self.reference, slot)
+        return Scorer(replace(self, request=_on_its_device(self.request, slot), reference=reference))
 
     def reader(self) -> SequenceReader:
         """A reader of the sequences by part."""
@@ -98,13 +105,13 @@ class Scorer:
     """
 
     def __init__(self, job: ScoringJob) -> None:
-        from recallkit.models.loading import identify_model, load_model
-
         self.job = job
         self.translator = _open_translator(job)
-        self.model = load_model(job.request)
-        if identify_model(job.request) != job.model_digest:
-            raise UserError("its files changed while it was scored", where=job.request.spec, remedy="score it again as it is now")
+        self.model = _load(job.request, job.model_digest)
+        if job.reference is not None:
+            from recallkit.models.paired import PairedModel
+
+            self.model = PairedModel(self.model, _load(job.reference, job.reference_digest), job.request.vocab_size)
         self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
 
     def _choose_batch(self) -> int:
@@ -154,6 +161,9 @@ class Scorer:
         """The scores of the slices' tokens, from those of what the model read."""
         scored = scored if part.translation is None else align(part.translation, scored)
         scores.check_finite(self.job.request.spec, scored.nll, part.first, part.offsets)
+        if self.job.reference is not None:
+            scores.check_finite(self.job.reference.spec, scored.beside["nll_reference"], part.first, part.offsets)
+            scores.check_finite(self.job.request.spec, scored.beside["kl"], part.first, part.offsets, "divergence")
         return scored
 
     def _write(self, part: _Part, scored: SequenceScores) -> None:
@@ -183,6 +193,16 @@ class Scorer:
         return found
 
 
+def _load(request: ModelRequest, digest: str) -> ScoringModel:
+    """The model of a request. Raises UserError if its files are not those of the digest."""
+    from recallkit.models.loading import identify_model, load_model
+
+    model = load_model(request)
+    if identify_model(request) != digest:
+        raise UserError("its files changed while it was scored", where=request.spec, remedy="score it again as it is now")
+    return model
+
+
 def _open_translator(job: ScoringJob) -> Translator | None:
     if job.tokenizer is None:
         return None
@@ -209,8 +229,6 @@ def _on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
 SECONDS_BETWEEN_SAVES = 30.0
 """A kill costs at most so much work, and the batch under way."""
 
-_COLUMNS = ("nll", "argmax", "rank", "context")
-
 
 @contextlib.contextmanager
 def saving(path: Path, batched: BatchedScores, num_tokens: int) -> Iterator[Saver]:
@@ -235,10 +253,14 @@ class Saver:
         self._path, self._batched, self._num_tokens, self._time = path, batched, num_tokens, time.monotonic()
         if path.exists():
             table = read_part(path)
-            for name in _COLUMNS:
-                getattr(batched.scores, name)[:] = table[name].to_numpy()
+            for name, into in self._columns.items():
+                into[:] = table[name].to_numpy()
             batched.num_done = int(artifacts.read_manifest(path)["batches"])
         self._saved = batched.num_done
+
+    @property
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {**self._batched.scores.of_model, "context": self._batched.scores.context}
 
     @property
     def tokens_done(self) -> int:
@@ -257,7 +279,7 @@ class Saver:
 
         if self._batched.num_done == self._saved:
             return
-        table = pa.table({name: arrow.array(getattr(self._batched.scores, name)) for name in _COLUMNS})
+        table = pa.table({name: arrow.array(values) for name, values in self._columns.items()})
         facts = {"batches": self._batched.num_done, "tokens": self.tokens_done}
         artifacts.write_parquet(self._path, [table], table.schema, facts)
         self._saved = self._batched.num_done

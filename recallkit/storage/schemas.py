@@ -76,6 +76,13 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and
     # `exact` says whether its tokens begin and end where this one does.
     "scores": _columns("sequence position int32, nll float32, argmax rank int32, context int32, exact bool"),
+    # The same of a model beside a reference, for both: parts of which the scores of each and a table "divergence" are made. `kl`:
+    # KL(reference | model) in nats, of their predictions over the tokenizer's entries; `agrees`: whether their argmax is the same.
+    "paired scores": _columns(
+        "sequence position int32, nll float32, argmax rank int32, context int32, exact bool, "
+        "kl nll_reference float32, argmax_reference rank_reference int32"
+    ),
+    "divergence": _columns("sequence position int32, kl float32, agrees bool"),
     # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`: tokens of the slice that it represents;
     # `num_changed`: ids of its matches; `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out, which
     # `excluded` explains. `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
@@ -107,6 +114,12 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"gain_reference gain_model local_gap far_gap far_share mirror_share real?, {_INTERVALS}, "
         f"{_with_ends('gain_reference gain_model local_gap far_gap far_share mirror_share', '_ci_low', '_ci_high')} real?, "
         "note text, void flag"
+    ),
+    # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`: `kl` over `kl_first`.
+    "gap/by_divergence": _columns(
+        f"{_PAIR} by slice text, low high whole?, tokens whole, share_of_tokens real, "
+        f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_max kl_first {_with_ends('ratio', *_CI)} real?, "
+        "clusters whole?, effective_clusters real?"
     ),
     # `tokens` and `gap_share` of tokens divided equally among the slices that contain them; `plain_*`: of all tokens of the slice.
     "gap/by_overlap": _columns(

@@ -1,0 +1,108 @@
+"""How far models' predictions are from the reference's: KL divergence, and how often both rank the same token first.
+
+KL(reference | model) and agreement are of every token (`models.paired`), so that they are added up and resampled as NLLs are. Where an AR
+hit's bigram first occurs nothing can be recalled: the divergence there is what the divergence per AR hit is compared with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from recallkit.measure.intervals import NUM_RESAMPLES, estimates, freedom_of_ratio
+from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
+from recallkit.measure.sums import RowSums, add_up, resampled
+from recallkit.storage import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+    from recallkit.slicing.definitions import Slice
+
+QUANTILES = {"kl_p50": 0.5, "kl_p95": 0.95, "kl_p99": 0.99, "kl_max": 1.0}
+"""Columns of quantiles of the tokens of a slice, interpolated linearly, as llama.cpp's `perplexity --kl-divergence` has them of all tokens."""
+
+_TABLES = {"slice": "slices", "distance": "by_distance", "position": "by_position"}
+"""What buckets are of, and their table of sums."""
+
+
+def divergences(
+    tokens: Path,
+    reference: str,
+    files: Mapping[str, Path],
+    *,
+    slices: Sequence[Slice] = (),
+    cluster: str = "document",
+    clean: bool = False,
+    num_resamples: int = NUM_RESAMPLES,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """The table `by_divergence`: a row for each model and each slice, bucket of distance and of position; see `GapTables`.
+
+    `files`: models and their divergences from the reference. Intervals are those of `attribute_gap`, from the same resamples. Raises
+    UserError if a file is not as expected.
+    """
+    labelled = open_tokens(tokens)
+    scores = [open_scores(path, labelled, column) for path in files.values() for column in ("kl", "agrees")]
+    sums = add_up(labelled, scores, slices, cluster, clean=clean)
+    used = (*_TABLES.values(), "first")
+    samples = dict(zip(used, resampled([sums.tables[name] for name in used], num_resamples, seed), strict=True))
+    quantiles = _quantiles(labelled, scores[::2], slices, clean=clean)
+    made: list[dict[str, Any]] = []
+    for place, model in enumerate(files):
+        for by, name in _TABLES.items():
+            keys, of = sums.rows[name].keys, sums.tables[name]
+            kinds = keys["slice"] if "slice" in keys else ["ar_hit" if is_hit else "other" for is_hit in keys["ar_hit"]]
+            columns: dict[str, Any] = {"slice": kinds, "low": keys.get("low"), "high": keys.get("high"), "tokens": of.totals[0].astype(int)}
+            columns |= {"clusters": of.clusters, "effective_clusters": of.effective, "share_of_tokens": of.totals[0] / sums.tables["slices"].totals[0, 0]}
+            columns |= _means("kl", of, samples[name], 2 * place) | _means("agreement", of, samples[name], 2 * place + 1)
+            if by == "slice":
+                columns |= dict(zip(QUANTILES, quantiles[place].T, strict=True))
+                columns |= _against_first(of, sums.tables["first"], samples, 2 * place, list(kinds))
+            rows = _rows({"reference": reference, "model": model, "by": by}, columns)
+            made += rows if by == "slice" else [row for row in rows if row["tokens"]]
+    return schemas.frame_of("gap/by_divergence", made)
+
+
+def _means(name: str, of: RowSums, samples: np.ndarray, value: int) -> dict[str, np.ndarray]:
+    """Means per token (K,) of value number `value` of the sums, with intervals; `samples` (1 + v, num_resamples, K)."""
+    freedom = np.minimum(of.freedom, freedom_of_ratio(of.nlls[value], of.tokens))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return estimates(name, of.totals[1 + value] / of.totals[0], samples[1 + value] / samples[0], of.effective, freedom)
+
+
+def _against_first(
+    of: RowSums, first: RowSums, samples: Mapping[str, np.ndarray], value: int, names: list[str]
+) -> dict[str, list[float | None]]:
+    """The divergence at the first occurrences of the bigrams of AR hits and of repeated tokens, and the ratio to it, by slice."""
+    rows = [names.index(name) for name in ("ar_hit", "repeated")]
+    freedom = np.minimum(first.freedom, freedom_of_ratio(of.nlls[value][:, rows], first.nlls[value]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = of.totals[1 + value, rows] / first.totals[1 + value]
+        drawn = samples["slices"][1 + value][:, rows] / samples["first"][1 + value]
+        found = {"kl_first": first.totals[1 + value] / first.totals[0], **estimates("ratio", ratio, drawn, first.effective, freedom)}
+    return {name: [values[rows.index(row)] if row in rows else None for row in range(len(names))] for name, values in found.items()}
+
+
+def _quantiles(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequence[Slice], *, clean: bool) -> np.ndarray:
+    """QUANTILES of the divergence of each model in each slice, (m, K, 4) nats; NaN of no tokens."""
+    values, inside = [], []
+    for rows in batches(tokens, scores, slices=slices, clean=clean):
+        hit, repeated, sets = (rows[name].to_numpy() for name in ("ar_hit", "repeated", "slices"))
+        inside.append(np.stack([np.ones_like(hit), hit, ~hit, repeated, *((sets >> bit & 1).astype(bool) for bit in range(len(slices)))]))
+        values.append(np.stack([rows[f"nll_{number}"].to_numpy() for number in range(len(scores))]))
+    masks, every = np.concatenate(inside, axis=1), np.concatenate(values, axis=1)
+    ranks, none = list(QUANTILES.values()), np.full(len(QUANTILES), np.nan)
+    return np.array([[np.quantile(of[mask].astype(np.float64), ranks) if mask.any() else none for mask in masks] for of in every])
+
+
+def _rows(keys: Mapping[str, str], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a table, None in place of NaN and of columns that it does not have."""
+    layout, number = schemas.LAYOUTS["gap/by_divergence"], len(columns["tokens"])
+    every = {name: columns.get(name) for name in layout if name not in keys}
+    lists = {name: [None] * number if of is None else [None if value != value else value for value in of] for name, of in every.items()}
+    return [{**keys, **dict(zip(lists, values, strict=True))} for values in zip(*lists.values(), strict=True)]
