@@ -286,7 +286,9 @@ def _divergence(comparison: Comparison) -> list[Figure]:
         points.append({**place, **ends, "at": at, "shown": f"{row['kl']:.3g} nats"})
     if not points:
         return []
-    caption = f"Mean KL divergence of predictions from those of {comparison.reference}, by the distance to the latest earlier occurrence of "
+    caption = (
+        f"Mean KL divergence of predictions from those of {comparison.reference}, by the distance to the latest earlier occurrence of "
+    )
     caption += f"the token's bigram in the context, with 95 % intervals.{f' {_HOLLOW}' * any(point['few'] for point in points)}"
     shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
     x = log_number("x", "tokens back to the bigram, up to", [point["x"] for point in points], base=2)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
 
 QUANTILES = {"kl_p50": 0.5, "kl_p95": 0.95, "kl_p99": 0.99, "kl_max": 1.0}
-"""Columns of quantiles of the tokens of a slice, interpolated linearly, as llama.cpp's `perplexity --kl-divergence` has them of all tokens."""
+"""Columns of quantiles of a slice's tokens, interpolated linearly as by llama.cpp's `perplexity --kl-divergence`, whose are of all tokens."""
 
 _TABLES = {"slice": "slices", "distance": "by_distance", "position": "by_position"}
 """What buckets are of, and their table of sums."""
@@ -58,7 +58,11 @@ def divergences(
             keys, of = sums.rows[name].keys, sums.tables[name]
             kinds = keys["slice"] if "slice" in keys else ["ar_hit" if is_hit else "other" for is_hit in keys["ar_hit"]]
             columns: dict[str, Any] = {"slice": kinds, "low": keys.get("low"), "high": keys.get("high"), "tokens": of.totals[0].astype(int)}
-            columns |= {"clusters": of.clusters, "effective_clusters": of.effective, "share_of_tokens": of.totals[0] / sums.tables["slices"].totals[0, 0]}
+            columns |= {
+                "clusters": of.clusters,
+                "effective_clusters": of.effective,
+                "share_of_tokens": of.totals[0] / sums.tables["slices"].totals[0, 0],
+            }
             columns |= _means("kl", of, samples[name], 2 * place) | _means("agreement", of, samples[name], 2 * place + 1)
             if by == "slice":
                 columns |= dict(zip(QUANTILES, quantiles[place].T, strict=True))

@@ -55,8 +55,8 @@ class GapTables(Shown):
     alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same
     with the two models exchanged (docs/context.md).
     by_divergence, only with `divergence`: model x `by` (slice, distance, position) x `slice` x bucket: `kl`, the mean KL(reference | model)
-    of predictions in nats per token, and `agreement`, the share of tokens where both have the same likeliest token. Of slices also quantiles
-    of the tokens' divergences (`kl_p50`, `kl_p95`, `kl_p99`, `kl_max`), and of AR hits and repeated tokens `kl_first`, the mean where
+    of predictions in nats per token, and `agreement`, the share of tokens where both have the same likeliest token. Of slices, quantiles
+    of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`, `kl_max`), and of AR hits and repeated tokens `kl_first`, the mean where
     their bigrams first occur in their sequences, and `ratio`, `kl` over that (docs/divergence.md).
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,

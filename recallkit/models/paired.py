@@ -7,19 +7,20 @@ p is the reference's prediction after some ids, q the model's. Logits are made a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import logits_nll
 from recallkit.models.devices import memory_errors
+from recallkit.models.protocol import TokenScores
 from recallkit.models.torch_model import TorchModel, groups, padded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    import torch
     from torch import Tensor
 
     from recallkit.models.protocol import ScoringModel
@@ -32,12 +33,10 @@ BESIDE: Mapping[str, type] = {"kl": np.float32, "nll_reference": np.float32, "ar
 """What a pair's scores have besides the model's own, and their types."""
 
 
-class PairedScores(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PairedScores(TokenScores):
     """Per predicted token, flat: the `TokenScores` of the model and of the reference, and `kl` float32 nats, never below 0."""
 
-    nll: np.ndarray
-    argmax: np.ndarray
-    rank: np.ndarray
     kl: np.ndarray
     nll_reference: np.ndarray
     argmax_reference: np.ndarray
@@ -86,8 +85,8 @@ class PairedModel:
         import torch
 
         sequences = np.split(ids, offsets[1:-1])
-        found = PairedScores(*(np.zeros(len(ids) - len(sequences), BESIDE.get(name, np.int32)) for name in PairedScores._fields))
-        found = found._replace(nll=np.zeros_like(found.nll_reference))
+        types = {"nll": np.float32, "argmax": np.int32, "rank": np.int32, **BESIDE}
+        found = {field.name: np.zeros(len(ids) - len(sequences), types[field.name]) for field in fields(PairedScores)}
         starts = offsets - np.arange(len(offsets))
         for group in groups(np.diff(offsets), self.sharing):
             inputs, targets, real = padded([sequences[number] for number in group])
@@ -97,18 +96,16 @@ class PairedModel:
                 mask = self._both[0].to_device(real)
                 rows = [of[mask] for of in outputs]
                 scores = self._reduce(rows[0], rows[1], self._both[0].to_device(targets[real]))
-            for into, values in zip(found, scores, strict=True):
+            for into, values in zip(found.values(), scores, strict=True):
                 into[places] = values
-        return found
+        return PairedScores(**found)
 
     def _reduce(self, rows: Tensor, of_reference: Tensor, targets: Tensor) -> list[np.ndarray]:
         """The columns of `PairedScores` (n,) of rows (n, ...) of the outputs of both."""
         import torch
 
         model, reference = self._both
-        step = (
-            max(1, _CUDA_LOGITS // model.vocab_size) if rows.is_cuda else max(_LEAST_ROWS, _LOGITS // model.vocab_size)
-        )
+        step = max(1, _CUDA_LOGITS // model.vocab_size) if rows.is_cuda else max(_LEAST_ROWS, _LOGITS // model.vocab_size)
         parts = []
         for some, theirs, of in zip(*(torch.split(each, step) for each in (rows, of_reference, targets)), strict=True):
             q, p = model.logits(some), reference.logits(theirs)

@@ -120,7 +120,9 @@ class ScoringPlan:
                 raise UserError(problem, where=plan.model.shown, remedy="leave out this model, or --divergence")
             if plan.tokenizer is not None or (plan.result.finished() or {}).get("tokenizer") is not None:
                 problem = "another tokenizer: predictions over different vocabularies have no divergence"
-                raise UserError(problem, where=plan.model.shown, remedy="compare models of the slices' tokenizer, or leave out --divergence")
+                raise UserError(
+                    problem, where=plan.model.shown, remedy="compare models of the slices' tokenizer, or leave out --divergence"
+                )
         if self._effective_window() != reference._effective_window():
             problem = f"it and {reference.model.shown} read sequences in different windows"
             raise UserError(problem, where=self.model.shown, remedy="give both the same --context and --stride")
@@ -177,10 +179,9 @@ class ScoringPlan:
             _score_parts(job, _wanted(num_parts, self.share), journal, sequences["num_rows"], options, timings)
             if self.share is not None:
                 return {**result.options, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
-            for plan, which in self._files():
-                manifest = _join(plan, job, num_parts, timings, which)
+            joined = [_join(plan, job, num_parts, timings, which) for plan, which in self._files()]
             journal.finish()
-        return manifest
+        return joined[-1]
 
     def _files(self) -> list[tuple[ScoringPlan, Which]]:
         """What is made of the parts: these scores, or of a pair the scores of both where they are missing, and their divergence at last."""

@@ -35,6 +35,7 @@ SEQUENCES_PER_PART = config.SEQUENCES_PER_PART
 CARRIED_IDS = 2048
 """Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
 
+
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
     """How a model reads a sequence that is longer than its context.
@@ -323,7 +324,9 @@ def check_finite(name: str, values: np.ndarray, first: int, offsets: np.ndarray,
         predicted_at = offsets - np.arange(len(offsets))
         sequence = int(np.searchsorted(predicted_at, bad[0], side="right")) - 1
         position = int(bad[0] - predicted_at[sequence]) + 1
-        problem = f"its {what} at sequence {first + sequence}, position {position} is {values[bad[0]]} ({len(bad)} such values in this part)"
+        problem = (
+            f"its {what} at sequence {first + sequence}, position {position} is {values[bad[0]]} ({len(bad)} such values in this part)"
+        )
         raise UserError(problem, where=name, remedy="check the weights, or use a wider --dtype")
 
 
@@ -389,14 +392,19 @@ def _of_part(part: pa.Table, which: Which) -> pa.Table:
     if which == "divergence":
         agrees = pc.equal(part["argmax"], part["argmax_reference"])
         return part.select(["sequence", "position", "kl"]).append_column("agrees", agrees)
-    names = [f"{name}_reference" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]]
+    names = [
+        f"{name}_reference" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]
+    ]
     return part.select(names).rename_columns(list(schemas.LAYOUTS["scores"]))
 
 
 def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
     """How the columns of a file are encoded."""
     dense = [name for name in schema.names if schema.field(name).type == "float"]
-    return {"use_dictionary": [name for name in ("sequence", "position", "context") if name in schema.names], "use_byte_stream_split": dense}
+    return {
+        "use_dictionary": [name for name in ("sequence", "position", "context") if name in schema.names],
+        "use_byte_stream_split": dense,
+    }
 
 
 def part_rows(part: Path) -> int:

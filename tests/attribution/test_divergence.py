@@ -1,0 +1,157 @@
+"""Divergences by slice, distance and position: known ones come out, and what is said of them holds in no other case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import recallkit
+from recallkit.attribution.divergence import QUANTILES, divergences
+from recallkit.attribution.divergence_view import divergence_table, in_a_sentence, slices_table
+from recallkit.report import words
+from recallkit.slicing.definitions import parse_slices
+from recallkit.storage import artifacts, schemas
+
+FAR = "far=distance > 20"
+
+
+def planted(slices: Path, folder: Path, name: str, kl: np.ndarray, agrees: np.ndarray) -> Path:
+    """A file of these divergences."""
+    keys, schema = pl.read_parquet(slices / "tokens.parquet", columns=["sequence", "position"]), schemas.arrow_schema("divergence")
+    columns = [*(keys[name].to_arrow() for name in keys.columns), pa.array(kl.astype(np.float32)), pa.array(agrees)]
+    facts = {
+        "kind": "divergence",
+        "model": name,
+        "sequences_digest": artifacts.read_manifest(slices / "tokens.parquet")["sequences_digest"],
+    }
+    artifacts.write_parquet(folder / f"{name}.parquet", [pa.Table.from_arrays(columns, schema=schema)], schema, facts)
+    return folder / f"{name}.parquet"
+
+
+@pytest.fixture(scope="module")
+def labels(small_slices) -> pl.DataFrame:
+    return pl.read_parquet(small_slices / "tokens.parquet")
+
+
+@pytest.fixture(scope="module")
+def made(small_slices, labels, tmp_path_factory) -> tuple[pl.DataFrame, dict[str, np.ndarray]]:
+    """The table of four models, and their divergences: 3, 2, 1 and 1/2 times as large in AR hits as elsewhere, but for some noise."""
+    folder, rng = tmp_path_factory.mktemp("planted"), np.random.default_rng(5)
+    hit = labels["ar_hit"].to_numpy()
+    noise = rng.uniform(0.99, 1.01, len(hit))
+    values = {name: noise * np.where(hit, factor, 1.0) for name, factor in (("thrice", 3), ("twice", 2), ("same", 1), ("half", 0.5))}
+    agrees = rng.uniform(size=len(hit)) < np.where(hit, 0.25, 0.75)
+    files = {name: planted(small_slices, folder, name, of, agrees) for name, of in values.items()}
+    table = divergences(small_slices / "tokens.parquet", "ref", files, slices=parse_slices([FAR]))
+    return table, {**values, "agrees": agrees}
+
+
+def test_means_and_quantiles_are_those_of_numpy(made, labels):
+    table, values = made
+    hit, repeated = labels["ar_hit"].to_numpy(), labels["repeated"].to_numpy()
+    far = labels["distance"].fill_null(0).to_numpy() > 20
+    inside = {"all": hit | True, "ar_hit": hit, "other": ~hit, "repeated": repeated, "far": far}
+    rows = table.filter(by="slice", model="thrice").to_dicts()
+    assert [row["slice"] for row in rows] == list(inside)
+    for row in rows:
+        of = values["thrice"].astype(np.float32).astype(np.float64)[inside[row["slice"]]]
+        assert row["tokens"] == len(of)
+        assert row["share_of_tokens"] == pytest.approx(len(of) / len(hit))
+        assert row["kl"] == pytest.approx(of.mean(), rel=1e-9)
+        assert row["kl_ci_low"] < row["kl"] < row["kl_ci_high"]
+        assert row["agreement"] == pytest.approx(values["agrees"][inside[row["slice"]]].mean(), rel=1e-9)
+        for name, rank in QUANTILES.items():
+            assert row[name] == pytest.approx(np.quantile(of, rank), rel=1e-9)
+
+
+def test_buckets_partition_their_slices(made, labels):
+    table, values = made
+    kl = values["thrice"]
+    for by in ("distance", "position"):
+        rows = table.filter(by=by, model="thrice")
+        place = labels[by].fill_null(0).to_numpy()
+        for row in rows.to_dicts():
+            inside = (place >= row["low"]) & (place <= row["high"]) & (labels["ar_hit"].to_numpy() == (row["slice"] == "ar_hit"))
+            assert row["tokens"] == inside.sum()
+            assert row["kl"] == pytest.approx(kl[inside].mean(), rel=1e-6)
+        assert rows["tokens"].sum() == (labels["repeated"].sum() if by == "distance" else len(labels))
+        assert rows["kl_p50"].is_null().all()
+
+
+def test_an_ar_hit_is_compared_with_the_first_occurrence_of_its_bigram(made, labels):
+    table, values = made
+    hit = labels["ar_hit"].to_numpy()
+    first = (np.arange(len(hit)) - labels["first_distance"].fill_null(0).to_numpy())[hit]
+    for model, factor in (("thrice", 3), ("twice", 2), ("same", 1), ("half", 0.5)):
+        row = table.filter(by="slice", model=model, slice="ar_hit").row(0, named=True)
+        assert row["kl_first"] == pytest.approx(values[model][first].mean(), rel=1e-6)
+        assert row["ratio"] == pytest.approx(factor, rel=0.005)
+        assert row["ratio_ci_low"] < row["ratio"] < row["ratio_ci_high"]
+        assert row["ratio_ci_high"] - row["ratio_ci_low"] < 0.2
+    assert table.filter(by="slice", slice="other")["ratio"].is_null().all()
+
+
+def sentence(table: pl.DataFrame, *models: str) -> str:
+    return in_a_sentence(table.filter(pl.col("model").is_in(models)))
+
+
+def test_the_sentence_is_of_models_that_differ_more_where_recall_is_needed(made):
+    table, _ = made
+    assert sentence(table, "thrice").startswith(
+        "Per AR hit, KL divergence of thrice from ref is 3.0 times that where the bigrams of AR hits"
+    )
+    row = table.filter(by="slice", model="thrice", slice="ar_hit").row(0, named=True)
+    assert sentence(table, "thrice").endswith(f" first occur: {row['kl']:.2f} against {row['kl_first']:.2f} nats.")
+    both = "Per AR hit, KL divergence of 2 models from ref is 2.0 to 3.0 times that where the bigrams of AR hits first occur: "
+    assert sentence(table, "twice", "thrice").startswith(both)
+    assert " of 2 models (of 4) from ref is 2.0 to 3.0 times " in sentence(table, "thrice", "same", "half", "twice")
+    assert " of twice (of 2) from ref is 2.0 times " in sentence(table, "half", "twice")
+    for model in ("same", "half"):
+        assert sentence(table, model).endswith(
+            " nats per token, and not shown to be larger per AR hit than where the bigrams of AR hits first occur."
+        )
+    without = table.with_columns(ratio_ci_low=None, ratio_ci_high=None)
+    assert sentence(without, "thrice").startswith("KL divergence from ref is 1.0"), "without an interval nothing is shown"
+
+
+def test_tables_have_the_figures_of_their_rows(made):
+    table, _ = made
+    by_model, by_slice = divergence_table(table), slices_table(table)
+    hits = table.filter(by="slice", model="twice", slice="ar_hit").row(0, named=True)
+    whole = table.filter(by="slice", model="twice", slice="all").row(0, named=True)
+    ends = f"{hits['ratio_ci_low']:.2f} to {hits['ratio_ci_high']:.2f}"
+    figures = [f"{whole['kl']:#.3g}", f"{hits['kl']:#.3g}", f"{hits['kl_first']:#.3g}", f"{hits['ratio']:.2f}", ends]
+    assert by_model.rows[1] == ["twice", *figures, f"{100 * whole['agreement']:.1f}", f"{100 * hits['agreement']:.1f}"]
+    assert [row[:2] for row in by_slice.rows[:5]] == [
+        ["all", "thrice"],
+        ["all", "twice"],
+        ["all", "same"],
+        ["all", "half"],
+        ["ar_hit", "thrice"],
+    ]
+    assert by_slice.rows[5][-4:] == [f"{hits[name]:#.3g}" for name in QUANTILES]
+
+
+def test_the_command_prints_exports_and_draws_it(small_slices, tiny_model, run, tmp_path):
+    models = [f"ref={tiny_model('llama')}", f"one={tiny_model('gpt_neox')}", f"itself={tiny_model('llama')}"]
+    out = tmp_path / "out"
+    found = run("gap", *models, "--slices", small_slices, "-o", out, "--divergence", "--figures", tmp_path / "figures", "--export", "md")
+    assert found.returncode == 0, found.stderr
+    assert "KL divergence from ref is 0.00 to " in " ".join(found.stdout.split())
+    assert "How far predictions are from those of ref: KL divergence in nats, and agreement in %" in found.stdout
+    assert (tmp_path / "figures" / "divergence.pdf").exists()
+    assert "| itself |" in (out / "divergence_by_slice.md").read_text()
+    tables = recallkit.read_comparison(out, slices=small_slices)
+    assert words.commands(tables, None)[1].endswith(" --divergence")
+    itself = tables.tables.by_divergence.filter(model="itself", by="slice")
+    assert itself["kl_max"].max() == 0
+    assert itself["agreement"].min() == 1
+    again = run("gap", *models, "--slices", small_slices, "-o", out)
+    assert "already made with other options (differs in divergence)" in again.stderr
+    page = run("report", out, "-o", tmp_path / "page.html")
+    assert page.returncode == 0
+    assert "specification-divergence" in (tmp_path / "page.html").read_text()
