@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from recallkit.slicing.definitions import Slice
 
 QUANTILES = {"kl_p50": 0.5, "kl_p95": 0.95, "kl_p99": 0.99, "kl_max": 1.0}
-"""Columns of quantiles of a slice's tokens, interpolated linearly as by llama.cpp's `perplexity --kl-divergence`, whose are of all tokens."""
+"""Columns of quantiles of a slice's tokens, interpolated linearly, as those of all tokens by llama.cpp's `perplexity --kl-divergence`."""
 
 _TABLES = {"slice": "slices", "distance": "by_distance", "position": "by_position"}
 """What buckets are of, and their table of sums."""

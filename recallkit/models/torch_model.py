@@ -90,7 +90,7 @@ class TorchModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
-        return self._score(ids, offsets, None if self.compression is None else max(self.chunk, _LEAST_REDUCED))
+        return self._score(ids, offsets, None)
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
@@ -314,9 +314,10 @@ class TorchModel:
         return [TokenScores(nll[row, :size], argmax[row, :size], rank[row, :size]) for row, size in enumerate(real.sum(1))]
 
     def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
-        """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time."""
+        """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time; a variant's in its chunks."""
         import torch
 
+        chunk = chunk if self.compression is None else max(self.chunk, _LEAST_REDUCED)
         if chunk is None:
             yield self.forward(self.to_device(inputs))[0]
             return

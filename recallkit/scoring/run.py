@@ -340,6 +340,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, num_parts: int, timings: Timings, 
     from recallkit.scoring import scores
 
     result, num_rows = plan.result, plan.sequences["num_rows"]
+    variants = [side.request.variant for side in plan.pair or (plan,)]
     facts = {
         **result.stamp(),
         "model": plan.request.name,
@@ -348,7 +349,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, num_parts: int, timings: Timings, 
         "num_rows": num_rows,
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
-        "read_exactly": None if job.request.variant is None else job.request.variant.once,
+        "read_exactly": max((variant.once or 0 for variant in variants if variant is not None), default=0) or None,
     }
     files = [job.parts.path(number) for number in range(num_parts)]
     manifest: dict[str, Any] = {}

@@ -352,6 +352,9 @@ def summarise_scores(path: Path) -> pl.DataFrame:
 Which = Literal["scores", "reference", "divergence"]
 """What of parts a file has: the scores of a model, or, of parts of a pair, those of its reference, or how far the two differ."""
 
+REFERENCE = "_reference"
+"""How the names of columns and facts end that are of a pair's reference."""
+
 
 def join_parts(
     parts: Sequence[Path], sequences_per_part: int, seq_len: int, path: Path, manifest: dict[str, Any], which: Which = "scores"
@@ -382,7 +385,7 @@ def join_parts(
                         totals[name] = totals.get(name, 0) + value
             yield pa.concat_tables(tables).combine_chunks()
 
-    return artifacts.write_parquet(path, groups(), schema, lambda: {**manifest, **totals}, **_parquet_options(schema))
+    return artifacts.write_parquet(path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **_parquet_options(schema))
 
 
 def _of_part(part: pa.Table, which: Which) -> pa.Table:
@@ -393,9 +396,16 @@ def _of_part(part: pa.Table, which: Which) -> pa.Table:
         agrees = pc.equal(part["argmax"], part["argmax_reference"])
         return part.select(["sequence", "position", "kl"]).append_column("agrees", agrees)
     names = [
-        f"{name}_reference" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]
+        f"{name}{REFERENCE}" if which == "reference" and name in ("nll", "argmax", "rank") else name for name in schemas.LAYOUTS["scores"]
     ]
     return part.select(names).rename_columns(list(schemas.LAYOUTS["scores"]))
+
+
+def _of_side(facts: Mapping[str, int], which: Which) -> dict[str, int]:
+    """The facts of parts that a file has in its manifest."""
+    theirs = {name.removesuffix(REFERENCE): value for name, value in facts.items() if name.endswith(REFERENCE)}
+    mine = {name: value for name, value in facts.items() if not name.endswith(REFERENCE)}
+    return {"scores": mine, "reference": theirs, "divergence": {}}[which]
 
 
 def _parquet_options(schema: pa.Schema) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from recallkit.parallel import ahead
 from recallkit.parallel.job import Done
 from recallkit.scoring import scores
 from recallkit.scoring.alignment import align
-from recallkit.scoring.scores import BatchedScores, BatchLimit, ContextWindow, SequenceReader
+from recallkit.scoring.scores import REFERENCE, BatchedScores, BatchLimit, ContextWindow, SequenceReader
 from recallkit.storage import artifacts
 from recallkit.storage.journal import read_part
 
@@ -108,10 +108,14 @@ class Scorer:
         self.job = job
         self.translator = _open_translator(job)
         self.model = _load(job.request, job.model_digest)
+        self._sides = [("", job.request.name, self.model)]
+        """The models that are loaded: how the names of their facts end, what messages call them."""
         if job.reference is not None:
             from recallkit.models.paired import PairedModel
 
-            self.model = PairedModel(self.model, _load(job.reference, job.reference_digest), job.request.vocab_size)
+            reference = _load(job.reference, job.reference_digest)
+            self._sides.append((REFERENCE, job.reference.name, reference))
+            self.model = PairedModel(self.model, reference, job.request.vocab_size)
         self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
 
     def _choose_batch(self) -> int:
@@ -168,29 +172,31 @@ class Scorer:
 
     def _write(self, part: _Part, scored: SequenceScores) -> None:
         facts = {} if part.translation is None else asdict(part.translation.counts)
-        facts |= self._facts_of_state(part) if part.number == 0 else {}
+        for end, name, model in self._sides if part.number == 0 else ():
+            facts |= {f"{fact}{end}": value for fact, value in _facts_of_state(model, name, part).items()}
         scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
         self.job.parts.begun_path(part.number).unlink(missing_ok=True)
 
-    def _facts_of_state(self, part: _Part) -> dict[str, float]:
-        """Bytes of the model's state after the longest sequence, and, of a variant, what reading that in chunks alone changes.
 
-        They are facts of the first part alone, so that joining, which adds up, keeps them.
-        """
-        if not isinstance(self.model, TorchModel):
-            return {}
-        read = part if part.translation is None else part.translation
-        most = None if self.model.max_length is None else self.model.max_length + 1
-        longest = int(np.diff(read.offsets).argmax())
-        ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][:most]
-        num_bytes = self.model.state_bytes(ids[:-1]) if len(ids) > 1 else None
-        found: dict[str, float] = {} if num_bytes is None else {"state_bytes": num_bytes, "state_ids": len(ids) - 1}
-        compression = self.model.compression
-        if compression is not None and len(ids) > 1:
-            if compression.should_change and not compression.has_effect:
-                console.note(f"{self.job.request.name}: nothing is compressed in sequences of {len(ids) - 1:,} ids")
-            found |= dict(zip(("reading_max", "reading_mean"), self.model.noise_of_reading(ids), strict=True))
-        return found
+def _facts_of_state(model: ScoringModel, name: str, part: _Part) -> dict[str, float]:
+    """Bytes of the model's state after the longest sequence, and, of a variant, what reading that in chunks alone changes.
+
+    They are facts of the first part alone, so that joining, which adds up, keeps them.
+    """
+    if not isinstance(model, TorchModel):
+        return {}
+    read = part if part.translation is None else part.translation
+    most = None if model.max_length is None else model.max_length + 1
+    longest = int(np.diff(read.offsets).argmax())
+    ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][:most]
+    num_bytes = model.state_bytes(ids[:-1]) if len(ids) > 1 else None
+    found: dict[str, float] = {} if num_bytes is None else {"state_bytes": num_bytes, "state_ids": len(ids) - 1}
+    compression = model.compression
+    if compression is not None and len(ids) > 1:
+        if compression.should_change and not compression.has_effect:
+            console.note(f"{name}: nothing is compressed in sequences of {len(ids) - 1:,} ids")
+        found |= dict(zip(("reading_max", "reading_mean"), model.noise_of_reading(ids), strict=True))
+    return found
 
 
 def _load(request: ModelRequest, digest: str) -> ScoringModel:

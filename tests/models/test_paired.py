@@ -138,3 +138,21 @@ def test_what_gives_no_predictions_is_refused(small_slices):
     control = ControlModel(ModelRequest("control:bigram", VOCAB, counts=counts))
     with pytest.raises(UserError, match="control:bigram: it gives no predictions over the whole vocabulary"):
         PairedModel(control, load_model(ModelRequest("zoo:attention", VOCAB)), VOCAB)
+
+
+def test_a_variant_is_compared_as_it_reads(text, tiny_model):
+    """In its own chunks, each of which sees a compressed past; with nothing compressed it is the model itself."""
+    spec, ids = str(tiny_model("llama")), (text[0][:65], np.array([0, 65]))
+    model, int2, full = (load_model(spec_of(spec, cache)) for cache in (None, "int2", "full"))
+    assert PairedModel(full, model, VOCAB).score(*ids).kl.max() < 1e-6
+    found = PairedModel(int2, model, VOCAB).score(*ids)
+    assert found.kl[:16].max() < 1e-6, "the first chunk has no past"
+    assert found.kl[16:].max() > 1e-6
+    np.testing.assert_allclose(found.nll, int2.score(*ids).nll, rtol=0, atol=1e-6)
+
+
+def spec_of(path: str, cache: str | None) -> ModelRequest:
+    from recallkit.models.spec import ModelSpec
+
+    variant = None if cache is None else ModelSpec(path, cache=cache, chunk=16).variant
+    return ModelRequest(path, VOCAB, device="cpu", variant=variant)
