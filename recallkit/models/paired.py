@@ -86,9 +86,7 @@ class PairedModel:
 
         sequences = np.split(ids, offsets[1:-1])
         types = {"nll": np.float32, "argmax": np.int32, "rank": np.int32, **BESIDE}
-        found: dict[str, np.ndarray] = {
-            field.name: np.zeros(len(ids) - len(sequences), types[field.name]) for field in fields(PairedScores)
-        }
+        found: dict[str, np.ndarray] = {each.name: np.zeros(len(ids) - len(sequences), types[each.name]) for each in fields(PairedScores)}
         starts = offsets - np.arange(len(offsets))
         for group in groups(np.diff(offsets), self.sharing):
             inputs, targets, real = padded([sequences[number] for number in group])

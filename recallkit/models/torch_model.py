@@ -314,7 +314,7 @@ class TorchModel:
         return [TokenScores(nll[row, :size], argmax[row, :size], rank[row, :size]) for row, size in enumerate(real.sum(1))]
 
     def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
-        """The outputs of `forward` for inputs (b, t): all at once, or about `chunk` ids of each row at a time; a variant's in its chunks."""
+        """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks."""
         import torch
 
         chunk = chunk if self.compression is None else max(self.chunk, _LEAST_REDUCED)

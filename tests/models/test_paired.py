@@ -143,12 +143,12 @@ def test_what_gives_no_predictions_is_refused(small_slices):
 def test_a_variant_is_compared_as_it_reads(text, tiny_model):
     """In its own chunks, each of which sees a compressed past; with nothing compressed it is the model itself."""
     spec, ids = str(tiny_model("llama")), (text[0][:65], np.array([0, 65]))
-    model, int2, full = (load_model(spec_of(spec, cache)) for cache in (None, "int2", "full"))
+    model, window, full = (load_model(spec_of(spec, cache)) for cache in (None, "window:1+8", "full"))
     assert PairedModel(full, model, VOCAB).score(*ids).kl.max() < 1e-6
-    found = PairedModel(int2, model, VOCAB).score(*ids)
+    found = PairedModel(window, model, VOCAB).score(*ids)
     assert found.kl[:16].max() < 1e-6, "the first chunk has no past"
-    assert found.kl[16:].max() > 1e-6
-    np.testing.assert_allclose(found.nll, int2.score(*ids).nll, rtol=0, atol=1e-6)
+    assert found.kl[16:].max() > 1e-4
+    np.testing.assert_allclose(found.nll, window.score(*ids).nll, rtol=0, atol=1e-6)
 
 
 def spec_of(path: str, cache: str | None) -> ModelRequest:
