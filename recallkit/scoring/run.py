@@ -131,7 +131,7 @@ class ScoringPlan:
         return replace(self, result=Result(path, "divergence", options, remedy="delete this file"), pair=(self, reference))
 
     def _effective_window(self) -> ContextWindow:
-        """How the longest sequence is read, as far as it makes a difference."""
+        """How the longest sequence is read: whole, whatever the options, or in these windows."""
         from recallkit.scoring.scores import ContextWindow, check_context, longest_sequence
 
         if self.window.carry:
