@@ -26,12 +26,16 @@ def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], che
         "path": str(path),
         **summarise_scores(path).row(0, named=True),
         **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
-        **{k: manifest[k] for k in ("tokenizer", "context", "stride", "carry_state", "num_inexact") if manifest.get(k) is not None},
+        **{k: manifest[k] for k in _WHERE_KNOWN if manifest.get(k) is not None},
         "timings": score_timings(slices, model),
         **({} if check is None else {"check": dict(check)}),
     }
 
 
+_WHERE_KNOWN = (
+    *("tokenizer", "context", "stride", "carry_state", "num_inexact"),
+    *("state_bytes", "state_ids", "reading_max", "reading_mean", "read_exactly"),
+)
 _MEANS = {
     "model": cells.name("model"),
     "tokens": cells.number("num_rows"),
