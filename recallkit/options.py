@@ -308,7 +308,7 @@ CENTRED_TOKENS = 950
 
 @dataclass(frozen=True, kw_only=True)
 class RecallOptions(EvaluationOptions):
-    """What models are asked of real documents, and how they are run."""
+    """What models are asked of documents, and how they are run."""
 
     data: File | None = option(
         "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "

@@ -1,5 +1,5 @@
 -- Recall by whole numbers that each prompt has (distance of the answer, its occurrences, length), in log2 buckets.
--- Grain in:  `documents`, one row per model x prompt; rows without a number are left out.
+-- Grain in:  `documents`, one row per model x prompt; rows without a number are left out, and needles, which have a depth.
 -- Grain out: one row per `bucketed` (the column's name) x model x task x bucket (low..high, both included):
 --            0; 1; 2; 3 to 4; 5 to 8 ..., so that bucket b of the numbers above 0 is (2^(b-1), 2^b].
 -- Units:     accuracy a share of the bucket's rows, answer_nll nats per token of its answers.
@@ -15,6 +15,7 @@ WITH placed AS (
             occurrences::BIGINT AS occurrences,
             prompt_tokens::BIGINT AS prompt_tokens
         FROM documents
+        WHERE depth IS NULL
     )
     ON answer_distance, occurrences, prompt_tokens
     INTO NAME bucketed VALUE number

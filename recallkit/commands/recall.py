@@ -80,7 +80,7 @@ class EvalRecallLine(EvalRecall):
     answers=True,
 )
 def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
-    """Evaluate recall from real documents: SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, or METADATA of packages; accuracy and answer NLL; resumes.
+    """Evaluate recall from real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package METADATA) or of needles in a haystack; resumes.
 
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """

@@ -39,12 +39,15 @@ _PROMPT = (
     "The special magic {kind} for {key} mentioned in the provided text is"
 )
 _ADJECTIVES = (
-    "amber ancient bold brave brief bright calm clever cosmic crisp curly dusty eager fancy gentle golden grand happy hollow humble jolly "
-    "lively loud lucky mellow narrow noble plain quick quiet rapid rough rusty shiny silent simple sleepy smooth solid steep sunny swift"
+    "able amber ancient bold brave brief bright calm clean clever cold cosmic crisp curly dusty eager early fancy gentle giant golden "
+    "grand happy hollow humble jolly kind late lively loud lucky mellow narrow noble odd pale plain quick quiet rapid rare rough round "
+    "rusty sandy shiny silent silver simple sleepy small smooth solid steep sunny sweet swift tall tidy tiny vivid warm wild wise"
 )
 _NOUNS = (
-    "acorn anchor apple arrow badger basket beacon bottle bridge candle canyon carpet castle cherry copper desert donkey engine falcon "
-    "forest garden guitar hammer island jacket kettle ladder lantern magnet meadow mirror orchid pencil pepper planet ribbon river spider"
+    "acorn anchor apple arrow badger basket beacon bottle bridge button candle canyon carpet castle cherry circle copper cradle desert "
+    "donkey engine falcon feather forest garden guitar hammer harbor helmet island jacket kettle ladder lantern lemon magnet marble "
+    "meadow mirror needle orchid otter paddle pencil pepper pigeon pillow planet pocket rabbit ribbon river saddle shadow spider spoon "
+    "statue tunnel turtle valley violin wagon walnut window"
 )
 _SENTENCE_END = r"[.!?][\"')\]]*(?={joiner})|[。！？]"
 _LEAST_HAYSTACK = 16

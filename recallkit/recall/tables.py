@@ -40,7 +40,7 @@ class RecallTables(Shown):
     published; further columns count reasons why an answer is wrong (see queries/recall/summarise_documents.sql). by_distance,
     by_occurrences, by_length: model x task x bucket (`low`..`high`, both included) of the tokens between the answer and the prompt's end,
     of its occurrences in the prompt, of the prompt's length in tokens. by_depth: model x task x length x depth of needles in a haystack
-    (`length` in ids, `depth` the share of the context that precedes the needle); empty without such tasks.
+    (`length` in ids, `depth` the share of the context that precedes the needle), which are in no bucket; empty without such tasks.
     """
 
     recall: pl.DataFrame

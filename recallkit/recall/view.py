@@ -175,7 +175,7 @@ def answers_table(tables: RecallTables) -> Table:
     how = f"Greedy, {_generated(tasks)}.{to}"
     caption = "\n".join([*_what_was_asked(found, models[0], tasks), how, *disagreements(tables)])
     rows = [found[model, task] for task in tasks for model in models]
-    return Table.of(title, columns, rows, caption, optional=["NLL"] if len(tasks) > 1 else [])
+    return Table.of(title, columns, rows, caption)
 
 
 def overlap_table(tables: RecallTables) -> Table | None:

@@ -183,7 +183,7 @@ KINDS: Mapping[str, Kind] = {
     "intervene": Kind("interventions", "Is it recall?", "recallkit.intervening.view:look", "How much of the gap is recall?"),
     "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look", "Which mixers recall?"),
     "recall": Kind(
-        "recall evaluations", "Recall in real documents", "recallkit.recall.view:look", "How much do these models recall of real documents?"
+        "recall evaluations", "Recall from documents", "recallkit.recall.view:look", "How much do these models recall of what they read?"
     ),
     "mqar": Kind(
         "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"

@@ -122,5 +122,6 @@ def test_needles_are_averaged_by_length_and_depth(tmp_path):
     found = tables.by_depth.select("length", "depth", "num_rows", "accuracy", "answer_nll").rows()
     short = [(256, 0.0, 2, 0.0, 2.0), (256, 0.5, 2, 1.0, 1.5), (256, 1.0, 2, 1.0, 1.0)]
     assert found == [*short, (1024, 0.0, 2, 0.0, 2.0), (1024, 0.5, 2, 0.0, 1.5), (1024, 1.0, 2, 1.0, 1.0)]
+    assert tables.by_length["num_rows"].to_list() == [1], "buckets are of other tasks"
     [table] = depth_tables(tables)
     assert (table.headers, table.rows) == (["model", "256", "1,024"], [["near", "▁██", "▁▁█"]])

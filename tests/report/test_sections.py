@@ -58,7 +58,7 @@ def test_one_page_shows_all_results_with_their_printed_tables(evaluations, writt
         "Where the gap lies",
         "Where each model loses most",
         "The text, token by token",
-        "Recall in real documents",
+        "Recall from documents",
         "Prompts and generations",
         "Recall of made-up pairs (MQAR)",
         "What the text repeats",
