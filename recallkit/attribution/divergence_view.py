@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     """The rows of slices, by model and slice."""
 
 _KL, _TIMES = "#.3g", ".2f"
+_ROUNDING = 1e-6
+"""Nats: two ways of computing the same predictions are so far apart, and a ratio of such divergences says nothing."""
 _WHERE_FIRST = "where the bigrams of AR hits first occur"
 
 
@@ -28,14 +30,14 @@ def in_a_sentence(by_divergence: pl.DataFrame) -> str:
     """
     found, models = _slices(by_divergence)
     reference = by_divergence["reference"][0]
-    larger = [row for model in models if ((row := found[model, "ar_hit"])["ratio_ci_low"] or 0) > 1]
+    larger = [row for model in models if ((row := found[model, "ar_hit"])["ratio_ci_low"] or 0) > 1 and row["kl"] > _ROUNDING]
     if not larger:
         told = _range([found[model, "all"]["kl"] for model in models], _KL)
         return f"KL divergence from {reference} is {told} nats per token, and not shown to be larger per AR hit than {_WHERE_FIRST}."
     ratios = _range([row["ratio"] for row in larger], ".1f")
     means, firsts = (_range([row[name] for row in larger], _KL) for name in ("kl", "kl_first"))
-    whose = larger[0]["model"] if len(larger) == 1 else f"{len(larger):,} models"
-    whose += f" (of {len(models):,})" if len(larger) < len(models) else ""
+    whose = f"{len(larger):,} models" if len(larger) == len(models) else f"{len(larger):,} of {len(models):,} models"
+    whose = larger[0]["model"] if len(larger) == 1 else whose
     return f"Per AR hit, KL divergence of {whose} from {reference} is {ratios} times that {_WHERE_FIRST}: {means} against {firsts} nats."
 
 
