@@ -36,6 +36,12 @@ CARRIED_IDS = 2048
 """Ids that a recurrent model reads at once with `--carry-state` if `--context` is not given."""
 
 
+PARQUET_OPTIONS: dict[str, Any] = {
+    "use_dictionary": ["sequence", "position", "context"],
+    "use_byte_stream_split": ["nll", "nll_reference", "kl"],
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ContextWindow:
     """How a model reads a sequence that is longer than its context.
@@ -339,7 +345,7 @@ def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScor
     position = (positions_within(counts) + 1).astype(np.int32)
     columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact, *scores.beside.values())
     table = pa.Table.from_arrays([arrow.array(column) for column in columns], schema=schema)
-    artifacts.write_parquet(path, [table], schema, facts, **_parquet_options(schema))
+    artifacts.write_parquet(path, [table], schema, facts, **PARQUET_OPTIONS)
 
 
 def summarise_scores(path: Path) -> pl.DataFrame:
@@ -385,7 +391,7 @@ def join_parts(
                         totals[name] = totals.get(name, 0) + value
             yield pa.concat_tables(tables).combine_chunks()
 
-    return artifacts.write_parquet(path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **_parquet_options(schema))
+    return artifacts.write_parquet(path, groups(), schema, lambda: {**manifest, **_of_side(totals, which)}, **PARQUET_OPTIONS)
 
 
 def _of_part(part: pa.Table, which: Which) -> pa.Table:
@@ -406,15 +412,6 @@ def _of_side(facts: Mapping[str, int], which: Which) -> dict[str, int]:
     theirs = {name.removesuffix(REFERENCE): value for name, value in facts.items() if name.endswith(REFERENCE)}
     mine = {name: value for name, value in facts.items() if not name.endswith(REFERENCE)}
     return {"scores": mine, "reference": theirs, "divergence": {}}[which]
-
-
-def _parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """How the columns of a file are encoded."""
-    dense = [name for name in schema.names if schema.field(name).type == "float"]
-    return {
-        "use_dictionary": [name for name in ("sequence", "position", "context") if name in schema.names],
-        "use_byte_stream_split": dense,
-    }
 
 
 def part_rows(part: Path) -> int:

@@ -16,6 +16,7 @@ from recallkit.errors import UserError
 from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, plan_scores, score_path, scores
 from recallkit.scoring.run import ScoringPlan
+from recallkit.storage import artifacts
 from tests.scoring.test_run import cut_finely, interrupting_batches
 
 ONE_BY_ONE = ScoringOptions(device="cpu", batch_tokens=1)
@@ -71,6 +72,9 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, mo
     assert {name: files_of(alone)[name] for name in before} == before
     for name, path in zip(("reference", "model"), models, strict=True):
         assert scoring.score(f"{name}={path}", slices, ONE_BY_ONE)["reused"]
+        manifests = [artifacts.read_manifest(score_path(folder, name)) for folder in (slices, alone)]
+        assert manifests[0] == manifests[1], "the bytes of its state among it"
+        assert manifests[0]["state_bytes"] > 0
         mine, theirs = (pl.read_parquet(score_path(folder, name)) for folder in (slices, alone))
         np.testing.assert_allclose(mine["nll"], theirs["nll"], rtol=0, atol=1e-6)
         assert mine.drop("nll").equals(theirs.drop("nll"))
