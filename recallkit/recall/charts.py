@@ -45,7 +45,7 @@ def figures(tables: RecallTables) -> list[Figure]:
 
 
 def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: str) -> Figure:
-    """A heat map for each model: the darker a cell, the more often the needle was found at this length and depth."""
+    """A heat map for each model: the fuller the colour of a cell, the more often the needle was found at this length and depth."""
     names = labels(models, 20, reference)
     drawn = []
     for row in rows:
@@ -71,7 +71,7 @@ def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: st
         height=13 * len(depths),
     )
     caption = (
-        "Share of needles found by length of the prompt and depth of the needle, from 0 % (light) to 100 % (dark). "
+        "Share of needles found by length of the prompt and depth of the needle, from 0 % (faint) to 100 % (full colour). "
         f"Task {task}; the depth is the share of the context before the needle."
     )
     return Figure(f"recall_depth_{task}", f"Needles found: {task}", caption, spec, models)

@@ -163,12 +163,14 @@ def _make_row(
         least = length - total + sum(distracting) + 2 * _LEAST_HAYSTACK
         problem = f"{length:,} ids have no room for a haystack beside the needles, the question and its answer"
         raise UserError(problem, where="--lengths", remedy=f"give {least:,} or more")
-    before = round(depth * total)
-    # How many of the other needles precede the one that is asked for: any number for which it can be at its depth.
-    sums = [0, *np.cumsum(distracting).tolist()]
-    number = int(rng.choice([n for n, ids in enumerate(sums) if ids <= before and sums[-1] - ids <= total - before] or [0]))
-    earlier = max(0, before - sums[number])
-    passages = haystack.around(earlier, total - sums[-1] - earlier, rng)
+    straw = total - sum(distracting)
+    # Ids of haystack before the needle that is asked for, if 0, 1 ... of the others precede it, too: any number of these that leaves it at
+    # its depth, or in a prompt that is too short for that the one that brings it nearest.
+    wanted = [round(depth * total) - ids for ids in (0, *np.cumsum(distracting).tolist())]
+    possible = [number for number, ids in enumerate(wanted) if 0 <= ids <= straw]
+    number = int(rng.choice(possible or [min(range(len(wanted)), key=lambda number: abs(wanted[number] - straw / 2))]))
+    earlier = min(max(0, wanted[number]), straw)
+    passages = haystack.around(earlier, straw - earlier, rng)
     others = needles[1 : number + 1], needles[number + 1 :]
     first, last = (haystack.scatter(passage, some, rng) for passage, some in zip(passages, others, strict=True))
     context = haystack.joiner.join(filter(None, [*first, needles[0], *last]))

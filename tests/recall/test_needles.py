@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import astuple
 
@@ -130,12 +131,18 @@ def test_mistakes_are_one_line(run, home, tmp_path, monkeypatch):
         assert said in done.stderr.splitlines()[-1], (words, done.stderr)
 
 
-@pytest.mark.parametrize(("length", "enough"), [(186, False), (220, True)])
-def test_a_length_has_room_for_the_question_or_is_refused(length, enough):
+@pytest.mark.parametrize("task", ["niah_single_3", "niah_multikey_1"])
+def test_a_length_without_room_names_one_with_room(task):
+    """The shortest prompts have all their needles, too."""
     encoder = load_tokenizer(None)
-    if enough:
-        rows = rows_of("niah_single_3", encoder, lengths=[length])
-        assert all(len(encoder.encode([row.text])[0]) + GENERATED_TOKENS <= length for row in rows)
-    else:
-        with pytest.raises(UserError, match=r"give 2\d\d or more"):
-            rows_of("niah_single_3", encoder, lengths=[length])
+    with pytest.raises(UserError, match=r"200 ids have no room .* give (\d+) or more") as refused:
+        rows_of(task, encoder, lengths=[200])
+    enough = int(refused.value.remedy.split()[1])
+    rows = rows_of(task, encoder, lengths=[enough], samples=110)
+    for length in range(200, enough, 3):
+        with contextlib.suppress(UserError):
+            rows += rows_of(task, encoder, lengths=[length])
+    assert min(row.length for row in rows) < enough
+    for row in rows:
+        assert len(encoder.encode([row.text])[0]) + GENERATED_TOKENS <= row.length
+        assert row.text.count("One of the special magic ") == TASKS[task].needles.keys
