@@ -64,8 +64,8 @@ def test_the_same_seed_makes_the_same_rows(tmp_path):
     assert made[0] == made[1]
     assert not set(made[0]) & set(made[2])
     text = tmp_path / "mine.txt"
-    text.write_text("Ein Satz ohne Ende über nichts und wieder nichts\n" * 3, encoding="utf-8")
-    assert all(row.text.count("ohne Ende") > 3 for row in rows_of("niah_single_2", encoder, data=text)), "a short text is repeated"
+    text.write_text("Ein Satz ohne Punkt über nichts und wieder nichts\n" * 3, encoding="utf-8")
+    assert all(row.text.count("ohne Punkt") > 3 for row in rows_of("niah_single_2", encoder, data=text)), "a short text is repeated"
 
 
 def test_one_that_copies_finds_every_needle_and_one_that_reads_nothing_none(run, home, tmp_path):
