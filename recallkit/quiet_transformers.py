@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import struct
 from typing import TYPE_CHECKING
 
@@ -36,30 +37,41 @@ def first_line(error: Exception) -> str:
 @contextlib.contextmanager
 def without_advice() -> Iterator[None]:
     """Hides what transformers logs below the level of errors, for example about kernels that are not installed."""
-    from transformers.utils import logging
+    from transformers.utils import logging as log
 
-    level = logging.get_verbosity()
-    if level == logging.ERROR:  # inside another such block: setting it again would be slow compared with one step of a small model
+    level = log.get_verbosity()
+    if level == log.ERROR:  # inside another such block: setting it again would be slow compared with one step of a small model
         yield
         return
-    logging.set_verbosity_error()
+    log.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        log.set_verbosity(level)
+
+
+@contextlib.contextmanager
+def without_logs() -> Iterator[None]:
+    """Hides what any library logs below the level of errors: torchao, which transformers imports, logs of kernels and of torch."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Hides progress bars and advice; failures become our own errors."""
-    from transformers.utils import logging
+    from transformers.utils import logging as log
 
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    bars = log.is_progress_bar_enabled()
+    log.disable_progress_bar()
     try:
         # The GGUF reader has a progress bar that cannot be switched off: it writes to sys.stderr, while the log has its own handle.
-        with without_advice(), contextlib.redirect_stderr(io.StringIO()):
+        with without_advice(), without_logs(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         if bars:
-            logging.enable_progress_bar()
+            log.enable_progress_bar()

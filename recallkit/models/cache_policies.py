@@ -17,8 +17,8 @@ from torch.nn import functional
 from recallkit import registry
 from recallkit.config import installing
 from recallkit.errors import UsageError, UserError
-from recallkit.models.rounding import scaled, stored_bytes, unscaled, without_warnings
-from recallkit.quiet_transformers import first_line
+from recallkit.models.rounding import scaled, stored_bytes, unscaled
+from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +221,7 @@ def _hqq(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
 
 @functools.cache
 def _layer(name: str, bits: int, group: int) -> Any:
-    with without_warnings():
+    with without_logs():
         from transformers import cache_utils
 
         return getattr(cache_utils, name)(nbits=bits, q_group_size=group)

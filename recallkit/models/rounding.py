@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import logging
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +10,10 @@ from torch import nn
 
 from recallkit.config import installing
 from recallkit.errors import UserError
+from recallkit.quiet_transformers import without_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -69,7 +67,7 @@ def quantise_weights(module: nn.Module, kind: str) -> int:
     """
     if importlib.util.find_spec("torchao") is None:
         raise UserError("torchao, which quantises weights, is not installed", remedy=installing("weights"))
-    with without_warnings():
+    with without_logs():
         from torchao.quantization import IntxWeightOnlyConfig, PerAxis, PerGroup, quantize_
 
     layers = _inner_linears(module)
@@ -91,18 +89,6 @@ def _inner_linears(module: nn.Module) -> list[nn.Linear]:
     named = getattr(module, "get_output_embeddings", lambda: None)() or getattr(module, "head", None) or getattr(module, "lm_head", None)
     left = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)} | {id(getattr(named, "weight", None))}
     return [part for part in module.modules() if isinstance(part, nn.Linear) and id(part.weight) not in left]
-
-
-@contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
-    """Hides what torchao says when it is imported, by quanto too: of kernels for other Pythons and GPUs, and of torch's deprecations."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def stored_bytes(tensor: Tensor) -> int:
