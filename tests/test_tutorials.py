@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import zstandard
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 from tests.documented import blocks, words
+from tests.models.test_gguf import NUM_HEADS, NUM_KV_HEADS, write_gguf
 
 EXAMPLE = "--steps 2 --every 1 --width 16 --rows 1 --lists 2 --documents 30 --sample-tokens 1500"
 
@@ -31,6 +34,20 @@ def reader(tiny_model, tmp_path) -> Path:
     load_tokenizer(None).backend.save(str(folder / "gpt2.json"))
     for place, family in (("path/to/attention", "rwkv"), ("path/to/mamba", "mamba"), ("run/checkpoint-5", "mamba")):
         shutil.copytree(tiny_model(family), folder / place)
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=4096,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=1,
+            num_attention_heads=NUM_HEADS,
+            num_key_value_heads=NUM_KV_HEADS,
+            max_position_embeddings=2048,
+        )
+    )
+    for precision in ("F16", "Q4_0"):
+        write_gguf(folder / f"model-{precision.lower()}.gguf", model, precision=precision)
     return folder
 
 
@@ -46,13 +63,13 @@ def smallest(command: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "tutorials",
-    [("corpus",), pytest.param(("two-checkpoints", "reading-the-page", "training-run"), marks=pytest.mark.slow)],
+    [("corpus",), ("precisions",), pytest.param(("two-checkpoints", "reading-the-page", "training-run"), marks=pytest.mark.slow)],
     ids=lambda names: names[0],
 )
 def test_the_commands_of_the_tutorials_work(run, reader, short_text, tmp_path, monkeypatch, tutorials):
     found = [block for name in tutorials for block in blocks(ROOT / f"docs/tutorials/{name}.md") if block.kind == "shell"]
     commands = [line for block in found for line in block.commands]
-    assert len(commands) >= 4
+    assert len(commands) >= 3
     text, as_it_is = short_text(12, 1500), tmp_path / "as it is"
     as_it_is.mkdir()
     for command in commands:

@@ -65,8 +65,10 @@ def llama(tmp_path_factory) -> Path:
     return folder
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None) -> None:
+def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None, precision: str = "F32") -> None:
+    """A llama.cpp file of the model with the built-in tokenizer, and matrices in `precision`, whose blocks have to divide their rows."""
     config = model.config
+    of_matrices = gguf.GGMLQuantizationType[precision]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -86,7 +88,9 @@ def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarra
     writer.add_token_merges([" ".join(merge) for merge in settings["model"]["merges"]])
     writer.add_eos_token_id(tokenizer.end_token_id)
     for name, tensor in model.state_dict().items():
-        writer.add_tensor(gguf_name(name), permuted(name, tensor.numpy()))
+        values = permuted(name, tensor.numpy())
+        kind = of_matrices if values.ndim == 2 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, kind), raw_dtype=kind)
     for name, values in (more or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
