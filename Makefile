@@ -12,11 +12,12 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo
 
-# README's picture, for light and for dark pages; with room at its left for names in fonts that are broader than Arial.
+# README's picture, for light and for dark pages (docs/memory.svg is price.svg of docs/memory.md's command); with room at its left for names in fonts that are broader than Arial.
 picture: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo --figures build/figures
 	sed 's/234.00pt/247.09pt/; s/"0 0 321.75/"-18 0 339.75/; s/width="321.75"/x="-18" width="339.75"/' build/figures/gap_parts.svg > docs/gap.svg
-	sed 's/#ffffff/#0d1117/; s/#1b1b1b/#e8e8e8/g; s/#5d6166/#a9aeb3/g; s/#dcdee1/#3a3f44/g' docs/gap.svg > docs/gap-dark.svg
+	for name in gap memory; do \
+	  sed 's/#ffffff/#0d1117/; s/#1b1b1b/#e8e8e8/g; s/#5d6166/#a9aeb3/g; s/#dcdee1/#3a3f44/g' docs/$$name.svg > docs/$$name-dark.svg; done
 
 # Sets up and runs the tests. Continuous integration asks for more of them: make test TESTS='not slow and not gpu'.
 TESTS ?= not slow and not gpu and not ci and not kernels

@@ -44,3 +44,13 @@ def test_the_picture_has_the_shares_of_the_example():
     drawn = re.findall(r"nats, ([\d.]+) % in AR hits", light)
     assert sorted(drawn) == sorted(shares)
     assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark), "in other colours"
+
+
+def test_the_second_picture_has_the_table_of_its_document():
+    document = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^smollm2(?: (cache \S+))? +([\d.]+ MB) +[\d.]+ +([\d.]+) ", document, re.MULTILINE)
+    light, dark = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("memory.svg", "memory-dark.svg"))
+    drawn = re.findall(r'aria-label="smollm2(?:, (cache \S+))?, ([\d.]+ MB): ([\d.]+) ', light)
+    assert len(rows) > 3
+    assert sorted(drawn) == sorted(rows)
+    assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark), "in other colours"
