@@ -30,6 +30,9 @@ OPTIONAL = {
     "ray": ("--engine ray", installing("ray")),
     **{name: (f"--log-to {name}", installing(name)) for name in ("trackio", "wandb", "mlflow", "tensorboard")},
     "peft": ("LoRA and other adapters", installing("peft")),
+    "optimum-quanto": ("caches quantised by quanto", installing("cache")),
+    "hqq": ("caches quantised by HQQ", installing("hqq")),
+    "torchao": ("quantised weights", installing("weights")),
     "fla-core": ("flash-linear-attention, on a GPU", installing("gpu")),
     "flash-linear-attention": ("its models, on a GPU", installing("fla")),
 }

@@ -102,13 +102,13 @@ class Evicting(CachePolicy):
 
 
 def lowest_norm(keys: Tensor) -> Tensor:
-    """Scores of Devoto et al. (arXiv 2406.11430, section 4): keys of the smallest L2 norm get the most attention."""
+    """Scores of Devoto et al. (arXiv 2406.11430): keys of the smallest L2 norm get the most attention."""
     scores: Tensor = -keys.norm(dim=-1)
     return scores
 
 
 def least_similar(keys: Tensor) -> Tensor:
-    """Scores of KeyDiff (arXiv 2504.15364, section 3): minus the cosine similarity to the mean of the normalised keys."""
+    """Scores of KeyDiff (arXiv 2504.15364): minus the cosine similarity to the mean of the normalised keys."""
     anchor = functional.normalize(keys, dim=-1).mean(2, keepdim=True)
     return -functional.cosine_similarity(keys, anchor, dim=-1)
 
@@ -164,7 +164,7 @@ class Quantised(CachePolicy):
 def _affine(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
     """Rounded to scale * code + minimum with scale = (maximum - minimum) / (2^bits - 1) of each group, and the bytes stored.
 
-    Asymmetric round-to-nearest as in KIVI (arXiv 2402.02750, section 2) and quanto's `MaxOptimizer`, whose figures it has to the bit.
+    Asymmetric round-to-nearest as in KIVI (arXiv 2402.02750) and quanto's `MaxOptimizer`, whose figures it has to the bit.
     """
     most = 2**bits - 1
     groups = tensor.reshape(-1, group)
