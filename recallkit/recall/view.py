@@ -163,19 +163,20 @@ def answers_table(tables: RecallTables) -> Table:
     """What was generated and the NLL of what should have been, side by side, with paired differences; one row per model and task."""
     found, models, tasks = _cells(tables)
     rows = [found[model, task] for task in tasks for model in models]
+    is_compared = any(row["disagree"] is not None for row in rows)
     columns = [
         ("model", cells.name("model")),
         *([("task", cells.name("task"))] if len(tasks) > 1 else []),
         ("right\n(%)", lambda row: f"{100 * row['accuracy']:.1f}"),
-        *([("difference\n(95 % interval)", _points)] if len(models) > 1 else []),
+        *([("points\n(95 % interval)", _points)] if len(models) > 1 else []),
         ("NLL", cells.number("answer_nats", ".2f")),
-        *([("difference\n(95 % interval)", _nats)] if any(row["disagree"] is not None for row in rows) else []),
+        *([("nats\n(95 % interval)", _nats)] if is_compared else []),
     ]
     title = f"Answers generated, and their NLL in nats per answer; {_variation(found[models[0], tasks[0]])}"
-    to = f" Differences are to {models[0]}." * (len(models) > 1)
+    to = f" Points{' and nats' * is_compared} are differences to {models[0]}." * (len(models) > 1)
     how = f"Greedy, {_generated(tasks)}.{to}"
     caption = "\n".join([*_what_was_asked(found, models[0], tasks), how, *disagreements(tables)])
-    return Table.of(title, columns, rows, caption)
+    return Table.of(title, columns, rows, caption, optional=["NLL"] if is_compared else [])
 
 
 def overlap_table(tables: RecallTables) -> Table | None:

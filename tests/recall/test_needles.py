@@ -82,7 +82,7 @@ def test_one_that_copies_finds_every_needle_and_one_that_reads_nothing_none(run,
     shown = " ".join(run("eval-recall", "control:copy", "control:unigram", *asked, "--full").stdout.split())
     assert "niah_multikey_1: accuracy by depth of the needle, for each length in ids" in shown
     assert f"control:copy {'█' * 11} {'█' * 11} control:unigram {'▁' * 11} {'▁' * 11}" in shown
-    assert "Greedy, 48 tokens. Differences are to control:copy." in shown
+    assert "Greedy, 48 tokens. Points are differences to control:copy." in shown
     documents = pl.read_parquet(documents_path(tmp_path / "out", "control:unigram", "niah_single_1-v1"))
     assert documents["occurrences"].unique().to_list() == [1]
 

@@ -69,11 +69,11 @@ def test_many_tasks_are_printed_three_abreast(capsys):
 
 def test_generation_and_likelihood_are_side_by_side():
     table = answers_table(made_tables())
-    assert table.headers == ["model", "task", "right\n(%)", "difference\n(95 % interval)", "NLL", "difference\n(95 % interval)"]
+    assert table.headers == ["model", "task", "right\n(%)", "points\n(95 % interval)", "NLL", "nats\n(95 % interval)"]
     mamba = ["50.0", "-50.0 (-60 to -40)", "3.00", "+1.00 (-0.50 to 2.50)"]
     assert table.rows[1:] == [["mamba", "swde", *mamba], ["attention", "fda", "100.0", "–", "2.00", "–"], ["mamba", "fda", *mamba]]
     assert "swde, fda: 10 prompts of 2 documents." in table.caption
-    assert "Differences are to attention." in table.caption
+    assert "Points and nats are differences to attention." in table.caption
     alone = answers_table(made_tables(models=("attention",), tasks=("swde",)))
     assert (alone.headers, alone.rows) == (["model", "right\n(%)", "NLL"], [["attention", "100.0", "2.00"]])
 
