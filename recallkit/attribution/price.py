@@ -149,7 +149,9 @@ def _cost(row: Row) -> str:
             f"nothing that {counted(row['clusters'], row['cluster'])} can show" if row[f"{name}_ci_low"] <= 0 else f"{row[name]:.3f} nats"
         )
         of_classes.append(f"gains {-row[name]:.3f} nats in {called}" if row[f"{name}_ci_high"] < 0 else f"costs {called} {what}")
-    return f"Per token {row['model']} {', and '.join(of_classes)}."
+    hits, first = of_classes
+    first = first.removeprefix("costs ") if hits.startswith("costs ") else first
+    return f"Per token {row['model']} {hits}, and {first}."
 
 
 def _overwriting(rows: Sequence[Row]) -> str:

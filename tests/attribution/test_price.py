@@ -104,13 +104,13 @@ CASES = {
         {"m": (0.55, 0.55, 0.5)}, {"spread": (0.9, 0.3)},
         [f"{ONE}is not shown to cost AR hits more or less than first occurrences: 0.550 against 0.500 nats"],
     ),
-    "hits alone": ({"m": (1, 1, 0)}, {}, [f"{ONE}costs AR hits 1.000 nats, and costs first occurrences {NOTHING}."]),
+    "hits alone": ({"m": (1, 1, 0)}, {}, [f"{ONE}costs AR hits 1.000 nats, and first occurrences {NOTHING}."]),
     "first alone": (
-        {"m": (0.1, 0.1, 0.5)}, {"spread": (2, 0.1)}, [f"{ONE}costs AR hits {NOTHING}, and costs first occurrences 0.500 nats."],
+        {"m": (0.1, 0.1, 0.5)}, {"spread": (2, 0.1)}, [f"{ONE}costs AR hits {NOTHING}, and first occurrences 0.500 nats."],
     ),
     "neither": (
         {"m": (0, 0, 0)}, {},
-        [f"{ONE}costs AR hits {NOTHING}, and costs first occurrences {NOTHING}."],
+        [f"{ONE}costs AR hits {NOTHING}, and first occurrences {NOTHING}."],
     ),
     "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{ONE}gains 1.000 nats in AR hits, and costs first occurrences 0.500 nats."]),
     "two documents": ({"m": (1, 1, 0.5)}, {"documents": 2}, [f"{ONE}costs AR hits 1.000 and first occurrences 0.500 nats, of too few d"]),
