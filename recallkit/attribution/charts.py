@@ -103,7 +103,7 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         of_family = [other for other in known if other["family"] == row["family"]]
         point = {"model": row["family"], "x": row["state_bytes"], "y": value, "least": low, "most": high, "front": is_on_front}
         point |= {"label": shorten(variant.removeprefix("cache ") or names[row["family"]])}
-        point |= {"apart": not on_front(of_family, "state_bytes", measure)[of_family.index(row)]}
+        point |= {"apart": len(names) == 1 or not on_front(of_family, "state_bytes", measure)[of_family.index(row)]}
         within = "" if low is None else f" ({bounds(low, high, 'z.1f')})"
         points.append(point | {"at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]), "shown": f"{value:z.1f}{within}"})
     title, what = _RECALL[measure]
@@ -122,7 +122,7 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     left_out = ", ".join(shorten(row["model"], 40) for row in rows if row not in known)
     intervals = ", with 95 % intervals" * any(point["least"] is not None for point in points)
     caption = f"{what}, beside the bytes of state of one sequence{intervals}. The broad line joins the models that no other beats in both."
-    caption += " A line in a model's colour joins those of its variants that none of its others beats." * (len(names) < len(known))
+    caption += " A line in a model's colour joins those of its variants that none of its others beats." * (1 < len(names) < len(known))
     caption += f" Not drawn, as their state is unknown: {left_out}." if left_out else ""
     _place_labels(points)
     drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, some_first=False, height=_TALL)

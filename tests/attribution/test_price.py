@@ -243,20 +243,25 @@ def test_a_page_answers_what_was_asked(comparison):
 
 
 def test_variants_are_of_one_line_without_those_that_others_of_it_beat(comparison):
-    names = ["m", "m cache int4", "m cache window:4+64"]
-    renamed = comparison.tables.by_price.with_columns(model=pl.Series(names), family=pl.lit("m"), recalled=pl.Series([0.5, 0.4, 0.3]))
+    names, families = ["m", "m cache int4", "m cache window:4+64", "n"], ["m", "m", "m", "n"]
+    four = pl.concat([comparison.tables.by_price, comparison.tables.by_price[2:]])
+    renamed = four.with_columns(model=pl.Series(names), family=pl.Series(families), recalled=pl.Series([0.5, 0.4, 0.3, 0.1]))
     found = replace(comparison, reference="m", models=names[1:], tables=replace(comparison.tables, by_price=renamed))
-    [figure] = price_figure(sized(found, [400, 100, 200]))
+    [figure] = price_figure(sized(found, [400, 100, 200, 50]))
     points = {row["label"]: row for row in data(figure)}
     assert {name: (point["model"], point["apart"]) for name, point in points.items()} == {
-        "m": ("m (ref.)", False), "int4": ("m (ref.)", False), "window:4+64": ("m (ref.)", True)
+        "m": ("m (ref.)", False), "int4": ("m (ref.)", False), "window:4+64": ("m (ref.)", True), "n": ("n", False)
     }  # fmt: skip
     assert points["int4"]["y"] == 40, "points recalled, where they were measured of all"
     assert "in points of probability, beside the bytes of state of one sequence. " in figure.caption, "without intervals"
     assert "joins those of its variants" in figure.caption
-    [left_out] = price_figure(sized(found, [400, None, 200]))
+    [left_out] = price_figure(sized(found, [400, None, 200, 50]))
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
-    assert len(data(left_out)) == 2
+    assert len(data(left_out)) == 3
+    alone = replace(found, models=names[1:3], tables=replace(found.tables, by_price=renamed[:3]))
+    [alone] = price_figure(sized(alone, [400, 100, 200]))
+    assert all(point["apart"] for point in data(alone)), "the frontier is its line"
+    assert "joins those of its variants" not in alone.caption
 
 
 def test_variants_have_bytes_of_their_own_and_the_family_of_the_model(small_slices, tmp_path):
