@@ -140,7 +140,8 @@ def gap(
 
 def _about_states(specs: Sequence[ModelSpec], manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of each model that of which it is a variant, and the bytes of its state and after how many ids, where the scores have them."""
-    plain = {spec.location: spec.shown for spec in sorted(specs, key=lambda spec: spec.variant is None)}
+    # The model itself names a family if it is among them, else one with all of its mixers, else one of its variants.
+    plain = {spec.location: spec.shown for spec in sorted(specs, key=lambda spec: (spec.variant is None, spec.ablation is None))}
     known = ("state_bytes", "state_ids")
     return {spec.shown: {"family": plain[spec.location], **{name: manifests[spec.shown].get(name) for name in known}} for spec in specs}
 

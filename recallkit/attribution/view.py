@@ -132,7 +132,8 @@ def shown_tables(
         "by_partition": partition_table(tables, slices),
         **context_tables(tables, manifest),
         "by_price": None if tables.by_price is None else price.price_table(tables.by_price, slices["seq_len"]),
-        **divergence_tables(tables),
+        "divergence": None if tables.by_divergence is None else divergence_table(tables.by_divergence),
+        "divergence_by_slice": None if tables.by_divergence is None else slices_table(tables.by_divergence),
     }
     return {name: table for name, table in found.items() if table is not None}
 
@@ -363,12 +364,6 @@ def context_tables(tables: GapTables, manifest: Mapping[str, Any]) -> dict[str, 
     if tables.by_context is None:
         return {}
     return {"context_gain": gains_table(tables.by_context, manifest.get("in_context")), "by_context": far_table(tables.by_context)}
-
-
-def divergence_tables(tables: GapTables) -> dict[str, Table]:
-    """How far predictions are from the reference's, by file name; empty if that was not asked."""
-    found = tables.by_divergence
-    return {} if found is None else {"divergence": divergence_table(found), "divergence_by_slice": slices_table(found)}
 
 
 _CURVES = {"by_distance": ("distance", "ar_hit"), "by_match": ("match length", "ar_hit"), "by_count": ("training count", "repeated")}

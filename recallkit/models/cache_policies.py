@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -17,7 +17,7 @@ from torch.nn import functional
 from recallkit import registry
 from recallkit.config import installing
 from recallkit.errors import UsageError, UserError
-from recallkit.models.rounding import scaled, stored_bytes, unscaled
+from recallkit.models.rounding import row_bytes, scaled, stored_bytes, unscaled
 from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ class Kept:
 
 
 class CachePolicy:
-    """A way to compress a layer's cache."""
+    """A way to compress a layer's cache, in which no row of a batch influences another."""
 
     __slots__ = ()
-    row_wise: ClassVar[bool] = True
-    """Whether no row of a batch influences another."""
 
     def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
         """What is kept of keys (b, h, K, d) and values (b, h, K, v) after `seen` ids have been read, evicted ones included.
@@ -124,8 +122,8 @@ class Fp8(CachePolicy):
     def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
         """As `CachePolicy.keep`."""
         stored = [scaled(tensor, (1, 2, 3), torch.float8_e4m3fn) for tensor in (keys, values)]
-        num_bytes = sum(stored_bytes(part) for pair in stored for part in pair)
-        return Kept(unscaled(*stored[0], keys.dtype), unscaled(*stored[1], values.dtype), num_bytes // len(keys))
+        num_bytes = row_bytes(*stored[0], *stored[1])
+        return Kept(unscaled(*stored[0], keys.dtype), unscaled(*stored[1], values.dtype), num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class Quantised(CachePolicy):
         """A tensor as later chunks see it, and bytes of one row. Rows are rounded one by one: HQQ fits a whole tensor at once."""
         num_old = max(0, tensor.shape[2] - self.residual)
         old, recent = tensor[:, :, :num_old], tensor[:, :, num_old:]
-        num_bytes = stored_bytes(recent) // len(tensor)
+        num_bytes = row_bytes(recent)
         if not num_old:
             return tensor, num_bytes
         width = tensor.shape[-1]
@@ -228,7 +226,7 @@ def _layer(name: str, bits: int, group: int) -> Any:
 
 
 def _exact(keys: Tensor, values: Tensor) -> Kept:
-    return Kept(keys, values, (stored_bytes(keys) + stored_bytes(values)) // len(keys))
+    return Kept(keys, values, row_bytes(keys, values))
 
 
 _BACKENDS: dict[str, Callable[[Tensor, int, int], tuple[Tensor, int]]] = {"affine": _affine, "quanto": _quanto, "hqq": _hqq}

@@ -55,11 +55,6 @@ class Compression:
 
         return self.rounding is not None or not (self.policy is None or isinstance(self.policy, Full))
 
-    @property
-    def row_wise(self) -> bool:
-        """Whether no row of a batch influences another."""
-        return self.made is None and (self.policy is None or self.policy.row_wise)
-
     def is_due(self, since: int, seen: int) -> bool:
         """Whether the state is compressed after `seen` ids, `since` of which are exact."""
         return seen == self.once if self.once else since >= self.chunk
@@ -68,9 +63,11 @@ class Compression:
         """What later queries see of keys and values (b, h, t, d) after `seen` ids; all where no cache is compressed."""
         if self.policy is None or self.exact:
             return keys, values
+        from recallkit.models.rounding import row_bytes
+
         kept = self.policy.keep(keys, values, seen)
-        self.has_effect |= kept.num_bytes < _row_bytes(keys) + _row_bytes(values)
-        self.saved += _row_bytes(kept.keys) + _row_bytes(kept.values) - kept.num_bytes
+        self.has_effect |= kept.num_bytes < row_bytes(keys, values)
+        self.saved += row_bytes(kept.keys, kept.values) - kept.num_bytes
         self.num_changed += 1
         return kept.keys, kept.values
 
@@ -78,14 +75,10 @@ class Compression:
         """A recurrent state (b, ...) as it would be stored; the same where no state is rounded."""
         if self.rounding is None or self.exact:
             return state
-        from recallkit.models.rounding import round_state
+        from recallkit.models.rounding import round_state, row_bytes
 
         rounded, num_bytes = round_state(state, self.rounding)
-        self.saved += _row_bytes(rounded) - num_bytes
+        self.saved += row_bytes(rounded) - num_bytes
         self.has_effect = True
         self.num_changed += 1
         return rounded
-
-
-def _row_bytes(tensor: Tensor) -> int:
-    return tensor.numel() // max(1, len(tensor)) * tensor.element_size()

@@ -34,12 +34,12 @@ def round_state(tensor: Tensor, kind: str) -> tuple[Tensor, int]:
     dtype = STATES[kind]
     if kind in ("fp8", "int8"):
         codes, scale = scaled(tensor, range(max(1, tensor.ndim - 2), tensor.ndim), dtype)
-        return unscaled(codes, scale, tensor.dtype), (stored_bytes(codes) + stored_bytes(scale)) // len(tensor)
+        return unscaled(codes, scale, tensor.dtype), row_bytes(codes, scale)
     stored = tensor.to(dtype)
     if kind == "fp16" and (stored.isinf() & tensor.isfinite()).any():
         problem = f"a state has a magnitude of {tensor.abs().max().item():.3g}, beyond the 65,504 of fp16"
         raise UserError(problem, remedy="round it to bf16")
-    return stored.to(tensor.dtype), stored_bytes(stored) // len(tensor)
+    return stored.to(tensor.dtype), row_bytes(stored)
 
 
 def scaled(tensor: Tensor, axes: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -56,14 +56,14 @@ def unscaled(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return (codes.float() * scale).to(dtype)
 
 
-def quantise_weights(module: nn.Module, kind: str) -> int:
-    """Replaces weights in place by what weight-only quantisation to int8 or int4 makes of them; returns the bytes it would store.
+def quantise_weights(module: nn.Module, kind: str) -> None:
+    """Replaces weights in place by what weight-only quantisation to int8 or int4 makes of them.
 
     Those of every nn.Linear but the output head and what is tied to an embedding, which GPTQ and AWQ leave alone, too. By torchao's
     `IntxWeightOnlyConfig`, which works on any machine (optimum-quanto has had no release since 2025). Symmetric: int8 with a scale per
     output, int4 with one per group of 128 inputs, or of the largest power of two that divides their number. The weights are dequantised
-    to their own precision, so that any code reads them, as weight-only kernels do within each product. Bytes are of packed codes and
-    scales. Raises UserError without torchao, or such a layer.
+    to their own precision, so that any code reads them, as weight-only kernels do within each product. Raises UserError without
+    torchao, or such a layer.
     """
     if importlib.util.find_spec("torchao") is None:
         raise UserError("torchao, which quantises weights, is not installed", remedy=installing("weights"))
@@ -73,15 +73,12 @@ def quantise_weights(module: nn.Module, kind: str) -> int:
     layers = _inner_linears(module)
     if not layers:
         raise UserError("no nn.Linear but the output head, so that no weights can be quantised", remedy=f"leave out weights={kind}")
-    num_bytes = 0
     for layer in layers:
         width = layer.in_features
         granularity = PerAxis(0) if kind == "int8" else PerGroup(min(WEIGHT_GROUP, width & -width))
         quantize_(layer, IntxWeightOnlyConfig(getattr(torch, kind), granularity), filter_fn=lambda *_: True)
         stored: Any = layer.weight
-        num_bytes += stored.qdata.numel() * (8 if kind == "int8" else 4) // 8 + stored_bytes(stored.scale)
         layer.weight = nn.Parameter(stored.dequantize(), requires_grad=False)
-    return num_bytes
 
 
 def _inner_linears(module: nn.Module) -> list[nn.Linear]:
@@ -89,6 +86,11 @@ def _inner_linears(module: nn.Module) -> list[nn.Linear]:
     named = getattr(module, "get_output_embeddings", lambda: None)() or getattr(module, "head", None) or getattr(module, "lm_head", None)
     left = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)} | {id(getattr(named, "weight", None))}
     return [part for part in module.modules() if isinstance(part, nn.Linear) and id(part.weight) not in left]
+
+
+def row_bytes(*tensors: Tensor) -> int:
+    """Bytes of one row of tensors (b, ...)."""
+    return sum(stored_bytes(tensor) // max(1, len(tensor)) for tensor in tensors)
 
 
 def stored_bytes(tensor: Tensor) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from recallkit.errors import UserError
 from recallkit.models.compression import MOST_READING
 from recallkit.models.devices import memory_errors
-from recallkit.models.protocol import TokenScores
+from recallkit.models.protocol import Continuation, TokenScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.compression import Compression
-    from recallkit.models.protocol import Continuation, Sharing
+    from recallkit.models.protocol import Sharing
     from recallkit.models.states import Layout
 
 _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
@@ -131,11 +131,13 @@ class TorchModel:
         """
         from recallkit.models.generation import by_scoring, by_stepping
 
-        if self.compression is not None:  # rows from which different ids were evicted cannot be joined
-            run = by_stepping if min(map(len, prompts), default=0) > 1 else by_scoring
+        if self.compression is not None:  # rows from which different ids were evicted cannot be joined, nor a user's own cache copied
+            run, nothing = by_stepping if min(map(len, prompts), default=0) > 1 else by_scoring, np.empty(0, np.int64)
 
             def alone(row: int) -> Continuation:
-                return run(self, [prompts[row]], [answers[row]], most, lambda _, ids: is_done(row, ids))[0]
+                prompt, answer = [prompts[row]], answers[row]
+                ids = run(self, prompt, [nothing], most, lambda _, ids: is_done(row, ids))[0].ids if most else []
+                return Continuation(ids, run(self, prompt, [answer], 0, is_done)[0].answer_nll if len(answer) else np.empty(0, np.float32))
 
             return [alone(row) for row in range(len(prompts))]
         run = by_stepping if most and self.sharing != "none" and min(map(len, prompts), default=0) > 1 and self.can_join else by_scoring
@@ -199,7 +201,7 @@ class TorchModel:
                 "its state cannot be carried from one chunk to the next", where=self.name, remedy=f"leave out {compression.shown}"
             )
         self.compression = compression
-        if not compression.row_wise:
+        if compression.made is not None:  # rows may influence each other in a user's own cache
             self.sharing = "none"
         with torch.no_grad():
             compression.begin()
@@ -208,7 +210,12 @@ class TorchModel:
             lacking = "no recurrent state to round" if compression.policy is None else "no cache of keys and values of all ids"
             raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
         length = min(_PROBED_CHUNKS * self.chunk + 2, _PROBED_IDS, self.max_length or _PROBED_IDS)
-        self.noise_of_reading(np.random.default_rng(0).integers(self.vocab_size, size=length).astype(np.uint32))
+        ids = np.random.default_rng(0).integers(self.vocab_size, size=2 * length).astype(np.uint32)
+        try:
+            self.noise_of_reading(ids, np.array([0, length, 2 * length]))
+        except (UserError, ValueError):  # some models (RWKV-4 of transformers) mix up the rows of a batch where a single id follows
+            self.sharing = "none"
+            self.noise_of_reading(ids, np.array([0, length, 2 * length]))
 
     def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
         """Outputs of inputs (b, t) that follow a state of `advance`, and the state after them, compressed where that is due."""
@@ -223,13 +230,13 @@ class TorchModel:
             after, since = self.compress(after, compression), 0
         return outputs, Reading(after, seen, since)
 
-    def noise_of_reading(self, ids: np.ndarray) -> tuple[float, float]:
-        """The largest and the mean difference in nats of NLLs of `ids` (t,) read at once and in a variant's chunks, nothing compressed.
+    def noise_of_reading(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[float, float]:
+        """The largest and the mean difference in nats of NLLs of sequences read at once and in a variant's chunks, nothing compressed.
 
         In half precision both ways round differently, which is the noise of every comparison. Raises UserError where a wider model differs
         by more than MOST_READING: what a variant changes would not be compression alone.
         """
-        compression, offsets = self.compression, np.array([0, len(ids)])
+        compression = self.compression
         assert compression is not None, "a variant"
         try:
             self.compression = None
@@ -287,7 +294,7 @@ class TorchModel:
         once = self.compression.once
         sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.chunk)
         if sizes[0] == 1 < num_inputs:  # some models treat a single first id as a step from whatever they read last
-            sizes = [2, *([sizes[1] - 1] if once else sizes[2:])]
+            sizes = [2, *sizes[2:]]
         return [sizes[0]] + [1] * (num_inputs - sizes[0]) if self.carries_steps else sizes
 
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:

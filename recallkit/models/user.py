@@ -50,13 +50,18 @@ def open_function(spec: str) -> tuple[UserCode, Callable[..., Any]]:
 
 
 def identify(request: ModelRequest) -> str:
-    """Digest of the function's name, of its file, of the modules in its folder that it imports, and of its FILES.
+    """See `identify_function`."""
+    return identify_function(request.spec)
+
+
+def identify_function(spec: str) -> str:
+    """Digest of the name of FILE.py:FUNCTION, of its file, of the modules in its folder that it imports, and of its FILES.
 
     The file is run, the function is not. Raises UserError where one of them is missing or the file's code fails.
     """
-    code, name = _open(request.spec)
-    _function(code, name, request.spec)
-    files = [artifacts.digest_weights(file) for file in _files(code, request.spec)]
+    code, name = _open(spec)
+    _function(code, name, spec)
+    files = [artifacts.digest_weights(file) for file in _files(code, spec)]
     return artifacts.digest_json([code.digest, name, files])
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.config import LONGEST
 from recallkit.errors import UsageError, UserError
 from recallkit.models.compression import Compression
-from recallkit.models.user import is_user_function, open_function
+from recallkit.models.user import identify_function, is_user_function, open_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +51,9 @@ class Variant:
             value = getattr(self, name)
             if value is not None and value not in known:
                 raise UsageError(f"{name}={value} is not one of {', '.join(known)}", remedy="choose one")
-        for name in ("chunk", "once"):
+        for name, least in (("chunk", 1), ("once", 2)):
             value = getattr(self, name)
-            if value is not None and not (type(value) is int and 1 <= value <= LONGEST):
+            if value is not None and not (type(value) is int and least <= value <= LONGEST):
                 raise UsageError(f"{name} is {value}, not a number of ids", remedy="give one such as 64")
         if self.chunk is not None and self.once is not None:
             raise UsageError("chunk and protocol=once", remedy="give one: what follows the first ids is read at once")
@@ -66,8 +66,8 @@ class Variant:
         return self.cache is not None or self.state is not None
 
     def identify(self) -> list[Any]:
-        """What decides what it does, its file's code included. Raises UserError as `user.identify` does."""
-        code = [] if self.cache is None or not is_user_function(self.cache) else [open_function(self.cache)[0].digest]
+        """What decides what it does, its file's code and FILES included. Raises UserError as `user.identify` does."""
+        code = [] if self.cache is None or not is_user_function(self.cache) else [identify_function(self.cache)]
         return [self.typed(), *code]
 
     def __str__(self) -> str:

@@ -262,7 +262,6 @@ def _plan(
     found = artifacts.manifest_options(file, force=force)
     options = as_scored(of_model(options, model), {} if force else found or {})
     sequences = sequences_of(slices)
-    _check_reading(model, sequences["seq_len"])
     request = request_of(model, sequences, options)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)
@@ -276,20 +275,25 @@ def _plan(
     return plan
 
 
-def _check_reading(model: ModelSpec, seq_len: int) -> None:
-    """Raises UserError if every prediction is among those that `protocol=once` leaves exact."""
-    once = None if model.variant is None else model.variant.once
-    if once is not None and once >= seq_len:
-        problem = f"sequences of {seq_len:,} predictions have none after their first {once:,} ids"
-        raise UserError(problem, where=model.shown, remedy="give a smaller once:K, or slice with a larger --seq-len")
-
-
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
-    """Raises UserError if a sequence is longer than a known context, as scoring it would."""
+    """Raises UserError if a sequence is longer than a known context, as scoring it would, and where `protocol=once` is not one place."""
     from recallkit.scoring.scores import check_context, longest_sequence
 
-    if plan.tokenizer is None and not plan.window.carry:
-        check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices))
+    variant, where = plan.request.variant, plan.model.shown
+    once = None if variant is None else variant.once
+    if once is not None and plan.tokenizer is not None:
+        raise UserError("protocol=once counts ids of the slices' tokenizer, and it has another", where=where, remedy="leave it out")
+    if plan.tokenizer is not None or plan.window.carry:
+        return
+    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices))
+    if once is None:
+        return
+    if context is not None:
+        problem = f"protocol=once compresses sequences that are read whole, and these are read in windows of {context:,} ids"
+        raise UserError(problem, where=where, remedy="leave it out, or slice with a smaller --seq-len")
+    if once >= plan.sequences["seq_len"]:
+        problem = f"sequences of {plan.sequences['seq_len']:,} predictions have none after their first {once:,} ids"
+        raise UserError(problem, where=where, remedy="give a smaller once:K, or slice with a larger --seq-len")
 
 
 # ------------------------------------------------------------------------------------------------------------ the work

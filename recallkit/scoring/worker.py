@@ -195,7 +195,7 @@ def _facts_of_state(model: ScoringModel, name: str, part: _Part) -> dict[str, fl
     if compression is not None and len(ids) > 1:
         if compression.should_change and not compression.has_effect:
             console.note(f"{name}: nothing is compressed in sequences of {len(ids) - 1:,} ids")
-        found |= dict(zip(("reading_max", "reading_mean"), model.noise_of_reading(ids), strict=True))
+        found |= dict(zip(("reading_max", "reading_mean"), model.noise_of_reading(ids, np.array([0, len(ids)])), strict=True))
     return found
 
 

@@ -265,9 +265,9 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
 
 
 def test_variants_have_bytes_of_their_own_and_the_family_of_the_model(small_slices, tmp_path):
-    models = ["zoo:mamba,state=int8", "zoo:mamba"]
+    models = ["zoo:mamba,state=int8", "zoo:mamba", "zoo:mamba,ablate=1"]
     by_price = recallkit.gap("zoo:base-conv", models, slices=small_slices, price=True, out=tmp_path / "gap").by_price
-    assert by_price["family"].to_list() == ["zoo:base-conv", "zoo:mamba", "zoo:mamba"]
+    assert by_price["family"].to_list() == ["zoo:base-conv", *["zoo:mamba"] * 3]
     manifests = [read_manifest(score_path(small_slices, model)) for model in by_price["model"]]
     assert by_price["state_bytes"].to_list() == [manifest["state_bytes"] for manifest in manifests]
     assert by_price["state_ids"].to_list() == [manifest["state_ids"] for manifest in manifests]

@@ -72,7 +72,7 @@ def test_weights_of_linear_layers_are_on_a_grid_of_their_bits():
     """The second layer's width of 24 is in groups of 8, the largest power of two that divides it."""
     model = nn.Sequential(nn.Linear(256, 24), nn.Linear(24, 6), nn.LayerNorm(6))
     before = [part.clone() for part in (model[0].weight.data, model[1].weight.data)]
-    assert quantise_weights(model, "int4") == 24 * (256 // 2 + 2 * 4) + 6 * (24 // 2 + 3 * 4)
+    quantise_weights(model, "int4")
     for layer, weight, group in zip(model, before, (128, 8), strict=False):
         groups, rounded = weight.view(-1, group), layer.weight.view(-1, group)
         assert max(len(row.unique()) for row in rounded) <= 16
@@ -80,7 +80,7 @@ def test_weights_of_linear_layers_are_on_a_grid_of_their_bits():
         assert ((rounded - groups).abs() <= 0.501 * step).all()
         assert ((rounded - groups).abs() > 0.4 * step).any()
     model = nn.Linear(256, 24)
-    assert quantise_weights(model, "int8") == 24 * (256 + 4)
+    quantise_weights(model, "int8")
     assert all(64 < len(row.unique()) <= 256 for row in model.weight)
 
 
@@ -95,9 +95,7 @@ def test_the_head_of_a_llama_keeps_its_weights(tied, dtype):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     ids = torch.arange(20)[None]
     logits = model(ids).logits
-    num_bytes = quantise_weights(model, "int8")
-    outputs = 2 * (4 * 32 + 2 * 64 + 32)  # of q, k, v, o, gate, up and down
-    assert num_bytes == 2 * (4 * 32 * 32 + 3 * 32 * 64) + outputs * dtype.itemsize
+    quantise_weights(model, "int8")
     changed = {name.split(".")[-2] for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])}
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert model.lm_head.weight.dtype == model.model.layers[0].mlp.up_proj.weight.dtype == dtype

@@ -9,6 +9,7 @@ import torch
 
 import recallkit
 from recallkit.errors import UsageError, UserError
+from recallkit.models.generation import by_scoring, generate
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.spec import ModelSpec, parse_model
@@ -22,7 +23,13 @@ import contextlib
 import torch
 from transformers import DynamicCache
 
+FILES = ["rates.txt"]
+
 class Forgetful(DynamicCache):
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.rates = [torch.zeros(1, 3)]
+
     def update(self, keys, values, layer, *more, **named):
         return super().update(0.0 * keys, values, layer, *more, **named)
 
@@ -64,7 +71,7 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_next", "jamba", "zoo:attention", "zoo:hybrid"])
 def test_nothing_compressed_is_the_model_itself(saved, family):
     path = family if ":" in family else saved(family)
-    ids, offsets = some_ids(50, 7, 33)
+    ids, offsets = some_ids(50, 7, 33, 50)
     plain, variant = load(path).score(ids, offsets), load(path, Variant("full", chunk=8)).score(ids, offsets)
     assert np.abs(plain.nll - variant.nll).max() < 1e-5
     assert np.array_equal(plain.argmax, variant.argmax)
@@ -115,7 +122,7 @@ def test_bytes_of_a_llama_by_hand(saved):
 @pytest.mark.parametrize("family", ["mamba2", "qwen3_next", "rwkv", "zoo:delta", "zoo:mamba", "zoo:rwkv"])
 def test_a_rounded_state_differs_less_the_more_bits_it_has(saved, family):
     path = family if ":" in family else saved(family)
-    ids, offsets = some_ids(120, 90)
+    ids, offsets = some_ids(114, 114)  # the last chunk is a single id
     plain = load(path).score(ids, offsets).nll
 
     def difference(state):
@@ -134,7 +141,7 @@ def test_sixteen_bits_change_less_than_half_precision_does(saved):
     plain = load("zoo:delta").score(ids, offsets).nll
     variant = Variant(state="fp16", chunk=24)
     rounded = load("zoo:delta", variant).score(ids, offsets).nll
-    _, noise = load("zoo:delta", variant, dtype="bfloat16").noise_of_reading(ids)
+    _, noise = load("zoo:delta", variant, dtype="bfloat16").noise_of_reading(ids, offsets)
     assert np.abs(rounded - plain).mean() < noise
 
 
@@ -175,8 +182,6 @@ def test_a_window_that_is_longer_than_the_text_compresses_nothing_and_says_so(sm
 @pytest.mark.parametrize("path", ["llama", "zoo:hybrid"])
 def test_generation_continues_from_the_compressed_state(saved, path):
     """A variant generates what scoring its own text again id by id finds; with nothing compressed, what the model does."""
-    from recallkit.models.generation import by_scoring, generate
-
     path = path if ":" in path else saved(path)
     prompts, answers = np.split(some_ids(37, 23, seed=3)[0], [37]), [np.array([5, 6, 7]), np.array([9])]
 
@@ -197,6 +202,8 @@ def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
     """Keys of zero see every place alike; attention whose output is zero sees nothing."""
     file = tmp_path / "caches.py"
     file.write_text(CODE)
+    rates = tmp_path / "rates.txt"
+    rates.write_text("0.5")
     ids, offsets = some_ids(30)
     model = saved("llama")
     whole, forgetful, quiet = (
@@ -209,9 +216,13 @@ def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
     again = load(model, Variant(f"{file}:quiet")).score(shuffled, np.array([0, 10])).nll
     assert again[-1] == pytest.approx(quiet[-1], abs=1e-5)  # what came before does not matter
     assert len(alone) == len(quiet)
-    before = identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet")))
-    file.write_text(CODE + "\n# changed\n")
-    assert identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet"))) != before
+    [generated] = generate(load(model, Variant(f"{file}:forgetful")), [ids[:20]], [ids[20:22]], 2, lambda *_: False)
+    assert (len(generated.ids), generated.answer_nll) == (2, pytest.approx(forgetful[19:21], abs=1e-4))
+    digests = [identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet")))]
+    for changed, content in ((file, CODE + "\n# changed\n"), (rates, "0.7")):
+        changed.write_text(content)
+        digests.append(identify_model(ModelRequest(str(model), VOCAB, variant=Variant(f"{file}:quiet"))))
+    assert len(set(digests)) == 3
     for name, said in (
         ("wrong", "returned an object of int"),
         ("failing", "raised ValueError: no such press"),
@@ -250,6 +261,7 @@ WRONG = {
     "base,chunk=16": "nothing to compress between chunks",
     "base,cache=full,chunk=0": "chunk is 0, not a number of ids",
     "base,cache=full,chunk=many": "chunk is many, not a number of ids",
+    "base,cache=full,protocol=once:1": "once is 1, not a number of ids",
     "base,cache=full,protocol=twice:3": "protocol=twice:3 is not one; give once:K",
     "base,cache=full,chunk=4,protocol=once:3": "chunk and protocol=once",
 }
@@ -271,8 +283,12 @@ def test_models_without_what_would_be_compressed_are_refused(saved, small_slices
     ):
         done = run("score", model, "--slices", small_slices)
         assert (done.returncode, said in done.stderr, done.stderr.strip().count("\n")) == (1, True, 0), done.stderr
-    done = run("score", "zoo:delta,state=int8", "--slices", small_slices, "--carry-state")
-    assert "a variant carries its compressed state already" in done.stderr
+    for options, said in (
+        (["zoo:delta,state=int8", "--carry-state"], "a variant carries its compressed state already"),
+        (["zoo:attention,cache=window:1+8,protocol=once:20", "--context", 32, "--stride", 16], "these are read in windows of 32 ids"),
+        (["zoo:attention,cache=window:1+8,protocol=once:20", "--model-tokenizer", "bytes"], "counts ids of the slices' tokenizer"),
+    ):
+        assert said in run("score", *options, "--slices", small_slices).stderr
     with pytest.raises(UsageError, match="a live model has no variants"):
         ModelSpec(torch.nn.Linear(2, 2), cache="full")
 
