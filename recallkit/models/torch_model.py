@@ -206,6 +206,7 @@ class TorchModel:
         with torch.no_grad():
             compression.begin()
             self.compress(self.advance(self.to_device(np.zeros((1, 2), np.int64)))[1].state, compression)
+            compression.has_effect = False  # on text, so far
         if not compression.num_changed and compression.made is None:
             lacking = "no recurrent state to round" if compression.policy is None else "no cache of keys and values of all ids"
             raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
@@ -218,17 +219,16 @@ class TorchModel:
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
 
     def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Outputs of inputs (b, t) that follow a state of `advance`, and the state after them, compressed where that is due."""
+        """Outputs of inputs (b, t) that follow a state of `advance`, which is compressed first where that is due, and the state after them."""
         compression = self.compression
         if compression is None:
             return self.forward(inputs, state, carry=True)
         before = Reading(self.initial(len(inputs))) if state is None else state
-        outputs, after = self.forward(inputs, before.state, carry=True)
-        seen, since = before.seen + inputs.shape[1], before.since + inputs.shape[1]
-        if compression.is_due(since, seen):
+        if compression.is_due(before.since, before.seen):
             compression.begin()
-            after, since = self.compress(after, compression), 0
-        return outputs, Reading(after, seen, since)
+            before = Reading(self.compress(before.state, compression), before.seen)
+        outputs, after = self.forward(inputs, before.state, carry=True)
+        return outputs, Reading(after, before.seen + inputs.shape[1], before.since + inputs.shape[1])
 
     def noise_of_reading(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[float, float]:
         """The largest and the mean difference in nats of NLLs of sequences read at once and in a variant's chunks, nothing compressed.

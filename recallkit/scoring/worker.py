@@ -189,12 +189,12 @@ def _facts_of_state(model: ScoringModel, name: str, part: _Part) -> dict[str, fl
     most = None if model.max_length is None else model.max_length + 1
     longest = int(np.diff(read.offsets).argmax())
     ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][:most]
+    compression = model.compression
+    if compression is not None and compression.should_change and not compression.has_effect:
+        console.note(f"{name}: nothing is compressed before the last chunk of sequences of {len(ids) - 1:,} ids: all is as with cache=full")
     num_bytes = model.state_bytes(ids[:-1]) if len(ids) > 1 else None
     found: dict[str, float] = {} if num_bytes is None else {"state_bytes": num_bytes, "state_ids": len(ids) - 1}
-    compression = model.compression
     if compression is not None and len(ids) > 1:
-        if compression.should_change and not compression.has_effect:
-            console.note(f"{name}: nothing is compressed in sequences of {len(ids) - 1:,} ids")
         found |= dict(zip(("reading_max", "reading_mean"), model.noise_of_reading(ids, np.array([0, len(ids)])), strict=True))
     return found
 

@@ -173,10 +173,11 @@ def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(sma
     assert "reading_max" not in plain
 
 
-def test_a_window_that_is_longer_than_the_text_compresses_nothing_and_says_so(small_slices, run):
-    for window, said in (("4+60", True), ("4+20", False)):
-        done = run("score", f"zoo:attention,cache=window:{window},chunk=8", "--slices", small_slices)
-        assert ("nothing is compressed in sequences of 64 ids" in " ".join(done.stderr.split())) is said
+def test_a_variant_that_compresses_nothing_that_a_prediction_sees_says_so(small_slices, run):
+    # The last chunk of 64 ids sees the 56 before it.
+    for options, said in (("window:4+52,chunk=8", True), ("window:4+51,chunk=8", False), ("fp8,chunk=64", True), ("fp8,chunk=63", False)):
+        done = run("score", f"zoo:attention,cache={options}", "--slices", small_slices)
+        assert ("nothing is compressed before the last chunk of sequences of 64 ids" in " ".join(done.stderr.split())) is said, options
 
 
 @pytest.mark.parametrize("path", ["llama", "zoo:hybrid"])
