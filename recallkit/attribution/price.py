@@ -143,6 +143,9 @@ def _cost(row: Row) -> str:
             costs = "is not shown to cost AR hits more or less than first occurrences"
         within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
         return f"Per token {row['model']} {costs}: {hits} against {first} nats (95 % interval {within})."
+    if all(row[f"{name}_ci_low"] <= 0 <= row[f"{name}_ci_high"] for name in losses.values()):
+        neither = f"neither AR hits nor first occurrences anything that {counted(row['clusters'], row['cluster'])} can show"
+        return f"Per token {row['model']} costs {neither}."
     of_classes = []
     for called, name in losses.items():
         what = (

@@ -61,8 +61,10 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     is_priced = tables.by_price is not None
     first = {name: shown[name] for name in _FIRST if name in shown and not (is_priced and name == "gap")}
     curves = curves_table(tables, slices)
-    notes = [*share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models), *_inexact(manifest["inexact"])]
-    notes = [note for note in notes if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
+    shares = share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models)
+    shares = [note for note in shares if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
+    notes = _inexact(manifest["inexact"])
+    notes, shares = (notes, shares) if is_priced else ([*shares, *notes], [])  # shares are not in the table of prices
     reading = manifest.get("reading", {})
     noise = _noise_of_reading(reading)
     notes, noise = ([*noise, *notes], []) if any(most > MOST_READING for most, _ in reading.values()) else (notes, noise)
@@ -76,7 +78,7 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
         shown,
         lambda of: figures(comparison, of.gap["model"].unique().to_list()),
         comparison_answer(comparison, recalled),
-        lines=[*notes, *unseen, *noise, *_bits_per_byte([totals[model, "all"] for model in models])],
+        lines=[*notes, *shares, *unseen, *noise, *_bits_per_byte([totals[model, "all"] for model in models])],
         printed=[*first.values(), *(table for name, table in shown.items() if name not in first), *([curves] if curves else [])],
         leading=len(first),
         brief=min(console.MOST_NOTES, len(notes)),

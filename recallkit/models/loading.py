@@ -70,7 +70,7 @@ def load_model(request: ModelRequest) -> ScoringModel:
 def check_model(request: ModelRequest) -> ModelFacts:
     """Checks what can be checked before the weights are read; returns what is known of the model.
 
-    Raises UserError for a device that is missing, files that are missing or unreadable, and a vocabulary smaller than the tokenizer's.
+    Raises UserError for a device, files or a package that are missing, unreadable files, and a vocabulary smaller than the tokenizer's.
     """
     kind = kind_of(request.spec)
     if not kind.is_control:
@@ -78,6 +78,10 @@ def check_model(request: ModelRequest) -> ModelFacts:
     facts = kind.facts(request) or ModelFacts()
     if facts.vocab_size is not None:
         _check_vocabulary(request, facts.vocab_size)
+    if request.variant is not None and request.variant.weights is not None:
+        from recallkit.models.rounding import check_torchao
+
+        check_torchao()
     return facts
 
 

@@ -65,8 +65,7 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
     to their own precision, so that any code reads them, as weight-only kernels do within each product. Raises UserError without
     torchao, or such a layer.
     """
-    if importlib.util.find_spec("torchao") is None:
-        raise UserError("torchao, which quantises weights, is not installed", remedy=installing("weights"))
+    check_torchao()
     with without_logs():
         from torchao.quantization import IntxWeightOnlyConfig, PerAxis, PerGroup, quantize_
 
@@ -79,6 +78,12 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
         quantize_(layer, IntxWeightOnlyConfig(getattr(torch, kind), granularity), filter_fn=lambda *_: True)
         stored: Any = layer.weight
         layer.weight = nn.Parameter(stored.dequantize(), requires_grad=False)
+
+
+def check_torchao() -> None:
+    """Raises UserError where torchao is not installed."""
+    if importlib.util.find_spec("torchao") is None:
+        raise UserError("torchao, which quantises weights, is not installed", remedy=installing("weights"))
 
 
 def _inner_linears(module: nn.Module) -> list[nn.Linear]:

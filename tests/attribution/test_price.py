@@ -110,7 +110,7 @@ CASES = {
     ),
     "neither": (
         {"m": (0, 0, 0)}, {},
-        [f"{ONE}costs AR hits {NOTHING}, and first occurrences {NOTHING}."],
+        [f"{ONE}costs neither AR hits nor first occurrences anything that 40 documents can show."],
     ),
     "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{ONE}gains 1.000 nats in AR hits, and costs first occurrences 0.500 nats."]),
     "two documents": ({"m": (1, 1, 0.5)}, {"documents": 2}, [f"{ONE}costs AR hits 1.000 and first occurrences 0.500 nats, of too few d"]),
@@ -191,6 +191,14 @@ def test_gap_has_the_table_only_where_it_is_asked(comparison, small_slices):
     assert seen.leading == 1, "the table that was asked for is the one that is printed"
     ordered = comparison.tables.ordered(MODELS[::-1]).by_price
     assert ordered["model"].to_list() == [REFERENCE, *MODELS[::-1]]
+
+
+@pytest.mark.parametrize("price", [True, False])
+def test_notes_on_shares_are_printed_below_a_table_of_shares_alone(small_slices, tmp_path, price):
+    recallkit.gap({"a": REFERENCE, "b": REFERENCE}, slices=small_slices, price=price, out=tmp_path)
+    seen = look(read_comparison(tmp_path))
+    assert "b: the share means nothing: no gap overall" in seen.lines
+    assert any("the share means nothing" in line for line in seen.lines[: seen.brief]) is not price
 
 
 def test_what_an_intervention_of_the_same_scores_has_found_is_in_it(small_slices, tmp_path):

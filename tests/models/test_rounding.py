@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+import recallkit
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
@@ -120,7 +121,8 @@ def test_a_model_without_linear_layers_is_refused():
         quantise_weights(model, "int8")
 
 
-def test_torchao_that_is_not_installed_is_named(monkeypatch):
+def test_torchao_that_is_not_installed_is_named_before_any_model_is_scored(monkeypatch, small_slices):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'torchao, which quantises weights, is not installed; pip install "recallkit-lm\[weights\]"$'):
-        quantise_weights(nn.Linear(2, 2), "int8")
+        recallkit.score({"before": "zoo:delta", "quantised": "zoo:delta,weights=int8"}, slices=small_slices)
+    assert not list((small_slices / "scores").glob("before*"))
