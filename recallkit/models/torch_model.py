@@ -219,7 +219,7 @@ class TorchModel:
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
 
     def advance(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Outputs of inputs (b, t) that follow a state of `advance`, which is compressed first where that is due, and the state after them."""
+        """Outputs of inputs (b, t) that follow a state of `advance`, compressed first where that is due, and the state after them."""
         compression = self.compression
         if compression is None:
             return self.forward(inputs, state, carry=True)

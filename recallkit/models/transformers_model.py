@@ -159,6 +159,8 @@ class TransformersModel(TorchModel):
             raise
         except Exception as error:
             remedy = "try --dtype float32" if self.is_half else "check that its files fit the installed transformers"
+            if self.compression is not None and self.compression.made is not None:
+                remedy = f"check {self.compression.shown}"
             raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
 
     def _outputs(self, output: Any) -> Tensor:

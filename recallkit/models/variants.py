@@ -102,6 +102,10 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
     if compress_with is None or not isinstance(module, nn.Module):
         remedy = "models of transformers and those on our own mixers have variants"
         raise UserError(f"it has no cache, state or weights that can be changed here ({variant})", where=model.name, remedy=remedy)
+    by_user = variant.cache is not None and is_user_function(variant.cache)
+    if by_user and not hasattr(module, "config_class"):
+        remedy = "name a policy such as cache=int4, or a model of transformers"
+        raise UserError(f"it has no cache of transformers, which {variant.cache} would be", where=model.name, remedy=remedy)
     if variant.weights is not None:
         from recallkit.models.rounding import quantise_weights
 
@@ -109,7 +113,7 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
     if variant.reads_in_chunks:
         from recallkit.models.cache_policies import parse_cache
 
-        made = _made_by_user(variant.cache, module) if variant.cache is not None and is_user_function(variant.cache) else None
+        made = _made_by_user(str(variant.cache), module) if by_user else None
         policy = None if variant.cache is None or made is not None else parse_cache(variant.cache)
         chunk = variant.once or variant.chunk or CHUNK
         compress_with(Compression(policy, variant.state, chunk, variant.once, str(variant), made))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -44,6 +46,13 @@ def quiet(model):
     yield
     for each in hooks:
         each.remove()
+
+class Filled(DynamicCache):
+    def update(self, *more, **named):
+        raise RuntimeError("no room")
+
+def filled(model):
+    return Filled(config=model.config)
 
 def wrong(model):
     return 3
@@ -228,9 +237,12 @@ def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
         ("wrong", "returned an object of int"),
         ("failing", "raised ValueError: no such press"),
         ("none", "no function 'none'"),
+        ("filled", rf"its forward pass fails \(.*no room\); check cache {re.escape(str(file))}:filled$"),
     ):
         with pytest.raises(UserError, match=said):
             load(model, Variant(f"{file}:{name}")).score(ids, offsets)
+    with pytest.raises(UserError, match=r"^zoo:attention: it has no cache of transformers, which .*:quiet would be; name a policy"):
+        load("zoo:attention", Variant(f"{file}:quiet"))
 
 
 SYNTAX = {
