@@ -55,7 +55,7 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
         whole, hits = found[model, "all"], found[model, "ar_hit"]
         figures = [or_dash(whole["kl"], _KL), or_dash(hits["kl"], _KL), or_dash(hits["kl_first"], _KL), or_dash(hits["ratio"], _TIMES)]
         agreement = [_share(row["agreement"]) for row in (whole, hits)]
-        rows.append([model, *figures, bounds(hits["ratio_ci_low"], hits["ratio_ci_high"]), *agreement])
+        rows.append([_short(model, models), *figures, bounds(hits["ratio_ci_low"], hits["ratio_ci_high"]), *agreement])
     return Table(
         f"How far predictions are from those of {by_divergence['reference'][0]}: KL divergence in nats, and agreement in %",
         ["model", "all", "AR\nhits", "first", "ratio", "95 %\ninterval", "agree", "agree,\nAR hits"],
@@ -68,7 +68,7 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
 
 def slices_table(by_divergence: pl.DataFrame) -> Table:
     """A row per slice and model: the mean divergence with its interval, quantiles, agreement."""
-    found, _ = _slices(by_divergence)
+    found, models = _slices(by_divergence)
     names = dict.fromkeys(name for _, name in found)
     return Table.of(
         "KL divergence from the reference by slice, nats per token, with quantiles of the tokens",
@@ -81,10 +81,15 @@ def slices_table(by_divergence: pl.DataFrame) -> Table:
             "agree": cells.share("agreement"),
             **dict(zip(("median", "95th", "99th", "largest"), (cells.number(name, _KL) for name in QUANTILES), strict=True)),
         },
-        [row for name in names for (_, of), row in found.items() if of == name],
+        [{**row, "model": _short(row["model"], models)} for name in names for (_, of), row in found.items() if of == name],
         groups=[("", 3), ("KL divergence", 2), ("", 1), ("percentiles", 4)],
-        optional=["tokens", "agree"],
+        optional=["tokens", "agree", "largest"],
     )
+
+
+def _short(model: str, models: Sequence[str]) -> str:
+    """A model's name without `zoo:` where all have that."""
+    return model.removeprefix("zoo:") if all(name.startswith("zoo:") for name in models) else model
 
 
 def _share(value: float | None) -> str:

@@ -109,8 +109,10 @@ def answer(by_price: pl.DataFrame) -> str:
     first = rows[0]
     if first["loss_ar_hit"] is None or first["loss_first"] is None:
         return f"No token is {'an AR hit' if first['loss_ar_hit'] is None else 'a first occurrence'}: there are no two losses to compare."
-    if len(rows) == 1 or first["loss_ar_hit_ci_low"] is None:
-        return f"{_cost(max(rows, key=lambda row: row['loss_ar_hit']))}{_overwriting(rows)}"
+    if len(rows) == 1:
+        return f"{_cost(first)}{_overwriting(rows)}"
+    if first["loss_ar_hit_ci_low"] is None:
+        return f"Of {len(rows)} models, one costs AR hits most. {_cost(max(rows, key=lambda row: row['loss_ar_hit']))}"
     shown = [row for row in rows if row["loss_ar_hit_ci_low"] > 0]
     if len(shown) < 2:
         said = f"{'One' if shown else 'None'} of {len(rows)} models is shown to cost AR hits anything."

@@ -75,6 +75,10 @@ class ModelSpec:
             value = getattr(self, option)
             if value is not None and not (type(value) is int and 1 <= value <= LONGEST):
                 raise UsageError(f"{option}={value} is not a number of tokens", where=self.location, remedy="give one such as 2048")
+        for option in ("ablate", "cache", "protocol"):
+            value = getattr(self, option)
+            if value is not None and not isinstance(value, str):
+                raise UsageError(f"{option}={value} is not a string", where=self.location, remedy="write it as it is typed, such as 'int4'")
         if self.revision is not None and not _is_of_hub(self.path):
             raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
         if self.ablate is not None:

@@ -114,6 +114,10 @@ CASES = {
     ),
     "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{ONE}gains 1.000 nats in AR hits, and costs first occurrences 0.500 nats."]),
     "two documents": ({"m": (1, 1, 0.5)}, {"documents": 2}, [f"{ONE}costs AR hits 1.000 and first occurrences 0.500 nats, of too few d"]),
+    "several of two documents": (
+        {"m": (1, 1, 0.5), "n": (2, 2, 0.5)}, {"documents": 2},
+        ["Of 2 models, one costs AR hits most. Per token n costs AR hits 2.000 and first occurrences 0.500 nats, of too few documents"],
+    ),
     "no hits": ({"m": (1, 1, 0.5)}, {"with_hits": False}, ["No token is an AR hit: there are no two losses to compare."]),
     "several": (
         {"m": (1, 1, 0.5), "n": (2, 2, 0.25), "o": (0, 0, 0)}, {},

@@ -71,6 +71,12 @@ def test_what_is_wrong_is_said_in_one_line(text, problem):
     assert "\n" not in caught.value.line()
 
 
+@pytest.mark.parametrize("option", ["ablate", "cache", "protocol"])
+def test_an_option_that_is_no_string_is_refused(option):
+    with pytest.raises(UsageError, match=f"^path: {option}=4 is not a string; write it as it is typed"):
+        ModelSpec("path", **{option: 4})
+
+
 @pytest.mark.parametrize("name", ["", " a", "a/b", "-flag", "x" * 81, "a\nb", 3])
 def test_a_name_is_no_path_and_can_be_typed(name):
     with pytest.raises(UsageError, match="cannot be a model's name"):
