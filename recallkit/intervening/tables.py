@@ -79,16 +79,18 @@ def measure(
 
     Raises UserError if scores are damaged or of other text.
     """
-    text = add_up(tokens, [open_scores(path, tokens) for path, _ in files.values()], slices, every_table=False)
-    asked, names = changed.samples.filter(excluded=""), [slice_.name for slice_ in slices]
+    scores = [open_scores(path, tokens) for path, _ in files.values()]
+    text, names = add_up(tokens, scores, slices, every_table=False), [slice_.name for slice_ in slices]
+    samples = changed.samples.filter(changed.samples["position"] > max(score.read_exactly for score in scores))
+    asked = samples.filter(excluded="")
     values = read_values(asked, tokens, changed, list(files.values()), changes)
     vocab_size = tokens.vocab_size
     rows = make_rows(list(files), names, asked, values, text.tables["slices"], text.row_of_cluster, vocab_size)
     for row in rows["intervene"]:
-        samples = changed.samples.filter(slice=row["slice"])
-        left_out = samples.filter(samples["excluded"] != "")
+        of_slice = samples.filter(slice=row["slice"])
+        left_out = of_slice.filter(of_slice["excluded"] != "")
         row |= {"tokens": changed.manifest["tokens_of_slices"][row["slice"]], "excluded": len(left_out)}
-        row["excluded_share"] = float(np.sum(left_out["weight"].to_numpy()) / np.sum(samples["weight"].to_numpy()))
+        row["excluded_share"] = float(np.sum(left_out["weight"].to_numpy()) / np.sum(of_slice["weight"].to_numpy()))
     return InterveneTables(**{table: frame_of(f"intervene/{table}", of_table) for table, of_table in rows.items()})
 
 

@@ -168,6 +168,11 @@ def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(sav
     assert rows["nll_model"][0] == pytest.approx(scores["once"].filter(later)["nll"].cast(pl.Float64).mean(), abs=1e-6)
     assert tables.by_position["low"].max() > 0
     assert tables.by_position.filter(pl.col("high") <= 40)["tokens"].sum() == 0
+    every, some = (
+        recallkit.intervene(models, slices=small_slices, samples=300, slice=["ar_hit"], out=tmp_path / str(len(models))).intervene
+        for models in ({"whole": "zoo:attention"}, names)
+    )
+    assert 0 < some["samples"][0] < every["samples"][0]
 
 
 def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(small_slices, run):
