@@ -35,25 +35,12 @@ def first_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def without_advice() -> Iterator[None]:
-    """Hides what transformers logs below the level of errors, for example about kernels that are not installed."""
-    from transformers.utils import logging as log
-
-    level = log.get_verbosity()
-    if level == log.ERROR:  # inside another such block: setting it again would be slow compared with one step of a small model
+def without_logs() -> Iterator[None]:
+    """Hides what any library logs below the level of errors: transformers, and torchao, which it imports, advise kernels and versions."""
+    level = logging.root.manager.disable
+    if level >= logging.WARNING:  # inside another such block: setting it again would be slow compared with one step of a small model
         yield
         return
-    log.set_verbosity_error()
-    try:
-        yield
-    finally:
-        log.set_verbosity(level)
-
-
-@contextlib.contextmanager
-def without_logs() -> Iterator[None]:
-    """Hides what any library logs below the level of errors: torchao, which transformers imports, logs of kernels and of torch."""
-    level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
@@ -70,7 +57,7 @@ def quiet_transformers() -> Iterator[None]:
     log.disable_progress_bar()
     try:
         # The GGUF reader has a progress bar that cannot be switched off: it writes to sys.stderr, while the log has its own handle.
-        with without_advice(), without_logs(), contextlib.redirect_stderr(io.StringIO()):
+        with without_logs(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         if bars:

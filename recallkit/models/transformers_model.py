@@ -22,7 +22,7 @@ from recallkit.models import probes
 from recallkit.models.devices import memory_errors
 from recallkit.models.precision import widened
 from recallkit.models.torch_model import TorchModel, wide
-from recallkit.quiet_transformers import first_line, without_advice
+from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,7 +148,7 @@ class TransformersModel(TorchModel):
         """The output of the model or of its backbone. Raises UserError for what its code raises."""
         if "use_cache" in _parameters(module):
             more = {"use_cache": False, **more}
-        with without_advice(), self._forward_errors(), memory_errors(), self._exactly():
+        with without_logs(), self._forward_errors(), memory_errors(), self._exactly():
             return module(input_ids=ids, **more)
 
     @contextlib.contextmanager
