@@ -155,8 +155,7 @@ def _table(pair: RowSums, sampled: np.ndarray) -> list[dict[str, Any]]:
     columns |= {"ci_low": columns.pop("gap_share_ci_low"), "ci_high": columns.pop("gap_share_ci_high")}
     columns |= {"clusters": shown.clusters, "effective_clusters": shown.effective}
     keys: dict[str, Sequence[Any]] = {"slice": [name for name, _ in ROWS], "reference_gains": [gains for _, gains in ROWS]}
-    keys |= {name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}
-    return gap_rows(keys, shown, shown.totals[:, :1], 1)
+    return gap_rows({**keys, **columns}, shown, shown.totals[:, :1], 1)
 
 
 def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str = "document", clean: bool = False) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from recallkit.measure.intervals import NUM_RESAMPLES, estimates, freedom_of_ratio
 from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
+from recallkit.measure.shares import rows_of
 from recallkit.measure.sums import RowSums, add_up, resampled
 from recallkit.storage import schemas
 
@@ -57,7 +58,7 @@ def divergences(
         for by, name in _TABLES.items():
             keys, of = sums.rows[name].keys, sums.tables[name]
             kinds = keys["slice"] if "slice" in keys else ["ar_hit" if is_hit else "other" for is_hit in keys["ar_hit"]]
-            columns: dict[str, Any] = {"slice": kinds, "low": keys.get("low"), "high": keys.get("high"), "tokens": of.totals[0].astype(int)}
+            columns: dict[str, Any] = {**keys, "slice": kinds, "tokens": of.totals[0].astype(int)}
             columns |= {
                 "clusters": of.clusters,
                 "effective_clusters": of.effective,
@@ -67,8 +68,8 @@ def divergences(
             if by == "slice":
                 columns |= dict(zip(QUANTILES, quantiles[place].T, strict=True))
                 columns |= _against_first(of, sums.tables["first"], samples, 2 * place, list(kinds))
-            rows = _rows({"reference": reference, "model": model, "by": by}, columns)
-            made += rows if by == "slice" else [row for row in rows if row["tokens"]]
+            pair = {**dict.fromkeys(schemas.LAYOUTS["gap/by_divergence"]), "reference": reference, "model": model, "by": by}
+            made += [pair | row for row in rows_of(columns) if by == "slice" or row["tokens"]]
     return schemas.frame_of("gap/by_divergence", made)
 
 
@@ -102,11 +103,3 @@ def _quantiles(tokens: LabelledTokens, scores: Sequence[Scores], slices: Sequenc
     masks, every = np.concatenate(inside, axis=1), np.concatenate(values, axis=1)
     ranks, none = list(QUANTILES.values()), np.full(len(QUANTILES), np.nan)
     return np.array([[np.quantile(of[mask].astype(np.float64), ranks) if mask.any() else none for mask in masks] for of in every])
-
-
-def _rows(keys: Mapping[str, str], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a table, None in place of NaN and of columns that it does not have."""
-    layout, number = schemas.LAYOUTS["gap/by_divergence"], len(columns["tokens"])
-    every = {name: columns.get(name) for name in layout if name not in keys}
-    lists = {name: [None] * number if of is None else [None if value != value else value for value in of] for name, of in every.items()}
-    return [{**keys, **dict(zip(lists, values, strict=True))} for values in zip(*lists.values(), strict=True)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from recallkit.attribution.answer import PPL
 from recallkit.display import cells
-from recallkit.display.cells import bounds, counted, resampled
+from recallkit.display.cells import bounds, resampled
 from recallkit.display.tables import Table
 from recallkit.measure import sums as measure_sums
 from recallkit.measure.intervals import estimates, freedom_of_ratio, number_or_none
@@ -135,9 +135,9 @@ def _times(ratio: float) -> str:
 
 def _cost(row: Row) -> str:
     """What a model costs AR hits and first occurrences, and whether these differ where both cost something."""
-    losses = {"AR hits": "loss_ar_hit", "first occurrences": "loss_first"}
-    hits, first = (f"{row[name]:z.3f}" for name in losses.values())
-    if any(row[f"{name}_ci_low"] is None for name in losses.values()):
+    losses = "loss_ar_hit", "loss_first"
+    hits, first = (f"{row[name]:z.3f}" for name in losses)
+    if any(row[f"{name}_ci_low"] is None for name in losses):
         return f"Per token {row['model']} costs AR hits {hits} and first occurrences {first} nats, of too few documents for an interval."
     if row["loss_ar_hit_ci_low"] > 0 and row["ratio"] is not None:
         costs = f"costs AR hits {_times(row['ratio'])} times what it costs first occurrences"
@@ -145,18 +145,8 @@ def _cost(row: Row) -> str:
             costs = "is not shown to cost AR hits more or less than first occurrences"
         within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
         return f"Per token {row['model']} {costs}: {hits} against {first} nats (95 % interval {within})."
-    if all(row[f"{name}_ci_low"] <= 0 <= row[f"{name}_ci_high"] for name in losses.values()):
-        neither = f"neither AR hits nor first occurrences anything that {counted(row['clusters'], row['cluster'])} can show"
-        return f"Per token {row['model']} costs {neither}."
-    of_classes = []
-    for called, name in losses.items():
-        what = (
-            f"nothing that {counted(row['clusters'], row['cluster'])} can show" if row[f"{name}_ci_low"] <= 0 else f"{row[name]:.3f} nats"
-        )
-        of_classes.append(f"gains {-row[name]:.3f} nats in {called}" if row[f"{name}_ci_high"] < 0 else f"costs {called} {what}")
-    hits, first = of_classes
-    first = first.removeprefix("costs ") if hits.startswith("costs ") else first
-    return f"Per token {row['model']} {hits}, and {first}."
+    ends = (bounds(row[f"{name}_ci_low"], row[f"{name}_ci_high"], "z.3f") for name in losses)
+    return f"Per token {row['model']} costs AR hits {hits} nats (95 % interval {next(ends)}), and first occurrences {first} ({next(ends)})."
 
 
 def _overwriting(rows: Sequence[Row]) -> str:

@@ -187,8 +187,17 @@ def gap_intervals(
     return found
 
 
+def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[dict[str, Any]]:
+    """The rows of columns of equal length, None in place of NaN."""
+    lists = {
+        name: [None if value != value else value for value in (of.tolist() if isinstance(of, np.ndarray) else of)]
+        for name, of in columns.items()
+    }
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
 def gap_rows(
-    keys: Mapping[str, Sequence[Any]], sums: RowSums, whole: np.ndarray, model: int, intervals: GapIntervals | None = None
+    keys: Mapping[str, Sequence[Any] | np.ndarray], sums: RowSums, whole: np.ndarray, model: int, intervals: GapIntervals | None = None
 ) -> list[dict[str, Any]]:
     """The rows of a table for the first model and number `model` (from 1): their `keys`, `gap_figures`, intervals and clusters.
 
@@ -203,5 +212,4 @@ def gap_rows(
         columns |= dict(zip(("ci_low", "ci_high"), intervals.share[:, model - 1], strict=True)) | {
             "is_distinct": intervals.is_distinct[model - 1]
         }
-    every = {**keys, **{name: [None if value != value else value for value in of.tolist()] for name, of in columns.items()}}
-    return [dict(zip(every, values, strict=True)) for values in zip(*every.values(), strict=True)]
+    return rows_of({**keys, **columns})
