@@ -49,13 +49,13 @@ def _range(values: Sequence[float], form: str) -> str:
 
 def divergence_table(by_divergence: pl.DataFrame) -> Table:
     """A row per model: divergence per token, per AR hit and where their bigrams first occur, the ratio, and agreement."""
-    found, models = _slices(by_divergence)
+    found, models = _slices(by_divergence, short=True)
     rows = []
     for model in models:
         whole, hits = found[model, "all"], found[model, "ar_hit"]
         figures = [or_dash(whole["kl"], _KL), or_dash(hits["kl"], _KL), or_dash(hits["kl_first"], _KL), or_dash(hits["ratio"], _TIMES)]
-        agreement = [_share(row["agreement"]) for row in (whole, hits)]
-        rows.append([_short(model, models), *figures, bounds(hits["ratio_ci_low"], hits["ratio_ci_high"]), *agreement])
+        agreement = [cells.in_percent("agreement")(row) for row in (whole, hits)]
+        rows.append([model, *figures, bounds(hits["ratio_ci_low"], hits["ratio_ci_high"]), *agreement])
     return Table(
         f"How far predictions are from those of {by_divergence['reference'][0]}: KL divergence in nats, and agreement in %",
         ["model", "all", "AR\nhits", "first", "ratio", "95 %\ninterval", "agree", "agree,\nAR hits"],
@@ -68,7 +68,7 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
 
 def slices_table(by_divergence: pl.DataFrame) -> Table:
     """A row per slice and model: the mean divergence with its interval, quantiles, agreement."""
-    found, models = _slices(by_divergence)
+    found, _ = _slices(by_divergence, short=True)
     names = dict.fromkeys(name for _, name in found)
     return Table.of(
         "KL divergence from the reference by slice, nats per token, with quantiles of the tokens",
@@ -81,23 +81,14 @@ def slices_table(by_divergence: pl.DataFrame) -> Table:
             "agree": cells.share("agreement"),
             **dict(zip(("median", "95th", "99th", "largest"), (cells.number(name, _KL) for name in QUANTILES), strict=True)),
         },
-        [{**row, "model": _short(row["model"], models)} for name in names for (_, of), row in found.items() if of == name],
+        [row for name in names for (_, of), row in found.items() if of == name],
         groups=[("", 3), ("KL divergence", 2), ("", 1), ("percentiles", 4)],
         optional=["tokens", "agree", "largest"],
     )
 
 
-def _short(model: str, models: Sequence[str]) -> str:
-    """A model's name without `zoo:` where all have that."""
-    return model.removeprefix("zoo:") if all(name.startswith("zoo:") for name in models) else model
-
-
-def _share(value: float | None) -> str:
-    """A share in % without the sign."""
-    return or_dash(None if value is None else 100 * value, ".1f")
-
-
-def _slices(by_divergence: pl.DataFrame) -> tuple[Slices, list[str]]:
-    """(model, slice) -> row; and the models, in their order."""
+def _slices(by_divergence: pl.DataFrame, *, short: bool = False) -> tuple[Slices, list[str]]:
+    """(model, slice) -> row; and the models, in their order; `short`: as tables name them."""
     rows = by_divergence.filter(by="slice").to_dicts()
+    rows = cells.without_zoo(rows) if short else rows
     return {(row["model"], row["slice"]): row for row in rows}, list(dict.fromkeys(row["model"] for row in rows))

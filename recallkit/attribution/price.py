@@ -165,9 +165,7 @@ def measured(by_price: pl.DataFrame) -> str:
 
 def price_table(by_price: pl.DataFrame, seq_len: int) -> Table:
     """What each model loses, beside the bytes of its state; a narrow terminal leaves out overwritten AR hits, then the interval."""
-    rows, recall = by_price.to_dicts(), measured(by_price)
-    if all(row["model"].startswith("zoo:") for row in rows):
-        rows = [{**row, "model": row["model"].removeprefix("zoo:")} for row in rows]
+    rows, recall = cells.without_zoo(by_price.to_dicts()), measured(by_price)
     losses = {"far\ncopies": "far", "first": "first", "over-\nwritten": "overwritten", "not over-\nwritten": "not_overwritten"}
     columns: dict[str, Cell] = {
         "model": cells.name("model"),

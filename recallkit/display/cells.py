@@ -159,6 +159,12 @@ def in_percent(column: str) -> Cell:
     return lambda row: DASH if row[column] is None else f"{100 * row[column]:z.1f}"
 
 
+def without_zoo(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a table, the names of their models without `zoo:` where all have that."""
+    every = all(row["model"].startswith("zoo:") for row in rows)
+    return [{**row, "model": row["model"].removeprefix("zoo:" if every else "")} for row in rows]
+
+
 def interval(column: str, form: str = "z.2f") -> Cell:
     """The 95 % interval of a column, in the columns COLUMN_ci_low and COLUMN_ci_high; a dash without one."""
     return lambda row: bounds(row[f"{column}_ci_low"], row[f"{column}_ci_high"], form)
