@@ -173,22 +173,22 @@ class Scorer:
     def _write(self, part: _Part, scored: SequenceScores) -> None:
         facts = {} if part.translation is None else asdict(part.translation.counts)
         for end, name, model in self._sides if part.number == 0 else ():
-            facts |= {f"{fact}{end}": value for fact, value in _facts_of_state(model, name, part).items()}
+            facts |= {f"{fact}{end}": value for fact, value in _facts_of_state(model, name, part, self.job.window).items()}
         scores.write_part(self.job.parts.path(part.number), part.first, part.offsets, scored, facts)
         self.job.parts.begun_path(part.number).unlink(missing_ok=True)
 
 
-def _facts_of_state(model: ScoringModel, name: str, part: _Part) -> dict[str, float]:
-    """Bytes of the model's state after the longest sequence, and, of a variant, what reading that in chunks alone changes.
+def _facts_of_state(model: ScoringModel, name: str, part: _Part, window: ContextWindow) -> dict[str, float]:
+    """Bytes of the model's state after the longest sequence or window of one, and, of a variant, what reading that in chunks alone changes.
 
     They are facts of the first part alone, so that joining, which adds up, keeps them.
     """
     if not isinstance(model, TorchModel):
         return {}
     read = part if part.translation is None else part.translation
-    most = None if model.max_length is None else model.max_length + 1
+    limits = [limit for limit in (model.max_length, None if window.carry else window.context) if limit]
     longest = int(np.diff(read.offsets).argmax())
-    ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][:most]
+    ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][: min(limits) + 1 if limits else None]
     compression = model.compression
     if compression is not None and compression.should_change and not compression.has_effect:
         console.note(f"{name}: nothing is compressed before the last chunk of sequences of {len(ids) - 1:,} ids: all is as with cache=full")

@@ -185,6 +185,8 @@ def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(sma
     plain = read_manifest(next((small_slices / "scores").glob("zoo-delta.*parquet")))
     assert plain["state_bytes"] > manifest["state_bytes"]
     assert "reading_max" not in plain
+    recallkit.score("windows=zoo:delta,state=int8,chunk=8,context=32,stride=16", slices=small_slices)
+    assert read_manifest(small_slices / "scores" / "windows.parquet")["state_ids"] == 32, "as many as are read at once"
 
 
 def test_a_variant_that_compresses_nothing_that_a_prediction_sees_says_so(small_slices, run):
