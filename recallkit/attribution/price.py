@@ -112,7 +112,8 @@ def answer(by_price: pl.DataFrame) -> str:
     if len(rows) == 1:
         return f"{_cost(first)}{_overwriting(rows)}"
     if first["loss_ar_hit_ci_low"] is None:
-        return f"Of {len(rows)} models, one costs AR hits most. {_cost(max(rows, key=lambda row: row['loss_ar_hit']))}"
+        most = max(rows, key=lambda row: row["loss_ar_hit"])
+        return f"Of {len(rows)} models {most['model']} has the largest loss in AR hits. {_cost(most)}"
     shown = [row for row in rows if row["loss_ar_hit_ci_low"] > 0]
     if len(shown) < 2:
         said = f"{'One' if shown else 'None'} of {len(rows)} models is shown to cost AR hits anything."

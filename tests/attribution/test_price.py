@@ -115,7 +115,7 @@ CASES = {
     "two documents": ({"m": (1, 1, 0.5)}, {"documents": 2}, [f"{ONE}costs AR hits 1.000 and first occurrences 0.500 nats, of too few d"]),
     "several of two documents": (
         {"m": (1, 1, 0.5), "n": (2, 2, 0.5)}, {"documents": 2},
-        ["Of 2 models, one costs AR hits most. Per token n costs AR hits 2.000 and first occurrences 0.500 nats, of too few documents"],
+        ["Of 2 models n has the largest loss in AR hits. Per token n costs AR hits 2.000 and first occurrences 0.500 nats, of too few d"],
     ),
     "no hits": ({"m": (1, 1, 0.5)}, {"with_hits": False}, ["No token is an AR hit: there are no two losses to compare."]),
     "several": (
