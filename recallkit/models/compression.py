@@ -78,7 +78,8 @@ class Compression:
         from recallkit.models.rounding import round_state, row_bytes
 
         rounded, num_bytes = round_state(state, self.rounding)
-        self.saved += row_bytes(rounded) - num_bytes
+        if self.once is None:  # else what follows writes an exact state
+            self.saved += row_bytes(rounded) - num_bytes
         self.has_effect = True
         self.num_changed += 1
         return rounded

@@ -189,6 +189,12 @@ def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(sma
     assert read_manifest(small_slices / "scores" / "windows.parquet")["state_ids"] == 32, "as many as are read at once"
 
 
+def test_a_state_that_is_rounded_once_occupies_what_an_exact_one_does():
+    ids, plain = some_ids(40)[0], load("zoo:delta")
+    once, again = (load("zoo:delta", Variant(state="int8", **when)).state_bytes(ids) for when in ({"once": 8}, {"chunk": 8}))
+    assert again < once == plain.state_bytes(ids)
+
+
 def test_a_variant_that_compresses_nothing_that_a_prediction_sees_says_so(small_slices, run):
     # The last chunk of 64 ids sees the 56 before it.
     for options, said in (("window:4+52,chunk=8", True), ("window:4+51,chunk=8", False), ("fp8,chunk=64", True), ("fp8,chunk=63", False)):
