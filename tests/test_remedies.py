@@ -34,6 +34,7 @@ BY_PACKAGE = {
     "training": ("train-mqar",),
     "attribution/published.py": ("published",),
     "models/torch_model.py": SCORING,
+    "models/paired.py": ("gap",),
     "counting/table.py": ("slice", "profile", *SCORING),
 }
 """The commands whose errors those of a package or module are; those of other packages are of any command."""

@@ -117,11 +117,11 @@ class ScoringPlan:
             kind = kind_of(plan.request.spec)
             if kind.is_control or kind.name == "server":
                 problem = f"a {kind.name} model gives no predictions over the whole vocabulary, which a divergence needs"
-                raise UserError(problem, where=plan.model.shown, remedy="leave out this model, or --divergence")
+                raise UserError(problem, where=plan.model.shown, remedy="leave out this model, or the divergence")
             if plan.tokenizer is not None or (plan.result.finished() or {}).get("tokenizer") is not None:
                 problem = "another tokenizer: predictions over different vocabularies have no divergence"
                 raise UserError(
-                    problem, where=plan.model.shown, remedy="compare models of the slices' tokenizer, or leave out --divergence"
+                    problem, where=plan.model.shown, remedy="compare models of the slices' tokenizer, or leave out the divergence"
                 )
         if self._effective_window() != reference._effective_window():
             problem = f"it and {reference.model.shown} read sequences in different windows"

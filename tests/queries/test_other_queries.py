@@ -89,8 +89,9 @@ def test_summarise_documents():
 
 
 def test_bucket_documents():
-    numbers = {"answer_distance": [8, 5, 0, None, 1], "prompt_tokens": [1, 2, 3, 4, 5]}
-    frame = pl.DataFrame({**RECALLED, **numbers}, schema_overrides={"answer_nll": pl.Float64, "answer_tokens": pl.Int32})
+    numbers = {"answer_distance": [8, 5, 0, None, 1], "prompt_tokens": [1, 2, 3, 4, 5], "depth": [None] * 5}
+    schema = {"answer_nll": pl.Float64, "answer_tokens": pl.Int32, "depth": pl.Float64}
+    frame = pl.DataFrame({**RECALLED, **numbers}, schema_overrides=schema)
     with db.connect() as connection:
         connection.register("documents", frame.to_arrow())
         found = db.frame(connection, "recall/bucket_documents")
