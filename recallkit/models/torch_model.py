@@ -102,8 +102,6 @@ class TorchModel:
 
     def check_carrying(self, offsets: np.ndarray) -> None:
         """Raises UserError where `score_carrying` does."""
-        if self.compression is not None:
-            raise UserError("a variant carries its compressed state already", where=self.name, remedy="leave out --carry-state")
         if not self.can_carry:
             problem = "its state cannot be carried from one chunk to the next"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")

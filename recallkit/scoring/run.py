@@ -276,10 +276,12 @@ def _plan(
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
-    """Raises UserError if a sequence is longer than a known context, as scoring it would, and where `protocol=once` is not one place."""
+    """Raises UserError if a sequence is longer than a known context, as scoring it would, and where a variant is not read so."""
     from recallkit.scoring.scores import check_context, longest_sequence
 
     variant, where = plan.request.variant, plan.model.shown
+    if variant is not None and variant.reads_in_chunks and plan.window.carry:
+        raise UserError("a variant carries its compressed state already", where=where, remedy="leave out --carry-state")
     once = None if variant is None else variant.once
     if once is not None and plan.tokenizer is not None:
         raise UserError("protocol=once counts ids of the slices' tokenizer, and it has another", where=where, remedy="leave it out")
