@@ -20,7 +20,7 @@ class Compression:
     """What becomes of caches (`policy`; or `made`, a user's own cache or context) and of recurrent states (`rounding`).
 
     Every `chunk` ids, or with `once` after the first so many alone. `shown`: what messages call it. `saved`: bytes of one row by which
-    what is stored is smaller than the state's tensors; `num_changed`: caches and states that were compressed, both since `begin`.
+    what is stored is smaller than the state's tensors; `changed`: which of "cache" and "state" were compressed, both since `begin`.
     `has_effect`: whether anything ever was. `exact`: nothing is, but text is read in the same chunks.
     """
 
@@ -40,7 +40,7 @@ class Compression:
 
     def begin(self) -> None:
         """Counts from here."""
-        self.saved = self.num_changed = 0
+        self.saved, self.changed = 0, set[str]()
 
     def without_effect(self) -> Compression:
         """The same chunks with nothing compressed."""
@@ -68,7 +68,7 @@ class Compression:
         kept = self.policy.keep(keys, values, seen)
         self.has_effect |= kept.num_bytes < row_bytes(keys, values)
         self.saved += row_bytes(kept.keys, kept.values) - kept.num_bytes
-        self.num_changed += 1
+        self.changed.add("cache")
         return kept.keys, kept.values
 
     def round(self, state: Tensor) -> Tensor:
@@ -81,5 +81,5 @@ class Compression:
         if self.once is None:  # else what follows writes an exact state
             self.saved += row_bytes(rounded) - num_bytes
         self.has_effect = True
-        self.num_changed += 1
+        self.changed.add("state")
         return rounded

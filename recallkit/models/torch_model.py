@@ -205,9 +205,10 @@ class TorchModel:
             compression.begin()
             self.compress(self.advance(self.to_device(np.zeros((1, 2), np.int64)))[1].state, compression)
             compression.has_effect = False  # on text, so far
-        if not compression.num_changed and compression.made is None:
-            lacking = "no recurrent state to round" if compression.policy is None else "no cache of keys and values of all ids"
-            raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
+        asked = {"cache": compression.policy, "state": compression.rounding}
+        for name, lacking in (("cache", "no cache of keys and values of all ids"), ("state", "no recurrent state to round")):
+            if asked[name] is not None and name not in compression.changed:
+                raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
         length = min(_PROBED_CHUNKS * self.chunk + 2, _PROBED_IDS, self.max_length or _PROBED_IDS)
         ids = np.random.default_rng(0).integers(self.vocab_size, size=2 * length).astype(np.uint32)
         try:

@@ -303,6 +303,7 @@ def test_models_without_what_would_be_compressed_are_refused(saved, small_slices
     for model, said in (
         ("zoo:delta,cache=full", "it has no cache of keys and values of all ids"),
         ("zoo:attention,state=int8", "it has no recurrent state to round"),
+        ("zoo:delta,cache=int4,state=int8", "it has no cache of keys and values of all ids"),
         ("control:bigram,cache=full", "a control model has no variants"),
         ("openai:http://localhost:1/v1#m,cache=full", "a model behind a server has no variants"),
         ("zoo:attention,cache=window:1+8,protocol=once:64", "sequences of 64 predictions have none after their first 64 ids"),
