@@ -63,7 +63,7 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
     `IntxWeightOnlyConfig`, which works on any machine (optimum-quanto has had no release since 2025). Symmetric: int8 with a scale per
     output, int4 with one per group of 128 inputs, or of the largest power of two that divides their number. The weights are dequantised
     to their own precision, so that any code reads them, as weight-only kernels do within each product. Raises UserError without
-    torchao, or such a layer.
+    torchao, or such a layer, and for a mixture of experts whose weights are no nn.Linear.
     """
     check_torchao()
     with without_logs():
@@ -72,6 +72,9 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
     layers = _inner_linears(module)
     if not layers:
         raise UserError("no nn.Linear but the output head, so that no weights can be quantised", remedy=f"leave out weights={kind}")
+    experts = (name for name, weight in module.named_parameters() if weight.ndim == 3 and min(weight.shape) > 1)
+    if (stacked := next(experts, None)) is not None:
+        raise UserError(f"weight {stacked} is of no nn.Linear, and would stay as it is", remedy=f"leave out weights={kind}")
     for layer in layers:
         width = layer.in_features
         granularity = PerAxis(0) if kind == "int8" else PerGroup(min(WEIGHT_GROUP, width & -width))

@@ -68,7 +68,7 @@ class Variant:
     def identify(self) -> list[Any]:
         """What decides what it does, its file's code and FILES included. Raises UserError as `user.identify` does."""
         code = [] if self.cache is None or not is_user_function(self.cache) else [identify_function(self.cache)]
-        return [self.typed(), *code]
+        return [self.typed(), CHUNK, *code]
 
     def __str__(self) -> str:
         """What names in results end in: `cache int4, chunk 16`."""
@@ -116,7 +116,12 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
         made = _made_by_user(str(variant.cache), module) if by_user else None
         policy = None if variant.cache is None or made is not None else parse_cache(variant.cache)
         chunk = variant.once or variant.chunk or CHUNK
-        compress_with(Compression(policy, variant.state, chunk, variant.once, str(variant), made))
+        try:
+            compress_with(Compression(policy, variant.state, chunk, variant.once, str(variant), made))
+        except UserError as error:
+            if error.where is not None:
+                raise
+            raise UserError(error.problem, where=model.name, remedy=error.remedy) from error  # of a policy, which knows no model
 
 
 def _made_by_user(spec: str, module: Any) -> Callable[[], Any]:

@@ -14,6 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.rounding import quantise_weights, round_state
+from tests.models.families import build_model
 
 needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
 
@@ -112,6 +113,14 @@ def test_our_language_model_keeps_its_head(tied):
     kept = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
     assert {"embedding.weight", "head.weight"} & set(before) <= kept
     assert {name for name in before if "qkv" in name or "up" in name}.isdisjoint(kept)
+
+
+@needs_torchao
+def test_experts_that_are_no_linear_layers_are_refused():
+    with pytest.raises(
+        UserError, match=r"^weight model\.layers\.0\.mlp\.experts\.\w+ is of no nn.Linear, and would stay as it is; leave out"
+    ):
+        quantise_weights(build_model("qwen3_5_moe_text"), "int8")
 
 
 @needs_torchao

@@ -306,6 +306,7 @@ def test_models_without_what_would_be_compressed_are_refused(saved, small_slices
         ("zoo:delta,cache=int4,state=int8", "it has no cache of keys and values of all ids"),
         ("control:bigram,cache=full", "a control model has no variants"),
         ("openai:http://localhost:1/v1#m,cache=full", "a model behind a server has no variants"),
+        ("zoo:attention,cache=int4:group=7:residual=0,chunk=8", "zoo:attention: groups of 7 entries do not divide a head's width of"),
         ("zoo:attention,cache=window:1+8,protocol=once:64", "sequences of 64 predictions have none after their first 64 ids"),
     ):
         done = run("score", model, "--slices", small_slices)
