@@ -101,7 +101,7 @@ def test_what_has_no_divergence_is_refused(small_slices, models, tmp_path, tiny_
     for model, message in (
         (
             "control:bigram",
-            "model: a control model gives no predictions over the whole vocabulary, .*; leave out this model, or --divergence",
+            "model: a control model gives no predictions over the whole vocabulary, .*; leave out this model, or the divergence",
         ),
         (f"{models[1]},tokenizer=bytes", "model: another tokenizer: predictions over different vocabularies have no divergence; .*"),
         (
