@@ -212,9 +212,11 @@ def test_generation_continues_from_the_compressed_state(saved, path):
         return how(model, prompts, answers, 6, lambda *_: False)
 
     window = load(path, Variant("window:1+8", chunk=8))
+    once = load(path, Variant("window:1+4", once=10))
     for one, other in (
         (continued(load(path), generate), continued(load(path, Variant("full", chunk=8)), generate)),
         (continued(window, by_scoring), continued(window, generate)),
+        (continued(once, by_scoring), continued(once, generate)),  # what follows the first 10 ids stays exact
     ):
         assert [each.ids for each in one] == [each.ids for each in other]
         for a, b in zip(one, other, strict=True):
