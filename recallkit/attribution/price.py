@@ -104,29 +104,28 @@ def prices(
 
 
 def answer(by_price: pl.DataFrame) -> str:
-    """What AR hits lose, and how much more than first occurrences; then whether overwritten ones lose more or less than others."""
+    """What AR hits lose, beside first occurrences, with the model that costs them most; then whether overwritten ones lose more or less.
+
+    That is the one with the largest ratio of the two losses where a ratio is above 1, else with the largest loss in AR hits.
+    """
     _, *rows = by_price.to_dicts()
-    first = rows[0]
-    if first["loss_ar_hit"] is None or first["loss_first"] is None:
-        return f"No token is {'an AR hit' if first['loss_ar_hit'] is None else 'a first occurrence'}: there are no two losses to compare."
-    if len(rows) == 1:
-        return f"{_cost(first)}{_overwriting(rows)}"
-    if first["loss_ar_hit_ci_low"] is None:
-        most = max(rows, key=lambda row: row["loss_ar_hit"])
-        return f"Of {len(rows)} models {most['model']} has the largest loss in AR hits. {_cost(most)}"
-    shown = [row for row in rows if row["loss_ar_hit_ci_low"] > 0]
-    if len(shown) < 2:
-        said = f"{'One' if shown else 'None'} of {len(rows)} models is shown to cost AR hits anything."
-        return f"{' '.join([said, *map(_cost, shown)])}{_overwriting(rows)}"
-    whose = f"{len(rows)} models" if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} models"
-    by = "ratio" if all((row["ratio_ci_low"] or 0) > 1 for row in shown) else "loss_ar_hit"
-    least, *_, most = sorted(shown, key=lambda row: row[by])
-    costs = f"{_times(least[by])} ({least['model']}) to {_times(most[by])} ({most['model']}) times what they cost first occurrences"
-    if by != "ratio":
-        low, *_, high = sorted(row["loss_first"] for row in shown)
-        costs = f"{least[by]:.3f} ({least['model']}) to {most[by]:.3f} nats ({most['model']})"
-        costs += f", and first occurrences {bounds(low, high, 'z.3f')}"
-    return f"Per token {whose} cost AR hits {costs}.{_overwriting(rows)}"
+
+    def selective(row: Row) -> bool:
+        return (row["ratio_ci_low"] or 0) > 1
+
+    row = max(rows, key=lambda row: (row["ratio"] if selective(row) else 1, row["loss_ar_hit"] or 0))
+    if row["loss_ar_hit"] is None or row["loss_first"] is None:
+        return f"No token is {'an AR hit' if row['loss_ar_hit'] is None else 'a first occurrence'}: there are no two losses to compare."
+    hits, first = (f"{row[name]:z.3f}" for name in ("loss_ar_hit", "loss_first"))
+    if row["ratio"] is not None and row["loss_ar_hit_ci_low"] > 0:
+        within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
+        costs = f"{_times(row['ratio'])} times what it costs first occurrences: {hits} against {first} nats (95 % interval {within})"
+    else:
+        costs = f"{hits} nats{_within(row, 'loss_ar_hit')}, and first occurrences {first}{_within(row, 'loss_first')}"
+    most = f"Of {len(rows)} models {row['model']} costs AR hits most{' in proportion' * selective(row)}. " if len(rows) > 1 else ""
+    more, less = (row["overwriting_ci_low"] or 0) > 0, (row["overwriting_ci_high"] or 0) < 0
+    than = " on AR hits whose key has been followed by something else since than on the others."
+    return f"{most}Per token {row['model']} costs AR hits {costs}." + f" It loses {'more' if more else 'less'}{than}" * (more or less)
 
 
 def _times(ratio: float) -> str:
@@ -134,29 +133,9 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.2f}" if ratio < 2 else f"{ratio:,.1f}"
 
 
-def _cost(row: Row) -> str:
-    """What a model costs AR hits and first occurrences, and whether these differ where both cost something."""
-    losses = "loss_ar_hit", "loss_first"
-    hits, first = (f"{row[name]:z.3f}" for name in losses)
-    if any(row[f"{name}_ci_low"] is None for name in losses):
-        return f"Per token {row['model']} costs AR hits {hits} and first occurrences {first} nats, of too few documents for an interval."
-    if row["loss_ar_hit_ci_low"] > 0 and row["ratio"] is not None:
-        costs = f"costs AR hits {_times(row['ratio'])} times what it costs first occurrences"
-        if row["ratio_ci_low"] <= 1 <= row["ratio_ci_high"]:
-            costs = "is not shown to cost AR hits more or less than first occurrences"
-        within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
-        return f"Per token {row['model']} {costs}: {hits} against {first} nats (95 % interval {within})."
-    ends = (bounds(row[f"{name}_ci_low"], row[f"{name}_ci_high"], "z.3f") for name in losses)
-    return f"Per token {row['model']} costs AR hits {hits} nats (95 % interval {next(ends)}), and first occurrences {first} ({next(ends)})."
-
-
-def _overwriting(rows: Sequence[Row]) -> str:
-    """Whether AR hits whose key was followed by something else since lose more or less than the others, after a space; "" if none does."""
-    ends = [(row["overwriting_ci_low"] or 0, row["overwriting_ci_high"] or 0) for row in rows]
-    numbers = {"more": sum(low > 0 for low, _ in ends), "less": sum(high < 0 for _, high in ends)}
-    counts = " and ".join(f"{number} lose{'s' * (number == 1)} {how}" for how, number in numbers.items() if number)
-    whose = f"Of {len(rows)} models, {counts}" if len(rows) > 1 else f"It loses {'more' if numbers['more'] else 'less'}"
-    return f" {whose} on AR hits whose key has been followed by something else since than on the others." if counts else ""
+def _within(row: Row, name: str) -> str:
+    low, high = row[f"{name}_ci_low"], row[f"{name}_ci_high"]
+    return "" if low is None else f" (95 % interval {bounds(low, high, 'z.3f')})"
 
 
 def measured(by_price: pl.DataFrame) -> str:
