@@ -17,6 +17,8 @@ from recallkit.models.mixers.short_conv import ShortConv, read_convolved
 if TYPE_CHECKING:
     from torch import Tensor
 
+DECAYS = (None, "fixed", "input")
+
 
 class LinearAttention(Mixer):
     """Causal linear attention of heads h, with q_i, k_i of `feature_dim` (f) entries and v_i of d/h.
@@ -24,10 +26,11 @@ class LinearAttention(Mixer):
         y_i = sum_j<=i g^(i-j) phi(q_i).phi(k_j) v_j / (sum_j<=i phi(q_i).phi(k_j) + eps)
 
     Linear Transformers, arXiv 2006.16236, equations 8 to 12; with phi the Taylor map (`taylor`) Based, arXiv 2402.18668,
-    section 4.1. There are neither biases nor position embeddings. `decay` multiplies by g = 1 - 2^(-decay_exponent - head),
+    section 4.1. There are neither biases nor position embeddings. With `decay="fixed"` g is 1 - 2^(-decay_exponent - head),
     per-head decays as in RetNet (arXiv 2307.08621, equation 8, whose exponent is 5); the code that Based was trained with
-    takes 3, and decays the numerator alone, as `decay_normaliser=False` does; its token-dependent factor
-    of the decays is left out.
+    takes 3, and decays the numerator alone, as `decay_normaliser=False` does. With `decay="input"` (Based, appendix C) the decays
+    depend on the input: g^(i-j) of a head h becomes (W_g u_i)_h g^(i-j), in the numerator alone, with W_g of d to heads and no
+    function after it. The factor belongs to the token that reads, so that it scales what a head has read, and no scan is needed.
     `normalise` is on by default, except for `identity`, whose weights may sum to zero: y is then the numerator.
     `short_conv` applies a causal convolution of that many taps to every channel of q, k and v; its last inputs, `recent`, are
     then part of the state.
@@ -42,7 +45,7 @@ class LinearAttention(Mixer):
         num_heads: int = 4,
         feature_dim: int = 16,
         feature_map: str = "taylor",
-        decay: bool = False,
+        decay: str | None = None,
         decay_exponent: int = 3,
         decay_normaliser: bool = False,
         normalise: bool | None = None,
@@ -56,6 +59,8 @@ class LinearAttention(Mixer):
             raise ValueError(f"d_model {d_model} is not a multiple of num_heads {num_heads}")
         if decay_exponent < 1:
             raise ValueError(f"decay_exponent {decay_exponent} is not positive: 1 - 2^-{decay_exponent} is not a decay")
+        if decay not in DECAYS:
+            raise ValueError(f"decay {decay!r} is not one of {', '.join(map(str, DECAYS))}")
         self.feature_map = make_feature_map(feature_map, feature_dim, max_length=max_length, num_features=num_features)
         self.normalise = self.feature_map.has_positive_scores if normalise is None else normalise
         if self.normalise and not self.feature_map.has_positive_scores:
@@ -63,13 +68,15 @@ class LinearAttention(Mixer):
         if self.feature_map.needs_positions:
             self.max_length = max_length
         self.num_heads, self.feature_dim, self.head_dim = num_heads, feature_dim, d_model // num_heads
-        self.decay, self.decay_exponent, self.decay_normaliser = decay, decay_exponent, decay and decay_normaliser
-        self.is_taylor_attention = feature_map == "taylor" and self.normalise and not decay
+        self.decay, self.decay_exponent = decay is not None, decay_exponent
+        self.decay_normaliser = self.decay and decay_normaliser
+        self.is_taylor_attention = feature_map == "taylor" and self.normalise and not self.decay
         self.eps = eps
         self.q_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
         self.k_proj = nn.Linear(d_model, num_heads * feature_dim, bias=False)
         self.v_proj = nn.Linear(d_model, d_model, bias=False)
         self.out_proj = nn.Linear(d_model, d_model, bias=False)
+        self.decay_proj = nn.Linear(d_model, num_heads, bias=False) if decay == "input" else None
         channels = 2 * num_heads * feature_dim + d_model
         self.short_conv = ShortConv(channels, short_conv, bias=False) if short_conv else None
 
@@ -89,6 +96,7 @@ class LinearAttention(Mixer):
         positions = torch.arange(u.shape[1], device=u.device)[:, None]
         q, k = self.feature_map.reference(q, positions), self.feature_map.reference(k, positions)
         decays = log_decays(self.num_heads, self.decay_exponent, q).exp()[:, None] if self.decay else q.new_ones(self.num_heads, 1)
+        factors = None if self.decay_proj is None else widened(self.decay_proj(u))
         outputs = []
         for i in range(u.shape[1]):
             weights = (q[:, :, i, None] * k[:, :, : i + 1]).sum(dim=-1)
@@ -96,8 +104,8 @@ class LinearAttention(Mixer):
             y = (faded[..., None] * v[:, :, : i + 1]).sum(dim=2)
             if self.normalise:
                 y = y / ((faded if self.decay_normaliser else weights).sum(dim=-1, keepdim=True) + self.eps)
-            outputs.append(y)
-        return self._merge(torch.stack(outputs, dim=2), u)
+            outputs.append(y if factors is None else y * factors[:, i, :, None])
+        return self._joined(torch.stack(outputs, dim=2), u)
 
     def initial_state(self, batch: int) -> State:
         """See `Mixer.initial_state`: `kv` (b, h, features, v), `k` (b, h, features) where normalised, `seen` where positions matter."""
@@ -162,8 +170,9 @@ class LinearAttention(Mixer):
         mixing += max(len(sizes) - 2, 0) * (kept + maps.num_features * fading)
         mixing += maps.flops() * (2 * t if maps.scores_take_features else read + written)
         mixing = self.num_heads * mixing + t * self.d_model * self.normalise
+        factors = 0 if self.decay_proj is None else linear_flops(t, self.decay_proj) + t * self.d_model
         convolution = 0 if self.short_conv is None else self.short_conv.flops(t)
-        return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.out_proj) + convolution + mixing
+        return linear_flops(t, self.q_proj, self.k_proj, self.v_proj, self.out_proj) + convolution + factors + mixing
 
     def _check_length(self, t: int) -> None:
         if self.max_length is not None and t > self.max_length:
@@ -182,6 +191,10 @@ class LinearAttention(Mixer):
         return q, k, v
 
     def _merge(self, y: Tensor, u: Tensor) -> Tensor:
+        """What the heads have read (b, h, t, v), by the factors of `decay_proj` -> (b, t, d)."""
+        return self._joined(y if self.decay_proj is None else y * self.decay_proj(u).transpose(1, 2)[..., None], u)
+
+    def _joined(self, y: Tensor, u: Tensor) -> Tensor:
         """The outputs of the heads, (b, h, t, v) -> (b, t, d)."""
         return applied(self.out_proj, y.transpose(1, 2).flatten(start_dim=2).to(u.dtype))
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from recallkit.models.mixers.api import State, applied, widened
 
@@ -40,6 +41,11 @@ def repeats_before(ids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(ids).scatter_(1, order, ranks), order
 
 
+def bigrams(ids: Tensor) -> Tensor:
+    """ids: (b, t) -> an integer for each bigram (x[i-1], x[i]), (b, t) int64; the first token of a row follows -1, which is no id."""
+    return functional.pad(ids, (1, 0), value=-1)[:, :-1] * WORD + ids
+
+
 def followers(ids: Tensor, num_queries: int) -> Tensor:
     """ids: (b, T) -> (b, t, T) bool: the positions right after an earlier occurrence of the token at each of the last t places."""
     matched = torch.zeros(ids.shape[0], num_queries, ids.shape[1], dtype=torch.bool, device=ids.device)
@@ -57,7 +63,7 @@ def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
     batch, t = ids.shape
     before, order = repeats_before(ids)
     counts = before.flatten()
-    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    offsets = functional.pad(counts.cumsum(0), (1, 0))
     # The index of each token in its sorted row: its list begins that many entries before. With ids 7 3 7 3 7 the sorted order is
     # 1 3 0 2 4; the last 7, at index 4, has count 2, so its list is the entries 2 and 3: positions 0 and 2, whose followers are 1 and 3.
     entries = torch.arange(ids.numel(), device=ids.device).view(batch, t)
@@ -68,33 +74,44 @@ def follower_lists(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Selector(nn.Module):
-    """A learned choice of positions: those with w . u[i] + b >= 0, and at most k of t, or at most a share of them.
+    """A learned choice of positions: the k of a text whose scores w . u[i] + b are highest, or a share of them.
 
     Zoology's learned selection (arXiv 2312.04927, section 5) weights the lookup of every position by s[i] = sigmoid(w . u[i] + b), keeps
     the k highest of a text, adds Gaussian noise before it looks for these in training, and adds  max(0, sum s - k) / t  to the loss. So
     does this in training; the weight is 1, with the gradient of s (straight-through), so that positions that are not chosen also learn.
     The k highest of a whole text look ahead: whether a position is one depends on what follows. Elsewhere a position is therefore
-    chosen where it may be (w . u[i] + b >= 0) and the budget so far, share * (i + 1) rounded up, or k, is not used up.
+    chosen where it may be, which is where its score is at least `threshold`, the mean of the k-th highest in training, and the budget
+    so far, share * (i + 1) rounded up, or k, is not used up.
     """
+
+    threshold: Tensor
+    FORGETS = 0.01
+    """The share of each training step's mean in `threshold`."""
 
     def __init__(self, d_model: int, share: float, *, k: int = 0, noise: float = 0.1, penalty: float = 0.1) -> None:
         """`k` > 0 is a number of positions of each text in place of `share`; `noise` is a standard deviation, in logits."""
         super().__init__()
         self.score = nn.Linear(d_model, 1)
+        self.register_buffer("threshold", torch.zeros(()))
         self.share, self.k, self.noise, self.penalty = share, k, noise, penalty
 
     def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, d) -> in training: 1 where a position is chosen and 0 elsewhere, with the gradient of s; and s; both (b, t)."""
         logit: Tensor = widened(self.score(u)[..., 0])
         noisy = logit.detach() + self.noise * torch.randn_like(logit)
-        best = noisy.topk(self.most(logit.shape[1]), dim=1).indices
-        chosen = torch.zeros_like(logit).scatter_(1, best, 1.0) * (noisy >= 0)
+        highest = noisy.topk(self.most(logit.shape[1]), dim=1)
+        self.threshold.lerp_(highest.values[:, -1].mean().to(self.threshold.dtype), self.FORGETS)
+        chosen = torch.zeros_like(logit).scatter_(1, highest.indices, 1.0)
         score = logit.sigmoid()
         return chosen + (score - score.detach()), score
 
+    def asks(self, u: Tensor) -> Tensor:
+        """u: (..., d) -> whether a position may be chosen, (...,) bool."""
+        return applied(self.score, u)[..., 0] >= self.threshold
+
     def choose(self, u: Tensor, places: Tensor, state: State) -> tuple[Tensor, State]:
         """u: (b, t, d) at positions (t,) or (b, t), after a state -> which are chosen, (b, t) bool, and the state after them."""
-        asking = applied(self.score, u)[..., 0] >= 0
+        asking = self.asks(u)
         asked = state["asked"][:, None] + asking.cumsum(1)
         budget = self.k if self.k else ((places + 1).double() * self.share).ceil().long()
         # Granted is the greatest count that rises with `asked` and stays within the budget: what is asked, less the worst excess so far.

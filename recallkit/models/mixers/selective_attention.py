@@ -11,13 +11,14 @@ from torch.nn import functional as F  # noqa: N812
 from recallkit.kernels.lookup_attention.api import lookup_attention
 from recallkit.models.mixers.api import State, linear_flops
 from recallkit.models.mixers.attention import Attention
-from recallkit.models.mixers.selection import Selector, follower_lists, followers, hash_share, repeated
+from recallkit.models.mixers.selection import Selector, bigrams, follower_lists, followers, hash_share, repeated
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SELECTIONS = ("full", "random", "programmatic", "learned")
 KEYS = ("all", "matches")
+MATCHES = ("token", "bigram")
 
 
 class SelectiveAttention(Attention):
@@ -29,9 +30,11 @@ class SelectiveAttention(Attention):
 
     full          1: softmax attention
     random        1 at a share of the positions, the same in every text: where hash(seed, i) < share
-    programmatic  1 where the token occurred earlier in the row, so that associative recall is possible; needs the ids
-    learned       1 where a learned score of u[i] is at least a half, at no more than `share` of the positions, or at `k` of each text,
-                  see `Selector`; training adds `noise` to scores, and `auxiliary_loss` with weight `penalty` in nats per position
+    programmatic  1 where the token occurred earlier in the row (equation 3), so that associative recall is possible; needs the ids.
+                  With `match="bigram"` where the last two tokens did, which is what the paper's appendix C.2 describes
+    learned       1 where a learned score of u[i] is among the highest, a `share` of the positions or `k` of each text; before the
+                  whole text is known within such a budget, see `Selector`. Training adds `noise` to scores, and `auxiliary_loss`
+                  with weight `penalty` in nats per position
 
     With `keys="matches"` a programmatic query sees only the positions right after the earlier occurrences of its token, which
     contain what followed: as many pairs as there are repetitions, not t^2. The default, "all", is the paper's: a query that is
@@ -45,6 +48,7 @@ class SelectiveAttention(Attention):
         selection: str = "programmatic",
         share: float = 0.25,
         keys: str = "all",
+        match: str = "token",
         seed: int = 0,
         k: int = 0,
         noise: float = 0.1,
@@ -56,11 +60,13 @@ class SelectiveAttention(Attention):
             raise ValueError(f"no selection {selection}: {', '.join(SELECTIONS)}")
         if keys not in KEYS or (keys == "matches" and selection != "programmatic"):
             raise ValueError(f"keys {keys} with selection {selection}: all, or with programmatic matches")
+        if match not in MATCHES or (match == "bigram" and selection != "programmatic"):
+            raise ValueError(f"match {match} with selection {selection}: token, or with programmatic bigram")
         if not 0 < share <= 1:
             raise ValueError(f"share is {share}, not a fraction of the positions")
         if k and selection != "learned":
             raise ValueError(f"k = {k} positions are chosen where a selection is learned, not where it is {selection}")
-        self.selection, self.share, self.keys, self.seed = selection, share, keys, seed
+        self.selection, self.share, self.keys, self.match, self.seed = selection, share, keys, match, seed
         # Whether ids are needed depends on the selection, so this is an attribute of the instance.
         self.needs_ids = selection == "programmatic"  # type: ignore[misc]
         self.selector = Selector(d_model, share, k=k, noise=noise, penalty=penalty) if selection == "learned" else None
@@ -70,9 +76,9 @@ class SelectiveAttention(Attention):
         places, self._excess = torch.arange(u.shape[1], device=u.device), None
         q, k, v = self.project(u, places)
         if self.keys == "matches":
-            return self.merge(lookup_attention(q, k, v, *follower_lists(self._needed(ids))))
+            return self.merge(lookup_attention(q, k, v, *follower_lists(self._matchable(self._needed(ids)))))
         if self.selection == "programmatic":
-            chosen = repeated(self._needed(ids))
+            chosen = repeated(self._matchable(self._needed(ids)))
         elif self.selector is not None and self.training:
             chosen, score = self.selector(u)
             self._excess = self.selector.excess(score)
@@ -86,12 +92,12 @@ class SelectiveAttention(Attention):
         if self.needs_ids:
             new["ids"] = torch.cat([state["ids"], self._needed(ids)], dim=1)
         if self.keys == "matches" and new["keys"].shape[2] == t:
-            return self.merge(lookup_attention(q, new["keys"], new["values"], *follower_lists(new["ids"]))), new
+            return self.merge(lookup_attention(q, new["keys"], new["values"], *follower_lists(self._matchable(new["ids"])))), new
         mask = self.seen_in(new, t)
         if self.needs_ids:
             places = self.places(new, new["ids"].shape[1])
             # Padding of shorter rows is -1, which is not an id.
-            matched = followers(new["ids"].where(places >= 0, -1), t)
+            matched = followers(self._matchable(new["ids"].where(places >= 0, -1)), t)
             chosen = matched.any(-1)
             if self.keys == "matches":
                 mask = _or_itself(matched)
@@ -101,7 +107,7 @@ class SelectiveAttention(Attention):
         return self.merge(_where_chosen(F.scaled_dot_product_attention(q, new["keys"], new["values"], attn_mask=mask), chosen)), new
 
     def chosen_reference(self, u: Tensor, ids: list[int] | None) -> list[list[list[int]]]:
-        stood: dict[int, list[int]] = {}
+        stood: dict[tuple[int, ...], list[int]] = {}
         seen, num_chosen = [], 0
         for i in range(u.shape[0]):
             before = list(range(i + 1))
@@ -109,14 +115,15 @@ class SelectiveAttention(Attention):
                 before = []
             if self.selector is not None:
                 budget = self.selector.k or math.ceil((i + 1) * self.share)
-                asks = float(self.selector.score(u[i])) >= 0
+                asks = bool(self.selector.asks(u[i]))
                 before = before if asks and num_chosen < budget else []
                 num_chosen += bool(before)
             if self.selection == "programmatic":
                 assert ids is not None
-                after = [place + 1 for place in stood.setdefault(ids[i], [])]
+                last = tuple(ids[max(0, i - (self.match == "bigram")) : i + 1])
+                after = [place + 1 for place in stood.setdefault(last, [])]
                 before = after if self.keys == "matches" or not after else before
-                stood[ids[i]].append(i)
+                stood[last].append(i)
             seen.append(before)
         return [seen] * self.num_heads
 
@@ -154,6 +161,10 @@ class SelectiveAttention(Attention):
 
     def _nothing_chosen(self, batch: int) -> State:
         return {} if self.selector is None else self.selector.initial_state(batch)
+
+    def _matchable(self, ids: Tensor) -> Tensor:
+        """What must have occurred before, as integers (b, t): the tokens or the bigrams of ids (b, t)."""
+        return bigrams(ids) if self.match == "bigram" else ids
 
     def _needed(self, ids: Tensor | None) -> Tensor:
         if ids is None:

@@ -45,6 +45,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {},
         {"keys": "matches"},
         {"keys": "matches", "qk_norm": True, "short_conv": 3},
+        {"match": "bigram"},
+        {"keys": "matches", "match": "bigram"},
         {"selection": "full", "num_heads": 2, "rope_fraction": 0.5},
         {"selection": "random", "share": 0.6, "seed": 1},
         {"selection": "learned", "rope_fraction": 0.0},
@@ -71,7 +73,9 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "autocorrelation_conv": [{}, {"top": 2, "key_width": 3}, {"top": 99, "follow": False}],
     "linear_attention": [
         *({"num_heads": 2, "feature_dim": 6, "feature_map": name, **MAP_OPTIONS.get(name, {})} for name in FEATURE_MAPS),
-        *({"num_heads": 2, "feature_dim": 6, "decay": True, "decay_normaliser": both} for both in (False, True)),
+        *({"num_heads": 2, "feature_dim": 6, "decay": "fixed", "decay_normaliser": both} for both in (False, True)),
+        {"num_heads": 2, "feature_dim": 6, "decay": "input"},
+        {"num_heads": 2, "feature_dim": 6, "decay": "input", "feature_map": "identity", "short_conv": 3},
     ],
     "retnet": [{"num_heads": 2, "value_factor": 2.0}, {"num_heads": 2, "value_factor": 1.25}],
     "gla": [
@@ -110,8 +114,8 @@ def test_every_mixer_is_checked():
 
 @pytest.mark.parametrize(("kind", "options"), [(kind, options) for kind, each in CASES.items() for options in each], ids=str)
 def test_battery(kind, options):
-    # Nothing need be selected in one or two tokens, and then zeros are right.
-    lengths = {"lengths": (7, 33)} if kind == "selective_attention" else {}
+    # Nothing need be selected in one or two tokens, nor a bigram be repeated in seven, and then zeros are right.
+    lengths = {"lengths": (33,) if "match" in options else (7, 33)} if kind == "selective_attention" else {}
     check_mixer(lambda: make_mixer(kind, WIDTHS[kind], **options), **lengths)
 
 
@@ -194,7 +198,19 @@ def test_states_hold_what_is_counted_by_hand(kind, options, size):
 
 OPERATIONS = [
     ("linear_attention", {"num_heads": 2, "feature_dim": 4}, 109_640, 3_574_850),
-    ("linear_attention", {"num_heads": 2, "feature_dim": 4, "feature_map": "relu", "decay": True, "normalise": False}, 103_080, 3_098_844),
+    (
+        "linear_attention",
+        {"num_heads": 2, "feature_dim": 4, "feature_map": "relu", "decay": "fixed", "normalise": False},
+        103_080,
+        3_098_844,
+    ),
+    # The linear layer, 2 d heads, and the product, d, for each token.
+    (
+        "linear_attention",
+        {"num_heads": 2, "feature_dim": 4, "feature_map": "relu", "decay": "input", "normalise": False},
+        103_080 + 40 * (2 * 2 * 16 + 16),
+        3_098_844 + 300 * (2 * 2 * 32 + 32),
+    ),
     ("retnet", {"num_heads": 2}, 258_920, 9_434_684),
     ("gla", {"num_heads": 2, "gate_rank": 3}, 124_632, 3_276_528),
     ("delta_net", {"num_heads": 2}, 286_688, 6_975_440),
@@ -240,6 +256,8 @@ REFUSED = [
     ("selective_attention", {"selection": "some"}, "no selection"),
     ("selective_attention", {"keys": "matches", "selection": "learned"}, "matches"),
     ("selective_attention", {"keys": "few"}, "keys few"),
+    ("selective_attention", {"match": "trigram"}, "match trigram"),
+    ("selective_attention", {"match": "bigram", "selection": "full"}, "match bigram with selection full"),
     ("selective_attention", {"share": 0.0}, "share"),
     ("selective_attention", {"k": 4}, "where a selection is learned"),
     ("gau", {"key_dim": 1}, "at least 2"),
@@ -262,7 +280,8 @@ REFUSED = [
     ("linear_attention", {"feature_map": "identity", "normalise": True}, "cannot be normalised"),
     ("linear_attention", {"feature_dim": 0}, "feature_dim"),
     ("linear_attention", {"num_features": 9}, "Performer"),
-    ("linear_attention", {"decay": True, "decay_exponent": 0}, "decay_exponent"),
+    ("linear_attention", {"decay": "fixed", "decay_exponent": 0}, "decay_exponent"),
+    ("linear_attention", {"decay": "learned"}, "decay 'learned'"),
     ("retnet", {"num_heads": 3}, "num_heads"),
     ("retnet", {"value_factor": 0.0}, r"16 \(keys\) and 0"),
     ("gla", {"gate_rank": 0}, "num_heads|gate_rank"),

@@ -85,7 +85,7 @@ def test_normalised_weights_sum_to_one():
 
 def test_decays_of_heads():
     """One token marked by its value, seen t later: g^t of its first weight, g = 1 - 2^-3 in the first head, 1 - 2^-4 in the second."""
-    mixer = LinearAttention(4, num_heads=2, feature_dim=2, feature_map="identity", decay=True).double()
+    mixer = LinearAttention(4, num_heads=2, feature_dim=2, feature_map="identity", decay="fixed").double()
     u = torch.zeros(1, 6, 4, dtype=torch.float64)
     u[..., 0] = 1
     u[0, 0, 1] = 1
@@ -100,6 +100,27 @@ def test_decays_of_heads():
     score = 2 / math.sqrt(2)
     for i in range(6):
         assert y[i].tolist() == pytest.approx([score * (7 / 8) ** i] * 2 + [score * (15 / 16) ** i] * 2)
+
+
+def test_decays_that_depend_on_the_input_in_plain_numbers():
+    """Based, appendix C: the decays of each head times a number that the reading token has for it, without a function, above alone."""
+    mixer = randomised(LinearAttention(4, num_heads=2, feature_dim=3, decay="input")).double().requires_grad_(False)
+    u = normal(1, 7, 4)
+    rows = u[0].tolist()
+    q, k, v, factors = ([applied(m.weight, row) for row in rows] for m in (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.decay_proj))
+    for i, made in enumerate(mixer(u)[0].tolist()):
+        heads = []
+        for head, decay in enumerate((7 / 8, 15 / 16)):
+            above, below = [0.0, 0.0], 0.0
+            for j in range(i + 1):
+                s = sum(a * b for a, b in zip(q[i][3 * head : 3 * head + 3], k[j][3 * head : 3 * head + 3], strict=True)) / math.sqrt(3)
+                weight = 1 + s + s * s / 2
+                below += weight
+                above = [
+                    total + factors[i][head] * decay ** (i - j) * weight * x for total, x in zip(above, v[j][2 * head :], strict=False)
+                ]
+            heads += [total / below for total in above]
+        assert made == pytest.approx(applied(mixer.out_proj.weight, heads), rel=1e-9, abs=1e-12)
 
 
 def turned(x, i):
