@@ -93,7 +93,7 @@ class RecallPlan:
         with timings.stage("comparing"):
             tables = compare_recall({asked: documents.path for asked, documents in self.documents.items()})
         shown = {**question, "reference": models[0], "models": models}
-        origins = {task: {"origin": rows.origin, "digest": rows.digest} for task, rows in self.rows.items()}
+        origins = {task: {"origin": rows.origin, "digest": rows.digest, "note": rows.note} for task, rows in self.rows.items()}
         contexts = {name: model.options.context for name, model in self.models.items() if model.options.context is not None}
         needles = {name: value for name, value in self.options.not_usual().items() if name in NEEDLE_OPTIONS}
         if self.options.data is not None and not self.rows.keys().isdisjoint(NEEDLE_TASKS):

@@ -41,7 +41,7 @@ class RecallRows:
     """Rows in their order. `num_dropped` others had an empty value, which would match anything.
 
     `digest` covers all rows as they were read, including dropped ones and those past a limit; `origin` describes
-    where they are from; `is_comparable`: whether figures on them are published.
+    where they are from; `is_comparable`: whether figures on them are published; `note`: why not, where their number says so.
     """
 
     rows: Sequence[RecallRow | QuestionRow]
@@ -49,12 +49,14 @@ class RecallRows:
     digest: str
     origin: str
     is_comparable: bool
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTask:
     """A recall evaluation. `lm_eval_name` is lm-eval's name for it, or that of JRT's authors; `is_comparable`: with published figures, on
-    the hub's rows.
+    the hub's rows. `num_rows`: how many these were when the figures were made, as their cards say (docs/recall.md); None where no source
+    states it.
 
     `rows`: whether a row is a text with a value, a question with answers, or either; `needles`: what they are made of, where they are made.
     """
@@ -66,23 +68,32 @@ class KnownTask:
     is_comparable: bool = False
     rows: Literal["text", "question", "either"] = "text"
     needles: NeedleTask | None = None
+    num_rows: int | None = None
 
 
 OWN = "own"
 
 
-def _question_task(name: str, description: str) -> KnownTask:
+def _hub_task(name: str, dataset: str, description: str, lm_eval_name: str, num_rows: int | None, **more: Any) -> KnownTask:
+    """A task on rows of the authors' on the hub."""
+    return KnownTask(name, f"hazyresearch/{dataset}", description, lm_eval_name, is_comparable=True, num_rows=num_rows, **more)
+
+
+def _question_task(name: str, description: str, num_rows: int | None = None) -> KnownTask:
     """A task of JRT's with several answers to a question, whose dataset and task have the same name."""
-    return KnownTask(name, f"hazyresearch/based_{name}", description, f"based_{name}", is_comparable=True, rows="question")
+    return _hub_task(name, f"based_{name}", description, f"based_{name}", num_rows, rows="question")
 
 
 TASKS = {
     task.name: task
     for task in (
-        KnownTask("swde", "hazyresearch/based-swde-v2", "attributes of web pages (SWDE)", "swde", is_comparable=True),
-        KnownTask("fda", "hazyresearch/based-fda", "entries of FDA 510(k) decision summaries", "fda", is_comparable=True),
-        KnownTask("squad", "hazyresearch/based-squad", "answers in Wikipedia paragraphs (SQuAD)", "squad_completion", is_comparable=True),
-        *(_question_task(f"nq_{n}", f"questions to a search engine, in {n} tokens of a Wikipedia page (NQ)") for n in (512, 1024, 2048)),
+        _hub_task("swde", "based-swde-v2", "attributes of web pages (SWDE)", "swde", 1111),
+        _hub_task("fda", "based-fda", "entries of FDA 510(k) decision summaries", "fda", 1102),
+        _hub_task("squad", "based-squad", "answers in Wikipedia paragraphs (SQuAD)", "squad_completion", 2984),
+        *(
+            _question_task(f"nq_{n}", f"questions to a search engine, in {n} tokens of a Wikipedia page (NQ)", rows)
+            for n, rows in ((512, 3157), (1024, None), (2048, None))
+        ),
         _question_task("triviaqa", "quiz questions, in pages found for them (TriviaQA)"),
         _question_task("drop", "questions about a Wikipedia paragraph that need several of its facts (DROP)"),
         KnownTask(
@@ -138,7 +149,10 @@ def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> 
     if not kept:
         raise UserError("no row has a value", where=origin, remedy="check that these are the rows of a recall evaluation")
     digest = digest_json([astuple(row) for row in rows])
-    return RecallRows(kept[:limit], len(rows) - len(kept), digest, origin, known.is_comparable and data is None)
+    is_hub, note = data is None and known.is_comparable, ""
+    if is_hub and known.num_rows not in (None, len(rows)):
+        note = f"{len(rows):,} rows, and published figures are of {known.num_rows:,}"
+    return RecallRows(kept[:limit], len(rows) - len(kept), digest, origin, is_hub and not note, note)
 
 
 def _read(task: KnownTask, data: Path | None) -> tuple[Sequence[RecallRow | QuestionRow], str]:

@@ -73,7 +73,7 @@ def look(folder: Path, tables: RecallTables | None = None) -> Look:
         answer(tables),
         method(tables, manifest),
         command(tables, manifest),
-        lines=list(filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True)))),
+        lines=[*_notes(manifest), *filter(None, map(_worth_knowing, tables.recall.iter_rows(named=True)))],
         printed=printed_tables(tables),
         places={"prompts": out / "documents", "lm_eval": out / "lm-eval"},
         files=[name for name in documents if any(out.glob(name))],
@@ -302,6 +302,11 @@ def _generated(tasks: Sequence[str]) -> str:
     others = [task for task in tasks if task not in NEEDLE_TASKS]
     exception = " (not of needles)" * (0 < len(others) < len(tasks))
     return f"{GENERATED_TOKENS} tokens" + f", cut at the first newline{exception}" * bool(others)
+
+
+def _notes(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each task whose rows are not those of the published figures, by their number."""
+    return (f"{task}: {bare(rows['origin'])} has {rows['note']}" for task, rows in manifest.get("rows", {}).items() if rows["note"])
 
 
 def _worth_knowing(row: Mapping[str, Any]) -> str:

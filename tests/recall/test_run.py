@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import weakref
@@ -13,7 +14,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.recall.run import RecallOptions, documents_path, evaluate_recall
-from recallkit.recall.tasks import load_rows
+from recallkit.recall.tasks import TASKS, load_rows
 from recallkit.recall.view import answer
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import ROOT, made_up_texts
@@ -110,6 +111,17 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert 0 < sum(lost) < NUM_ROWS
     line = f"of {NUM_ROWS} prompts {sum(number > 0 for number in cut)} cut on the left to fit its context, "
     assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(done.stdout.split())
+
+
+def test_rows_of_the_hub_that_are_not_as_many_as_published_are_noted(run, home, tmp_path, monkeypatch):
+    (tmp_path / "fda").mkdir()
+    write_rows(tmp_path / "fda" / "validation.jsonl")
+    monkeypatch.setitem(TASKS, "fda", dataclasses.replace(TASKS["fda"], hub_id=str(tmp_path / "fda")))
+    done = run("eval-recall", "control:copy", "--tasks", "fda", "--limit", 2, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "fda: fda@main has 8 rows, and published figures are of 1,102" in said
+    assert "not comparable with published figures" in said
 
 
 def test_prompts_read_twice_and_documents_cut_around_the_answer_are_results_of_their_own(home, rows, tmp_path):
