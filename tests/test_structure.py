@@ -48,6 +48,7 @@ profiling
 builtin
 tracking
 recall
+synthetic
 mqar
 training
 verification

@@ -1,0 +1,240 @@
+"""Tasks of keys and values: all pairs are read first, then keys are asked for, each in a place drawn by a power law.
+
+`mqar` is Zoology's Algorithm 1 (arXiv 2312.04927); the others change one thing about it. In the pictures `.` is id 0, the filler,
+and `?` below a key marks a question; what follows it there is another filler, never the answer. Keys, values and what is between them
+are from ranges of their own, and all different within a sequence. What stands behind the pairs is divided into slots as long as a
+question and one filler, and question after question takes one of the free slots, slot s = 0, 1, ... with a probability
+proportional to (s + 1)^(power - 1). So early pairs are asked for nearer, and nothing overlaps. Slots, and values that differ, are
+those of the authors' code; the paper says a power law, whose exponent is 0.1 where it trains (F.1), and 0.01 in the code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from recallkit.errors import UserError
+from recallkit.synthetic.tasks import NOT_ASKED, Examples
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+POWER = 0.1
+"""The exponent of the power law of places: Zoology, F.1."""
+FILLERS = ("zero", "random")
+
+
+def mqar(
+    num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER, filler: str = "zero"
+) -> Examples:
+    """Multi-query associative recall: Zoology, Algorithm 1 and E.1.
+
+        k1 v1 k2 v2 k3 v3  k2 . . . k1 . k3 . . . . .
+                           ?        ?    ?              -> v2, v1, v3
+
+    Keys are ids 1 to vocab / 2 - 1, values the rest. `filler`: "zero" is id 0 in all other places; "random" draws them from all ids,
+    keys and values among them, as the authors' code does by default since October 2023 and for Based's Figures 2 and 3.
+    """
+    return read_twice(num, length, pairs, vocab, generator, power=power, filler=filler, passes=1)
+
+
+def read_twice(
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: torch.Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
+    passes: int = 2,
+) -> Examples:
+    """MQAR with its pairs repeated, `passes` times in all: what does a model gain that reads twice (JRT, arXiv 2407.05483)?
+
+        k1 v1 k2 v2 k1 v1 k2 v2  k2 . . . k1 . . .
+                                 ?        ?          -> v2, v1
+
+    As `num_passes` of the authors' MQAR, which repeats them in the same order (their published code fails above one pass). Distances
+    are to the last repetition.
+    """
+    check_room("pairs", pairs, length, vocab, 2 * pairs * (passes + 1), 2 * pairs + 2)
+    if passes < 1:
+        raise UserError(f"passes is {passes}", where="passes", remedy="give 1 or more")
+    keys, values = keys_and_values(num, pairs, pairs, vocab, generator)
+    context = torch.stack([keys, values], dim=2).flatten(1).repeat(1, passes)
+    stands = context.shape[1] - 2 * pairs + 2 * torch.arange(pairs) + 1
+    return _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
+
+
+def overwriting(
+    num: int,
+    length: int,
+    pairs: int,
+    vocab: int,
+    generator: torch.Generator,
+    *,
+    power: float = POWER,
+    filler: str = "zero",
+    updates: int = 4,
+) -> Examples:
+    """Keys that are given a new value, of which the last one counts: `forgetting_mqar` of Zoology's code.
+
+        k1 v1 k2 v2 k3 v3 k2 w2  k1 . k2 . . . . k3 . . . .
+                                 ?    ?          ?            -> v1, w2, v3
+
+    `updates` keys, or all where there are fewer, drawn at random, in random order. New values differ from all others; in the
+    authors' code a new value can be one that another key has, or the key's old one.
+    """
+    updates = min(max(updates, 0), pairs)
+    check_room("pairs", pairs, length, vocab, 4 * pairs + 2 * updates, max(2 * pairs + 2, 2 * (pairs + updates)))
+    keys, values = keys_and_values(num, pairs, pairs + updates, vocab, generator)
+    changed = distinct(num, updates, pairs, generator)
+    all_keys = torch.cat([keys, keys.gather(1, changed)], dim=1)
+    context = torch.stack([all_keys, values], dim=2).flatten(1)
+    last = torch.arange(pairs).repeat(num, 1).scatter_(1, changed, torch.arange(pairs, pairs + updates).expand(num, -1))
+    return _asked(context, keys[..., None], values.gather(1, last), 2 * last + 1, length, vocab, power, filler, generator)
+
+
+def distractors(num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER) -> Examples:
+    """MQAR whose filler is further pairs, which are never asked for: does a state keep what it read first?
+
+        k1 v1 k2 v2  d1 u1 k2 . d2 u2 k1 . d3 u3
+                           ?          ?            -> v2, v1
+
+    Their keys are none of those asked for, so that every question has one answer, unlike with random ids as filler (`mqar`); they
+    and their values can repeat. Ours.
+    """
+    check_room("pairs", pairs, length, vocab, 4 * pairs, 2 * pairs + 4)
+    keys, values = keys_and_values(num, pairs, pairs, vocab, generator)
+    context = torch.stack([keys, values], dim=2).flatten(1)
+    made = _asked(context, keys[..., None], values, 2 * torch.arange(pairs) + 1, length, vocab, power, "zero", generator)
+    slots = (length - 2 * pairs) // 2
+    num_keys = vocab // 2 - 1
+    others = torch.randint(num_keys - pairs, (num, slots), generator=generator)
+    # Number o of the keys that remain is key o + 1, and one more for each taken key that it passes: 1 and 3 taken, 0 is 2, 1 is 4.
+    passed = torch.searchsorted(keys.sort(1).values - 1 - torch.arange(pairs), others, right=True)
+    pair = torch.stack([1 + others + passed, torch.randint(vocab // 2, vocab, (num, slots), generator=generator)], dim=2)
+    behind = made.ids[:, 2 * pairs : 2 * (pairs + slots)].view(num, slots, 2)
+    behind.copy_(torch.where(behind[..., :1] == 0, pair, behind))
+    return made
+
+
+def compositional(
+    num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER, filler: str = "zero"
+) -> Examples:
+    """Keys of two ids, neither of which alone determines the value: `compositional_mqar` of Zoology's code.
+
+        a x v1 b y v2 a y v3 b x v4  b y . . . . a x . ...
+                                       ?           ?        -> v2, v1
+
+    The pairs are all combinations of sqrt(pairs) first and as many second ids, in random order. Each of the three has a third of
+    the vocabulary.
+    """
+    side = math.isqrt(pairs)
+    if side * side != pairs:
+        raise UserError(f"{pairs} pairs of compound keys are no square", where="compositional", remedy="choose 4, 9, 16, 25 ...")
+    check_room("compound keys", pairs, length, vocab, 6 * pairs, max(3 * side + 3, 3 * pairs))
+    third = vocab // 3
+    firsts, seconds = 1 + distinct(num, side, third - 1, generator), third + distinct(num, side, third, generator)
+    cells = distinct(num, pairs, pairs, generator)
+    key = torch.stack([firsts.gather(1, cells // side), seconds.gather(1, cells % side)], dim=2)
+    values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
+    context = torch.cat([key, values[..., None]], dim=2).flatten(1)
+    return _asked(context, key, values, 3 * torch.arange(pairs) + 2, length, vocab, power, filler, generator)
+
+
+def two_hops(
+    num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER, filler: str = "zero"
+) -> Examples:
+    """Chains from a key through a middle to a value, which a question must follow in two lookups.
+
+        k1 m1 k2 m2 m2 v2 m1 v1  k2 . . . k1 . . .
+                                 ?        ?          -> v2, v1
+
+    First all keys with their middles, then these with their values in random order. Each of the three has a third of the vocabulary. Ours;
+    the task of that name in Zoology's code is `compositional`.
+    """
+    check_room("chains", pairs, length, vocab, 6 * pairs, 3 * pairs + 3)
+    third = vocab // 3
+    keys, middles = 1 + distinct(num, pairs, third - 1, generator), third + distinct(num, pairs, third, generator)
+    values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
+    order = distinct(num, pairs, pairs, generator)
+    hops = [torch.stack([keys, middles], dim=2), torch.stack([middles.gather(1, order), values.gather(1, order)], dim=2)]
+    stands = 2 * pairs + 2 * order.argsort(1) + 1
+    return _asked(torch.cat(hops, dim=1).flatten(1), keys[..., None], values, stands, length, vocab, power, filler, generator)
+
+
+# --------------------------------------------------------------------------------------------------------------- draws
+
+
+def check_room(what: str, count: int, length: int, vocab: int, least_length: int, least_vocab: int) -> None:
+    """Raises UserError where so many pairs and their questions do not fit into the length, or their ids into the vocabulary."""
+    if length < least_length or vocab < least_vocab:
+        needed = f"they need a length of {least_length:,} and a vocabulary of {least_vocab:,} at least"
+        raise UserError(f"{count:,} {what} in {length:,} ids, of {vocab:,}", remedy=needed)
+
+
+def keys_and_values(num: int, pairs: int, num_values: int, vocab: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Keys (num, pairs) from 1 to vocab / 2 - 1, and values (num, num_values) from vocab / 2 on, all different in a row."""
+    first_value = vocab // 2
+    keys = 1 + distinct(num, pairs, first_value - 1, generator)
+    return keys, first_value + distinct(num, num_values, vocab - first_value, generator)
+
+
+def _asked(
+    context: Tensor,
+    questions: Tensor,
+    answers: Tensor,
+    stands: Tensor,
+    length: int,
+    vocab: int,
+    power: float,
+    filler: str,
+    generator: torch.Generator,
+) -> Examples:
+    """`context` (n, c), and each of the `questions` (n, q, w) in a slot of w + 1 ids behind it, asked for at its last id.
+
+    Its answer (n, q) is at place `stands` (n, q) or (q,) of the context.
+    """
+    if not 0 < power <= 10:
+        raise UserError("not above 0 and at most 10", where=f"power {power}", remedy="give 0.01 (near the pairs) to 1 (uniform)")
+    if filler not in FILLERS:
+        raise UserError(f"no such filler: {filler}", where="filler", remedy=f"choose {' or '.join(FILLERS)}")
+    (num, start), (_, count, width) = context.shape, questions.shape
+    slots = weighted_draws(num, count, (length - start) // (width + 1), power, generator)
+    first = start + (width + 1) * slots
+    ids = torch.cat([context, torch.zeros(num, length - start, dtype=torch.int64)], dim=1)
+    for place in range(width):
+        ids.scatter_(1, first + place, questions[..., place])
+    places = first + width - 1
+    targets = torch.full_like(ids, NOT_ASKED).scatter_(1, places, answers)
+    distances = torch.zeros_like(ids).scatter_(1, places, places - stands)
+    if filler == "random":
+        ids = torch.where(ids == 0, torch.randint(vocab, ids.shape, generator=generator), ids)
+    return Examples(ids, targets, distances)
+
+
+def distinct(num: int, size: int, population: int, generator: torch.Generator) -> Tensor:
+    """Rows of `size` distinct numbers below `population`, in random order: (num, size) int64, by Floyd's algorithm.
+
+    A row costs size^2 comparisons, without a permutation of the population.
+    """
+    chosen = torch.empty(num, size, dtype=torch.int64)
+    for place, top in enumerate(range(population - size, population)):
+        drawn = torch.randint(top + 1, (num, 1), generator=generator)
+        taken = (chosen[:, :place] == drawn).any(1, keepdim=True)
+        chosen[:, place : place + 1] = torch.where(taken, top, drawn)
+    order = torch.rand(num, size, generator=generator).argsort(1)
+    return chosen.gather(1, order)
+
+
+def weighted_draws(num: int, size: int, slots: int, power: float, generator: torch.Generator) -> Tensor:
+    """Rows of `size` distinct slots, drawn one after another with weights (slot + 1)^(power - 1): (num, size) int64.
+
+    The largest of log-weights plus Gumbel noise, in descending order, are such draws without replacement (Efraimidis and Spirakis 2006).
+    """
+    log_weights = (power - 1) * torch.arange(1, slots + 1, dtype=torch.float64).log()
+    noise = -torch.empty(num, slots, dtype=torch.float64).exponential_(generator=generator).log()
+    return (log_weights + noise).topk(size, dim=1).indices

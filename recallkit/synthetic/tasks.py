@@ -1,0 +1,136 @@
+"""The table of synthetic tasks, and the examples that each of them makes.
+
+A task is a function `generate(num, length, pairs, vocab, generator, *, options)` that returns `Examples`: `num` sequences of `length`
+ids below `vocab`, with `pairs` facts to remember in each, every number drawn from `generator`. A line of `TASKS` makes it known;
+FILE.py:FUNCTION is a task of the user's own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from recallkit import registry
+from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+NOT_ASKED = -100
+"""The target where nothing is asked: what torch's cross-entropy ignores."""
+
+TASKS: dict[str, str] = {
+    "mqar": "recallkit.synthetic.pairs:mqar",
+    "read_twice": "recallkit.synthetic.pairs:read_twice",
+    "overwriting": "recallkit.synthetic.pairs:overwriting",
+    "distractors": "recallkit.synthetic.pairs:distractors",
+    "compositional": "recallkit.synthetic.pairs:compositional",
+    "two_hops": "recallkit.synthetic.pairs:two_hops",
+    "copying": "recallkit.synthetic.lists:copying",
+    "set_disjointness": "recallkit.synthetic.lists:set_disjointness",
+}
+"""Name -> generator."""
+
+_TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
+
+
+class Examples(NamedTuple):
+    """Sequences, the questions in them and how far back the answers are: three tensors (n, t), int64."""
+
+    ids: Tensor
+    targets: Tensor
+    """The answer after the ids up to and including this place were read; `NOT_ASKED` elsewhere."""
+    distances: Tensor
+    """Ids back from the question to where its answer stands; 0 where nothing is asked."""
+
+    def to(self, device: torch.device) -> Examples:
+        """The same on a device."""
+        return Examples(*(part.to(device) for part in self))
+
+    def rows(self, chosen: Tensor | slice) -> Examples:
+        """Some of the sequences."""
+        return Examples(*(part[chosen] for part in self))
+
+
+def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, seed: int, **options: Any) -> Examples:
+    """Examples of a task, the same for a seed on every machine.
+
+    `num` sequences of `length` ids below `vocab`; what `pairs` counts is said by each task, and `options` are those of
+    `options_of_task`. Raises UserError for an unknown task or option, and where sizes do not fit.
+    """
+    generate = _generator_of(task)
+    sizes = {"num": num, "length": length, "pairs": pairs, "vocab": vocab}
+    if wrong := [name for name, size in sizes.items() if size < 1]:
+        raise UserError(f"{wrong[0]} is {sizes[wrong[0]]}", where=task, remedy="choose 1 or more")
+    known = options_of_task(task)
+    for name, value in options.items():
+        _check_option(task, name, value, known)
+    generator = torch.Generator().manual_seed(seed)
+    if task in TASKS:
+        examples: Examples = generate(num, length, pairs, vocab, generator, **options)
+        return examples
+    return _checked(task, _of_user(task, generate, (num, length, pairs, vocab, generator), options), num, length, vocab)
+
+
+def options_of_task(task: str) -> dict[str, str]:
+    """The options of a task: names, and types as annotated ("" where a user's function has no annotation)."""
+    parameters = inspect.signature(_generator_of(task)).parameters.values()
+    return {p.name: _type_name(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _type_name(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def _generator_of(task: str) -> Callable[..., Any]:
+    """The function of a name, or of FILE.py:FUNCTION, whose file is run. Raises UserError where there is none."""
+    from recallkit.models import user
+
+    generate: Callable[..., Any] = (
+        user.open_function(task)[1] if user.is_user_function(task) else registry.resolve(TASKS, task, "synthetic task")
+    )
+    return generate
+
+
+def _check_option(task: str, name: str, value: Any, known: dict[str, str]) -> None:
+    """Raises UserError for an option that a task does not have, or a value of another type."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+        raise UserError(f"no option {name!r}", where=task, remedy=remedy)
+    wanted = _TYPES.get(known[name], object)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and known[name] != "bool" and wanted is not object):
+        raise UserError(f"{name} is {value!r}", where=task, remedy=f"give a value of type {known[name]}")
+
+
+def _of_user(task: str, generate: Callable[..., Any], sizes: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What a user's function returns. Raises UserError for whatever it raises."""
+    from recallkit.models import user
+
+    with user.open_function(task)[0].running(task):
+        return generate(*sizes, **options)
+
+
+def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:
+    """What a user's function returned as `Examples`. Raises UserError where it is not."""
+    parts = made if isinstance(made, tuple) and len(made) == 3 else ()
+    if not parts or not all(isinstance(part, torch.Tensor) and part.shape == (num, length) and part.dtype == torch.int64 for part in parts):
+        wanted = f"return ids, targets and distances, int64 tensors of {num:,} x {length:,}"
+        raise UserError("its function returned something else than examples", where=task, remedy=wanted)
+    examples = Examples(*parts)
+    asked = examples.targets != NOT_ASKED
+    for name, values in (("ids", examples.ids), ("targets", examples.targets[asked])):
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= vocab):
+            raise UserError(
+                f"{name} are not below {vocab:,}", where=task, remedy=f"keep ids, and targets but {NOT_ASKED}, within 0 to vocab - 1"
+            )
+    if not asked.any(1).all():
+        raise UserError("a sequence has no question", where=task, remedy=f"give each one target at least that is not {NOT_ASKED}")
+    return examples
