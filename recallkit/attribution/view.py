@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,9 @@ from recallkit.display.cells import (
     abbreviate,
     counted,
     percent,
-    powers_of_two,
     resampled,
     share_range,
     shares_of_leads,
-    sparkline,
 )
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
@@ -60,7 +57,6 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     shown = shown_tables(tables, slices, manifest, recalled, _MOST_SOURCES)
     is_priced = tables.by_price is not None
     first = {name: shown[name] for name in _FIRST if name in shown and not (is_priced and name == "gap")}
-    curves = curves_table(tables, slices)
     shares = share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models)
     shares = [note for note in shares if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
     notes = _inexact(manifest["inexact"])
@@ -70,6 +66,7 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     notes, noise = ([*noise, *notes], []) if any(most > MOST_READING for most, _ in reading.values()) else (notes, noise)
     warning = warn_of_counts(tables, slices)
     unseen = () if warning else about_counts(slices, None)
+    knees = filter(None, [describe_knees(tables.by_count)])
     found = ("max_count", "threshold", "in_training")
     return Look(
         folder,
@@ -78,8 +75,15 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
         shown,
         lambda of: figures(comparison, of.gap["model"].unique().to_list()),
         comparison_answer(comparison, recalled),
-        lines=[*notes, *shares, *unseen, *noise, *_bits_per_byte([totals[model, "all"] for model in models])],
-        printed=[*first.values(), *(table for name, table in shown.items() if name not in first), *([curves] if curves else [])],
+        lines=[
+            *notes,
+            *shares,
+            *unseen,
+            *noise,
+            *_bits_per_byte([totals[model, "all"] for model in models]),
+            *knees,
+        ],
+        printed=[*first.values(), *(table for name, table in shown.items() if name not in first)],
         leading=len(first),
         brief=min(console.MOST_NOTES, len(notes)),
         facts={
@@ -366,52 +370,6 @@ def context_tables(tables: GapTables, manifest: Mapping[str, Any]) -> dict[str, 
     if tables.by_context is None:
         return {}
     return {"context_gain": gains_table(tables.by_context, manifest.get("in_context")), "by_context": far_table(tables.by_context)}
-
-
-_CURVES = {"by_distance": ("distance", "ar_hit"), "by_match": ("match length", "ar_hit"), "by_count": ("training count", "repeated")}
-"""Tables of a curve: what they are by, and the column of the tokens that it is of."""
-
-
-def curves_table(tables: GapTables, slices: Mapping[str, Any]) -> Table | None:
-    """NLLs as curves, one block per bucket, on one scale for all models; None if there are too few buckets for a curve.
-
-    By distance and by match length: AR hits. By training count: every repeated token, so that the threshold can be seen
-    (Zoology figure 1).
-    """
-    headers, lines, scales, told = ["model"], [[tables.gap["reference"][0]], *([model] for model in _models(tables))], [], [""]
-    of_hits, of_repeated = list[str](), list[str]()
-    for name, (what, kind) in _CURVES.items():
-        frame = getattr(tables, name).filter(kind)
-        highs = frame["high"].to_list()
-        buckets = _match_ends(highs) if name == "by_match" else powers_of_two(highs)
-        if len(buckets) < 2:
-            continue
-        sides: dict[str | None, dict[int, float]] = {}  # None: the reference
-        for row in frame.iter_rows(named=True):
-            sides.setdefault(None, {})[row["high"]] = row["nll_reference"]
-            sides.setdefault(row["model"], {})[row["high"]] = row["nll_model"]
-        known = [nll for side in sides.values() for nll in side.values() if math.isfinite(nll)]
-        low, high = min(known, default=0.0), max(known, default=0.0)
-        headers.append(f"{what}\n{frame['low'].min():,} to {frame['high'].max():,}")
-        scales.append(f"by {what} {low:.2f} (▁) to {high:.2f} (█)" if low < high else f"by {what} {low:.2f} throughout")
-        for line, side in zip(lines, sides.values(), strict=True):
-            line.append(sparkline([side.get(bucket) for bucket in buckets], low, high))
-        if kind == "ar_hit":
-            of_hits.append("length of match" if of_hits else f"of AR hits by {what}")
-        else:
-            of_repeated.append(f"of all repeated tokens by {what}")
-            told = [f" Bigrams seen at most {slices['max_count']:,} times are AR hits.", describe_knees(tables.by_count) or ""]
-    if not scales:
-        return None
-    told[0] = f"Nats per token {'; '.join(scales)}, in steps of powers of two.{told[0]}"
-    by = [" and ".join(of_hits), *of_repeated]
-    return Table(f"NLL {', and '.join(filter(None, by))}", headers, lines, caption="\n".join(filter(None, told)))
-
-
-def _match_ends(highs: Sequence[int]) -> list[int]:
-    """The longest match of each bucket between the first and the last of `highs`: 0, 1, 2, 3, 7, 15 ..."""
-    every = [0, 1, 2, *((2 << power) - 1 for power in range(1, max(highs, default=0).bit_length()))]
-    return [end for end in every if min(highs, default=1) <= end <= max(highs, default=0)]
 
 
 def _cells(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:

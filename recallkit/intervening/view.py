@@ -9,20 +9,17 @@ from recallkit.display import cells
 from recallkit.display.again import command_line
 from recallkit.display.cells import (
     DASH,
-    bounds,
     counted,
     percent,
     percent_range,
-    powers_of_two,
     resampled,
     share_range,
     shares_of_leads,
-    sparkline,
     too_few,
 )
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
-from recallkit.intervening.charts import FEW, intervene_figures
+from recallkit.intervening.charts import intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED, InterveneTables
 from recallkit.storage import artifacts
@@ -31,8 +28,6 @@ from recallkit.storage.result import read_tables
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    import polars as pl
 
     Row = Mapping[str, Any]
 
@@ -48,18 +43,16 @@ _MOST_SAID = 2
 def look(folder: Path, tables: InterveneTables | None = None) -> Look:
     """The intervention in a folder as people see it: its tables are read unless they are given."""
     tables, manifest = tables or read_tables(InterveneTables, folder), artifacts.read_manifest(folder / "intervene.parquet")
-    shown, curves = _shown(tables, manifest), _curves_table(tables)
     return Look(
         folder,
         "intervene",
         tables,
-        shown,
+        _shown(tables, manifest),
         intervene_figures,
         answer(tables),
         method(tables, manifest),
         command(manifest),
         lines=_notes(tables),
-        printed=[*shown.values(), *([curves] if curves else [])],
         facts={name: manifest[name] for name in ("samples", "design", "changes", "seed", "excluded", "changed_text", "changed_tokens")},
     )
 
@@ -268,48 +261,9 @@ def _method(manifest: Row) -> str:
 
 
 def _notes(tables: InterveneTables) -> list[str]:
-    """Why shares mean nothing, once per model; which models recall alike; why there are no intervals."""
+    """Why shares mean nothing, once per model; why there are no intervals."""
     void = {row["model"]: row["note"] for row in reversed(tables.recall_share.to_dicts()) if row["note"]}
     lines = [f"{model}: the shares mean nothing: {note}" for model, note in reversed(void.items())]
-    alike: dict[str, Row] = {}
-    recall = {row["model"] for row in tables.intervene.to_dicts() if row["slice"] != FIRST_RARE and (row["points_ci_low"] or 0) > 0}
-    for row in tables.recall_share.filter(tables.recall_share["slice"] != FIRST_RARE, void=False).to_dicts():
-        is_recalled = not recall.isdisjoint((row["model"], row["reference"]))
-        if is_recalled and _recall_alike(row) and not row["recall_share_ci_low"] <= 0 <= row["recall_share_ci_high"]:
-            alike.setdefault(row["model"], row)
-    for model, of in alike.items():
-        differ = bounds(100 * of["points_difference_ci_low"], 100 * of["points_difference_ci_high"], "z.1f")
-        lines.append(
-            f"{model} and {of['reference']} are not shown to recall differently in {_called(of['slice'])} ({differ} points apart): "
-            "recall is worth more nats to one of them because they differ in what else they know."
-        )
     few = {row["slice"]: row["effective_documents"] for row in tables.intervene.to_dicts() if row["recall_ci_low"] is None}
     lines += [f"No interval: {too_few(_called(slice_), effective)}." for slice_, effective in few.items()]
     return lines
-
-
-def _curves_table(tables: InterveneTables) -> Table | None:
-    """Recall by distance (AR hits) and by training count (all slices) as curves on one scale; None if there are too few buckets."""
-    hits = tables.by_distance.filter(slice="ar_hit")
-    if len(hits.filter(hits["samples"] >= FEW)["high"].unique()) < 2:
-        return None
-    frames = {"distance": hits, "training count": tables.by_count.filter(tables.by_count["slice"] != FIRST_RARE)}
-    known = [row["recall"] for frame in (hits, tables.by_count) for row in frame.to_dicts() if row["samples"] >= FEW]
-    low, high = min(0.0, *known), max(known)
-    models = tables.intervene["model"].unique(maintain_order=True).to_list()
-    lines = [[model, *(_curve(frame, model, low, high) for frame in frames.values())] for model in models]
-    heads = [f"{what}\n{min(frame['low'].to_list()):,} to {max(frame['high'].to_list()):,}" for what, frame in frames.items()]
-    return Table(
-        "Nats recalled in AR hits by distance, and in all repeated bigrams by training count",
-        ["model", *heads],
-        lines,
-        caption=f"From {low:z.2f} (▁) to {high:z.2f} (█) nats per token, in steps of powers of two; a space where fewer "
-        f"than {FEW} were sampled.",
-    )
-
-
-def _curve(frame: pl.DataFrame, model: str, low: float, high: float) -> str:
-    """One model's curve over all buckets of FEW samples and more; where two slices have a bucket, that of the larger sample."""
-    rows: Sequence[Row] = frame.filter(model=model).sort("samples").to_dicts()
-    found = {row["high"]: row["recall"] for row in rows if row["samples"] >= FEW}
-    return sparkline([found.get(end) for end in powers_of_two(frame["high"].to_list())], low, high)

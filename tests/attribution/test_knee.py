@@ -13,7 +13,7 @@ import recallkit
 from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.knee import MIN_TOKENS, WITHIN, Bucket, Knee, describe_knees, find_knee, knee_facts, knees
-from recallkit.attribution.view import curves_table
+from recallkit.attribution.view import look
 from tests.slicing.references import first_occurrences_reference
 
 ENDS = [(0, 0), (1, 1), (2, 2), *((2**power + 1, 2 ** (power + 1)) for power in range(1, 15))]
@@ -126,12 +126,12 @@ def test_a_model_without_a_context_has_nothing_to_recall(compared):
     assert knees(by_count)["control:bigram"] == knees(by_count)["control:unigram"] == Knee(least, least, looked_at["high"].max())
 
 
-def test_the_knee_is_in_manifest_json_and_table(compared, small_slices):
+def test_the_knee_is_in_manifest_json_and_notes(compared, small_slices):
     tables, folder = compared
     facts = knee_facts(tables.by_count)
     assert list(facts) == list(MODELS)
     assert read_comparison(folder, small_slices).manifest["knee"] == facts
     told = describe_knees(tables.by_count)
     assert told.endswith(", ".join(f"{name} {knee}" for name, knee in knees(tables.by_count).items()) + ".")
-    assert curves_table(tables, {"max_count": 20}).caption.endswith(f"\n{told}")
+    assert told in look(read_comparison(folder, small_slices)).lines
     assert describe_knees(tables.by_count.with_columns(tokens=MIN_TOKENS - 1)) is None

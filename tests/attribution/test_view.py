@@ -1,4 +1,4 @@
-"""The tables of a gap: figures as in the frames, curves that compare, long names within 80 columns."""
+"""The tables of a gap: figures as in the frames, long names within 80 columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from recallkit.attribution import view
 from recallkit.attribution.comparison import Comparison
 from recallkit.attribution.tables import GapTables
-from recallkit.attribution.view import by_source_table, comparators_table, curves_table, gap_table, look, shown_tables
+from recallkit.attribution.view import by_source_table, comparators_table, gap_table, look, shown_tables
 from recallkit.display import console
 from recallkit.display.cells import Struck
 from recallkit.measure.shares import GAP_MAY_BE_ZERO
@@ -156,35 +156,6 @@ def test_figures_that_mean_nothing_are_struck_out_in_every_table(tmp_path, monke
     assert out.count("~~") == 2 * (2 + 2 + 2 + 6)
 
 
-def test_curves_of_all_models_have_one_scale():
-    table = curves_table(made_tables(), SLICES)
-    assert table.headers == ["model", "distance\n1 to 8", "match length\n1 to 15", "training count\n0 to 8"]
-    # By distance and match from 1 to 8 nats; no AR hit lies 3 or 4 tokens back, none has a match of 3. By count from 3 to 8 nats:
-    # the reference falls.
-    assert table.rows == [
-        ["ref", "▁▁ ▁", "▁▁ ▁▁", "█▇▅▄▁"],
-        ["behind", "▁▁ ▁", "▁▁ ▁▁", "█████"],
-        ["ahead", "▂▂ █", "▂▂ ▂█", "█████"],
-    ]
-    assert "by match length 1.00 (▁) to 8.00 (█)" in table.caption
-    assert "distance 1.00 (▁) to 8.00 (█)" in table.caption
-    assert "count 3.00 (▁) to 8.00 (█)" in table.caption
-    assert "at most 4 times" in table.caption
-
-
-def test_a_single_bucket_is_no_curve():
-    tables = made_tables()
-    first = {"by_count": 0, "by_distance": 1, "by_match": 1}
-    one = replace(tables, **{name: getattr(tables, name).filter(pl.col("high") == high) for name, high in first.items()})
-    assert curves_table(one, SLICES) is None
-    none = replace(tables, **{name: getattr(tables, name).clear() for name in first})
-    assert curves_table(none, SLICES) is None
-    assert curves_table(replace(none, by_count=tables.by_count), SLICES).headers == ["model", "training count\n0 to 8"]
-    by_match = curves_table(replace(none, by_match=tables.by_match), SLICES)
-    assert by_match.headers == ["model", "match length\n1 to 15"]
-    assert "at most" not in by_match.caption
-
-
 def test_sources_stand_beside_each_other_where_there_are_some():
     table = by_source_table(made_tables())
     assert table.headers == ["model", "books\n100 tokens", "letters\n100 tokens"]
@@ -208,7 +179,6 @@ def test_long_names_fold_within_80_columns(tmp_path, monkeypatch, capsys, models
     assert "…" not in out
     shown = out.partition("Bits per byte, and how much")[2]  # of models with tokenizers of their own
     assert shown.count("20.0 to 40.0") == shown.count("-0.2 to 3.1 %") == len(models), "intervals stay whole"
-    assert sum("█" in line and "▁" in line for line in lines) > 1, "curves"
     assert "".join(models[0].split()) in "".join(out.split()), "its note, folded"
 
 
