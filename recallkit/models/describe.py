@@ -200,6 +200,10 @@ def _long(d: int, n: int) -> float:
     return 10 * n * math.log2(n) * d
 
 
+def _lookups(n: int, layer: LayerConfig) -> float:
+    return layer.options.get("k") or n * layer.options.get("share", 1)
+
+
 def _hyena(d: int, n: int) -> float:
     """Table 9."""
     return 3 * n * d * d + 9 * n * d + _long(d, n) + 3 * n * d + FILTER_ORDER * d + n * d * d
@@ -208,6 +212,9 @@ def _hyena(d: int, n: int) -> float:
 _PRODUCTS: dict[str, Callable[[int, int, LayerConfig], float]] = {
     # Table 7, but 2 N^2 D for scores and weighted values, where it has N^2 D + H N^2 + H^2 D: its TFLOPs follow from the former alone.
     "attention": lambda d, n, _: 4 * n * d * d + 2 * n * n * d,
+    "sliding_window": lambda d, n, layer: 4 * n * d * d + 2 * n * layer.options["window"] * d,
+    # Of each layer's positions, those that look up.
+    "selective_attention": lambda d, n, layer: 4 * n * d * d + 2 * n * _lookups(n, layer) * d,
     "hyena": lambda d, n, _: _hyena(d, n),
     # Table 9 "adapted for H3", which the paper does not print: with four long convolutions all three sizes have the printed TFLOPs.
     "h3": lambda d, n, _: _hyena(d, n) + 3 * _long(d, n),

@@ -1,4 +1,4 @@
-"""The architectures that the papers trained on text, by name: Zoology's tables 6 to 15, Based's 7 to 13.
+"""The architectures that the papers trained on text, by name: Zoology's tables 6 to 15 and hybrids of 2 and 4, Based's 6 to 13.
 
 Zoology is arXiv 2312.04927, Based arXiv 2402.18668. What a table prints is taken as it is. What it leaves open is the same for all:
 GPT-2's vocabulary of 50,257 (both name its tokenizer), Llama's norms in Based and GPT-2's in Zoology, no biases in MLPs with a gate, and
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CONTEXT = 2048
 """Tokens of a training sequence (the caption of Zoology's table 1)."""
 VOCAB_SIZE = 50_257
+LOOKUPS = 256
+"""Positions of a sequence that Zoology's learned selection chooses (section 5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,39 @@ def _zoology_base_conv(printed: int, num_layers: int, d_model: int, note: str) -
     return Preset("zoology:15", printed, config, 4, note)
 
 
+def _hybrid(table: str, printed: int, base: Preset, layer: LayerConfig, note: str) -> Preset:
+    """The architecture with three layers, evenly spread, replaced by another (section 5, appendix C.2): of 30 those at 5, 15 and 25."""
+    layers, third = list(base.config.layers), len(base.config.layers) // 3
+    layers[third // 2 :: third] = [layer] * 3
+    return Preset(table, printed, dataclasses.replace(base.config, layers=tuple(layers)), base.ffn, f"{note}; {base.note}")
+
+
+_SELECTIONS: dict[str, dict[str, Any]] = {
+    "random": {"share": LOOKUPS / CONTEXT},
+    "programmatic": {"share": LOOKUPS / CONTEXT},
+    "learned": {"k": LOOKUPS},
+    "full": {},
+}
+"""Of Zoology's table 2. Equation 3 selects repeated tokens; appendix C.2, which says repeated bigrams, would be `match="bigram"`."""
+
+
+def _base_conv_with(selection: str, printed: int, base: Preset, heads: int) -> Preset:
+    """Heads as in table 6 where the width can have them; of an odd number of entries one is not rotated."""
+    even = base.config.d_model // heads // 2 * 2
+    options = {"num_heads": heads, "rope_fraction": even * heads / base.config.d_model, **_SELECTIONS[selection]}
+    layer = LayerConfig("selective_attention", {"selection": selection, **options})
+    said = f"{heads} heads: the paper prints none for hybrids" + (
+        "" if selection == "full" else f", and {LOOKUPS} positions only where learned"
+    )
+    return _hybrid("zoology:2", printed, base, layer, said)
+
+
+def _hyena_with(window: int) -> Preset:
+    layer = LayerConfig("sliding_window", {"num_heads": 12, "window": window})
+    said = "three layers of 12 heads: the paper prints neither; it prints fewer operations than without windows, which no number gives"
+    return _hybrid("zoology:4", 159_000_000, _HYENA_158M, layer, said)
+
+
 _RETNET = Preset(
     "zoology:12",
     152_000_000,
@@ -134,19 +169,46 @@ _RETNET = Preset(
 
 _UNEXPLAINED = "the table's entries give fewer parameters than printed; appendix C does not say what else there is"
 
+_HYENA_158M = _zoology_hyena(158_000_000, 18, 864, f"{_UNEXPLAINED}; table 4 says 160M")
+_BASE_CONV_168M = _zoology_base_conv(
+    168_000_000, 30, 852, f"{_UNEXPLAINED}; a width of 864 would give the printed operations, not the size"
+)
+_BASE_CONV_354M = _zoology_base_conv(354_000_000, 48, 1080, _UNEXPLAINED)
+
 # Based: the same.
 
 
-def _based(printed: int, d_model: int, num_layers: int, num_each: int, window: int) -> Preset:
-    """Every fifth layer from the second on is linear attention, the one after it a window, the others convolutions.
+def _linear(**options: Any) -> LayerConfig:
+    return LayerConfig("linear_attention", {"num_heads": 16, "feature_dim": 16, "feature_map": "taylor", **options})
+
+
+def _window(window: int) -> LayerConfig:
+    return LayerConfig("sliding_window", {"num_heads": 16, "window": window})
+
+
+def _based_layers(num_layers: int, num_each: int, window: int, **linear: Any) -> tuple[LayerConfig, ...]:
+    """Every fifth layer from the second on is linear attention, the one after it a window (none if 0), the others convolutions.
 
     The order is that of the released checkpoints; the paper prints the numbers of each kind.
     """
     layers = [LayerConfig("gated_short_conv", {"kernel": 3, "expand": 2})] * num_layers
-    for i in range(1, 5 * num_each, 5):
-        layers[i] = LayerConfig("linear_attention", {"num_heads": 16, "feature_dim": 16, "feature_map": "taylor"})
-        layers[i + 1] = LayerConfig("sliding_window", {"num_heads": 16, "window": window})
-    return Preset("based:7", printed, _config(d_model, tuple(layers), "swiglu", 2 * d_model))
+    layers[1 : 5 * num_each : 5] = [_linear(**linear)] * num_each
+    if window:
+        layers[2 : 5 * num_each : 5] = [_window(window)] * num_each
+    return tuple(layers)
+
+
+def _based(printed: int, d_model: int, layers: tuple[LayerConfig, ...], table: str = "based:7", note: str = "") -> Preset:
+    """`decay="input"` in the linear attentions where a model was trained on 10B tokens; those of 30B and 50B have none (appendix D.4)."""
+    return Preset(table, printed, _config(d_model, layers, "swiglu", 2 * d_model), note=note)
+
+
+def _ablated(layers: tuple[LayerConfig, ...], note: str = "") -> Preset:
+    """A row of Based's table 6; `based-360m` is the one without decay."""
+    return _based(362_000_000, 1024, layers, "based:6", note)
+
+
+_COSFORMER = {"feature_map": "cosformer", "max_length": CONTEXT}
 
 
 def _based_attention(printed: int, num_layers: int, d_model: int, num_heads: int, fraction: float, note: str = "") -> Preset:
@@ -190,7 +252,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "attention-360m": _zoology_attention(360_000_000, 24, 1024, 16),
     "hyena-72m": _zoology_hyena(72_000_000, 8, 768, "a width of 736 would give the printed size and operations; the table prints 768"),
-    "hyena-158m": _zoology_hyena(158_000_000, 18, 864, f"{_UNEXPLAINED}; table 4 says 160M"),
+    "hyena-158m": _HYENA_158M,
     "hyena-358m": _zoology_hyena(
         358_000_000,
         36,
@@ -209,12 +271,43 @@ PRESETS: dict[str, Preset] = {
         128_000_000, 12, 768, f"768 wide: the table prints 864, which misses the printed size and operations that 768 gives; {_UNMODULATED}"
     ),
     "long-conv-360m": _zoology_long_conv(360_000_000, 24, 1024),
-    "base-conv-168m": _zoology_base_conv(
-        168_000_000, 30, 852, f"{_UNEXPLAINED}; a width of 864 would give the printed operations, not the size"
+    "base-conv-168m": _BASE_CONV_168M,
+    "base-conv-354m": _BASE_CONV_354M,
+    "base-conv-random-162m": _base_conv_with("random", 162_000_000, _BASE_CONV_168M, 12),
+    "base-conv-programmatic-162m": _base_conv_with("programmatic", 162_000_000, _BASE_CONV_168M, 12),
+    "base-conv-learned-166m": _base_conv_with("learned", 166_000_000, _BASE_CONV_168M, 12),
+    "base-conv-full-166m": _base_conv_with("full", 166_000_000, _BASE_CONV_168M, 12),
+    "base-conv-random-365m": _base_conv_with("random", 365_000_000, _BASE_CONV_354M, 15),
+    "base-conv-programmatic-365m": _base_conv_with("programmatic", 365_000_000, _BASE_CONV_354M, 15),
+    "base-conv-learned-351m": _base_conv_with("learned", 351_000_000, _BASE_CONV_354M, 15),
+    "base-conv-full-351m": _base_conv_with("full", 351_000_000, _BASE_CONV_354M, 15),
+    "hyena-window-64-159m": _hyena_with(64),
+    "hyena-window-256-159m": _hyena_with(256),
+    "based-360m": _based(363_000_000, 1024, _based_layers(27, 5, 64)),
+    "based-1.3b": _based(1_350_000_000, 1792, _based_layers(36, 7, 16)),
+    "based-1.3b-decay": _based(1_350_000_000, 1792, _based_layers(36, 7, 16, decay="input")),
+    "based-decay": _ablated(_based_layers(27, 5, 64, decay="input")),
+    "based-performer-16": _ablated(_based_layers(27, 5, 64, decay="input", feature_map="performer", num_features=16)),
+    "based-cosformer-16": _ablated(_based_layers(27, 5, 64, decay="input", **_COSFORMER)),
+    "based-cosformer-64": _ablated(
+        _based_layers(27, 5, 64, decay="input", **_COSFORMER, feature_dim=64),
+        "keys and queries of 64 entries take more parameters, as appendix D.4 states; the caption gives 362M for all rows",
     ),
-    "base-conv-354m": _zoology_base_conv(354_000_000, 48, 1080, _UNEXPLAINED),
-    "based-360m": _based(363_000_000, 1024, 27, 5, 64),
-    "based-1.3b": _based(1_350_000_000, 1792, 36, 7, 16),
+    "based-taylor-8": _ablated(_based_layers(27, 5, 64, decay="input", feature_dim=8)),
+    "based-taylor-24": _ablated(_based_layers(27, 5, 64, decay="input", feature_dim=24)),
+    "based-taylor-32": _ablated(_based_layers(27, 5, 64, decay="input", feature_dim=32)),
+    "based-window-128": _ablated(_based_layers(27, 5, 128, decay="input")),
+    "based-no-window": _ablated(
+        _based_layers(26, 5, 0, decay="input"),
+        "what replaces the windows is not printed: 21 convolutions and 5 linear attentions give the printed size",
+    ),
+    "based-no-convolution": _ablated(
+        (_linear(decay="input"), _window(64)) * 16,
+        "what replaces the convolutions is not printed: 16 linear attentions and 16 windows in turn give the printed size",
+    ),
+    "based-linear": _ablated(
+        (_linear(decay="input", feature_dim=24),) * 34, "the number of layers is not printed: 34 linear attentions give the printed size"
+    ),
     "transformer++-360m": _based_attention(360_000_000, 24, 1024, 16, 0.5),
     "transformer++-1.3b": _based_attention(
         1_330_000_000, 36, 1680, 24, 36 / 70, "36 of a head's 70 entries are rotated: half of them, 35, could not be paired"
