@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution import price
 from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval
 from recallkit.attribution.charts import figures
-from recallkit.attribution.context_view import far_table, gains_table
-from recallkit.attribution.divergence_view import divergence_table, in_a_sentence, slices_table
+from recallkit.attribution.context_gain import far_table, gains_table
+from recallkit.attribution.divergence import divergence_table, in_a_sentence, slices_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
 from recallkit.display import cells, console

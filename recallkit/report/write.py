@@ -14,7 +14,7 @@ from recallkit.display.charts import styles_of
 from recallkit.errors import UserError
 from recallkit.intervening.view import recalled_shares
 from recallkit.options import ReportOptions
-from recallkit.report import excerpts, first_screen, markup, sections, words
+from recallkit.report import excerpts, markup, sections, words
 from recallkit.report.losses import losses_section
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
@@ -167,7 +167,7 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
 
     def page(view: TokenView | None, *text: Section) -> bytes:
         evidence = {"documents": "documents"} if view is None else {"places": "AR hits", "documents": "documents"}
-        opening = first_screen.opening(comparison, recalled, styles, evidence)
+        opening = words.opening(comparison, recalled, styles, evidence)
         title = f"Recall in the gap to {comparison.reference}"
         return markup.page(title, words.question(comparison), opening, [*before, losses_section(comparison, view), *text, *after])
 

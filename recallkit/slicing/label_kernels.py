@@ -1,18 +1,24 @@
-"""Labelling repeated bigrams: for every predicted token, what of it occurred earlier in its sequence, and where.
+"""Labelling repetition: for every predicted token, what of it occurred earlier in its sequence, and where, and the longest earlier match.
 
-One pass with two hash tables of positions, of bigrams and of single ids. A slot contains only the latest position of its bigram or id,
-plus one: what it is of is read from the ids there, and a position before the start of the sequence means that the slot is empty, so
-that the tables are never cleared. Takes constant time per token; sorting each window would take ten times as long.
+Bigrams take one pass with two hash tables of positions, of bigrams and of single ids. A slot contains only the latest position of its
+bigram or id, plus one: what it is of is read from the ids there, and a position before the start of the sequence means that the slot is
+empty, so that the tables are never cleared. Takes constant time per token; sorting each window would take ten times as long.
+
+An induction mechanism finds the earlier occurrence by its context; a match is as long as the context that identifies it. It is read off the
+sequence's suffix automaton (Blumer et al. 1985) while that grows by one id after another, in linear time whatever the ids are.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from recallkit.jit import frozen, njit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NO_DISTANCE = -1
 """`distance` of a token whose bigram does not occur earlier in its sequence."""
@@ -45,6 +51,15 @@ class BigramLabels(NamedTuple):
     """Whether the key, the id before, was followed by another token since the bigram's latest occurrence, bool; false of a new bigram."""
 
 
+def _share(label: Callable[[int, int], None], num_sequences: int, num_threads: int) -> None:
+    """Labels sequences [first, last), as many in each thread."""
+    num_shares = max(1, min(num_threads, num_sequences))
+    bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
+    with ThreadPoolExecutor(num_shares) as pool:
+        for _ in pool.map(label, bounds[:-1], bounds[1:]):
+            pass
+
+
 def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2) -> BigramLabels:
     """What of each predicted id occurred earlier in its sequence.
 
@@ -58,18 +73,14 @@ def label_bigrams(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2)
     labels = BigramLabels(distance, first_distance, occurrences, np.empty(size, np.int8), np.empty(size, bool))
     longest = int(np.diff(offsets).max(initial=1))
     bits = max(_CACHED_BITS, (2 * longest - 1).bit_length())
-    num_shares = max(1, min(num_threads, num_sequences))
-    bounds = [num_sequences * share // num_shares for share in range(num_shares + 1)]
     ids = frozen(ids)
     places = offsets.astype(np.uint64)
 
-    def label(share: int) -> None:
+    def label(first: int, last: int) -> None:
         slots = np.zeros((2, 1 << bits), np.uint64)
-        _label_range(ids, places, bounds[share], bounds[share + 1], np.uint64(64 - bits), slots[0], slots[1], *labels)
+        _label_range(ids, places, first, last, np.uint64(64 - bits), slots[0], slots[1], *labels)
 
-    with ThreadPoolExecutor(num_shares) as pool:
-        for _ in pool.map(label, range(num_shares)):
-            pass
+    _share(label, num_sequences, num_threads)
     return labels
 
 
@@ -117,3 +128,103 @@ def _label_range(  # type: ignore[no-untyped-def]
                 overwritten[out] = False
             key = same
             previous = token
+
+
+def longest_matches(ids: np.ndarray, offsets: np.ndarray, *, num_threads: int = 2) -> np.ndarray:
+    """For each predicted id, the length of the longest preceding context shared with an earlier occurrence in its sequence.
+
+    `ids`, `offsets` and the order of the result are those of `label_bigrams`. With L(i) the length of the longest run of ids that ends at
+    position i and also at an earlier position of the sequence (the two may overlap), the value is max(0, L(i) - 1): 0 if the bigram is not
+    repeated, 1 if it is but the trigram is not. Example: for the ids 1 2 3 9 1 2 3 the values of the last two are 1 and 2.
+    Returns int32 (num_predicted,).
+    """
+    num_sequences = len(offsets) - 1
+    lengths = np.empty(int(offsets[-1] - offsets[0]) - num_sequences, np.int32)
+    ids, places, longest = frozen(ids), offsets.astype(np.int64), int(np.diff(offsets).max(initial=1))
+    bits = (4 * longest).bit_length()  # of an automaton of n ids there are at most 2 n states and 3 n edges
+
+    def match(first: int, last: int) -> None:
+        states, edges = np.empty((3, 2 * longest + 1), np.int32), np.empty((3, 3 * longest + 1), np.int32)
+        edge_ids, slots = np.empty(3 * longest + 1, ids.dtype), np.empty(1 << bits, np.int32)
+        _match_range(ids, places, first, last, states, edges, edge_ids, slots, np.uint64(64 - bits), lengths)
+
+    _share(match, num_sequences, num_threads)
+    return lengths
+
+
+@njit(cache=True, nogil=True)
+def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shift, lengths):  # type: ignore[no-untyped-def]
+    """Matches sequences [first, last).
+
+    A state is a set of runs that end at the same places, and `length` that of its longest one; its `link` is the state of the longest run
+    that ends at more places. So the link of the newest state, which is of the whole sequence so far, has the length of the longest run
+    that ends here and has ended before. State 0 is of the empty run. An edge is in the list of its state and in a hash table, both of
+    which have its number, from 1.
+    """
+    length, link, newest_edge = states
+    origin, target, next_edge = edges
+    for sequence in range(first, last):
+        start, end = offsets[sequence], offsets[sequence + 1]
+        slots[:] = 0
+        length[0], link[0], newest_edge[0] = 0, -1, 0
+        num_states, num_edges, whole = 1, 0, 0
+        for place in range(start, end):
+            token = ids[place]
+            new, state = num_states, whole
+            num_states += 1
+            length[new], link[new], newest_edge[new] = length[whole] + 1, 0, 0
+            edge = _find(slots, origin, edge_ids, state, token, shift)
+            while edge == 0:
+                num_edges += 1
+                _add(slots, edges, edge_ids, newest_edge, num_edges, state, token, new, shift)
+                state = link[state]
+                if state < 0:
+                    break
+                edge = _find(slots, origin, edge_ids, state, token, shift)
+            if state >= 0:
+                same = target[edge]
+                link[new] = same
+                if length[same] > length[state] + 1:  # of its runs only those up to this length end here: they become a state of their own
+                    clone = num_states
+                    num_states += 1
+                    length[clone], link[clone], newest_edge[clone] = length[state] + 1, link[same], 0
+                    copied = newest_edge[same]
+                    while copied:
+                        num_edges += 1
+                        _add(slots, edges, edge_ids, newest_edge, num_edges, clone, edge_ids[copied], target[copied], shift)
+                        copied = next_edge[copied]
+                    link[same] = link[new] = clone
+                    while edge and target[edge] == same:
+                        target[edge] = clone
+                        state = link[state]
+                        edge = _find(slots, origin, edge_ids, state, token, shift) if state >= 0 else 0
+            whole = new
+            if place > start:
+                lengths[place - offsets[0] - sequence - 1] = max(length[link[new]] - 1, 0)
+
+
+@njit(cache=True, nogil=True)
+def _slot(state, token, shift):  # type: ignore[no-untyped-def]
+    return (((np.uint64(state) << np.uint64(32)) | np.uint64(token)) * _MULTIPLIER) >> shift
+
+
+@njit(cache=True, nogil=True)
+def _find(slots, origin, edge_ids, state, token, shift):  # type: ignore[no-untyped-def]
+    """The edge from a state with an id; 0 if there is none."""
+    slot = _slot(state, token, shift)
+    mask = np.uint64(len(slots) - 1)
+    while slots[slot] and (origin[slots[slot]] != state or edge_ids[slots[slot]] != token):
+        slot = (slot + np.uint64(1)) & mask
+    return slots[slot]
+
+
+@njit(cache=True, nogil=True)
+def _add(slots, edges, edge_ids, newest_edge, edge, state, token, target, shift):  # type: ignore[no-untyped-def]
+    """Adds edge number `edge`, which is not there yet."""
+    slot = _slot(state, token, shift)
+    mask = np.uint64(len(slots) - 1)
+    while slots[slot]:
+        slot = (slot + np.uint64(1)) & mask
+    slots[slot] = edge
+    edges[0, edge], edges[1, edge], edges[2, edge], edge_ids[edge] = state, target, newest_edge[state], token
+    newest_edge[state] = edge

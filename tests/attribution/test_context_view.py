@@ -7,7 +7,7 @@ import pytest
 
 import recallkit
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.context_view import far_table, gains_table
+from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.view import look
 from recallkit.display.cells import Struck
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 import recallkit
-from recallkit.attribution.divergence import QUANTILES, divergences
-from recallkit.attribution.divergence_view import divergence_table, in_a_sentence, slices_table
+from recallkit.attribution.divergence import QUANTILES, divergence_table, divergences, in_a_sentence, slices_table
 from recallkit.report import words
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas

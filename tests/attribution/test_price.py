@@ -16,7 +16,7 @@ from recallkit.attribution.price import answer, far_distance, price_table, price
 from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import look
 from recallkit.display.charts import styles_of
-from recallkit.report import first_screen, words
+from recallkit.report import words
 from recallkit.report.sections import figures_section
 from recallkit.scoring.files import score_path
 from recallkit.slicing.definitions import parse_slices
@@ -227,7 +227,7 @@ def test_a_page_answers_what_was_asked(comparison):
     assert section.index('id="figure-price"') < section.index('id="figure-by_count"')
     assert words.question(found) == "What does a smaller state cost in recall?"
     assert words.commands(found, None)[1].endswith(" --price")
-    assert answer(found.tables.by_price) in first_screen.opening(found, {}, styles_of(drawn), {})
+    assert answer(found.tables.by_price) in words.opening(found, {}, styles_of(drawn), {})
 
 
 def test_variants_are_of_one_line_without_those_that_others_of_it_beat(comparison):

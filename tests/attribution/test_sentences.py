@@ -24,7 +24,7 @@ from recallkit.attribution.view import look, shown_tables
 from recallkit.config import SCHEMA_VERSION
 from recallkit.display import console
 from recallkit.display.charts import model_styles
-from recallkit.report import first_screen, sections
+from recallkit.report import sections, words
 from recallkit.report.losses import losses_section
 from recallkit.scoring.scores import LastIds
 from recallkit.slicing.definitions import parse_slices
@@ -90,7 +90,7 @@ def said(monkeypatch, capsys):
         look(comparison).print(full=True)
         console.terminal.cache_clear()
         styles = model_styles([comparison.reference, *comparison.models])
-        page = first_screen.opening(comparison, {}, styles, {}) + sections.tables_section(comparison, {}).body
+        page = words.opening(comparison, {}, styles, {}) + sections.tables_section(comparison, {}).body
         page += losses_section(comparison, None).body
         captions = [f"{figure.name}: {figure.caption}" for figure in figures(comparison)]
         return " ".join([capsys.readouterr().out, re.sub("<[^>]*>", " ", page), *captions]).replace(" .", ".")

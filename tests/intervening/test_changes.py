@@ -24,8 +24,7 @@ from recallkit.intervening.changes import (
     borrow_places,
     find_places,
 )
-from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
-from recallkit.slicing.match_kernels import longest_matches
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams, longest_matches
 
 END = 0
 

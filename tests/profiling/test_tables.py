@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.profiling import tables as stage
-from recallkit.profiling.content import content_mask
+from recallkit.profiling.run import content_mask
 from recallkit.profiling.tables import OTHER_SOURCES, ProfileTables, make_tables
 
 VOCAB = 6

@@ -23,7 +23,7 @@ from recallkit.display.charts import model_styles, specification, styles_of
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
 from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
-from recallkit.report import first_screen, markup, sections
+from recallkit.report import markup, sections, words
 from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
@@ -86,7 +86,7 @@ def test_the_page_begins_with_a_row_per_model(comparison, page):
 
 def test_models_with_tokenizers_of_their_own_are_compared_in_bits_per_byte(comparison):
     own = replace(comparison, manifest={**comparison.manifest, "inexact": {MODELS[0]: {"all": 0.1}}})
-    head, *rows = Page(first_screen.opening(own, {}, model_styles([REFERENCE, *MODELS]), {})).models()
+    head, *rows = Page(words.opening(own, {}, model_styles([REFERENCE, *MODELS]), {})).models()
     whole = comparison.totals[comparison.models[0], "all"]
     assert [head[1], rows[0][1], rows[1][1]] == ["bits per byte", f"{whole['bpb_reference']:.3f}", f"{whole['bpb_model']:.3f}"]
 
@@ -218,7 +218,7 @@ def test_a_share_without_meaning_is_said_so(comparison):
     }
     with_rows = of_models(comparison, rows)
     styles = model_styles([comparison.reference, *rows])
-    page = Page(first_screen.opening(with_rows, {}, styles, {}) + sections.tables_section(with_rows, {}).body)
+    page = Page(words.opening(with_rows, {}, styles, {}) + sections.tables_section(with_rows, {}).body)
     told = dict(line.split(": ", 1) for line in page.texts("li"))
     assert told == {name: note if name == "better" else f"the share means nothing: {note}" for name, note in notes.items()}
     assert "same (perplexity " in page.texts("p")[0]

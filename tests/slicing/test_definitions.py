@@ -22,8 +22,7 @@ from recallkit.slicing.definitions import (
     parse_slice,
     parse_slices,
 )
-from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams
-from recallkit.slicing.match_kernels import longest_matches
+from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams, longest_matches
 
 ROWS = pa.table(
     {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recallkit.slicing.match_kernels import longest_matches
+from recallkit.slicing.label_kernels import longest_matches
 from tests.slicing.references import longest_matches_reference
 
 ids_of = st.one_of(st.lists(st.integers(0, top), min_size=1, max_size=40) for top in (0, 1, 2, 5, 2**32 - 1))
