@@ -45,7 +45,7 @@ def run(arguments: list[str] | None = None) -> None:
             raise
         status = EXIT_INTERRUPTED
     if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
-        what = "nothing was written" if command == "bench" else "the same command resumes from here"  # a benchmark keeps nothing
+        what = "with -o DIR the same command resumes" if command == "bench" else "the same command resumes from here"
         _stop_interrupted(what, is_terminated=signal.SIGTERM in interrupts)
     sys.exit(status if isinstance(status, int) else 0)
 

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import OUTPUT, File, Options, argument, names, option, path
 from recallkit.errors import UsageError
-from recallkit.options import Precision, device_option, out_option
+from recallkit.options import ForceOptions, Precision, device_option, out_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from recallkit.bench.models import Results
+    from recallkit.bench.results import Results
     from recallkit.doctor.checks import Check
-    from recallkit.doctor.installation import Part
 
 
 Rows = list[tuple[str, str]]
@@ -78,8 +78,11 @@ def tasks(_: Options) -> Outcome[Rows]:
     return _listed("What `eval-recall --tasks` takes.", describe_tasks())
 
 
+_many = partial(option, metavar="NUMBERS", least=1, most=config.LONGEST, joined=True)
+
+
 @dataclass(frozen=True)
-class Bench(Options):
+class Bench(ForceOptions):
     """What is timed, and at which sizes."""
 
     what: str | Sequence[str] | None = argument(
@@ -89,52 +92,46 @@ class Bench(Options):
     _: KW_ONLY
     device: str = device_option()
     dtype: Precision | None = option("Precision.", default="bfloat16 on a GPU, float32 on CPU")
-    size: str | None = option("Of the architectures: 2m, 360m or 1.3b parameters.", metavar="SIZE", default="360m on a GPU, else 2m")
-    prompt: int | None = option("Tokens of the prompt.", least=1, most=config.LONGEST, default="4096 on a GPU, else 1024")
-    batch: int | None = option("Rows that generate together.", least=1, most=config.LONGEST, default="128 on a GPU, else 8")
+    paper: Literal["table-1", "figure-4", "figure-1"] | None = option(
+        "Models and sizes of Based's Table 1 or Figure 4, or products of matrices, as in Figure 1 (docs/gpu.md); other options go first."
+    )
+    size: str | None = option("Of the architectures: 1.6m, 360m or 1.3b parameters.", metavar="SIZE", default="360m on a GPU, else 1.6m")
+    prompt: int | Sequence[int] | None = _many("Tokens of the prompts, joined with commas.", default="4096 on a GPU, else 1024")
+    prompt_batch: int | None = option("Rows that are read, or scored, together.", least=1, most=config.LONGEST, default="2")
+    batch: int | Sequence[int] | None = _many("Rows that generate together, joined with commas.", default="128 on a GPU, else 8")
     new: int | None = option("Tokens that each row generates.", least=1, most=config.LONGEST, default="128 on a GPU, else 32")
     repeats: int | None = option("Samples of each time.", least=1, most=1000, default="3")
-    paper: bool = option(
-        "Lengths of Based's table 1: prompts of 4,096 tokens, 16,384 for models of 360M parameters, and 2,048 new ones.", False
-    )
-    quick: bool = option("A short prompt, few new tokens, one sample.", False)
-    out: File | None = out_option("Also write bench.parquet and bench.json.")
+    out: File | None = out_option("Also write bench.parquet there; the same command resumes.")
 
 
 @command(
     "bench",
     Bench,
     examples=(
-        "recallkit bench based mamba --device cpu --quick",
-        "recallkit bench based-360m transformer++-360m --device cuda -o bench",
+        "recallkit bench based mamba --prompt 256,1024 --batch 1,8 --new 8 --repeats 1 --figures figures",
+        "recallkit bench --paper table-1 --device cuda -o table-1",
     ),
     exports=True,
 )
 def bench(asked: Bench) -> Outcome["Results"]:
-    """Time this machine: scoring, prefill and generation of whole models with random weights."""
-    from recallkit.bench import models
+    """Time this machine: scoring, prefill and generation of whole models with random weights, by length and number of rows."""
+    from recallkit.bench.measure import choose_work, run
     from recallkit.display import console
-    from recallkit.display.progress import progress
     from recallkit.models.devices import choose_device, choose_dtype
 
-    chosen, folder, timed = choose_device(asked.device), path(asked.out), models.choose_models(names(asked.what))
-    given = {name: getattr(asked, name) for name in ("quick", "paper", "size", "prompt", "batch", "new", "repeats")}
-    work = models.choose_work(chosen, **given)
+    chosen, folder = choose_device(asked.device), path(asked.out)
+    given = {"prompts": asked.prompt, "prompt_rows": asked.prompt_batch, "batches": asked.batch}
+    work = choose_work(chosen, names(asked.what), asked.paper, size=asked.size, new=asked.new, repeats=asked.repeats, **given)
     precision = choose_dtype(asked.dtype or ("bfloat16" if chosen.type == "cuda" else "float32"))
-    if folder is not None:
-        models.make_folder(folder)
-    results = models.Results(models.describe_machine(chosen, precision), [])
-    with progress("measuring", total=len(timed), unit="models") as advance:
-        for done, name in enumerate(timed, 1):
-            results.rows.extend(models.measure(name, work, chosen, precision))
-            advance(done)
-    files = [] if folder is None else results.write(folder)
+    results = run(work, chosen, precision, folder, force=asked.force)
+    written = [] if folder is None else [f"Written: {folder / 'bench.parquet'}"]
 
     return Outcome(
         value=lambda: results,
-        show=lambda full: console.print_found(results.answer(), [results.table()], [f"Written: {file}" for file in files]),
+        show=lambda full: console.print_found(results.answer(), list(results.tables().values()), written, full=True),
         json=results.to_json,
-        exports=lambda: [({"measurements": results.frame()}, {"models": results.table()}, folder)],
+        exports=lambda: [({"measurements": results.frame()}, results.tables(), folder)],
+        figures=results.figures,
         failure=results.failure_line(),
     )
 
@@ -144,18 +141,13 @@ class Doctor(Options):
     """What is examined."""
 
     full: bool = option("Also start Ray, and give slow checks two minutes instead of 20 seconds.", False)
-    sizes: bool = option("Instead, list what each required package takes on disk, and what it is for.", False)
 
 
-@command("doctor", Doctor, examples=("recallkit doctor", "recallkit doctor --json", "recallkit doctor --sizes"))
-def doctor(asked: Doctor) -> Outcome["Sequence[Check] | Sequence[Part]"]:
+@command("doctor", Doctor, examples=("recallkit doctor", "recallkit doctor --json"))
+def doctor(asked: Doctor) -> Outcome["Sequence[Check]"]:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
     from recallkit.doctor.examine import doctor_json, examine, failure_line, print_doctor
-    from recallkit.doctor.installation import installed_parts, print_sizes, sizes_json
 
-    if asked.sizes:
-        parts = installed_parts()
-        return Outcome(value=lambda: parts, show=lambda full: print_sizes(parts), json=lambda: sizes_json(parts))
     checks = examine(full=asked.full)
     return Outcome(
         value=lambda: checks,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,7 +30,7 @@ from torch.nn import functional as F  # noqa: N812
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from recallkit.bench.models import Timing, describe_machine, problem_of, time_call
+from recallkit.bench.timing import Timing, describe_machine, problem_of, time_call
 from tests.benchmarks import harness
 
 COPY, MATRIX, MICROSECONDS = "of the copy rate", "of the matrix rate", "microseconds"
@@ -172,8 +171,9 @@ def taylor_attention(setting: Setting) -> Iterator[Case]:
         return parallel_based(*(x.transpose(1, 2) for x in (q, k, v)))  # (b, t, h, k)
 
     h, f, v = (16, 16, 64) if setting.on_gpu else (4, 16, 64)
-    by_length = [(4, n) for n in (1024, 4096, 16384, 32768)]
-    for b, n in setting.sizes([(16, 32768), *by_length, *((b, 4096) for b in (1, 16, 64))], [(1, 256), (1, 1024), (1, 4096)]):
+    # On a GPU, behind the largest, Based's Figure 5: 512 to 32,768 tokens of 4 rows, 2 to 256 rows of 1,024 tokens.
+    figure_5 = [*((4, 1 << k) for k in range(9, 16)), *((b, 1024) for b in (2, 8, 16, 32, 128, 256))]
+    for b, n in setting.sizes([(16, 32768), *figure_5], [(1, 256), (1, 1024), (1, 4096)]):
         runs = setting.ours(lambda q, k, v, *_, impl: api.taylor_attention(q, k, v, impl=impl, final_state=False))
         runs["SDPA"] = lambda _q, _k, v, wide_q, wide_k: sdpa(wide_q, wide_k, v)  # heads as wide as its values, as attention has
         if b * h * n <= 1 << 14:  # the listing takes O(t f^2 v) of memory
@@ -213,7 +213,7 @@ def taylor_attention_step(setting: Setting) -> Iterator[Case]:
         features = taylor_features(keys)
         return *setting.normal((b, h, f), (b, h, f), (b, h, v)), *state, values.transpose(-1, -2) @ features, features.sum(2)
 
-    for b in setting.sizes([64, 1, 4, 16, 256], [8, 1, 32]):
+    for b in setting.sizes([64, 1, 16, 32, 128, 256], [8, 1, 32]):  # Based's Figure 6 has 16 to 256
         yield Case(
             {"b": b, "h": h},
             partial(make, b),
@@ -263,7 +263,8 @@ def window_attention_step(setting: Setting) -> Iterator[Case]:
         seen = torch.full((b,), position, device=setting.device)
         return *setting.normal(*((b, h, k),) * 3, *((b, h, window, k),) * 2), seen, slot, *turn
 
-    for b, window in setting.sizes([(16, 64), (1, 64), (64, 64), (16, 128)], [(8, 64), (1, 64), (32, 64)]):
+    # Based's Figure 7 has 8 to 256 rows, and the median of four positions, at all of which the window is full.
+    for b, window in setting.sizes([(16, 64), (1, 64), *((b, 64) for b in (8, 64, 128, 256)), (16, 128)], [(8, 64), (1, 64), (32, 64)]):
         yield Case(
             {"b": b, "h": h, "window": window},
             partial(make, b, window),
@@ -508,11 +509,8 @@ def compare(calls: dict[str, Callable[[int], Any]], device: torch.device, repeat
     """The time of each call by name, of samples in turn, so that other load on the machine affects all of them."""
     found = harness.in_turn(calls, repeats, lambda name: time_call(calls[name], device, repeats=1))
     problems = {name: next((sample.problem for sample in samples if sample.problem), None) for name, samples in found.items()}
-    seconds = {name: [sample.median for sample in samples] for name, samples in found.items()}
-    return {
-        name: Timing(problem=problems[name]) if problems[name] else Timing(statistics.median(each), min(each), max(each))
-        for name, each in seconds.items()
-    }
+    samples = {name: tuple(sample.median for sample in each) for name, each in found.items()}
+    return {name: Timing(problem=problems[name]) if problems[name] else Timing(samples[name]) for name in found}
 
 
 def ceilings(setting: Setting) -> dict[str, float]:
@@ -543,7 +541,7 @@ def measure(name: str, case: Case, setting: Setting, reached: dict[str, float], 
         work, ceiling, unit = case.flops, reached[MATRIX], "FLOP/s"
     ours, rows = next(iter(times.values())).median, []
     for who, timing in times.items():
-        one = Timing(timing.median / replayed, timing.fastest / replayed, timing.slowest / replayed, timing.problem)
+        one = Timing(tuple(sample / replayed for sample in timing.samples), timing.problem)
         rows.append(Row(name, case.size, who, one, work / one.median, unit, work / one.median / ceiling, timing.median / ours))
     return rows
 
