@@ -25,6 +25,7 @@ MIXERS: dict[str, str] = {
     "programmatic_conv": "recallkit.models.mixers.dynamic_conv:ProgrammaticConv",
     "autocorrelation_conv": "recallkit.models.mixers.dynamic_conv:AutocorrelationConv",
     "linear_attention": "recallkit.models.mixers.linear_attention:LinearAttention",
+    "prefix_linear_attention": "recallkit.models.mixers.prefix_linear_attention:PrefixLinearAttention",
     "retnet": "recallkit.models.mixers.retnet:RetNet",
     "gla": "recallkit.models.mixers.gla:GLA",
     "delta_net": "recallkit.models.mixers.delta_net:DeltaNet",

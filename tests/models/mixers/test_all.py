@@ -77,6 +77,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"num_heads": 2, "feature_dim": 6, "decay": "input"},
         {"num_heads": 2, "feature_dim": 6, "decay": "input", "feature_map": "identity", "short_conv": 3},
     ],
+    "prefix_linear_attention": [
+        {"num_heads": 2, "feature_dim": 6, "prefix": 11},
+        {"num_heads": 2, "feature_dim": 6, "prefix": 1, "feature_map": "identity"},
+        {"num_heads": 1, "feature_dim": 4, "feature_map": "elu"},
+    ],
     "retnet": [{"num_heads": 2, "value_factor": 2.0}, {"num_heads": 2, "value_factor": 1.25}],
     "gla": [
         {"num_heads": 2, "gate_rank": 4},
@@ -119,7 +124,9 @@ def test_battery(kind, options):
     check_mixer(lambda: make_mixer(kind, WIDTHS[kind], **options), **lengths)
 
 
-@pytest.mark.parametrize("kind", ["linear_attention", "retnet", "delta_net", "gated_delta", "kda", "rwkv7", "mamba2", "mamba3"])
+@pytest.mark.parametrize(
+    "kind", ["linear_attention", "prefix_linear_attention", "retnet", "delta_net", "gated_delta", "kda", "rwkv7", "mamba2", "mamba3"]
+)
 def test_texts_of_several_chunks_the_last_one_not_full(kind, monkeypatch):
     monkeypatch.setattr(torch_impl, "CHUNK", 5)
     for options in CASES[kind]:
@@ -211,6 +218,8 @@ OPERATIONS = [
         103_080 + 40 * (2 * 2 * 16 + 16),
         3_098_844 + 300 * (2 * 2 * 32 + 32),
     ),
+    # Linear attention on 40 + 30 and 300 + 30 keys, less a projection to 2 x 4 and one to d, of 30 tokens.
+    ("prefix_linear_attention", {"num_heads": 2, "feature_dim": 4, "prefix": 30}, 229_730, 3_846_200),
     ("retnet", {"num_heads": 2}, 258_920, 9_434_684),
     ("gla", {"num_heads": 2, "gate_rank": 3}, 124_632, 3_276_528),
     ("delta_net", {"num_heads": 2}, 286_688, 6_975_440),
@@ -282,6 +291,8 @@ REFUSED = [
     ("linear_attention", {"num_features": 9}, "Performer"),
     ("linear_attention", {"decay": "fixed", "decay_exponent": 0}, "decay_exponent"),
     ("linear_attention", {"decay": "learned"}, "decay 'learned'"),
+    ("prefix_linear_attention", {"prefix": 0}, "use linear_attention"),
+    ("prefix_linear_attention", {"feature_map": "cosformer"}, "choose another feature_map"),
     ("retnet", {"num_heads": 3}, "num_heads"),
     ("retnet", {"value_factor": 0.0}, r"16 \(keys\) and 0"),
     ("gla", {"gate_rank": 0}, "num_heads|gate_rank"),

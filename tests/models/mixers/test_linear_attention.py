@@ -9,6 +9,7 @@ import torch
 
 from recallkit.models.mixers.feature_maps import FEATURE_MAPS, Performer, make_feature_map
 from recallkit.models.mixers.linear_attention import LinearAttention
+from recallkit.models.mixers.prefix_linear_attention import PrefixLinearAttention
 from recallkit.models.mixers.retnet import RetNet
 from tests.models.mixers.battery import randomised
 
@@ -121,6 +122,23 @@ def test_decays_that_depend_on_the_input_in_plain_numbers():
                 ]
             heads += [total / below for total in above]
         assert made == pytest.approx(applied(mixer.out_proj.weight, heads), rel=1e-9, abs=1e-12)
+
+
+def test_after_its_prefix_every_token_has_seen_all_of_it_twice():
+    """JRT's equation for tokens from the prefix's last on: the second keys and values of the whole prefix in both sums."""
+    mixer = randomised(PrefixLinearAttention(6, num_heads=1, feature_dim=4, prefix=5)).double().requires_grad_(False)
+    u = normal(1, 9, 6)
+    made = mixer(u)[0]
+    q, k, v, again, again_v = (m(u[0]) for m in (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.prefix_k_proj, mixer.prefix_v_proj))
+
+    def weigh(query, keys):
+        scores = keys @ query / 2
+        return 1 + scores + scores**2 / 2
+
+    for i in range(4, 9):
+        own, second = weigh(q[i], k[: i + 1]), weigh(q[i], again[:5])
+        wanted = mixer.out_proj((own @ v[: i + 1] + second @ again_v[:5]) / (own.sum() + second.sum()))
+        torch.testing.assert_close(made[i], wanted)
 
 
 def turned(x, i):
