@@ -136,19 +136,12 @@ def bench(asked: Bench) -> Outcome["Results"]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Doctor(Options):
-    """What is examined."""
-
-    full: bool = option("Also start Ray, and give slow checks two minutes instead of 20 seconds.", False)
-
-
-@command("doctor", Doctor, examples=("recallkit doctor", "recallkit doctor --json"))
-def doctor(asked: Doctor) -> Outcome["Sequence[Check]"]:
+@command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
+def doctor(_: Options) -> Outcome["Sequence[Check]"]:
     """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
     from recallkit.doctor.examine import doctor_json, examine, failure_line, print_doctor
 
-    checks = examine(full=asked.full)
+    checks = examine()
     return Outcome(
         value=lambda: checks,
         show=lambda full: print_doctor(checks),

@@ -7,9 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from recallkit.errors import printable
 
@@ -21,28 +21,18 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check: `found` is a line for people, `facts` the same for programs.
+    """The result of one check. `fail`: every command needs it; `warn`: some do, or it is slower than it could be. Both have a `remedy`."""
 
-    `fail`: every command needs it; `warn`: some commands do, or something is slower than it could be. Both have a `remedy`.
-    """
-
-    group: str
     name: str
     status: Status
     found: str
     remedy: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {"group": self.group, "name": self.name, "status": self.status, "found": self.found, "remedy": self.remedy, **self.facts}
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A function that checks something, and what it means if it raises, crashes or takes too long."""
 
-    group: str
     name: str
     function: Callable[[], list[Check]]
     is_apart: bool = False
@@ -55,7 +45,7 @@ class Probe:
         try:
             return self._ask_process(seconds) if self.is_apart else self.function()
         except subprocess.TimeoutExpired:
-            return [Check(self.group, self.name, "warn", f"no answer within {seconds:g} s", self.remedy)]
+            return [Check(self.name, "warn", f"no answer within {seconds:g} s", self.remedy)]
         except Exception as error:  # noqa: BLE001 - whatever it was, the other checks continue
             return [self._failed(described(error))]
 
@@ -69,7 +59,7 @@ class Probe:
         sys.stdout.write("\n" + json.dumps([dataclasses.astuple(each) for each in checks]) + "\n")
 
     def _failed(self, reason: str) -> Check:
-        return Check(self.group, self.name, self.otherwise, printable(reason)[:200], self.remedy)
+        return Check(self.name, self.otherwise, printable(reason)[:200], self.remedy)
 
     def _ask_process(self, seconds: float) -> list[Check]:
         path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,45 +18,42 @@ from recallkit.doctor.checks import Check, Probe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SECONDS, _SECONDS_FULL = 20.0, 120.0
+_SECONDS = 60.0
 """Time limit of one check. Many import torch, which takes up to ten seconds on a busy machine."""
 _AT_ONCE = 2
 
 
 PROBES = (
-    Probe("packages", "python", installation.check_python),
-    Probe("packages", "versions", installation.check_versions),
-    Probe("packages", "tables at work", installation.check_tables, True, "fail", "pip install --force-reinstall polars pyarrow duckdb"),
-    Probe("packages", "transformers at work", installation.check_transformers, True, "warn", "pip install --force-reinstall transformers"),
-    Probe("machine", "processor", machine.check_processor),
-    Probe("machine", "memory", machine.check_memory),
-    Probe("machine", "devices", machine.check_devices, True, "fail", "reinstall torch as pytorch.org says for this machine"),
-    *(Probe("folders", name, partial(machine.check_folder, name), True) for name in machine.FOLDERS),
-    Probe("surroundings", "compiled loops", surroundings.check_numba, True, "fail", f"{surroundings.NUMBA_REMEDY}, or reinstall numba"),
-    Probe("surroundings", "tokenizer", surroundings.check_tokenizer, True, "fail", "reinstall recallkit and tokenizers"),
-    Probe("surroundings", "kernels", surroundings.check_triton, True, "warn", "RECALLKIT_KERNELS=torch works without them"),
-    Probe("surroundings", "ray", surroundings.check_ray),
-    Probe("surroundings", "hub", surroundings.check_hub, True),
-    Probe("surroundings", "built-in text", surroundings.check_builtin),
-    Probe("surroundings", "encoding", surroundings.check_encoding),
-    Probe("surroundings", "variables", surroundings.check_settings),
+    Probe("python", installation.check_python),
+    Probe("versions", installation.check_versions),
+    Probe("tables at work", installation.check_tables, True, "fail", "pip install --force-reinstall polars pyarrow duckdb"),
+    Probe("transformers at work", installation.check_transformers, True, "warn", "pip install --force-reinstall transformers"),
+    Probe("processor", machine.check_processor),
+    Probe("memory", machine.check_memory),
+    Probe("devices", machine.check_devices, True, "fail", "reinstall torch as pytorch.org says for this machine"),
+    *(Probe(name, partial(machine.check_folder, name), True) for name in machine.FOLDERS),
+    Probe("compiled loops", surroundings.check_numba, True, "fail", f"{surroundings.NUMBA_REMEDY}, or reinstall numba"),
+    Probe("tokenizer", surroundings.check_tokenizer, True, "fail", "reinstall recallkit and tokenizers"),
+    Probe("kernels", surroundings.check_triton, True, "warn", "RECALLKIT_KERNELS=torch works without them"),
+    Probe("hub", surroundings.check_hub, True),
+    Probe("built-in text", surroundings.check_builtin),
+    Probe("encoding", surroundings.check_encoding),
+    Probe("variables", surroundings.check_settings),
 )
 """In the order in which they are printed."""
-RAY = Probe("surroundings", "ray at work", surroundings.start_ray, True, "warn", "use --engine local")
 
 
-def examine(*, full: bool = False) -> list[Check]:
-    """Runs all checks; `full` gives slow ones more time, and starts Ray. Never raises."""
-    probes = [*PROBES, RAY] if full and installation.installed("ray") else PROBES
+def examine() -> list[Check]:
+    """Runs all checks. Never raises."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = [pool.submit(probe.inspect, _SECONDS_FULL if full else _SECONDS) for probe in probes]
+        waiting = [pool.submit(probe.inspect, _SECONDS) for probe in PROBES]
         return [check for future in waiting for check in future.result()]
 
 
 def doctor_json(checks: Sequence[Check]) -> dict[str, Any]:
     """The worst status, and each check."""
     worst = next((status for status in ("fail", "warn") if _names(checks, status)), "ok")
-    return {"status": worst, "checks": [check.to_json() for check in checks]}
+    return {"status": worst, "checks": [asdict(check) for check in checks]}
 
 
 def print_doctor(checks: Sequence[Check]) -> None:
@@ -80,4 +78,4 @@ def _names(checks: Sequence[Check], status: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    next(each for each in (*PROBES, RAY) if each.name == sys.argv[1]).answer()
+    next(each for each in PROBES if each.name == sys.argv[1]).answer()

@@ -11,7 +11,6 @@ from typing import Any
 from recallkit.config import DISTRIBUTION, VERSION, installing
 from recallkit.doctor.checks import Check
 
-_GROUP = "packages"
 _ESSENTIAL = ("torch", "numpy", "numba", "pyarrow", "polars", "duckdb", "tokenizers")
 """Without these no command works."""
 NEEDED = (*_ESSENTIAL, "transformers", "lm-eval", "datasets")
@@ -34,13 +33,13 @@ _OLDEST_PYTHON = (3, 11)
 
 def check_python() -> list[Check]:
     """recallkit, Python, the platform."""
-    version, is_linux = platform.python_version(), sys.platform == "linux"
-    is_new, facts = sys.version_info[:2] >= _OLDEST_PYTHON, {"version": version}
-    python, system = f"{platform.python_implementation()} {version}, {sys.executable}", f"{platform.platform()}, {platform.machine()}"
+    is_new, is_linux = sys.version_info[:2] >= _OLDEST_PYTHON, sys.platform == "linux"
+    python = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
+    system = f"{platform.platform()}, {platform.machine()}"
     return [
-        Check(_GROUP, "recallkit", "ok", VERSION, facts={"version": VERSION}),
-        Check(_GROUP, "python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer", facts),
-        Check(_GROUP, "platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
+        Check("recallkit", "ok", VERSION),
+        Check("python", "ok" if is_new else "fail", python, None if is_new else "install Python 3.11 or newer"),
+        Check("platform", "ok" if is_linux else "warn", system, None if is_linux else "recallkit is tested on Linux only"),
     ]
 
 
@@ -52,15 +51,14 @@ def check_versions() -> list[Check]:
 
 def _version(name: str, wanted: Any) -> Check:
     version = installed(name)
-    facts = {"version": version}
     if version is None and name in OPTIONAL:
         what, how = OPTIONAL[name]
-        return Check(_GROUP, name, "ok", f"not installed ({what}: {how})", facts=facts)
+        return Check(name, "ok", f"not installed ({what}: {how})")
     if version is None:
-        return Check(_GROUP, name, "fail" if name in _ESSENTIAL else "warn", "not installed", f'pip install "{name}"', facts)
+        return Check(name, "fail" if name in _ESSENTIAL else "warn", "not installed", f'pip install "{name}"')
     if wanted is None or wanted.contains(version, prereleases=True):
-        return Check(_GROUP, name, "ok", version, facts=facts)
-    return Check(_GROUP, name, "warn", f"{version}, recallkit requires {wanted}", f'pip install "{name}{wanted}"', facts)
+        return Check(name, "ok", version)
+    return Check(name, "warn", f"{version}, recallkit requires {wanted}", f'pip install "{name}{wanted}"')
 
 
 def installed(name: str) -> str | None:
@@ -93,11 +91,11 @@ def check_tables() -> list[Check]:
         row = connection.execute("select sum(x) from given").fetchone()
     if row is None or row[0] != 6:
         raise ValueError("1 + 2 + 3 is not 6 in DuckDB")
-    return [Check(_GROUP, "tables at work", "ok", "polars, pyarrow and duckdb work together")]
+    return [Check("tables at work", "ok", "polars, pyarrow and duckdb work together")]
 
 
 def check_transformers() -> list[Check]:
     """Whether it loads."""
     from transformers import AutoConfig  # noqa: F401
 
-    return [Check(_GROUP, "transformers at work", "ok", "transformers loads")]
+    return [Check("transformers at work", "ok", "transformers loads")]

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit import config
 from recallkit.doctor.checks import Check, Status
@@ -18,7 +18,6 @@ from recallkit.doctor.checks import Check, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_GROUP = "machine"
 _CGROUPS = Path("/sys/fs/cgroup")
 _LITTLE_MEMORY = 2 * 10**9
 _LITTLE_DISK = 10**9
@@ -34,8 +33,7 @@ def check_processor() -> list[Check]:
     pairs = [text.split() for text in _limits("cpu.max")]
     quota = min((int(time) / int(period) for time, period in pairs if time.isdigit()), default=None)
     limits = [f"{allowed} of {cores} cores allowed"] + ([f"a quota of {quota:g}"] if quota is not None else [])
-    facts = {"model": _processor(), "cores": cores, "allowed": allowed, "quota": quota}
-    return [Check(_GROUP, "processor", "ok", f"{facts['model']}, {', '.join(limits)}", facts=facts)]
+    return [Check("processor", "ok", f"{_processor()}, {', '.join(limits)}")]
 
 
 def _processor() -> str:
@@ -51,12 +49,11 @@ def check_memory() -> list[Check]:
 
     memory = psutil.virtual_memory()
     limit = min((int(text) for text in _limits("memory.max") if text.isdigit()), default=None)
-    facts = {"total_bytes": memory.total, "available_bytes": memory.available, "limit_bytes": limit}
     found = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available"
     found += "" if limit is None else f", limited to {_gigabytes(limit)}"
     if min(memory.available, limit or memory.available) < _LITTLE_MEMORY:
-        return [Check(_GROUP, "memory", "warn", found, "models may not fit: end other programs, or give a smaller --batch-tokens", facts)]
-    return [Check(_GROUP, "memory", "ok", found, facts=facts)]
+        return [Check("memory", "warn", found, "models may not fit: end other programs, or give a smaller --batch-tokens")]
+    return [Check("memory", "ok", found)]
 
 
 def _limits(name: str) -> list[str]:
@@ -73,33 +70,23 @@ def check_devices() -> list[Check]:
     """Threads, and each GPU."""
     import torch
 
-    numbers = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    gpus, cuda, driver = [_gpu(number) for number in numbers], torch.version.cuda, _nvidia_driver()
-    facts = {"threads": torch.get_num_threads(), "cuda": cuda, "gpus": gpus}
+    num_gpus, cuda, driver = torch.cuda.device_count() if torch.cuda.is_available() else 0, torch.version.cuda, _nvidia_driver()
     build = f"built for CUDA {cuda}" if cuda else "built for CPU"
-    checks = [Check(_GROUP, "devices", "ok", f"loads, {build}, {facts['threads']} threads", facts=facts)]
-    for number, gpu in enumerate(gpus):
-        sizes = f"{_gigabytes(gpu['memory_bytes'])}, {_gigabytes(gpu['free_bytes'])} free, driver {driver or 'unknown'}"
-        kind = f"compute capability {'.'.join(map(str, gpu['capability']))}, {'bf16' if gpu['bf16'] else 'no bf16'}"
-        found = f"{gpu['name']}, {sizes}, {kind}"
-        checks.append(Check(_GROUP, f"GPU {number}", "ok", found, facts={**gpu, "driver": driver}))
-    if not gpus and driver is None:
-        checks.append(Check(_GROUP, "GPUs", "ok", "none: models run on the processor", facts={"driver": None}))
-    elif not gpus:
+    checks = [Check("devices", "ok", f"loads, {build}, {torch.get_num_threads()} threads")]
+    for number in range(num_gpus):
+        gpu, (free, total) = torch.cuda.get_device_properties(number), torch.cuda.mem_get_info(number)
+        sizes = f"{_gigabytes(total)}, {_gigabytes(free)} free, driver {driver or 'unknown'}"
+        kind = f"compute capability {gpu.major}.{gpu.minor}, {'bf16' if gpu.major >= 8 else 'no bf16'}"
+        checks.append(Check(f"GPU {number}", "ok", f"{gpu.name}, {sizes}, {kind}"))
+    if not num_gpus and driver is None:
+        checks.append(Check("GPUs", "ok", "none: models run on the processor"))
+    elif not num_gpus:
         remedy = "check that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
         if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
             remedy += f"; CUDA_VISIBLE_DEVICES is {hidden!r}"
         found = f"an NVIDIA driver ({driver}), but torch sees no GPU"
-        checks.append(Check(_GROUP, "GPUs", "warn", found, remedy, {"driver": driver}))
+        checks.append(Check("GPUs", "warn", found, remedy))
     return checks
-
-
-def _gpu(number: int) -> dict[str, Any]:
-    import torch
-
-    facts, (free, total) = torch.cuda.get_device_properties(number), torch.cuda.mem_get_info(number)
-    capability = [facts.major, facts.minor]
-    return {"name": facts.name, "memory_bytes": total, "free_bytes": free, "capability": capability, "bf16": facts.major >= 8}
 
 
 def _nvidia_driver() -> str | None:
@@ -133,19 +120,17 @@ def check_folder(name: str) -> list[Check]:
     folder = Path(find()).absolute()
     place = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(place).free
-    facts: dict[str, Any] = {"path": str(folder), "free_bytes": free}
     found = f"{folder}, {_gigabytes(free)} free"
     try:
         lacks = what_lacks(place)
     except OSError as error:
         status: Status = "fail" if name == "temporary files" else "warn"
-        return [Check("folders", name, status, f"{found}, not writable ({error.strerror})", remedy, {**facts, "writable": False})]
-    facts |= {"writable": True, "lacks": lacks}
+        return [Check(name, status, f"{found}, not writable ({error.strerror})", remedy)]
     if lacks:
-        return [Check("folders", name, "warn", f"{found}, without {' and '.join(lacks)}", "write to a local disk (-o)", facts)]
+        return [Check(name, "warn", f"{found}, without {' and '.join(lacks)}", "write to a local disk (-o)")]
     if free < _LITTLE_DISK:
-        return [Check("folders", name, "warn", found, "free some space", facts)]
-    return [Check("folders", name, "ok", f"{found}, locks files and replaces them atomically", facts=facts)]
+        return [Check(name, "warn", found, "free some space")]
+    return [Check(name, "ok", f"{found}, locks files and replaces them atomically")]
 
 
 def what_lacks(folder: Path) -> list[str]:

@@ -15,7 +15,6 @@ from recallkit.doctor.checks import Check, described
 from recallkit.doctor.installation import installed
 from recallkit.doctor.machine import what_lacks
 
-_GROUP = "surroundings"
 _HUB = "https://huggingface.co"
 _SECONDS_FOR_HUB = 3.0
 _OTHERS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "NUMBA_CACHE_DIR", "NUMBA_DISABLE_JIT", "HF_HOME", "TMPDIR")
@@ -33,13 +32,12 @@ def check_numba() -> list[Check]:
 
     kernels: list[Any] = [value for value in vars(hash_kernels).values() if isinstance(value, Dispatcher)]
     folder = Path(kernels[0]._cache.cache_path)
-    facts = {"cache": str(folder)}
     try:
         what_lacks(next(place for place in (folder, *folder.parents) if place.exists()))
     except OSError as error:
         problem = f"its cache cannot be written ({error.strerror}): {folder}"
-        return [Check(_GROUP, "compiled loops", "warn", problem, f"{NUMBA_REMEDY} to cache compiled code", facts)]
-    return [Check(_GROUP, "compiled loops", "ok", f"caches compiled code in {folder}", facts=facts)]
+        return [Check("compiled loops", "warn", problem, f"{NUMBA_REMEDY} to cache compiled code")]
+    return [Check("compiled loops", "ok", f"caches compiled code in {folder}")]
 
 
 def check_tokenizer() -> list[Check]:
@@ -51,22 +49,19 @@ def check_tokenizer() -> list[Check]:
     tokenizer = load_tokenizer(None)
     if not len(tokenizer.encode(["How are you?"])[0]):
         raise ValueError("the built-in tokenizer gives no ids")
-    has_fast = fast_encoder(tokenizer, notes.append) is not None
-    agrees = has_fast and tokenizer.checked_encoder((), notes.append) != tokenizer.encode
-    facts = {"vocab_size": tokenizer.vocab_size, "fast": has_fast, "agrees": agrees, "told": notes}
-    if agrees:
-        return [Check(_GROUP, "tokenizer", "ok", "the built-in one works, gigatoken agrees with it", facts=facts)]
+    if fast_encoder(tokenizer, notes.append) is not None and tokenizer.checked_encoder((), notes.append) != tokenizer.encode:
+        return [Check("tokenizer", "ok", "the built-in one works, gigatoken agrees with it")]
     found, remedy = "the built-in one works, gigatoken (the fast implementation) is not installed", installing("fast")
     if installed("gigatoken") is not None:
         found = "gigatoken is installed but not used: " + ("; ".join(notes) or "it does not load")
         remedy = "pip install --upgrade gigatoken"
-    return [Check(_GROUP, "tokenizer", "warn", found, remedy, facts)]
+    return [Check("tokenizer", "warn", found, remedy)]
 
 
 def check_triton() -> list[Check]:
     """Runs one of our kernels, compiled on a GPU and interpreted without one, and compares it with PyTorch."""
     if installed("triton") is None:
-        return [Check(_GROUP, "kernels", "ok", "Triton is not installed: PyTorch computes", facts={"triton": None})]
+        return [Check("kernels", "ok", "Triton is not installed: PyTorch computes")]
     if shutil.which("nvidia-smi") is None:
         os.environ["TRITON_INTERPRET"] = "1"
     elif not any(map(shutil.which, ("cc", "gcc", "clang"))):
@@ -82,33 +77,9 @@ def check_triton() -> list[Check]:
     difference = float((ours - theirs).abs().max())
     if not difference < 1e-3:
         raise ValueError(f"a kernel differs from PyTorch by {difference} nats")
-    facts = {"device": device, "difference": difference}
     found = "no GPU: PyTorch computes; Triton only interprets kernels for tests, and they agree with PyTorch"
     found = "Triton compiles them, and they agree with PyTorch" if device == "cuda" else found
-    return [Check(_GROUP, "kernels", "ok", found, facts=facts)]
-
-
-def check_ray() -> list[Check]:
-    """Whether Ray is installed."""
-    version = installed("ray")
-    found = "not installed: --engine ray needs it" if version is None else f"{version} is installed; --full starts it"
-    return [Check(_GROUP, "ray", "ok", found, facts={"version": version})]
-
-
-def start_ray() -> list[Check]:
-    """Starts Ray on this machine and computes a sum in it."""
-    import logging
-
-    import ray
-
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        add: Any = ray.remote(lambda numbers: sum(numbers))
-        if ray.get(add.remote([1, 2, 3])) != 6:
-            raise ValueError("1 + 2 + 3 is not 6 in Ray")
-    finally:
-        ray.shutdown()
-    return [Check(_GROUP, "ray at work", "ok", f"{ray.__version__} starts and computes")]
+    return [Check("kernels", "ok", found)]
 
 
 # --------------------------------------------------------------------------------------------------------------- the hub
@@ -121,15 +92,14 @@ def check_hub() -> list[Check]:
     endpoint, has_token = os.environ.get("HF_ENDPOINT") or _HUB, get_token() is not None
     is_offline = any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     token = "a token is set" if has_token else "no token"
-    facts: dict[str, Any] = {"endpoint": _without_secrets(endpoint), "token": has_token, "offline": is_offline}
+    shown = _without_secrets(endpoint)
     if is_offline:
-        return [Check(_GROUP, "hub", "ok", f"HF_HUB_OFFLINE is set: cached files are used, nothing is downloaded; {token}", facts=facts)]
+        return [Check("hub", "ok", f"HF_HUB_OFFLINE is set: cached files are used, nothing is downloaded; {token}")]
     problem = _no_answer(endpoint)
-    facts["answers"] = problem is None
     if problem is None:
-        return [Check(_GROUP, "hub", "ok", f"{facts['endpoint']} answers, {token}", facts=facts)]
+        return [Check("hub", "ok", f"{shown} answers, {token}")]
     remedy = "check the network, or work with local files (with HF_HUB_OFFLINE=1 nothing waits for it)"
-    return [Check(_GROUP, "hub", "warn", f"{facts['endpoint']} does not answer ({problem}), {token}", remedy, facts)]
+    return [Check("hub", "warn", f"{shown} does not answer ({problem}), {token}", remedy)]
 
 
 def _no_answer(endpoint: str) -> str | None:
@@ -159,29 +129,29 @@ def check_builtin() -> list[Check]:
     folder = builtin.folder()
     is_built = (folder / "slices" / "tokens.parquet").exists()
     found = f"built, in {folder}" if is_built else "not built yet: the first command that needs it builds it in seconds"
-    return [Check(_GROUP, "built-in text", "ok", found, facts={"path": str(folder), "built": is_built})]
+    return [Check("built-in text", "ok", found)]
 
 
 def check_encoding() -> list[Check]:
     """Whether text in every language can be read and printed."""
-    facts = {
+    encodings = {
         "output": (getattr(sys.stdout, "encoding", None) or "").lower(),
         "files": sys.getfilesystemencoding(),
         "locale": locale.getpreferredencoding(False).lower(),
     }
-    if all(encoding.replace("-", "") == "utf8" for encoding in facts.values()):
-        return [Check(_GROUP, "encoding", "ok", "UTF-8", facts=facts)]
-    found = ", ".join(f"{encoding or 'none'} for {what}" for what, encoding in facts.items())
-    return [Check(_GROUP, "encoding", "warn", found, "set LC_ALL=C.UTF-8, or PYTHONUTF8=1", facts)]
+    if all(encoding.replace("-", "") == "utf8" for encoding in encodings.values()):
+        return [Check("encoding", "ok", "UTF-8")]
+    found = ", ".join(f"{encoding or 'none'} for {what}" for what, encoding in encodings.items())
+    return [Check("encoding", "warn", found, "set LC_ALL=C.UTF-8, or PYTHONUTF8=1")]
 
 
 def check_settings() -> list[Check]:
     """Environment variables that affect recallkit or its dependencies."""
     names = sorted(name for name in os.environ if name.startswith("RECALLKIT_") or name in _OTHERS)
     values = {name: "(set)" if any(word in name for word in _SECRET) else os.environ[name] for name in names}
-    found, facts = ", ".join(f"{name}={value}" for name, value in values.items()) or "none is set", {"variables": values}
+    found = ", ".join(f"{name}={value}" for name, value in values.items()) or "none is set"
     if os.environ.get("RECALLKIT_KERNELS", "auto") not in _IMPLS:
-        return [Check(_GROUP, "variables", "fail", found, f"set RECALLKIT_KERNELS to {', '.join(_IMPLS)}, or unset it", facts)]
+        return [Check("variables", "fail", found, f"set RECALLKIT_KERNELS to {', '.join(_IMPLS)}, or unset it")]
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return [Check(_GROUP, "variables", "warn", found, "unset NUMBA_DISABLE_JIT: it disables compilation", facts)]
-    return [Check(_GROUP, "variables", "ok", found, facts=facts)]
+        return [Check("variables", "warn", found, "unset NUMBA_DISABLE_JIT: it disables compilation")]
+    return [Check("variables", "ok", found)]
