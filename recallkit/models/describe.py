@@ -201,7 +201,9 @@ def _long(d: int, n: int) -> float:
 
 
 def _lookups(n: int, layer: LayerConfig) -> float:
-    return layer.options.get("k") or n * layer.options.get("share", 1)
+    """Positions of n that a selection chooses."""
+    chosen: float = layer.options.get("k") or n * layer.options.get("share", 1)
+    return chosen
 
 
 def _hyena(d: int, n: int) -> float:

@@ -71,7 +71,7 @@ class PrefixLinearAttention(LinearAttention):
         """See `Mixer.read`: at once those rows that have equally many of these tokens in the prefix."""
         counts = (self.prefix - state["seen"]).clamp(0, u.shape[1])
         groups, parts = [], []
-        for count in counts.unique().tolist():
+        for count in sorted(set(counts.tolist())):
             groups.append((counts == count).nonzero()[:, 0])
             parts.append(self._after(u[groups[-1]], {name: value[groups[-1]] for name, value in state.items()}, count))
         back = torch.cat(groups).argsort()
