@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from recallkit.errors import UserError
+
 VERSION = "0.1.0"
 """Of the program, as in pyproject.toml."""
 
@@ -76,6 +78,9 @@ MAX_VOCABULARY = 2**24
 MAX_TOKENIZER_BYTES = 2**29
 """Longest tokenizer.json that is read: public ones have up to 40 MB."""
 
+MOST_READING = 1e-4
+"""Nats by which the NLL of any token may differ where text is read in chunks with nothing compressed, in float32 or wider."""
+
 MAX_GROWTH = 256
 """Largest factor by which a tokenizer's replacements may lengthen a text."""
 
@@ -90,6 +95,19 @@ is_program = False
 def installing(extra: str) -> str:
     """The command that adds an optional dependency of ours, for remedies: its name is one of `optional-dependencies`."""
     return f'pip install "{DISTRIBUTION}[{extra}]"'
+
+
+def check_installed(package: str, extra: str, *, where: str | None = None, otherwise: str = "") -> None:
+    """Raises UserError where a distribution that an extra of ours installs is missing; `otherwise`: what else can be done.
+
+    By its metadata: a folder of that name would be imported as an empty package.
+    """
+    from importlib import metadata
+
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError as error:
+        raise UserError(f"{package} is not installed", where=where, remedy=f"{installing(extra)}{otherwise}") from error
 
 
 def home() -> Path:

@@ -12,6 +12,7 @@ from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.divergence import divergence_table, in_a_sentence, slices_table
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
+from recallkit.config import MOST_READING
 from recallkit.display import cells, console
 from recallkit.display.cells import (
     DASH,
@@ -26,7 +27,6 @@ from recallkit.display.exports import Look
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
-from recallkit.models.compression import MOST_READING
 from recallkit.slicing.definitions import PARTITION, SPLIT, STANDARD
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare

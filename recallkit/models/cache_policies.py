@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from recallkit import registry
-from recallkit.config import installing
+from recallkit.config import check_installed
 from recallkit.errors import UsageError, UserError
-from recallkit.models.rounding import row_bytes, scaled, stored_bytes, unscaled
+from recallkit.models.compression import row_bytes, scaled, stored_bytes, unscaled
 from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
@@ -261,19 +260,11 @@ def _quantising(bits: int) -> Callable[..., CachePolicy]:
         backend = given.get("backend", "affine")
         if backend == "quanto" and bits == 8:
             raise ValueError("quanto has 2 and 4 bits")
-        package, extra = _PACKAGES.get(backend, (None, ""))
-        if package is not None and not _is_installed(package):
-            raise UserError(f"{package} is not installed", remedy=f"{installing(extra)}, or leave {backend} out")
+        if backend in _PACKAGES:
+            check_installed(*_PACKAGES[backend], otherwise=f", or leave {backend} out")
         return Quantised(bits, **given)
 
     return make
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return bool(metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def _window(counts: str) -> CachePolicy:

@@ -79,9 +79,7 @@ def check_model(request: ModelRequest) -> ModelFacts:
     if facts.vocab_size is not None:
         _check_vocabulary(request, facts.vocab_size)
     if request.variant is not None and request.variant.weights is not None:
-        from recallkit.models.rounding import check_torchao
-
-        check_torchao()
+        config.check_installed("torchao", "weights")
     return facts
 
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from recallkit.models.language_model import LanguageModel
     from recallkit.models.protocol import ModelRequest
 
-_WIDE = 4
-"""Bytes of a number of float32."""
-
 
 def identify(request: ModelRequest) -> str:
     """Digest of an RWKV file, or of config and weights of `zoo:NAME` or a directory. Raises UserError where one of them is missing."""
@@ -130,6 +127,8 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
 class NativeModel(TorchModel):
     """A language model of ours behind `ScoringModel`; its state can be carried and joined, whatever its mixers."""
 
+    model: LanguageModel
+
     def __init__(self, model: LanguageModel, name: str, device: torch.device) -> None:
         super().__init__(name, device, vocab_size=model.config.vocab_size, max_length=model.max_length)
         self.model = model
@@ -144,11 +143,6 @@ class NativeModel(TorchModel):
         if not carry:
             return self.model.hidden(inputs), None
         return self.model.read(inputs, self.model.initial_state(len(inputs)) if state is None else state)
-
-    @property
-    def is_half(self) -> bool:
-        """See `TorchModel.is_half`."""
-        return self.model.head_weight.dtype.itemsize < _WIDE
 
     def compress(self, state: Any, compression: Compression) -> Any:
         """See `TorchModel.compress`: keys and values of full attention, and what recurrent mixers add up."""

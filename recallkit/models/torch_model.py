@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recallkit.config import MOST_READING
 from recallkit.errors import UserError
-from recallkit.models.compression import MOST_READING
 from recallkit.models.devices import memory_errors
 from recallkit.models.protocol import Continuation, TokenScores
 
@@ -52,6 +52,8 @@ class TorchModel:
     """Which sequences may share a batch without changing each other's scores."""
     prompt_chunk = 1 << 62
     """Largest number of prompt ids that are read at once; small where `forward` returns logits for all of them."""
+    model: Any
+    """The module, of a model whose weights are read here."""
     compression: Compression | None = None
     """What is done to its state between chunks where it is a variant; see `compress_with`."""
 
@@ -176,8 +178,9 @@ class TorchModel:
 
     @property
     def is_half(self) -> bool:
-        """Whether it computes in half precision."""
-        return False
+        """Whether its weights are in half precision."""
+        first = next(weight for weight in self.model.parameters() if weight.is_floating_point())
+        return bool(first.dtype.itemsize < 4)
 
     def initial(self, num_rows: int) -> Any:
         """The state before the first id; None where `forward` makes it."""

@@ -173,11 +173,6 @@ class TransformersModel(TorchModel):
     def _is_reference(self) -> bool:
         return bool(self.model.dtype is torch.float64)
 
-    @property
-    def is_half(self) -> bool:
-        """See `TorchModel.is_half`."""
-        return self.model.dtype in (torch.bfloat16, torch.float16)
-
     def _exactly(self) -> contextlib.AbstractContextManager[None]:
         """The context in which a float64 model computes in float64 throughout."""
         return widened() if self._is_reference else contextlib.nullcontext()

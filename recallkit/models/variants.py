@@ -1,7 +1,7 @@
 """Variants of a model: the same weights with a compressed cache, a rounded state or fewer bits, read in chunks.
 
 Each chunk of ids sees the compressed past and itself exactly, then the past is compressed again, as a server compresses what it keeps.
-What is kept of a layer's keys and values: `cache_policies`; how a state and weights are rounded: `rounding`.
+What is kept of a layer's keys and values: `cache_policies`; how a state is rounded: `compression`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from recallkit.config import LONGEST
+from recallkit import config
 from recallkit.errors import UsageError, UserError
-from recallkit.models.compression import Compression
 from recallkit.models.user import identify_function, is_user_function, open_function
+from recallkit.quiet_transformers import without_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import nn
 
     from recallkit.models.protocol import ScoringModel
 
@@ -53,7 +55,7 @@ class Variant:
                 raise UsageError(f"{name}={value} is not one of {', '.join(known)}", remedy="choose one")
         for name, least in (("chunk", 1), ("once", 2)):
             value = getattr(self, name)
-            if value is not None and not (type(value) is int and least <= value <= LONGEST):
+            if value is not None and not (type(value) is int and least <= value <= config.LONGEST):
                 raise UsageError(f"{name} is {value}, not a number of ids", remedy="give one such as 64")
         if self.chunk is not None and self.once is not None:
             raise UsageError("chunk and protocol=once", remedy="give one: what follows the first ids is read at once")
@@ -107,11 +109,10 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
         remedy = "name a policy such as cache=int4, or a model of transformers"
         raise UserError(f"it has no cache of transformers, which {variant.cache} would be", where=model.name, remedy=remedy)
     if variant.weights is not None:
-        from recallkit.models.rounding import quantise_weights
-
         quantise_weights(module, variant.weights)
     if variant.reads_in_chunks:
         from recallkit.models.cache_policies import parse_cache
+        from recallkit.models.compression import Compression
 
         made = _made_by_user(str(variant.cache), module) if by_user else None
         policy = None if variant.cache is None or made is not None else parse_cache(variant.cache)
@@ -133,3 +134,46 @@ def _made_by_user(spec: str, module: Any) -> Callable[[], Any]:
             return function(module)
 
     return made
+
+
+WEIGHT_GROUP = 128
+"""Most weights of a row that share a scale in int4."""
+
+
+def quantise_weights(module: nn.Module, kind: str) -> None:
+    """Replaces weights in place by what weight-only quantisation to int8 or int4 makes of them.
+
+    Those of every nn.Linear but the output head and what is tied to an embedding, which GPTQ and AWQ leave alone, too. By torchao's
+    `IntxWeightOnlyConfig`, which works on any machine (optimum-quanto has had no release since 2025). Symmetric: int8 with a scale per
+    output, int4 with one per group of 128 inputs, or of the largest power of two that divides their number. The weights are dequantised
+    to their own precision, so that any code reads them, as weight-only kernels do within each product. Raises UserError without
+    torchao, or such a layer, and for a mixture of experts whose weights are no nn.Linear.
+    """
+    import torch
+    from torch import nn
+
+    config.check_installed("torchao", "weights")
+    with without_logs():
+        from torchao.quantization import IntxWeightOnlyConfig, PerAxis, PerGroup, quantize_
+
+    layers = _inner_linears(module)
+    if not layers:
+        raise UserError("no nn.Linear but the output head, so that no weights can be quantised", remedy=f"leave out weights={kind}")
+    experts = (name for name, weight in module.named_parameters() if weight.ndim == 3 and min(weight.shape) > 1)
+    if (stacked := next(experts, None)) is not None:
+        raise UserError(f"weight {stacked} is of no nn.Linear, and would stay as it is", remedy=f"leave out weights={kind}")
+    for layer in layers:
+        width = layer.in_features
+        granularity = PerAxis(0) if kind == "int8" else PerGroup(min(WEIGHT_GROUP, width & -width))
+        quantize_(layer, IntxWeightOnlyConfig(getattr(torch, kind), granularity), filter_fn=lambda *_: True)
+        stored: Any = layer.weight
+        layer.weight = nn.Parameter(stored.dequantize(), requires_grad=False)
+
+
+def _inner_linears(module: nn.Module) -> list[nn.Linear]:
+    """The linear layers of a model without its output head: what transformers names so, else an attribute `head` or `lm_head`."""
+    from torch import nn
+
+    named = getattr(module, "get_output_embeddings", lambda: None)() or getattr(module, "head", None) or getattr(module, "lm_head", None)
+    left = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)} | {id(getattr(named, "weight", None))}
+    return [part for part in module.modules() if isinstance(part, nn.Linear) and id(part.weight) not in left]

@@ -7,11 +7,11 @@ import io
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from recallkit.config import installing
+from recallkit.config import check_installed, installing
 from recallkit.display import console
 from recallkit.errors import UserError, printable
 from recallkit.registry import resolve
@@ -107,10 +107,7 @@ def import_package(name: str, *others: str) -> Any:
     """The package of a tracker, whose name is its extra's too; it needs the `others`. Raises UserError if one is missing or broken."""
     where, remedy = f"--log-to {name}", installing(name)
     for each in (name, *others):
-        try:
-            metadata.version(each)  # a folder `wandb` of runs would be imported as an empty package
-        except metadata.PackageNotFoundError as error:
-            raise UserError(f"{each} is not installed", where=where, remedy=remedy) from error
+        check_installed(each, name, where=where)
     try:
         with quiet():
             return import_module(name)

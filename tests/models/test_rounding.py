@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib import metadata
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 import recallkit
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.compression import round_state
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.rounding import quantise_weights, round_state
+from recallkit.models.variants import quantise_weights
 from tests.models.families import build_model
 
 needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
@@ -131,7 +133,10 @@ def test_a_model_without_linear_layers_is_refused():
 
 
 def test_torchao_that_is_not_installed_is_named_before_any_model_is_scored(monkeypatch, small_slices):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'torchao, which quantises weights, is not installed; pip install "recallkit-lm\[weights\]"$'):
+    def missing(package):
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(UserError, match=r'torchao is not installed; pip install "recallkit-lm\[weights\]"$'):
         recallkit.score({"before": "zoo:delta", "quantised": "zoo:delta,weights=int8"}, slices=small_slices)
     assert not list((small_slices / "scores").glob("before*"))
