@@ -16,7 +16,7 @@ from torch.nn import functional
 from recallkit import registry
 from recallkit.config import check_installed
 from recallkit.errors import UsageError, UserError
-from recallkit.models.compression import row_bytes, scaled, stored_bytes, unscaled
+from recallkit.models.compression import CachePolicy, Kept, row_bytes, scaled, stored_bytes, unscaled
 from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
@@ -29,33 +29,10 @@ GROUP, RESIDUAL = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What later chunks see of a layer's past, b rows of h heads with K entries each, and what it occupies."""
-
-    keys: Tensor
-    """(b, h, K, d)"""
-    values: Tensor
-    """(b, h, K, v)"""
-    num_bytes: int
-    """Bytes of the stored form, of one row: packed codes, scales, zero points and exact entries."""
-
-
-class CachePolicy:
-    """A way to compress a layer's cache, in which no row of a batch influences another."""
-
-    __slots__ = ()
-
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """What is kept of keys (b, h, K, d) and values (b, h, K, v) after `seen` ids have been read, evicted ones included.
-
-        Keys are as later queries see them, after any rotation by position. Raises UserError where the widths of the heads do not fit.
-        """
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
 class Full(CachePolicy):
     """Everything, unchanged."""
+
+    compresses = False
 
     def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
         """As `CachePolicy.keep`."""

@@ -17,10 +17,35 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.cache_policies import CachePolicy
-
 STATES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 """What a state can be rounded to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What later chunks see of a layer's past, b rows of h heads with K entries each, and what it occupies."""
+
+    keys: Tensor
+    """(b, h, K, d)"""
+    values: Tensor
+    """(b, h, K, v)"""
+    num_bytes: int
+    """Bytes of the stored form, of one row: packed codes, scales, zero points and exact entries."""
+
+
+class CachePolicy:
+    """A way to compress a layer's cache, in which no row of a batch influences another."""
+
+    __slots__ = ()
+    compresses = True
+    """Whether it changes long texts."""
+
+    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """What is kept of keys (b, h, K, d) and values (b, h, K, v) after `seen` ids have been read, evicted ones included.
+
+        Keys are as later queries see them, after any rotation by position. Raises UserError where the widths of the heads do not fit.
+        """
+        raise NotImplementedError
 
 
 @dataclass
@@ -54,9 +79,7 @@ class Compression:
     @property
     def should_change(self) -> bool:
         """Whether it is known to change long texts: everything but `full`, and but what a user's own code does."""
-        from recallkit.models.cache_policies import Full
-
-        return self.rounding is not None or not (self.policy is None or isinstance(self.policy, Full))
+        return self.rounding is not None or (self.policy is not None and self.policy.compresses)
 
     def is_due(self, since: int, seen: int) -> bool:
         """Whether the state is compressed after `seen` ids, `since` of which are exact."""
