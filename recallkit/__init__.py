@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
     from recallkit.commands.causal import ablate, intervene
     from recallkit.commands.gap import gap, paper_table, published, read_comparison, track
-    from recallkit.commands.recall import build_rows, eval_mqar, eval_recall, eval_stock, train_mqar
+    from recallkit.commands.recall import build_rows, eval_mqar, eval_recall, eval_stock
     from recallkit.commands.results import figures, token_texts, tokens, verify, write_report
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.text import bigrams, count, profile, zoo_counts
+    from recallkit.commands.train import train
     from recallkit.commands.text import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
     from recallkit.display.notebook import Summary
     from recallkit.intervening.tables import InterveneTables
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from recallkit.tracking.live import Tracker
     from recallkit.tracking.tables import TrackTables
     from recallkit.training.tables import TradeoffTables
+    from recallkit.training.text import TrainingTables
 
 __all__ = [
     "AblationTables",
@@ -61,6 +63,7 @@ __all__ = [
     "TrackTables",
     "Tracker",
     "TradeoffTables",
+    "TrainingTables",
     "UserError",
     "__version__",
     "ablate",
@@ -83,7 +86,7 @@ __all__ = [
     "token_texts",
     "tokens",
     "track",
-    "train_mqar",
+    "train",
     "verify",
     "write_report",
     "zoo_counts",
@@ -96,10 +99,11 @@ _PLACES = {
     "recallkit.attribution.tables": ("GapTables",),
     "recallkit.commands.causal": ("ablate", "intervene"),
     "recallkit.commands.gap": ("gap", "paper_table", "published", "read_comparison", "track"),
-    "recallkit.commands.recall": ("build_rows", "eval_mqar", "eval_recall", "eval_stock", "train_mqar"),
+    "recallkit.commands.recall": ("build_rows", "eval_mqar", "eval_recall", "eval_stock"),
     "recallkit.commands.results": ("figures", "token_texts", "tokens", "verify", "write_report"),
     "recallkit.commands.score": ("check_scores", "score"),
     "recallkit.commands.text": ("bigrams", "count", "profile", "slice", "zoo_counts"),
+    "recallkit.commands.train": ("train",),
     "recallkit.display.notebook": ("Summary",),
     "recallkit.intervening.tables": ("InterveneTables",),
     "recallkit.models.spec": ("ModelSpec",),
@@ -109,6 +113,7 @@ _PLACES = {
     "recallkit.tracking.live": ("Tracker",),
     "recallkit.tracking.tables": ("TrackTables",),
     "recallkit.training.tables": ("TradeoffTables",),
+    "recallkit.training.text": ("TrainingTables",),
 }
 """Where each public name is defined."""
 

@@ -14,7 +14,7 @@ from recallkit.declarations import OUTPUT, File, Options, amount, argument, leng
 from recallkit.errors import UsageError
 
 TEXT, LOADING, PROMPTS, LONG_SEQUENCES, MANY_DEVICES = "Text", "Models", "Prompts", "Long sequences", "Many devices"
-NEEDLES = "Needles in a haystack"
+NEEDLES, SWEEPS = "Needles in a haystack", "Sweeps, with --task"
 """Groups of options in the help; what a command is mainly asked with has none."""
 
 # ----------------------------------------------------------------------------------------------------------- declarations
@@ -404,9 +404,9 @@ class MqarOptions(EvaluationOptions):
 
 _AS_PRESET = "as in the preset"
 Whole = int | Sequence[int] | None
-_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True)
-_names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True)
-_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET)
+_sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, panel=SWEEPS)
+_names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True, panel=SWEEPS)
+_number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, panel=SWEEPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,21 +423,25 @@ class SweepOptions(Options):
         "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
     )
     learning_rates: float | Sequence[float] | None = option(
-        "All are tried, and the best counts.", metavar="NUMBERS", default=_AS_PRESET, least=1e-9, most=10, joined=True
+        "With --task all are tried, and the best counts; one of a model.", metavar="NUMBERS", default="of the recipe", least=1e-9, most=10, joined=True
     )
-    seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST)
+    seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST, panel=None, default="of the recipe")
     pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences of each.")
     test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
     test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
     examples: int | None = _number("Training sequences.")
     test_examples: int | None = _number("Test sequences.")
     vocab: int | None = _number("Ids of the vocabulary, half of them values.", most=1 << 20)
-    power: float = option("Exponent of query positions: 0.1 in Zoology's F.1, 0.01 in its code, 1 for uniform.", 0.1, least=0, most=10)
     steps: int | None = _number("Steps of a run that does not end early.")
-    batch: int | None = _number("Sequences a step.")
+    batch: int | None = _number("Sequences a step.", panel=None, default="of the recipe")
     layers: int | None = _number("Layers of a model.", most=64)
-    no_mlp: bool = option("Layers without MLPs, as in Zoology's code; by default each has one, as in its E.2.", False)
-    stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1)
+    mlp: Literal["yes", "no"] | None = option("Whether layers have MLPs: yes in Zoology's E.2, no in its code.", default=_AS_PRESET, panel=SWEEPS)
+    positions: Literal["rotary", "learned", "none"] | None = option(
+        "Of attention; the presets of Zoology have learned ones, the others none where a short convolution comes before.",
+        default=_AS_PRESET,
+        panel=SWEEPS,
+    )
+    stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1, panel=SWEEPS)
     seed: int = option("Seed of examples, weights and their order.", 0, least=0, most=1 << 19)
 
 

@@ -14,7 +14,7 @@ COMMANDS = {
     "eval-recall": "recallkit.commands.recall",
     "build-rows": "recallkit.commands.recall",
     "mqar": "recallkit.commands.recall",
-    "train-mqar": "recallkit.commands.recall",
+    "train": "recallkit.commands.train",
     "report": "recallkit.commands.results",
     "tokens": "recallkit.commands.results",
     "verify": "recallkit.commands.results",
@@ -29,7 +29,7 @@ COMMANDS = {
 PANELS = {
     **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap", "published", "track"), "The gap"),
     **dict.fromkeys(("intervene", "ablate"), "Is it recall?"),
-    **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train-mqar"), "Recall tasks"),
+    **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train"), "Recall tasks"),
     **dict.fromkeys(("report", "tokens", "verify"), "Results"),
     **dict.fromkeys(("models", "sources", "tasks"), "What there is"),
     **dict.fromkeys(("bench", "doctor"), "This machine"),

@@ -1,4 +1,4 @@
-"""Recall tasks: `eval-recall` and lm-eval's own tasks, `build-rows`, `mqar`, `train-mqar`."""
+"""Recall tasks: `eval-recall` and lm-eval's own tasks, `build-rows`, `mqar`."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, replace
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from recallkit.mqar.tables import MqarTables
     from recallkit.recall.rows import BuiltRows
     from recallkit.recall.tables import RecallTables
-    from recallkit.training.tables import TradeoffTables
 
 
 _models = partial(
@@ -219,39 +218,3 @@ def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
     tables, compared = plan_mqar(builtin.named_models(asked.models), numbers(sized.pairs), folder, sized).run()
     found = Outcome.of(tables, lambda: look(compared, tables))
     return replace(found, json=lambda: {"out": str(folder), **found.json()})
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainMqar(SweepOptions, WritingOptions):
-    """Which models are trained, and on what."""
-
-    preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
-        "The sweep: a small one for a CPU, or that of a paper's figure, for a GPU (docs/train-mqar.md).", "cpu"
-    )
-    out: File = out_option(value="train-mqar")
-    device: str = device_option()
-    workers: int = option(
-        "Processes that share the runs, one per GPU in turn; results are the same.", 1, least=1, most=1024, panel=MANY_DEVICES
-    )
-
-
-@command(
-    "train-mqar",
-    TrainMqar,
-    examples=(
-        "recallkit train-mqar --figures figures",
-        "recallkit train-mqar --mixers attention,mamba --seq-len 64 --pairs 4,8 --widths 32,64 -o mamba",
-    ),
-    answers=True,
-)
-def train_mqar(asked: TrainMqar) -> Outcome["TradeoffTables"]:
-    """Train small models on multi-query associative recall, at several learning rates: accuracy against bytes of state; resumes run by run.
-
-    Columns: see `TradeoffTables`.
-    """
-    from recallkit.training.sweep import plan_sweep
-    from recallkit.training.view import look
-
-    planned = plan_sweep(asked.preset, asked, path(asked.out))
-    tables, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
-    return Outcome.of(tables, lambda: look(folder, tables))

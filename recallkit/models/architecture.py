@@ -35,6 +35,7 @@ _CHOICES = {
     "norm": ("rms", "layer"),
     "embedding_norm": (True, False),
     "tied_head": (True, False),
+    "positions": ("none", "learned"),
 }
 
 
@@ -68,6 +69,8 @@ class ArchitectureConfig:
     tied_head: bool = True
     max_length: int | None = None
     """The training context, where the model cannot read longer sequences."""
+    positions: Literal["none", "learned"] = "none"
+    """Whether an embedding of each of the `max_length` positions is added to that of the id, as in GPT-2 and Zoology's attention (E.2)."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for implausible sizes."""
@@ -80,9 +83,12 @@ class ArchitectureConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: choose {' or '.join(map(str, choices))}")
+        if self.positions == "learned" and self.max_length is None:
+            raise ValueError("learned positions need a max_length")
         if not 0 < len(self.layers) <= MAX_LAYERS:
             raise ValueError(f"there are {len(self.layers):,} layers, not 1 to {MAX_LAYERS:,}")
-        largest = max(self.vocab_size, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
+        positions = self.max_length or 0 if self.positions == "learned" else 0
+        largest = max(self.vocab_size, positions, len(self.layers) * max(self.width, 4 * self.d_model)) * self.d_model
         if largest > MAX_ELEMENTS:
             raise ValueError(f"{len(self.layers)} layers of {self.d_model} channels, {self.vocab_size} entries: more than fits anywhere")
 

@@ -32,6 +32,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = nn.Embedding(config.max_length or 0, config.d_model) if config.positions == "learned" else None
         self.embedding_norm = _norm(config) if config.embedding_norm else None
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, layer) for layer in config.layers)  # type: ignore[assignment]
         self.norm = _norm(config)
@@ -68,14 +69,20 @@ class LanguageModel(nn.Module):
 
     def initial_state(self, batch: int) -> list[dict[str, State]]:
         """The state before the first id, layer by layer."""
-        return [block.initial_state(batch) for block in self.blocks]
+        states = [block.initial_state(batch) for block in self.blocks]
+        if self.positions is not None:
+            states[0]["positions"] = {"read": self.embedding.weight.new_zeros(batch, dtype=torch.int64)}
+        return states
 
     def read(self, ids: Tensor, state: list[dict[str, State]]) -> tuple[Tensor, list[dict[str, State]]]:
         """The next ids (b, t) of each row -> `hidden` states (b, t, d) and a new state; `state` is unchanged."""
-        x, states = self._embedded(ids), []
+        read = None if self.positions is None else state[0]["positions"]["read"]
+        x, states = self._embedded(ids, read), []
         for block, before in zip(self.blocks, state, strict=True):
             x, after = block.read(x, before, ids)
             states.append(after)
+        if read is not None:
+            states[0]["positions"] = {"read": read + ids.shape[1]}
         return self.norm(x), states
 
     def auxiliary_loss(self) -> Tensor | None:
@@ -84,9 +91,10 @@ class LanguageModel(nn.Module):
         return torch.stack(losses).sum() if losses else None
 
     def num_parameters(self, *, embeddings: bool = True) -> int:
-        """Number of parameters; without embedding and head where `embeddings` is False."""
+        """Number of parameters; without embeddings and head where `embeddings` is False."""
         total = sum(parameter.numel() for parameter in self.parameters())
-        return total if embeddings else total - self.embedding.weight.numel() - (0 if self.head is None else self.head.weight.numel())
+        outside = sum(part.weight.numel() for part in (self.embedding, self.positions, self.head) if part is not None)
+        return total if embeddings else total - outside
 
     def state_size(self, t: int) -> int:
         """Elements that the state of one sequence holds after t ids: those of its mixers, see `Mixer.state_size`."""
@@ -96,8 +104,12 @@ class LanguageModel(nn.Module):
         """Operations of the forward pass on one sequence of t ids: mixers, MLPs and head; not norms and the embedding lookup."""
         return sum(block.flops(t) for block in self.blocks) + 2 * t * self.config.d_model * self.config.vocab_size
 
-    def _embedded(self, ids: Tensor) -> Tensor:
+    def _embedded(self, ids: Tensor, read: Tensor | None = None) -> Tensor:
+        """`read`: ids (b,) that came before, of a model with positions; None if none did."""
         x = applied(self.embedding, ids)
+        if self.positions is not None:
+            places = torch.arange(ids.shape[1], device=ids.device)
+            x = x + self.positions(places if read is None else read[:, None] + places)
         return x if self.embedding_norm is None else applied(self.embedding_norm, x)
 
 

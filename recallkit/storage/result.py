@@ -188,8 +188,9 @@ KINDS: Mapping[str, Kind] = {
     "mqar": Kind(
         "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"
     ),
+    "training": Kind("trainings", "Training on text", "recallkit.training.text_view:look", "How well does this model predict by now?"),
     "tradeoff": Kind(
-        "sweeps of MQAR training",
+        "sweeps of training",
         "Recall against bytes of state",
         "recallkit.training.view:look",
         "How much recall does a byte of state buy?",

@@ -199,6 +199,8 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"{_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
     "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
+    # One row per point of a training's curve; `tokens` of text read so far, `loss_nats` the mean since the point before.
+    "training/training": _columns("model text, step tokens whole, loss_nats learning_rate real, lists_4 lists_16 real?"),
     "tradeoff/tradeoff": _columns(
         f"{_TRAINED}, mixer convolution text, parameters state_bytes whole, accuracy loss_nats learning_rate real, num_rates whole, "
         "lowest_accuracy real, at_edge flag, num_steps batch whole, pareto flag"

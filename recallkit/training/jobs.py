@@ -5,6 +5,8 @@ It needs torch and what recallkit's models need, nothing else.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -18,8 +20,8 @@ from recallkit.models.architecture import LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import read_json, write_json
 from recallkit.storage.given_files import check_regular
-from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, machine, made_model, mean_of, train
-from recallkit.training.sequences import Task, examples_of
+from recallkit.synthetic.tasks import make_examples
+from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, Trainer, batches, machine, made_model, mean_of, measure, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,26 +30,67 @@ if TYPE_CHECKING:
     import torch
 
     from recallkit.models.language_model import LanguageModel
+    from recallkit.synthetic.tasks import Examples
 
-WARM_UP = 0.1
-"""Share of the steps in which the learning rate rises: Zoology, E.2."""
 TAPS = 3
 """Of a short convolution."""
 CONVOLUTIONS = ("none", "mixer", "layer")
 """Short convolutions: none; over a mixer's queries, keys and values; a BaseConv in place of every other mixer, as in Zoology's code."""
+POSITIONS = ("rotary", "learned", "none")
+
+
+class Part(NamedTuple):
+    """A set of examples of one shape: ids of a sequence, key-value pairs in it, number of examples."""
+
+    length: int
+    pairs: int
+    examples: int
+
+
+class Task(NamedTuple):
+    """What is trained on, and what it is tested on: a task of `recallkit.synthetic`, its shapes and its options."""
+
+    name: str
+    training: tuple[Part, ...]
+    test: tuple[Part, ...]
+    vocab: int
+    options: tuple[tuple[str, Any], ...]
+    seed: int
+
+    @property
+    def longest(self) -> int:
+        """Ids of the longest sequence."""
+        return max(part.length for part in (*self.training, *self.test))
+
+
+@functools.lru_cache(maxsize=1)
+def examples_of(task: Task) -> tuple[list[Examples], list[Examples]]:
+    """Training and test examples, made once for a task, each set with draws of its own. Raises UserError for what does not fit."""
+    made: list[Examples] = []
+    parts = (*task.training, *task.test)
+    for place, part in enumerate(parts):
+        again = sum(other[:2] == part[:2] for other in parts[:place])
+        # A seed for each shape, and where it comes again, as in a test on what was trained; torch takes its lowest 32 bits.
+        seed = ((part.length << 16) + part.pairs + 0x9E3779B1 * (2 * task.seed + again)) % (1 << 32)
+        shape = {"num": part.examples, "length": part.length, "pairs": part.pairs, "vocab": task.vocab}
+        made.append(make_examples(task.name, **shape, seed=seed, **dict(task.options)))
+    return made[: len(task.training)], made[len(task.training) :]
 
 
 class Architecture(NamedTuple):
-    """A model of a sweep. `model` is the name of its line; `options` are the mixer's own that are not usual."""
+    """A model of a sweep. `model` is the name of its line; `options` are the mixers' own that are not usual."""
 
     model: str
     mixer: str
+    """Several joined by + take turns, layer by layer."""
     convolution: str
     """One of `CONVOLUTIONS`; "own" where a mixer has no such option."""
     options: tuple[tuple[str, Any], ...]
     width: int
     layers: int
     mlp: bool
+    positions: str
+    """Of attention: one of `POSITIONS`."""
 
     @property
     def size(self) -> str:
@@ -68,6 +111,11 @@ class Job(NamedTuple):
     measured_every: int
 
     @property
+    def recipe(self) -> Recipe:
+        """Zoology's E.2: AdamW, warm-up over a tenth of the steps; cosine decay and clipping are of its code."""
+        return Recipe(self.learning_rate, 0.0, warm_up=0.1, betas=(0.9, 0.98), batch=self.batch)
+
+    @property
     def shown(self) -> str:
         """A readable name."""
         made = self.architecture
@@ -83,7 +131,7 @@ class Job(NamedTuple):
         made = {**self.architecture._asdict(), "options": dict(self.architecture.options)}
         del made["model"]
         task = {**self.task._asdict(), **{name: [list(part) for part in getattr(self.task, name)] for name in ("training", "test")}}
-        return {**self._asdict(), "architecture": made, "task": task}
+        return {**self._asdict(), "architecture": made, "task": {**task, "options": dict(self.task.options)}}
 
     def path(self, folder: Path) -> Path:
         """The file of its outcome, whose name depends on all choices."""
@@ -97,23 +145,27 @@ class Job(NamedTuple):
 
 
 def known_options(mixer: str) -> dict[str, str]:
-    """The options of a mixer and their types. Raises UserError for an unknown mixer."""
-    return options_of(registry.resolve(MIXERS, mixer, "mixer"))
+    """The options of a mixer, or of several joined by +, and their types. Raises UserError for an unknown mixer."""
+    return {name: kind for each in mixer.split("+") for name, kind in options_of(registry.resolve(MIXERS, each, "mixer")).items()}
 
 
 def layers_of(made: Architecture, length: int) -> tuple[LayerConfig, ...]:
     """The layers of a model that reads up to `length` ids. Raises UserError for an unknown mixer.
 
-    Softmax and linear attention have one head, as in Zoology (E.2). Attention has rotary positions only where no short
-    convolution precedes it. `base_conv` is a short filter in every other layer, then one as long as the sequence.
+    Softmax and linear attention have one head, as in Zoology (E.2). `base_conv` is a short filter in every other layer, then one as
+    long as the sequence.
     """
-    return tuple(_layer(made, place, length) for place in range(made.layers))
+    mixers, is_mixed = made.mixer.split("+"), made.convolution == "layer"
+    return tuple(
+        LayerConfig("base_conv", {"filter": "short", "kernel": TAPS})
+        if place % 2 == 0 and (is_mixed or made.mixer == "base_conv")
+        else _layer(made, mixers[(place // 2 if is_mixed else place) % len(mixers)], place, length)
+        for place in range(made.layers)
+    )
 
 
-def _layer(made: Architecture, place: int, length: int) -> LayerConfig:
-    if place % 2 == 0 and (made.convolution == "layer" or made.mixer == "base_conv"):
-        return LayerConfig("base_conv", {"filter": "short", "kernel": TAPS})
-    known = known_options(made.mixer)
+def _layer(made: Architecture, mixer: str, place: int, length: int) -> LayerConfig:
+    known = known_options(mixer)
     usual: dict[str, Any] = {
         "num_heads": 1,
         "short_conv": TAPS if made.convolution == "mixer" else 0,
@@ -121,19 +173,21 @@ def _layer(made: Architecture, place: int, length: int) -> LayerConfig:
         "num_layers": made.layers,
         "head_size": min(64, made.width),
     }
-    if made.convolution in ("mixer", "layer"):
+    if made.positions != "rotary":
         usual["rope_fraction"] = 0.0
     if known.get("max_length") == "int" or dict(made.options).get("feature_map") == "cosformer":
         usual["max_length"] = length
-    given = {"state": made.width // 4} if made.mixer == "h3" else {}
-    return LayerConfig(made.mixer, {name: value for name, value in usual.items() if name in known} | given | dict(made.options))
+    given = {"state": made.width // 4} if mixer == "h3" else {}
+    return LayerConfig(mixer, {name: value for name, value in (usual | given | dict(made.options)).items() if name in known})
 
 
 def model_of(job: Job) -> LanguageModel:
     """The model of a job, untrained: per layer a mixer and an MLP (E.2), or mixers alone."""
-    made = job.architecture
-    mlp = "swiglu" if made.mlp else "none"
-    return made_model(job.seed, job.task.vocab, made.width, layers_of(made, job.task.longest), mlp=mlp)
+    made, length = job.architecture, job.task.longest
+    config = sized(job.task.vocab, made.width, layers_of(made, length), "swiglu" if made.mlp else "none")
+    if made.positions == "learned":
+        config = dataclasses.replace(config, positions="learned", max_length=length)
+    return made_model(job.seed, config)
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
@@ -142,18 +196,26 @@ def model_of(job: Job) -> LanguageModel:
 def train_run(job: Job, folder: Path, device: torch.device) -> Iterator[int]:
     """Trains a job's model and writes its outcome, whole or not at all; yields the steps done since the last time, in all `job.steps`.
 
+    It ends at `stop_above`, the mean accuracy of the tests. A batch is of one set of examples; each epoch reads them in another order.
     Raises UserError for sizes that do not fit together.
     """
     model = model_of(job).to(device)
-    training, test = ([some.to(device) for some in examples] for examples in examples_of(job.task))
-    recipe = Recipe(job.learning_rate, job.steps, job.batch, job.seed, job.stop_above, job.measured_every, WARM_UP, None)
+    training, test = examples_of(job.task)
+    trainer, recipe = Trainer(model, job.recipe), job.recipe
     begun, done = time.monotonic(), 0
     curve: list[list[float]] = []
     measured: list[Measured] = []
-    for step, measured in train(model, training, test, recipe):
+    read = batches([len(some.ids) for some in training], job.batch, job.seed)
+    for step, (part, rows) in zip(range(1, job.steps + 1), read, strict=False):
+        trainer.step(training[part].ids[rows], training[part].targets[rows], recipe.share(step - 1, job.steps))
+        if step < job.steps and step % job.measured_every:
+            continue
+        measured = [measure(model, some) for some in test]
         curve.append([step, *(round(number, 4) for number in mean_of(measured))])
         yield step - done
         done = step
+        if mean_of(measured).accuracy > job.stop_above:
+            break
     mean = mean_of(measured)
     outcome = {
         "recallkit_version": VERSION,

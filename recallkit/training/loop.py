@@ -1,4 +1,4 @@
-"""How a small model is trained on a synthetic task, and measured: examples, schedule, batches, loss, accuracy.
+"""The one training loop: a recipe as data, and a trainer that takes a batch and makes a step. Sweeps, lists and text all train with it.
 
 It needs torch and what recallkit's models need, nothing else, so that a bare machine with a GPU can train.
 """
@@ -6,18 +6,21 @@ It needs torch and what recallkit's models need, nothing else, so that a bare ma
 from __future__ import annotations
 
 import math
+import os
 import platform
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
 
 from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig
 from recallkit.models.language_model import LanguageModel
+from recallkit.synthetic.tasks import NOT_ASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,56 +28,183 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from recallkit.models.architecture import LayerConfig
+    from recallkit.synthetic.tasks import Examples
 
 EMBEDDING_STD = 0.02
-WEIGHT_DECAY = 0.1
 MEASURED_TOKENS = 1 << 16
 """Ids per batch when accuracy is measured."""
 BYTES_PER_ELEMENT = 4
 """States are counted in float32, in which recurrences keep them even where products are in half precision."""
 
 
-class Examples(NamedTuple):
-    """Sequences and questions about them: after a model has read up to and including a position, the answer is the next id."""
-
-    ids: Tensor
-    """(n, t) int64"""
-    places: Tensor
-    """(n, q) int64"""
-    answers: Tensor
-    """(n, q) int64"""
-
-    def to(self, device: torch.device) -> Examples:
-        """The same on a device."""
-        return Examples(*(part.to(device) for part in self))
-
-    def rows(self, chosen: Tensor | slice) -> Examples:
-        """Some of the sequences."""
-        return Examples(*(part[chosen] for part in self))
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained: AdamW, with linear warm-up and cosine decay to zero."""
+    """How a model is trained: AdamW, or Muon beside it, a rate that rises and falls. The defaults are those of the papers' tables.
 
-    learning_rate: float
-    num_steps: int
-    batch: int
-    seed: int
-    stop_above: float
-    """Accuracy on the test examples at which training ends early."""
-    measured_every: int
-    """Steps between two measurements of accuracy."""
-    warm_up: float = 0.05
-    """Share of the steps over which the rate rises."""
-    longest_warm_up: int | None = 200
-    """Most steps of it; None without a limit."""
+    Zoology's tables 6 to 15 and Based's 7 to 13; clipping is the usual 1, which they do not print.
+    """
 
-    def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        warm_up = max(1, round(self.warm_up * self.num_steps))
-        rising = warm_up if self.longest_warm_up is None else min(self.longest_warm_up, warm_up)
-        return self.learning_rate * min((step + 1) / rising, 0.5 + 0.5 * math.cos(math.pi * step / self.num_steps))
+    learning_rate: float = 8e-4
+    lowest: float = 8e-5
+    """The learning rate at the end."""
+    warm_up: float = 0.01
+    """Share of the steps over which the rate rises; from 1 on, their number."""
+    decay: Literal["cosine", "linear"] = "cosine"
+    falling: float = 1.0
+    """Share of the steps, the last ones, over which a linear decay falls."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    """Of matrices, except those of filters."""
+    clip: float = 1.0
+    batch: int = 256
+    """Sequences a step."""
+    muon: float = 0.0
+    """The learning rate of Muon (Jordan 2024) for the matrices of blocks; 0: AdamW for all."""
+    lists: bool = False
+    """Whether key-value lists come before the text, and are among it: see `recallkit.training.lists`."""
+
+    def share(self, step: int, num_steps: int) -> float:
+        """The learning rate of a step, counted from 0, as a share of the highest."""
+        rising = self.warm_up if self.warm_up >= 1 else max(1, round(self.warm_up * num_steps))
+        lowest = self.lowest / self.learning_rate
+        left = (num_steps - step) / num_steps
+        falls = 0.5 - 0.5 * math.cos(math.pi * left) if self.decay == "cosine" else min(1.0, left / self.falling)
+        return min((step + 1) / rising, lowest + (1 - lowest) * falls)
+
+
+class Answers(nn.Module):
+    """Ids and targets (b, t) to the summed NLL of what is asked for, how many of the most likely ids are right, and auxiliary losses."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, targets: Tensor, among: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`among`: the only ids (m,) that are possible answers; None for all.
+
+        The head is applied to what is asked for alone: it is most of a small model's work.
+        """
+        asked = targets != NOT_ASKED
+        head, wanted = self.model.head_weight, targets[asked]
+        if among is not None:
+            places = torch.empty(len(head), dtype=torch.int64, device=ids.device)
+            places[among] = torch.arange(len(among), device=ids.device)
+            head, wanted = head[among], places[wanted]
+        with torch.autocast("cuda", torch.bfloat16, enabled=ids.is_cuda):
+            logits = functional.linear(self.model.hidden(ids)[asked], head).float()
+        nll = functional.cross_entropy(logits, wanted, reduction="sum")
+        return nll, (logits.detach().argmax(-1) == wanted).sum(), self.model.auxiliary_loss()
+
+
+class Trainer:
+    """A model and its optimisers. In a process group every process gives the same batches, and computes its part of each."""
+
+    def __init__(self, model: LanguageModel, recipe: Recipe, *, micro_batch: int | None = None, is_compiled: bool = False) -> None:
+        """`micro_batch`: sequences that a process computes at once, None for all; gradients of several add up."""
+        self.model, self.recipe, self.micro_batch = model.train(), recipe, micro_batch
+        self.optimisers = optimisers(model, recipe)
+        self.rank, self.world = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+        answers: Any = Answers(model)
+        if self.world > 1:
+            answers = nn.parallel.DistributedDataParallel(answers)
+        self.answers: Any = torch.compile(answers) if is_compiled else answers
+
+    def step(self, ids: Tensor, targets: Tensor, share: float, among: Tensor | None = None) -> tuple[float, float]:
+        """One step at a share of the learning rates. Returns the mean NLL of what is asked for, in nats, and the accuracy.
+
+        ids: (b, t); targets: (b, t), `NOT_ASKED` where nothing is; `among` as in `Answers`.
+        """
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = group["initial_lr"] * share
+        device = self.model.embedding.weight.device
+        num_rows, num_asked = len(ids), int((targets != NOT_ASKED).sum())
+        mine = slice(self.rank, None, self.world)
+        parts = [part.to(device).split(self.micro_batch or num_rows) for part in (ids[mine], targets[mine])]
+        found = torch.zeros(2, device=device)
+        for number, (some, wanted) in enumerate(zip(*parts, strict=True), 1):
+            is_last = number == len(parts[0])
+            with nullcontext() if is_last or self.world == 1 else self.answers.no_sync():
+                nll, right, extra = self.answers(some, wanted, among)
+                loss = nll / num_asked if extra is None else nll / num_asked + extra * (len(some) / num_rows)
+                (loss * self.world).backward()  # gradients are averaged over processes
+            found += torch.stack([nll.detach(), right])
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        if self.world > 1:
+            distributed.all_reduce(found)
+        loss_nats, accuracy = (found / num_asked).tolist()
+        return loss_nats, accuracy
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights and what the optimisers keep, by name."""
+        kept = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for number, optimiser in enumerate(self.optimisers):
+            for place, values in optimiser.state_dict()["state"].items():
+                kept |= {f"optimiser.{number}.{place}.{name}": value for name, value in values.items()}
+        return kept
+
+    def restore(self, kept: dict[str, Tensor]) -> None:
+        """Takes up a `state`."""
+        self.model.load_state_dict({name.removeprefix("model."): value for name, value in kept.items() if name.startswith("model.")})
+        for number, optimiser in enumerate(self.optimisers):
+            states: dict[int, dict[str, Tensor]] = {}
+            for name, value in kept.items():
+                if name.startswith(f"optimiser.{number}."):
+                    place, entry = name.split(".")[2:]
+                    states.setdefault(int(place), {})[entry] = value
+            optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def optimisers(model: LanguageModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """AdamW for all parameters; or Muon for the matrices of blocks, and AdamW, without weight decay, for the rest."""
+    matrices = {
+        id(module.weight): module.weight for name, module in model.named_modules() if isinstance(module, nn.Linear) and "filter" not in name
+    }
+    by_muon = []
+    if recipe.muon:
+        in_blocks = (module.weight for module in model.blocks.modules() if isinstance(module, nn.Linear))
+        by_muon = [weight for weight in in_blocks if min(weight.shape) > 1]
+        matrices = {}
+    apart = {*matrices, *map(id, by_muon)}
+    rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
+    groups = [{"params": list(matrices.values()), "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    made: list[torch.optim.Optimizer] = [torch.optim.AdamW([g for g in groups if g["params"]], lr=recipe.learning_rate, betas=recipe.betas)]
+    if by_muon:
+        made.append(torch.optim.Muon(by_muon, lr=recipe.muon, momentum=0.95, weight_decay=0.01))
+    for optimiser in made:
+        for group in optimiser.param_groups:
+            group["initial_lr"] = group["lr"]
+    return made
+
+
+def made_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
+    """A model with random weights, the same for a seed; small embeddings, since the head is tied to them.
+
+    Raises UserError where its sizes are incompatible.
+    """
+    torch.manual_seed(seed)
+    try:
+        model = LanguageModel(config)
+    except (ValueError, TypeError) as error:
+        where = f"width {config.d_model}, layers of {config.layers[-1].mixer}"
+        raise UserError(str(error), where=where, remedy="choose other sizes") from error
+    nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
+    return model
+
+
+def sized(vocab: int, width: int, layers: tuple[LayerConfig, ...], mlp: Literal["swiglu", "none"]) -> ArchitectureConfig:
+    """A config. Raises UserError for implausible sizes."""
+    try:
+        return ArchitectureConfig(vocab, width, layers, mlp=mlp)
+    except ValueError as error:
+        raise UserError(str(error), where=f"width {width}", remedy="choose other sizes") from error
+
+
+# ------------------------------------------------------------------------------------------------------------- examples
 
 
 class Measured(NamedTuple):
@@ -87,57 +217,6 @@ class Measured(NamedTuple):
 def mean_of(measured: Sequence[Measured]) -> Measured:
     """The mean over sets of examples, each of which counts the same."""
     return Measured(*(sum(values) / len(measured) for values in zip(*measured, strict=True)))
-
-
-def train(
-    model: LanguageModel, training: Sequence[Examples], test: Sequence[Examples], recipe: Recipe
-) -> Iterator[tuple[int, list[Measured]]]:
-    """Trains to the end or to `stop_above`; yields the measurements of each set of test examples with their steps, the last at the end.
-
-    Examples are on the model's device. A batch is of one set; each epoch reads them in another order, determined by the seed.
-    """
-    start(model)
-    model.train()
-    optimiser = torch.optim.AdamW(parameter_groups(model), lr=recipe.learning_rate, betas=(0.9, 0.98))
-    read = batches([len(some.ids) for some in training], recipe.batch, recipe.seed)
-    for step, (part, rows) in zip(range(recipe.num_steps), read, strict=False):
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate(step)
-        loss = answer_loss(model, training[part].rows(rows.to(training[part].ids.device)))
-        extra = model.auxiliary_loss()
-        (loss if extra is None else loss + extra).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        is_last = step + 1 == recipe.num_steps
-        if is_last or (step + 1) % recipe.measured_every == 0:
-            measured = [measure(model, some) for some in test]
-            yield step + 1, measured
-            if mean_of(measured).accuracy > recipe.stop_above:
-                return
-
-
-def made_model(seed: int, vocab: int, width: int, layers: tuple[LayerConfig, ...], **options: Any) -> LanguageModel:
-    """A model with random weights, the same for a seed. Raises UserError where its sizes are incompatible."""
-    torch.manual_seed(seed)
-    try:
-        return LanguageModel(ArchitectureConfig(vocab, width, layers, **options))
-    except (ValueError, TypeError) as error:
-        raise UserError(str(error), where=f"width {width}, layers of {layers[-1].mixer}", remedy="choose other sizes") from error
-
-
-@torch.no_grad()
-def start(model: LanguageModel) -> None:
-    """Small embeddings, since the head is tied to them."""
-    nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
-
-
-def parameter_groups(model: LanguageModel) -> list[dict[str, Any]]:
-    """Parameters with weight decay (matrices of linear layers) and without (everything else)."""
-    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    chosen = {id(matrix) for matrix in matrices}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    return [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": rest, "weight_decay": 0.0}]
 
 
 def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, Tensor]]:
@@ -156,32 +235,17 @@ def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, 
         yield from (epoch[turn] for turn in turns)
 
 
-def answer_loss(model: LanguageModel, some: Examples) -> Tensor:
-    """Mean NLL of the answers in nats, a scalar."""
-    return functional.cross_entropy(answer_logits(model, some).flatten(0, 1), some.answers.flatten())
-
-
-def answer_logits(model: LanguageModel, some: Examples) -> Tensor:
-    """(n, q, vocab) float32, at the questions' positions only: the head is most of a small model's work."""
-    with torch.autocast("cuda", torch.bfloat16, enabled=some.ids.is_cuda):
-        hidden = model.hidden(some.ids)
-        asked = hidden.gather(1, some.places[..., None].expand(-1, -1, hidden.shape[-1]))
-        return functional.linear(asked, model.head_weight).float()
-
-
 @torch.no_grad()
 def measure(model: LanguageModel, test: Examples) -> Measured:
     """Accuracy and loss on all of the test examples."""
-    model.eval()
-    right, nll = 0.0, 0.0
-    size = max(1, MEASURED_TOKENS // test.ids.shape[1])
-    for rows in torch.split(torch.arange(len(test.ids), device=test.ids.device), size):
-        some = test.rows(rows)
-        logits = answer_logits(model, some)
-        right += float((logits.argmax(-1) == some.answers).sum())
-        nll += float(functional.cross_entropy(logits.flatten(0, 1), some.answers.flatten(), reduction="sum"))
+    answers, device = Answers(model.eval()), model.embedding.weight.device
+    found, num_asked = torch.zeros(2, device=device), int((test.targets != NOT_ASKED).sum())
+    for rows in torch.split(torch.arange(len(test.ids)), max(1, MEASURED_TOKENS // test.ids.shape[1])):
+        nll, right, _ = answers(test.ids[rows].to(device), test.targets[rows].to(device))
+        found += torch.stack([nll, right])
     model.train()
-    return Measured(right / test.answers.numel(), nll / test.answers.numel())
+    loss_nats, accuracy = (found / num_asked).tolist()
+    return Measured(accuracy, loss_nats)
 
 
 def machine(device: torch.device) -> str:
@@ -192,3 +256,14 @@ def machine(device: torch.device) -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "CPU")
     return f"{name}, threads: {torch.get_num_threads()}"
+
+
+def join_processes(device: torch.device) -> torch.device:
+    """Joins the process group that torchrun has begun, if it has; the device of this process."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return device
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return device

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.declarations import names, numbers
 from recallkit.errors import UsageError
-from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, known_options
-from recallkit.training.sequences import Part, Task, check_room
+from recallkit.synthetic.tasks import make_examples, options_of_task
+from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, Part, Task, known_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,7 @@ class Family(NamedTuple):
     """Models of one line of a figure: every combination of width and options."""
 
     mixer: str
+    """Several joined by + take turns, layer by layer."""
     convolution: str = "own"
     options: Mapping[str, tuple[Any, ...]] = {}
     widths: tuple[int, ...] = ()
@@ -55,6 +56,10 @@ class Preset:
     """None: 8, 16 or 64 by length and width, as in Zoology's E.2."""
     layers: int = 2
     mlp: bool = True
+    options: tuple[tuple[str, Any], ...] = ()
+    """Of the task."""
+    positions: str = "rotary"
+    """Of attention before which there is no short convolution; with one it has none."""
 
 
 def _alone(*shapes: tuple[int, int]) -> tuple[tuple[Shape, Shape], ...]:
@@ -66,6 +71,8 @@ ZOOLOGY_RATES = (1e-4, 4.641589e-4, 2.154435e-3, 1e-2)
 """logspace(-4, -2, 4): Zoology, E.2."""
 BASED_RATES = (1e-3, 3.162278e-3, 1e-2, 3.162278e-2)
 """logspace(-3, -1.5, 4): the code published with Based; the paper gives none."""
+RANDOM = (("filler", "random"),)
+"""Ids between pairs and questions: of the authors' code since October 2023, and of Based's Figures 2 and 3."""
 MIXED: tuple[Shape, Shape] = ((256, (4, 8, 16, 32, 64)), (1024, (4, 8, 16, 32, 64, 128, 256)))
 """Based, 3.1: trained on 256 ids with 4 to 64 pairs, tested on 1,024 with 4 to 256."""
 
@@ -82,6 +89,8 @@ PRESETS: Mapping[str, Preset] = {
             "sliding_window": Family("sliding_window", "mixer", {"window": (8, 32, 128)}),
             "linear_attention": Family("linear_attention", "mixer", {"feature_dim": (4, 8, 16)}),
             "linear_attention alone": Family("linear_attention", "none", {"feature_dim": (4, 8, 16)}),
+            "window alone": Family("sliding_window", "none", {"window": (16,)}),
+            "linear_attention + window": Family("linear_attention+sliding_window", "none", {"feature_dim": (4, 8, 16), "window": (16,)}),
             "delta_net": Family("delta_net", "mixer", widths=(16, 32)),
             "mamba": Family("mamba", "own", {"state": (4, 16)}),
         },
@@ -108,6 +117,7 @@ PRESETS: Mapping[str, Preset] = {
         },
         widths=(64, 128, 256, 512),
         learning_rates=ZOOLOGY_RATES,
+        positions="learned",
     ),
     "zoology:6": Preset(
         "Zoology, Figure 6: accuracy by width, for four numbers of pairs in 256 ids",
@@ -120,6 +130,7 @@ PRESETS: Mapping[str, Preset] = {
         },
         widths=(64, 128, 256),
         learning_rates=ZOOLOGY_RATES,
+        positions="learned",
     ),
     "based:2": Preset(
         "Based, Figure 2: accuracy by bytes of state",
@@ -137,6 +148,8 @@ PRESETS: Mapping[str, Preset] = {
         test_examples=7_000,
         epochs=32,
         batch=256,
+        mlp=False,
+        options=RANDOM,
     ),
     "based:3": Preset(
         "Based, Figure 3: feature maps of linear attention, at 256 pairs",
@@ -147,6 +160,8 @@ PRESETS: Mapping[str, Preset] = {
         test_examples=1_000,
         epochs=32,
         batch=256,
+        mlp=False,
+        options=RANDOM,
     ),
 }
 """The sweeps of figures, by paper and number, and a small one."""
@@ -158,8 +173,10 @@ SWEPT = {"feature_dims": "feature_dim", "feature_maps": "feature_map", "windows"
 _ADDED = {"none": " alone", "mixer": " + conv", "layer": " + layer"}
 
 
-def jobs_of(name: str, choices: SweepOptions) -> list[Job]:
-    """The runs of a preset, changed by the choices: grouped by task, the learning rates of a model next to each other.
+def jobs_of(name: str, task: str, choices: SweepOptions) -> list[Job]:
+    """The runs of a preset on a task, changed by the choices: grouped by task, the learning rates of a model next to each other.
+
+    `task`: a name, and its options after commas.
 
     Raises UserError for names that there are not, and for sizes that do not fit together.
     """
@@ -169,7 +186,7 @@ def jobs_of(name: str, choices: SweepOptions) -> list[Job]:
         if kind not in CONVOLUTIONS:
             raise UsageError(f"{kind!r} is not one of {', '.join(CONVOLUTIONS)}", where="--convolutions", remedy="give some of them")
     preset = PRESETS[name]
-    tasks = [_task(preset, choices, training, test) for training, test in _shapes(preset, choices)]
+    tasks = [_task(preset, task, choices, training, test) for training, test in _shapes(preset, choices)]
     models = [made for line in _lines(preset, choices) for made in _architectures(preset, choices, *line)]
     unused = [named for named, option in SWEPT.items() if _chosen(choices, named) and not any(option in dict(m.options) for m in models)]
     if unused:
@@ -200,18 +217,37 @@ def _shapes(preset: Preset, choices: SweepOptions) -> list[tuple[Shape, Shape]]:
     return list(dict.fromkeys(found))
 
 
-def _task(preset: Preset, choices: SweepOptions, training: Shape, test: Shape) -> Task:
+def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, test: Shape) -> Task:
     """Each number of pairs gets an equal part of the examples."""
     made = []
-    for (length, pairs), named in ((training, "examples"), (test, "test_examples")):
-        each = _or(preset, choices, named) // len(pairs)
+    for (length, pairs), option in ((training, "examples"), (test, "test_examples")):
+        each = _or(preset, choices, option) // len(pairs)
         if each < 1:
-            raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=f"--{named.replace('_', '-')}", remedy="give more")
+            raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=f"--{option.replace('_', '-')}", remedy="give more")
         made.append(tuple(Part(length, number, each) for number in pairs))
-    task = Task(made[0], made[1], _or(preset, choices, "vocab"), choices.power, choices.seed)
-    for part in (*task.training, *task.test):
-        check_room(part, task.vocab)
+    name, options = task_of(named)
+    usual = {option: value for option, value in preset.options if option in options_of_task(name)}
+    task = Task(name, made[0], made[1], _or(preset, choices, "vocab"), tuple(sorted((usual | options).items())), choices.seed)
+    for part in (*task.training, *task.test):  # what does not fit is reported before hours of work
+        make_examples(name, num=1, length=part.length, pairs=part.pairs, vocab=task.vocab, seed=0, **dict(task.options))
     return task
+
+
+def task_of(named: str) -> tuple[str, dict[str, Any]]:
+    """`mqar,filler=random` -> the task and its options. Raises UsageError for what is not an option, UserError for an unknown task."""
+    name, *given = named.split(",")
+    known = options_of_task(name)
+    read = {"int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__}
+    options: dict[str, Any] = {}
+    for each in given:
+        option, equals, value = each.partition("=")
+        try:
+            options[option] = read.get(known.get(option, ""), str)(value)
+        except (ValueError, KeyError):
+            equals = ""
+        if not equals:
+            raise UsageError(f"{each!r} is not an option with its value", where=f"--task {named}", remedy=f"{name} has {', '.join(known)}")
+    return name, options
 
 
 def _lines(preset: Preset, choices: SweepOptions) -> list[tuple[str, Family]]:
@@ -245,9 +281,16 @@ def _architectures(preset: Preset, choices: SweepOptions, line: str, family: Fam
     for width in numbers(choices.widths) or family.widths or preset.widths:
         for each in combined:
             own = tuple((name, width if value == AS_WIDE else value) for name, value in each)
-            layers, mlp = _or(preset, choices, "layers"), preset.mlp and not choices.no_mlp
-            made.append(Architecture(line, family.mixer, family.convolution, own, width, layers, mlp))
+            layers, mlp = _or(preset, choices, "layers"), preset.mlp if choices.mlp is None else choices.mlp == "yes"
+            made.append(Architecture(line, family.mixer, family.convolution, own, width, layers, mlp, _positions(preset, choices, family)))
     return made
+
+
+def _positions(preset: Preset, choices: SweepOptions, family: Family) -> str:
+    """Only attention has positions, which are rotary, learned or none."""
+    if "rope_fraction" not in known_options(family.mixer):
+        return "none"
+    return choices.positions or ("none" if family.convolution in ("mixer", "layer") else preset.positions)
 
 
 def _job(preset: Preset, choices: SweepOptions, task: Task, made: Architecture, rate: float) -> Job:

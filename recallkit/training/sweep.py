@@ -29,6 +29,7 @@ class Sweep:
     """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME.HASH its tables."""
 
     preset: str
+    task: str
     jobs: Sequence[Job]
     out: Path
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -68,10 +69,11 @@ class Sweep:
         tables, task = make_tables(outcomes), self.jobs[0].task
         facts = {
             "preset": self.preset,
+            "task": self.task,
             "choices": dict(self.choices),
             "learning_rates": sorted({job.learning_rate for job in self.jobs}),
             "vocab": task.vocab,
-            "power": task.power,
+            "task_options": dict(task.options),
             "seed": task.seed,
             "machines": sorted({str(outcome["machine"]) for _, outcome in outcomes}),
         }
@@ -95,12 +97,12 @@ class Sweep:
             stage.amounts["steps"] = sum(self.jobs[place].steps for place in missing)
 
 
-def plan_sweep(preset: str, choices: SweepOptions, out: Path) -> Sweep:
-    """The runs of a preset with these choices. Raises UserError for names and sizes that there are not."""
+def plan_sweep(preset: str, task: str, choices: SweepOptions, out: Path) -> Sweep:
+    """The runs of a preset on a task with these choices. Raises UserError for names and sizes that there are not."""
     from recallkit.training.presets import jobs_of
 
     kept = {name: value for name, value in choices.not_usual().items() if name in parameters_of(SweepOptions)}
-    return Sweep(preset, jobs_of(preset, choices), out, kept)
+    return Sweep(preset, task, jobs_of(preset, task, choices), out, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class TrainingJob:
     device: str
 
     doing: ClassVar[str] = "training"
-    where: ClassVar[str] = "train-mqar"
+    where: ClassVar[str] = "train"
     remedy: ClassVar[str] = "give fewer --workers or a smaller --batch"
     max_items_per_task: ClassVar[int] = 1
 

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.training.jobs import Job
-    from recallkit.training.sequences import Part, Task
+    from recallkit.training.jobs import Job, Part, Task
 
     Run = tuple[Job, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TradeoffTables(Shown):
-    """A sweep of models trained on MQAR.
+    """A sweep of models trained on a synthetic task.
 
     `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and `loss_nats` are means over the tests, each of
     which counts the same; `state_bytes` are of float32 after the longest test sequence; `lowest_accuracy`: at the worst rate;
@@ -83,9 +82,10 @@ def _pair_rows(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def task_name(task: Task) -> str:
-    """What a task trains on, and what it is tested on where that differs."""
+    """The task, what it trains on, and what it is tested on where that differs."""
+    named = ", ".join([task.name, *(f"{option} {value}" for option, value in task.options)])
     trained, tested = (_shape(parts) for parts in (task.training, task.test))
-    return trained if trained == tested else f"trained on {trained}, tested on {tested}"
+    return f"{named}: {trained}" if trained == tested else f"{named}: trained on {trained}, tested on {tested}"
 
 
 def _shape(parts: Sequence[Part]) -> str:

@@ -54,7 +54,7 @@ def _task_answer(rows: Sequence[Row], by_pairs: Sequence[Row], where: str) -> st
     tests = [row for row in by_pairs if (row["model"], row["width"], row["size"]) == (best["model"], best["width"], best["size"])]
     guess = fmean(1 / row["pairs"] for row in tests)
     chance = sqrt(sum((1 - 1 / row["pairs"]) / row["pairs"] / row["num_queries"] for row in tests)) / len(tests)
-    if best["accuracy"] <= guess + 2 * chance:
+    if _is_of_values(best["task"]) and best["accuracy"] <= guess + 2 * chance:
         return f"{said}: not shown to be more than guessing among a sequence's values ({percent(guess)})."
     if len(rows) == 1:
         return f"{said}."
@@ -64,6 +64,11 @@ def _task_answer(rows: Sequence[Row], by_pairs: Sequence[Row], where: str) -> st
     if all(row["state_bytes"] >= best["state_bytes"] for row in rows):
         return f"{said}; none has a smaller state."
     return f"{said}; none with a smaller state is within {100 * _NEAR:.0f} points of it."
+
+
+def _is_of_values(task: str) -> bool:
+    """Whether the answer to a question is one of a sequence's values, of which there are as many as pairs."""
+    return task.startswith(("mqar", "read_twice", "overwriting", "distractors"))
 
 
 def _named(row: Row) -> str:
@@ -77,7 +82,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     rates = ", ".join(f"{rate:.2g}" for rate in manifest["learning_rates"])
     return {
         "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
-        f"{manifest['vocab']:,} ids, query positions by a power law ({manifest['power']:g}), seed {manifest['seed']}",
+        f"{manifest['vocab']:,} ids, seed {manifest['seed']}",
         "State": "bytes in float32 after the longest test",
         "Machines": ", ".join(manifest["machines"]),
     }
@@ -85,7 +90,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again, with the options that are not those of the preset, if they are known."""
-    return command_line("train-mqar", preset=manifest["preset"], **manifest.get("choices", {}), o="DIR")
+    return command_line("train", task=manifest["task"], preset=manifest["preset"], **manifest.get("choices", {}), o="DIR")
 
 
 def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
@@ -124,7 +129,7 @@ def _models(rows: Sequence[Row], task: str) -> Table:
     at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in rows) else ""
     pareto = "none is more accurate with as small a state (float32, after the longest test), or as accurate with a smaller one"
     caption = f"Pareto: {pareto}.{at_edge}"
-    return Table.of(f"MQAR, {task}: accuracy at the best learning rate", _OF_MODEL, rows, caption)
+    return Table.of(f"{task}: accuracy at the best learning rate", _OF_MODEL, rows, caption)
 
 
 def _accuracies(rows: Sequence[Row], *by: str) -> list[tuple[tuple[Any, ...], Cell]]:
@@ -148,6 +153,8 @@ def _pairs(models: Sequence[Row], rows: Sequence[Row]) -> Table:
     headers = [f"{n:,}" if len(set(lengths)) == 1 else f"{n:,} in {length:,}" for length, n in zip(lengths, pairs, strict=True)]
     headed = [(header, cell) for header, (_, cell) in zip(headers, columns, strict=True)]
     few, many = min(pairs), max(pairs)
+    if not _is_of_values(models[0]["task"]):
+        return Table.of("Accuracy by number of pairs, at the best rate", [*_NAMED.items(), *headed], models)
     guess = f"Guessing among a sequence's values: {percent(1 / few)} at {counted(few, 'pair')}"
     guess += "." if few == many else f", {percent(1 / many)} at {many:,}."
     return Table.of("Accuracy by number of pairs, at the best rate", [*_NAMED.items(), *headed], models, guess)
@@ -161,8 +168,8 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     rows, rates, pairs = (frame.to_dicts() for frame in (tables.tradeoff, tables.by_rate, tables.by_pairs))
     best, models = "at the best of its learning rates", list(dict.fromkeys(row["model"] for row in rows))
     tasks = tables.tradeoff["task"].unique().to_list()
-    where = f" ({tasks[0]})" if len(tasks) == 1 else ""
-    caption = f"Accuracy on MQAR{where} by bytes of state in float32, each model {best}; grey: the Pareto front."
+    where = f" on {tasks[0]}" if len(tasks) == 1 else ""
+    caption = f"Accuracy{where} by bytes of state in float32, each model {best}; grey: the Pareto front."
     found = [Figure("tradeoff", "Recall by bytes of state", caption, _drawn(rows, "state_bytes", "bytes of state", models), models)]
     for name, shown, title, axis in (
         ("width", rows, "Recall by width", "width"),
@@ -172,7 +179,7 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
         if len({row[name] for row in shown}) > 1:
             what = f"each model {best}" if name == "width" else "of the most accurate of each line"
             drawn = _drawn(_highest(shown, name), name, axis, models)
-            found.append(Figure(f"tradeoff_by_{name}", title, f"Accuracy on MQAR{where} by {axis}, {what}.", drawn, models))
+            found.append(Figure(f"tradeoff_by_{name}", title, f"Accuracy{where} by {axis}, {what}.", drawn, models))
     return found
 
 

@@ -1,0 +1,111 @@
+"""`train`: a model on text, or a sweep of small models on a synthetic task."""
+
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import TYPE_CHECKING, Literal, Union
+
+from recallkit.commands.adapter import Outcome, command
+from recallkit.declarations import File, Options, amount, argument, numbers, option, path
+from recallkit.errors import UsageError
+from recallkit.options import MANY_DEVICES, SWEEPS, SweepOptions, TextOptions, WritingOptions, device_option, out_option
+
+if TYPE_CHECKING:
+    from recallkit.training.tables import TradeoffTables
+    from recallkit.training.text import TrainingTables
+
+BOTH = ("seq_len", "batch", "learning_rates", "seed")
+"""The options of a sweep that a model on text has, too."""
+
+
+@dataclass(frozen=True)
+class _Model(Options):
+    """What is trained on text."""
+
+    model: str | None = argument(
+        "A preset of the papers (`recallkit models --presets`), zoo:NAME, or a .toml file with its layers; none with --task.",
+        metavar="MODEL",
+    )
+
+
+@dataclass(frozen=True)
+class Train(SweepOptions, WritingOptions, TextOptions, _Model):
+    """What is trained, and on what."""
+
+    default_split: str = field(default="train", init=False)
+    _: KW_ONLY
+    boundary: str = field(default="pack", init=False)
+    limit_tokens: None = field(default=None, init=False)
+    tokens: int | str | None = option(
+        "Predictions to train on, such as 30M, each once; the whole text if not given.", metavar="N", parse=amount
+    )
+    checkpoint_every: int | str | None = option(
+        "Also write a checkpoint after every N tokens, such as 10M; else one at the end.", metavar="N", parse=amount
+    )
+    task: str | None = option(
+        "Train small models on this task, with its options: mqar, overwriting, mqar,filler=random, FILE.py:FUNCTION ... "
+        "(`recallkit tasks`).",
+        metavar="TASK",
+    )
+    preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
+        "A small sweep for a CPU, or that of a paper's figure, for a GPU (docs/train.md).", "cpu", panel=SWEEPS
+    )
+    no_lists: bool = option("Text alone for zoo:NAME, which otherwise learns key-value lists first (docs/zoo-training.md).", False)
+    out: File = out_option(value="train")
+    device: str = device_option()
+    micro_batch: int | None = option("Sequences that a GPU computes at once; their gradients add up.", least=1, default="a whole batch")
+    compiled: bool = option("Compile the model with torch.compile.", False, flags=("--compile",))
+    workers: int = option(
+        "With --task: processes that share the runs, one per GPU in turn; results are the same.",
+        1,
+        least=1,
+        most=1024,
+        panel=MANY_DEVICES,
+    )
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for neither a model nor a task, for both, and for options of the other."""
+        super().__post_init__()
+        if (self.model is None) == (self.task is None):
+            problem = "a model and a task" if self.task else "neither a model nor a task"
+            raise UsageError(problem, where="MODEL", remedy="name a model and its text, or give --task")
+        only = {each.name for each in fields(SweepOptions)} - set(BOTH) | {"preset", "workers"}
+        if self.task is not None:
+            only = {each.name for each in fields(TextOptions)} | {"tokens", "checkpoint_every", "no_lists", "micro_batch", "compiled"}
+            only -= {"default_split", "boundary", "limit_tokens", "texts"}
+        if odd := sorted(name for name in self.not_usual() if name in only):
+            where = f"--{odd[0].replace('_', '-')}"
+            raise UsageError(f"an option of {'text' if self.task else '--task'}", where=where, remedy="leave it out")
+        if self.model is not None and len(numbers(self.learning_rates)) > 1:
+            raise UsageError("several rates, and one model", where="--learning-rates", remedy="give one")
+
+
+@command(
+    "train",
+    Train,
+    examples=(
+        "recallkit train zoo:mamba demo:train --tokens 3M -o mamba",
+        "recallkit train based-360m 'pile/*.jsonl.zst' --tokenizer gpt2.json --tokens 10B --micro-batch 16 --compile -o based",
+        "recallkit train --task mqar --figures figures",
+        "recallkit train --task overwriting --mixers attention,delta_net --widths 32,64 -o overwriting",
+    ),
+    answers=True,
+)
+def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
+    """Train a model on text, or small models on a synthetic task, at several learning rates: accuracy against bytes of state; resumes.
+
+    Columns: see `TrainingTables` and `TradeoffTables`.
+    """
+    out = path(asked.out)
+    if asked.model is None:
+        from recallkit.training.sweep import plan_sweep
+        from recallkit.training.view import look as look_at_sweep
+
+        planned = plan_sweep(asked.preset, asked.task or "", asked, out)
+        tradeoff, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
+        return Outcome.of(tradeoff, lambda: look_at_sweep(folder, tradeoff))
+    from recallkit import builtin
+    from recallkit.training.text import plan_text
+    from recallkit.training.text_view import look
+
+    training = plan_text(asked.model, builtin.or_builtin(asked, builtin.TRAINING_TEXT), asked)
+    tables = training.run(out, force=asked.force)
+    return Outcome.of(tables, lambda: look(out, tables))

@@ -1,0 +1,82 @@
+"""What `train` can be asked for by name: a preset of the papers, a zoo architecture, or a file; each with its recipe."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from recallkit import config, registry
+from recallkit.errors import UserError
+from recallkit.models import presets, zoo
+from recallkit.models.architecture import ArchitectureConfig
+from recallkit.storage.given_files import read_file
+from recallkit.training.loop import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PAPER = Recipe()
+"""Zoology's tables 6, 10 and 15, Based's 7 to 10 and 13."""
+
+TABLES: Mapping[str, Recipe] = {
+    "zoology:8": replace(PAPER, betas=(0.9, 0.98), lowest=1e-5),
+    "zoology:11": replace(PAPER, betas=(0.9, 0.999), lowest=1e-5),
+    "zoology:12": replace(PAPER, betas=(0.9, 0.98), lowest=1e-5, decay="linear", weight_decay=0.05),
+    "zoology:13": replace(PAPER, decay="linear"),
+    "based:11": replace(PAPER, betas=(0.9, 0.99)),
+    "based:12": replace(PAPER, betas=(0.9, 0.99)),
+}
+"""The tables whose recipe differs from `PAPER`."""
+
+
+def zoo_recipe(rate: float) -> Recipe:
+    """That of the shipped models, at a multiple of its learning rates (docs/zoo-training.md)."""
+    adam = rate * 3e-3
+    return Recipe(adam, 0.02 * adam, 50, "linear", 0.4, weight_decay=0.0, clip=0.0, batch=4, muon=rate * 0.02, lists=True)
+
+
+ZOO_RATES = {"attention": 2.0, "rwkv": 2.0, "mamba": 0.5, "hyena": 0.5, "base-conv": 0.25}
+"""The multiples that are best on lists, where they are not 1."""
+
+
+class Trained(NamedTuple):
+    """A model to train: its config, whose vocabulary is the tokenizer's in the end, its recipe and its sequences."""
+
+    name: str
+    config: ArchitectureConfig
+    recipe: Recipe
+    seq_len: int
+
+
+def find(model: str, seq_len: int | None) -> Trained:
+    """`zoo:NAME`, a preset, or a .toml file with tables model and recipe, for sequences of `seq_len`; None for the usual ones.
+
+    Raises UserError for an unknown name, and for a file that is not such a table.
+    """
+    if model.endswith(".toml"):
+        return _read(Path(model), seq_len or config.SEQ_LEN)
+    if model.startswith(zoo.PREFIX):
+        name, length = model.removeprefix(zoo.PREFIX), seq_len or zoo.CONTEXT
+        return Trained(model, zoo.architecture(name, context=length), zoo_recipe(ZOO_RATES.get(name, 1.0)), length)
+    preset = registry.look_up(presets.PRESETS, model, "preset")
+    length = seq_len or presets.CONTEXT
+    return Trained(model, presets.preset(model, length), TABLES.get(preset.table, PAPER), length)
+
+
+def _read(path: Path, seq_len: int) -> Trained:
+    """Example: [model] d_model = 256, layers = [{mixer = "mamba"}, {mixer = "attention"}]; [recipe] batch = 16."""
+    remedy = "give it a table model, as config.json has it (docs/train.md), and a table recipe, if any"
+    try:
+        given: dict[str, Any] = tomllib.loads(read_file(path).decode())
+        if unknown := sorted(set(given) - {"model", "recipe"}):
+            raise ValueError(f"unknown tables {', '.join(unknown)}")  # noqa: TRY301 - as those of the parser
+        made = ArchitectureConfig.from_json({"vocab_size": 1, **given["model"]})
+        recipe = given.get("recipe", {})
+        if unknown := sorted(set(recipe) - {field.name for field in fields(Recipe)}):
+            raise ValueError(f"a recipe has no {', '.join(unknown)}")  # noqa: TRY301
+        recipe |= {"betas": tuple(recipe["betas"])} if "betas" in recipe else {}
+        return Trained(path.stem, made, replace(PAPER, **recipe), seq_len)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"not a model to train ({error})", where=path, remedy=remedy) from error
