@@ -16,31 +16,42 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch.nn import functional
-from zoo_data import CONTEXT, DEMO, LIST_IDS, SEED, VOCAB_SIZE, documents_of, encoded_documents, make_lists
 
 import recallkit
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.zoo import config_json
+from recallkit.models.zoo import CONTEXT, VOCAB_SIZE, config_json
+from recallkit.synthetic.tasks import NOT_ASKED
+from recallkit.text.corpus import open_corpus
+from recallkit.text.tokenizers import load_tokenizer
+from recallkit.training.lists import list_ids, make_lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SEED = 0
 PAIRS = (4, 8)
 LIST_LENGTH = 64
 FEW_IDS = 256
 """Lists are of so many different ids during the first fifth of the training, then of all."""
 
 
+def stream(documents: int | None) -> np.ndarray:
+    """The ids of the first documents of the built-in text, each preceded by the end token."""
+    tokenizer = load_tokenizer(None)
+    texts = [document.text for document in open_corpus(["demo:train"]).documents()][:documents]
+    encoded = tokenizer.backend.encode_batch(texts, add_special_tokens=False)
+    return np.concatenate([[tokenizer.end_token_id, *each.ids] for each in encoded])
+
+
 def batches(ids: np.ndarray, rows: int, lists: int, steps: int) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """For each step text (rows, CONTEXT + 1) and lists (lists, LIST_LENGTH + 1), each with the predictions that the loss has, bool."""
-    rng = np.random.default_rng(SEED)
+    """For each step text (rows, CONTEXT) and lists (lists, LIST_LENGTH), each with its targets."""
+    rng, all_ids = np.random.default_rng(SEED), list_ids(VOCAB_SIZE)
     for step in range(steps):
         starts = rng.integers(0, len(ids) - CONTEXT - 1, rows)
-        text = np.stack([ids[start : start + CONTEXT + 1] for start in starts]).astype(np.int64)
-        made = make_lists(rng, lists, LIST_LENGTH, PAIRS, FEW_IDS if step < steps // 5 else len(LIST_IDS))
-        both = ((text, np.ones((rows, CONTEXT), bool)), (made.ids, made.asked))
-        yield [(torch.from_numpy(given), torch.from_numpy(asked)) for given, asked in both]
+        text = torch.from_numpy(np.stack([ids[start : start + CONTEXT + 1] for start in starts]))
+        made = make_lists(rng, lists, LIST_LENGTH, PAIRS, all_ids[:FEW_IDS] if step < steps // 5 else all_ids)
+        yield [(text[:, :-1], text[:, 1:]), made]
 
 
 def make_model(mixers: list[str], width: int) -> LanguageModel:
@@ -66,19 +77,18 @@ def save(model: LanguageModel, folder: Path) -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Trains, and logs recall at step 0 and every --every steps."""
-    stream, _ = encoded_documents(documents_of([DEMO])[: args.documents])
     model = make_model(args.mixers, args.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20) * min(1.0, 2 * (1 - step / args.steps)))
     tracker = recallkit.Tracker(sample_tokens=args.sample_tokens, out=args.out, device="cpu", force=True)  # the first line
-    for step, parts in enumerate(batches(stream, args.rows, args.lists, args.steps)):
+    for step, parts in enumerate(batches(stream(args.documents), args.rows, args.lists, args.steps)):
         if step % args.every == 0:
             tell(step, tracker.log(step, model))  # the second line
             if args.checkpoint_every and step % args.checkpoint_every == 0:
                 save(model, args.out / f"checkpoint-{step}")
         optimizer.zero_grad()
-        for ids, asked in parts:
-            functional.cross_entropy(model(ids[:, :-1])[asked], ids[:, 1:][asked]).backward()
+        for ids, targets in parts:
+            functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), ignore_index=NOT_ASKED).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from recallkit.commands.results import figures, token_texts, tokens, verify, write_report
     from recallkit.commands.score import check_scores, score
     from recallkit.commands.text import bigrams, count, profile, zoo_counts
-    from recallkit.commands.train import train
     from recallkit.commands.text import slice_ as slice  # noqa: A004  (a name of this package, not of any module's own scope)
+    from recallkit.commands.train import train
     from recallkit.display.notebook import Summary
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec

@@ -423,7 +423,12 @@ class SweepOptions(Options):
         "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
     )
     learning_rates: float | Sequence[float] | None = option(
-        "With --task all are tried, and the best counts; one of a model.", metavar="NUMBERS", default="of the recipe", least=1e-9, most=10, joined=True
+        "With --task all are tried, and the best counts; one of a model.",
+        metavar="NUMBERS",
+        default="of the recipe",
+        least=1e-9,
+        most=10,
+        joined=True,
     )
     seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST, panel=None, default="of the recipe")
     pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences of each.")
@@ -435,7 +440,9 @@ class SweepOptions(Options):
     steps: int | None = _number("Steps of a run that does not end early.")
     batch: int | None = _number("Sequences a step.", panel=None, default="of the recipe")
     layers: int | None = _number("Layers of a model.", most=64)
-    mlp: Literal["yes", "no"] | None = option("Whether layers have MLPs: yes in Zoology's E.2, no in its code.", default=_AS_PRESET, panel=SWEEPS)
+    mlp: Literal["yes", "no"] | None = option(
+        "Whether layers have MLPs: yes in Zoology's E.2, no in its code.", default=_AS_PRESET, panel=SWEEPS
+    )
     positions: Literal["rotary", "learned", "none"] | None = option(
         "Of attention; the presets of Zoology have learned ones, the others none where a short convolution comes before.",
         default=_AS_PRESET,

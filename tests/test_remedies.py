@@ -31,7 +31,7 @@ BY_PACKAGE = {
     "tracking": ("track",),
     "recall": ("eval-recall",),
     "mqar": ("mqar",),
-    "training": ("train-mqar",),
+    "training": ("train",),
     "attribution/published.py": ("published",),
     "models/torch_model.py": SCORING,
     "models/paired.py": ("gap",),

@@ -255,7 +255,7 @@ SUFFIXES = "py|sql|md|css|js|json|svg|png|csv|jsonl|txt|toml|sh|c"
 PATH_NAMED = re.compile(rf"(?<![\w./$-])((?:[\w.-]+/)+[\w.-]+\.(?:{SUFFIXES}))(?![\w/])")
 MODULE_NAMED = re.compile(r"\brecallkit(?:\.\w+)+")
 LINKED = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#([^)]*))?\)")
-MADE = ("path/to/", "train-mqar/", "copying/", "shards/", "train/", "DIR/", "OUT/", "eval/", "gap/")
+MADE = ("path/to/", "shards/", "train/", "DIR/", "OUT/", "eval/", "gap/")
 """Beginnings of paths in documents that are a user's own files, or what a command writes."""
 PLACEHOLDER = re.compile(r"(?:^|[/_])(?:NAME|MODULE|PACKAGE|FEATURE|MODEL|TASK|VERB_NOUN)(?:[/_.]|$)")
 
@@ -319,7 +319,7 @@ def tracked_files() -> list[str]:
     return subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
 
 
-OUTPUTS = {"counts.duckdb", "slices", "profile", "evals", "mqar", "report.html", "figures", "train-mqar", "copying", "text-to-figure"}
+OUTPUTS = {"counts.duckdb", "slices", "profile", "evals", "mqar", "report.html", "figures", "text-to-figure"}
 """Names that commands and examples write to where no other is given."""
 
 

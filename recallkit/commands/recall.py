@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, checked, command, no_figures
 from recallkit.declarations import File, argument, names, numbers, option, path, text
 from recallkit.errors import UsageError
 from recallkit.options import (
-    MANY_DEVICES,
     MODEL_SYNTAX,
     AnyModels,
     EvaluationOptions,
@@ -18,9 +17,6 @@ from recallkit.options import (
     LogOptions,
     MqarOptions,
     RecallOptions,
-    SweepOptions,
-    WritingOptions,
-    device_option,
     out_option,
     tokenizer_option,
 )

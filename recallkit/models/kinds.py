@@ -80,7 +80,7 @@ def _is_user_model(spec: str) -> bool:
 
 
 def _is_native_directory(spec: str) -> bool:
-    """A directory with a checkpoint of `examples/train_zoo.py`, or with the files of a published one."""
+    """A directory with a checkpoint of `recallkit train`, or with the files of a published one."""
     return Path(spec).is_dir() and (zoo.is_ours(Path(spec)) or published.is_published(Path(spec)))
 
 

@@ -1,7 +1,7 @@
 """The model zoo, `zoo:NAME`: the papers' architectures at one size, trained and shipped with the package.
 
 A checkpoint is a folder with config.json (`ArchitectureConfig`, with our own `model_type`), model.safetensors and, after
-`examples/train_zoo.py`, card.json.
+`recallkit train`, for the shipped ones card.json.
 """
 
 from __future__ import annotations

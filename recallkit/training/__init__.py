@@ -1,1 +1,1 @@
-"""`train-mqar`: models trained from scratch on multi-query associative recall, and their accuracy against bytes of state."""
+"""`train`: models trained from scratch, on text or on synthetic tasks, with one loop."""

@@ -24,7 +24,6 @@ from recallkit.options import TextOptions
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
-from recallkit.synthetic.tasks import NOT_ASKED
 from recallkit.text.open_text import OpenText
 from recallkit.text.records import Position
 from recallkit.text.sequences import pack_sequences
@@ -33,7 +32,6 @@ from recallkit.training import lists, recipes
 from recallkit.training.loop import Trainer, join_processes, machine, made_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import polars as pl
@@ -221,7 +219,14 @@ class _Run:
     """A training in progress: its step, its curve. Only the first process has a `journal`, and writes."""
 
     def __init__(
-        self, asked: TextTraining, trainer: Trainer, windows: np.ndarray, num_steps: int, out: Path, opened: OpenText, journal: Journal | None
+        self,
+        asked: TextTraining,
+        trainer: Trainer,
+        windows: np.ndarray,
+        num_steps: int,
+        out: Path,
+        opened: OpenText,
+        journal: Journal | None,
     ) -> None:
         self.asked, self.trainer, self.windows, self.num_steps = asked, trainer, windows, num_steps
         self.out, self.opened, self.journal = out, opened, journal
@@ -269,7 +274,7 @@ class _Run:
                 loss, _ = self.trainer.step(*self._batch(), share)
                 self.step += 1
                 if not math.isfinite(loss):
-                    remedy = "choose a lower --learning-rate, and --force"
+                    remedy = "choose lower --learning-rates, and --force"
                     raise UserError(f"the loss is {loss} at step {self.step:,}", where=self.asked.name, remedy=remedy)
                 self.losses.append(loss)
                 if self.step in points:

@@ -24,7 +24,9 @@ _SHOWN = 10
 def look(folder: Path, tables: TrainingTables | None = None) -> Look:
     """The training in a folder as people see it: its table is read unless it is given."""
     tables, manifest = tables or read_tables(TrainingTables, folder), artifacts.read_manifest(folder / f"{TRAINING}.parquet")
-    return Look(folder, TRAINING, tables, shown(tables), figures, answer(tables), method(manifest), command(manifest), [checkpoint(manifest)])
+    return Look(
+        folder, TRAINING, tables, shown(tables), figures, answer(tables), method(manifest), command(manifest), [checkpoint(manifest)]
+    )
 
 
 def answer(tables: TrainingTables) -> str:
@@ -62,7 +64,10 @@ def figures(tables: TrainingTables) -> list[Figure]:
     """The curve."""
     rows = tables.training.to_dicts()
     model = rows[0]["model"]
-    points = [{"model": model, "x": row["tokens"], "y": row["loss_nats"], "at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"} for row in rows]
+    points = [
+        {"model": model, "x": row["tokens"], "y": row["loss_nats"], "at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
+        for row in rows
+    ]
     drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
     return [Figure(TRAINING, "Loss by tokens read", f"Loss of {model} on text that it has not read yet, by tokens read.", drawn, [model])]
 

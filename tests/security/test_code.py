@@ -17,7 +17,6 @@ USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
 
 STARTS_PROCESSES = {
     *(ROOT / "recallkit" / name for name in ("doctor/checks.py", "doctor/machine.py")),
-    ROOT / "examples" / "train_zoo.py",
 }
 """Each starts this very interpreter, or a system's own program, by a fixed list of words, without a shell."""
 

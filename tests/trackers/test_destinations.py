@@ -54,4 +54,4 @@ def test_a_folder_of_a_package_name_is_no_package_and_a_broken_one_is_named(tmp_
 
 def test_every_command_that_writes_results_can_log_them():
     having = {name for name, command in DECLARED.items() if "log_to" in {each.name for each in command.parameters}}
-    assert having == {"slice", "profile", "score", "gap", "published", "track", "intervene", "ablate", "eval-recall", "mqar", "train-mqar"}
+    assert having == {"slice", "profile", "score", "gap", "published", "track", "intervene", "ablate", "eval-recall", "mqar", "train"}

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from recallkit.training.sequences import POWER, Part, Task, examples_of
 
 from recallkit.errors import UserError
 from recallkit.models.mixers import MIXERS
 from recallkit.training.jobs import Architecture, Job, known_options, layers_of, model_of, read_run, train_run
 from recallkit.training.loop import answer_loss
-from recallkit.training.sequences import POWER, Part, Task, examples_of
 
 CPU = torch.device("cpu")
 

@@ -7,10 +7,10 @@ import math
 
 import pytest
 import torch
+from recallkit.training.sequences import POWER, Part, mqar_examples
 
 from recallkit.errors import UserError
 from recallkit.training import loop
-from recallkit.training.sequences import POWER, Part, mqar_examples
 
 
 def test_accuracy_counts_each_answer_once(monkeypatch):

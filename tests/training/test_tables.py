@@ -127,12 +127,12 @@ def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, 
 def test_the_command_has_what_is_not_the_presets(tmp_path):
     choices = {"mixers": ["attention", "mamba"], "learning_rates": [0.001, 0.01], "seq_len": 64, "test_seq_len": 512, "steps": 50}
     kept = plan_sweep("cpu", SweepOptions(**choices, no_mlp=True), tmp_path).choices
-    told = "recallkit train-mqar --preset cpu --mixers attention,mamba --learning-rates 0.001,0.01 --seq-len 64 "
+    told = "recallkit train --task mqar --preset cpu --mixers attention,mamba --learning-rates 0.001,0.01 --seq-len 64 "
     told += "--test-seq-len 512 --steps 50 --no-mlp -o DIR"
     assert command({"preset": "cpu", "choices": kept}) == told
-    parsed = get_command(app).commands["train-mqar"].make_context("train-mqar", shlex.split(told)[2:]).params
+    parsed = get_command(app).commands["train"].make_context("train", shlex.split(told)[2:]).params
     assert (parsed["seq_len"], parsed["test_seq_len"], parsed["no_mlp"], parsed["learning_rates"]) == (64, 512, True, [0.001, 0.01])
     assert (
         command({"preset": "cpu", "choices": plan_sweep("cpu", SweepOptions(), tmp_path).choices})
-        == "recallkit train-mqar --preset cpu -o DIR"
+        == "recallkit train --task mqar --preset cpu -o DIR"
     )

@@ -1,4 +1,4 @@
-"""`recallkit train-mqar` and `recallkit.train_mqar`: tables, pictures, the page; stopped runs end in the same bytes."""
+"""`recallkit train --task mqar` and `recallkit.train_mqar`: tables, pictures, the page; stopped runs end in the same bytes."""
 
 from __future__ import annotations
 
