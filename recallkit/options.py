@@ -402,7 +402,7 @@ class MqarOptions(EvaluationOptions):
         return self.samples or 1000
 
 
-_AS_PRESET = "as in the preset"
+_AS_PRESET, _OF_RECIPE = "as in the preset", "of the recipe"
 Whole = int | Sequence[int] | None
 _sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, panel=SWEEPS)
 _names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True, panel=SWEEPS)
@@ -410,10 +410,42 @@ _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, panel=S
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(Options):
+class RecipeOptions(Options):
+    """What differs from a recipe, of a model on text as of a sweep."""
+
+    seq_len: int | None = option("Ids of a training sequence.", least=1, most=config.LONGEST, default=_OF_RECIPE)
+    batch: int | None = option("Sequences a step.", least=1, most=config.MOST, default=_OF_RECIPE)
+    learning_rates: float | Sequence[float] | None = option(
+        "One for a model; with --task all are tried, and the best counts.",
+        metavar="NUMBERS",
+        default=_OF_RECIPE,
+        least=1e-9,
+        most=10,
+        joined=True,
+    )
+    seed: int = option("Seed of examples, weights and their order.", 0, least=0, most=1 << 19)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTrainingOptions(RecipeOptions):
+    """How much text a model reads, and how."""
+
+    tokens: int | str | None = option(
+        "Predictions to train on, such as 30M, each once; the whole text if not given.", metavar="N", parse=amount
+    )
+    checkpoint_every: int | str | None = option(
+        "Also write a checkpoint after every N tokens, such as 10M; else one at the end.", metavar="N", parse=amount
+    )
+    no_lists: bool = option("Text alone for zoo:NAME, which otherwise learns key-value lists first (docs/zoo-training.md).", False)
+    micro_batch: int | None = option("Sequences that a GPU computes at once; their gradients add up.", least=1, default="a whole batch")
+    compiled: bool = option("Compile the model with torch.compile.", False, flags=("--compile",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(RecipeOptions):
     """What differs from a preset."""
 
-    mixers: str | Sequence[str] | None = _names("Mixers of the preset, or any others (see `recallkit models --describe`).")
+    mixers: str | Sequence[str] | None = _names("Mixers of the preset, or any others, A+B in turn (see `recallkit models --describe`).")
     widths: Whole = _sizes("Widths of the models.")
     feature_dims: Whole = _sizes("Dimensions of linear attention's queries and keys.")
     feature_maps: str | Sequence[str] | None = _names("Feature maps of linear attention: taylor, elu, relu ...")
@@ -422,34 +454,23 @@ class SweepOptions(Options):
     convolutions: str | Sequence[str] | None = _names(
         "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
     )
-    learning_rates: float | Sequence[float] | None = option(
-        "With --task all are tried, and the best counts; one of a model.",
-        metavar="NUMBERS",
-        default="of the recipe",
-        least=1e-9,
-        most=10,
-        joined=True,
-    )
-    seq_len: int | None = _number("Ids of a training sequence.", most=config.LONGEST, panel=None, default="of the recipe")
     pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences of each.")
     test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
     test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
     examples: int | None = _number("Training sequences.")
     test_examples: int | None = _number("Test sequences.")
-    vocab: int | None = _number("Ids of the vocabulary, half of them values.", most=1 << 20)
+    vocab: int | None = _number("Ids of the vocabulary.", most=1 << 20)
     steps: int | None = _number("Steps of a run that does not end early.")
-    batch: int | None = _number("Sequences a step.", panel=None, default="of the recipe")
     layers: int | None = _number("Layers of a model.", most=64)
     mlp: Literal["yes", "no"] | None = option(
         "Whether layers have MLPs: yes in Zoology's E.2, no in its code.", default=_AS_PRESET, panel=SWEEPS
     )
     positions: Literal["rotary", "learned", "none"] | None = option(
-        "Of attention; the presets of Zoology have learned ones, the others none where a short convolution comes before.",
+        "Of attention; learned ones in the presets of Zoology, else none where a short convolution comes before.",
         default=_AS_PRESET,
         panel=SWEEPS,
     )
     stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1, panel=SWEEPS)
-    seed: int = option("Seed of examples, weights and their order.", 0, least=0, most=1 << 19)
 
 
 @dataclass(frozen=True, kw_only=True)

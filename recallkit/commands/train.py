@@ -4,16 +4,22 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, Union
 
 from recallkit.commands.adapter import Outcome, command
-from recallkit.declarations import File, Options, amount, argument, numbers, option, path
+from recallkit.declarations import File, Options, argument, option, parameters_of, path
 from recallkit.errors import UsageError
-from recallkit.options import MANY_DEVICES, SWEEPS, SweepOptions, TextOptions, WritingOptions, device_option, out_option
+from recallkit.options import (
+    MANY_DEVICES,
+    SWEEPS,
+    SweepOptions,
+    TextOptions,
+    TextTrainingOptions,
+    WritingOptions,
+    device_option,
+    out_option,
+)
 
 if TYPE_CHECKING:
     from recallkit.training.tables import TradeoffTables
     from recallkit.training.text import TrainingTables
-
-BOTH = ("seq_len", "batch", "learning_rates", "seed")
-"""The options of a sweep that a model on text has, too."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +33,13 @@ class _Model(Options):
 
 
 @dataclass(frozen=True)
-class Train(SweepOptions, WritingOptions, TextOptions, _Model):
+class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Model):
     """What is trained, and on what."""
 
     default_split: str = field(default="train", init=False)
     _: KW_ONLY
-    boundary: str = field(default="pack", init=False)
+    boundary: Literal["pack", "document"] = field(default="pack", init=False)
     limit_tokens: None = field(default=None, init=False)
-    tokens: int | str | None = option(
-        "Predictions to train on, such as 30M, each once; the whole text if not given.", metavar="N", parse=amount
-    )
-    checkpoint_every: int | str | None = option(
-        "Also write a checkpoint after every N tokens, such as 10M; else one at the end.", metavar="N", parse=amount
-    )
     task: str | None = option(
         "Train small models on this task, with its options: mqar, overwriting, mqar,filler=random, FILE.py:FUNCTION ... "
         "(`recallkit tasks`).",
@@ -48,11 +48,8 @@ class Train(SweepOptions, WritingOptions, TextOptions, _Model):
     preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
         "A small sweep for a CPU, or that of a paper's figure, for a GPU (docs/train.md).", "cpu", panel=SWEEPS
     )
-    no_lists: bool = option("Text alone for zoo:NAME, which otherwise learns key-value lists first (docs/zoo-training.md).", False)
     out: File = out_option(value="train")
     device: str = device_option()
-    micro_batch: int | None = option("Sequences that a GPU computes at once; their gradients add up.", least=1, default="a whole batch")
-    compiled: bool = option("Compile the model with torch.compile.", False, flags=("--compile",))
     workers: int = option(
         "With --task: processes that share the runs, one per GPU in turn; results are the same.",
         1,
@@ -67,14 +64,14 @@ class Train(SweepOptions, WritingOptions, TextOptions, _Model):
         if (self.model is None) == (self.task is None):
             problem = "a model and a task" if self.task else "neither a model nor a task"
             raise UsageError(problem, where="MODEL", remedy="name a model and its text, or give --task")
-        only = {each.name for each in fields(SweepOptions)} - set(BOTH) | {"preset", "workers"}
+        of_sweeps, of_text = ({each.name for each in fields(group)} for group in (SweepOptions, TextTrainingOptions))
+        only = of_sweeps - of_text | {"preset", "workers"}
         if self.task is not None:
-            only = {each.name for each in fields(TextOptions)} | {"tokens", "checkpoint_every", "no_lists", "micro_batch", "compiled"}
-            only -= {"default_split", "boundary", "limit_tokens", "texts"}
+            only = of_text - of_sweeps | {each.name for each in fields(TextOptions) if each.name in parameters_of(Train)}
         if odd := sorted(name for name in self.not_usual() if name in only):
             where = f"--{odd[0].replace('_', '-')}"
             raise UsageError(f"an option of {'text' if self.task else '--task'}", where=where, remedy="leave it out")
-        if self.model is not None and len(numbers(self.learning_rates)) > 1:
+        if self.model is not None and isinstance(self.learning_rates, list) and len(self.learning_rates) > 1:
             raise UsageError("several rates, and one model", where="--learning-rates", remedy="give one")
 
 
@@ -106,6 +103,6 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     from recallkit.training.text import plan_text
     from recallkit.training.text_view import look
 
-    training = plan_text(asked.model, builtin.or_builtin(asked, builtin.TRAINING_TEXT), asked)
+    training = plan_text(asked.model, builtin.or_builtin(asked, builtin.TRAINING_TEXT), asked, device=asked.device)
     tables = training.run(out, force=asked.force)
     return Outcome.of(tables, lambda: look(out, tables))

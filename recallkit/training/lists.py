@@ -72,10 +72,10 @@ def accuracies(trainer: Trainer) -> list[float]:
     return found
 
 
-def learn_lists(trainer: Trainer, seed: int, steps: int = STEPS) -> Iterator[tuple[int, list[float]]]:
+def learn_lists(trainer: Trainer, seed: int, steps: int = STEPS) -> Iterator[int]:
     """Trains on lists: of the first ids, of all once these are answered; over the last steps, once all are, at a falling rate.
 
-    Yields every few steps the number of steps so far, and the accuracies on test lists of all ids.
+    Yields the number of steps so far, every few steps.
     """
     rng, every_id = np.random.default_rng(seed), list_ids(trainer.model.config.vocab_size)
     ids, average, last = every_id[:FIRST_IDS], 0.0, steps
@@ -85,7 +85,7 @@ def learn_lists(trainer: Trainer, seed: int, steps: int = STEPS) -> Iterator[tup
         average = MEMORY * average + (1 - MEMORY) * right
         if step % MEASURED_EVERY == 0 or step == last:
             accuracy = accuracies(trainer)
-            yield step, accuracy
+            yield step
             last = min(last, step + LAST_STEPS) if min(accuracy) >= LEARNT else last
             if step == last or (step >= STUCK_STEPS and len(ids) == FIRST_IDS):
                 return

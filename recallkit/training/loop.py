@@ -120,7 +120,7 @@ class Trainer:
         device = self.model.embedding.weight.device
         num_rows, num_asked = len(ids), int((targets != NOT_ASKED).sum())
         mine = slice(self.rank, None, self.world)
-        parts = [part.to(device).split(self.micro_batch or num_rows) for part in (ids[mine], targets[mine])]
+        parts = [torch.split(part.to(device), self.micro_batch or num_rows) for part in (ids[mine], targets[mine])]
         found = torch.zeros(2, device=device)
         for number, (some, wanted) in enumerate(zip(*parts, strict=True), 1):
             is_last = number == len(parts[0])
@@ -166,7 +166,7 @@ def optimisers(model: LanguageModel, recipe: Recipe) -> list[torch.optim.Optimiz
     }
     by_muon = []
     if recipe.muon:
-        in_blocks = (module.weight for module in model.blocks.modules() if isinstance(module, nn.Linear))
+        in_blocks = (module.weight for block in model.blocks for module in block.modules() if isinstance(module, nn.Linear))
         by_muon = [weight for weight in in_blocks if min(weight.shape) > 1]
         matrices = {}
     apart = {*matrices, *map(id, by_muon)}

@@ -11,7 +11,7 @@ from recallkit.synthetic.tasks import make_examples, options_of_task
 from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, Part, Task, known_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from recallkit.options import SweepOptions
 
@@ -237,7 +237,7 @@ def task_of(named: str) -> tuple[str, dict[str, Any]]:
     """`mqar,filler=random` -> the task and its options. Raises UsageError for what is not an option, UserError for an unknown task."""
     name, *given = named.split(",")
     known = options_of_task(name)
-    read = {"int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__}
+    read: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__}
     options: dict[str, Any] = {}
     for each in given:
         option, equals, value = each.partition("=")

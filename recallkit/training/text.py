@@ -6,21 +6,22 @@ import contextlib
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import distributed, nn
 
 from recallkit import events
-from recallkit.declarations import amount, numbers
+from recallkit.declarations import amount
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.devices import choose_device, memory_errors
-from recallkit.options import TextOptions
+from recallkit.options import TextOptions, TextTrainingOptions
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -98,10 +99,10 @@ class TextTraining:
         result = Result(out / f"{TRAINING}.parquet", TRAINING, options, force=force)
         if result.reused() is not None:
             return TrainingTables(schemas.read_frame(result.path))
-        is_first = not distributed.is_initialized() or distributed.get_rank() == 0
+        is_first = not distributed.is_initialized() or distributed.get_rank() == 0  # only it writes
         timings = Timings()
         with result.journal() if is_first else contextlib.nullcontext() as journal:
-            if is_first and not journal.resumed:
+            if journal is not None and not journal.resumed:
                 _write_windows(opened, self.seq_len, journal.part(0))
                 journal.commit({"step": 0})
             if distributed.is_initialized():
@@ -114,7 +115,7 @@ class TextTraining:
             with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
                 stage.amounts["tokens"] = run.train()
             tables = TrainingTables(schemas.frame_of("training/training", run.curve))
-            if is_first:
+            if journal is not None:
                 facts = {"parameters": trainer.model.num_parameters(), "num_steps": num_steps, "machine": machine(device)}
                 result.write_tables(tables, {**facts, "tokens": run.tokens(num_steps), "names": opened.names()}, timings)
                 journal.finish()
@@ -147,28 +148,14 @@ class TextTraining:
         return steps
 
 
-class TextChoices(Protocol):
-    """The options of `train` that are of text."""
-
-    seq_len: int | None
-    batch: int | None
-    learning_rates: Any
-    seed: int
-    tokens: Any
-    checkpoint_every: Any
-    no_lists: bool
-    device: str
-    micro_batch: int | None
-    compiled: bool
-
-
-def plan_text(model: str, text: TextOptions, asked: TextChoices) -> TextTraining:
+def plan_text(model: str, text: TextOptions, asked: TextTrainingOptions, *, device: str = "auto") -> TextTraining:
     """The training of a model by its name, its recipe changed by the choices. Raises UserError for an unknown model."""
     found = recipes.find(model, asked.seq_len)
     recipe = found.recipe
-    if rates := numbers(asked.learning_rates):
-        scale = rates[0] / recipe.learning_rate
-        recipe = replace(recipe, learning_rate=rates[0], lowest=recipe.lowest * scale, muon=recipe.muon * scale)
+    if rates := asked.learning_rates:
+        rate = rates[0] if isinstance(rates, Sequence) else rates
+        scale = rate / recipe.learning_rate
+        recipe = replace(recipe, learning_rate=rate, lowest=recipe.lowest * scale, muon=recipe.muon * scale)
     recipe = replace(recipe, batch=asked.batch or recipe.batch, lists=recipe.lists and not asked.no_lists)
     tokens = amount(asked.tokens)
     read = {each.name: getattr(text, each.name) for each in fields(TextOptions) if each.init}
@@ -181,7 +168,7 @@ def plan_text(model: str, text: TextOptions, asked: TextChoices) -> TextTraining
         tokens,
         asked.seed,
         amount(asked.checkpoint_every),
-        asked.device,
+        device,
         asked.micro_batch,
         asked.compiled,
     )
@@ -289,11 +276,11 @@ class _Run:
 
     def _learn_lists(self) -> None:
         showing = progress(f"teaching {self.asked.name} lists", total=lists.STEPS, unit="steps")
-        accuracy = [0.0] * len(lists.TEST_PAIRS)
         with showing as show:
-            for step, accuracy in lists.learn_lists(self.trainer, self.asked.seed):
+            for step in lists.learn_lists(self.trainer, self.asked.seed):
                 show(step)
-        shown = ", ".join(f"{share:.1%} of {pairs} pairs" for pairs, share in zip(lists.TEST_PAIRS, accuracy, strict=True))
+        accuracy = zip(lists.TEST_PAIRS, lists.accuracies(self.trainer), strict=True)
+        shown = ", ".join(f"{share:.1%} of {pairs} pairs" for pairs, share in accuracy)
         events.note(f"{self.asked.name} answers {shown} in lists")
         self.trainer.optimisers = Trainer(self.trainer.model, self.asked.recipe).optimisers  # text begins with new ones
 
