@@ -8,7 +8,7 @@ import pytest
 from recallkit.ablation.tables import PARTS, AblationTables
 from recallkit.ablation.view import ablation_figures, ablation_tables, answer, which_recall
 from recallkit.display.cells import Struck
-from recallkit.display.figure_files import svg
+from tests.display.drawings import svg
 
 MANIFEST = {
     "by": "zero",

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recallkit.display.charts import Figure, specification
+import vl_convert
+
+from recallkit.display.charts import Figure, Style, specification
+
+
+def svg(figure: Figure, styles: Mapping[str, Style] | None = None) -> str:
+    """The figure as vl-convert draws it for files."""
+    drawn: str = vl_convert.vegalite_to_svg(specification(figure, styles), allowed_base_urls=[])
+    return drawn
 
 
 def data(figure: Figure) -> list[dict[str, Any]]:

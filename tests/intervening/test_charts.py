@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from recallkit.display.figure_files import svg
 from recallkit.intervening.charts import intervene_figures
 from recallkit.intervening.tables import InterveneTables
-from tests.display.drawings import data, marks
+from tests.display.drawings import data, marks, svg
 
 GAPS = {"zoo:far": 0.5, "void": 0.3, "near": 0.1, "ahead": -0.2}
 

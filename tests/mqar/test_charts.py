@@ -6,9 +6,8 @@ import math
 
 import polars as pl
 
-from recallkit.display.figure_files import svg
 from recallkit.mqar.charts import mqar_figures
-from tests.display.drawings import data, marks, texts
+from tests.display.drawings import data, marks, svg, texts
 
 
 def comparison(models: list[str], pairs: list[int], **changed: object) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 
 from recallkit.display.charts import MOST_SOURCES
-from recallkit.display.figure_files import svg
 from recallkit.profiling.charts import profile_figures
 from recallkit.profiling.tables import ProfileTables
-from tests.display.drawings import data, texts
+from tests.display.drawings import data, svg, texts
 from tests.profiling.test_tables import synthetic, tables_of
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m datum.x + [1]"

@@ -12,10 +12,9 @@ import pytest
 from recallkit.display.cells import span
 from recallkit.display.charts import PAPER
 from recallkit.display.exports import Look
-from recallkit.display.figure_files import svg
 from recallkit.recall.charts import figures
 from recallkit.recall.tables import RecallTables
-from tests.display.drawings import data, marks
+from tests.display.drawings import data, marks, svg
 
 MODELS, TASKS = ["zoo:attention", "a.b[c]", "<script>"], ["fda", "swde"]
 

@@ -7,10 +7,9 @@ import xml.etree.ElementTree as ET
 
 import polars as pl
 
-from recallkit.display.figure_files import svg
 from recallkit.tracking.tables import TrackTables
 from recallkit.tracking.view import track_figures
-from tests.display.drawings import data, texts
+from tests.display.drawings import data, svg, texts
 
 NLLS = {"ar_nll": 6.0, "first_nll": 7.0, "other_nll": 4.0}
 

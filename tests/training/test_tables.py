@@ -9,13 +9,12 @@ import pytest
 from typer.main import get_command
 
 from recallkit.commands.app import app
-from recallkit.display.figure_files import svg
 from recallkit.options import SweepOptions
 from recallkit.training.presets import jobs_of
 from recallkit.training.sweep import plan_sweep
 from recallkit.training.tables import make_tables
 from recallkit.training.view import answer, command, shown_tradeoff, tradeoff_figures
-from tests.display.drawings import marks, texts
+from tests.display.drawings import marks, svg, texts
 
 
 def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
