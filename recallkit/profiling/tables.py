@@ -62,7 +62,7 @@ class ProfileTables(Shown):
     positions: source x bucket of positions (`low`..`high`, both included): tokens, and how many are repeated, of content
     bigrams (`content_tokens`), both (`content_repeated`), AR hits; with shares of the bucket's tokens.
     fits: source x kind (repeated, content, ar_hit): the power law of its distances. The number of `distances` and their
-    median; `alpha`, its interval given `x_min`, `tail_tokens` and their share; `ks` (0 to 1); `gain_*` in nats per
+    median; `alpha`, its interval given `x_min`, `tail_tokens` and their share; `ks` (0 to 1); `gain_exposed` in nats per
     distance and `alpha_exposed` as in profiling.power_law.PowerLaw; a note if there is no fit.
     profile: one row per source. `repeated_bigrams`: tokens that complete a repeated content bigram, per `seq_len` tokens;
     `distinct_bigrams` counts a bigram once per sequence. `repeated_share` and `ar_hit_share` are of all tokens. `documents` with
@@ -240,7 +240,7 @@ def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | 
     def exponent(mean_log: float | None) -> float | None:
         return None if mean_log is None else tail_alpha(mean_log, fit.x_min, fit.x_max)
 
-    copied = ("alpha", "x_min", "x_max", "ks", "gain_geometric", "gain_lognormal", "gain_exposed", "alpha_exposed")
+    copied = ("alpha", "x_min", "x_max", "ks", "gain_exposed", "alpha_exposed")
     interval = {"alpha_ci_low": exponent(mean_log_high), "alpha_ci_high": exponent(mean_log_low)}
     tail = {"tail_tokens": fit.num_tail, "tail_share": fit.num_tail / total}
     return {**row, **{name: getattr(fit, name) for name in copied}, **interval, **tail}

@@ -168,7 +168,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     "profile/fits": _columns(
         "source kind string, distances int64, median_distance int64?, alpha alpha_ci_low alpha_ci_high float64?, "
-        "x_min x_max tail_tokens int64?, tail_share ks gain_geometric gain_lognormal gain_exposed alpha_exposed float64?, note string"
+        "x_min x_max tail_tokens int64?, tail_share ks gain_exposed alpha_exposed float64?, note string"
     ),
     # One row per prompt. `answer_nll`: nats per token; `answer_distance`: tokens from the value's latest occurrence to the prompt's end;
     # `characters_cut`: how many of the prompt's characters were cut off on the left (of a character in part, all); `length` and `depth`

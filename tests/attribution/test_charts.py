@@ -49,7 +49,7 @@ def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
     return replace(named, reference=names.get(REFERENCE, REFERENCE), models=[names.get(model, model) for model in comparison.models])
 
 
-def test_every_figure_is_there_the_same_every_time_and_says_what_its_axes_are(comparison):
+def test_every_figure_is_there_and_says_what_its_axes_are(comparison):
     titles = {
         "perplexities": {"perplexity"},
         "gap_parts": {"nats per token behind the reference"},
