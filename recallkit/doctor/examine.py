@@ -36,8 +36,6 @@ PROBES = (
     Probe("tokenizer", surroundings.check_tokenizer, True, "fail", "reinstall recallkit and tokenizers"),
     Probe("kernels", surroundings.check_triton, True, "warn", "RECALLKIT_KERNELS=torch works without them"),
     Probe("hub", surroundings.check_hub, True),
-    Probe("built-in text", surroundings.check_builtin),
-    Probe("encoding", surroundings.check_encoding),
     Probe("variables", surroundings.check_settings),
 )
 """In the order in which they are printed."""

@@ -122,35 +122,31 @@ def check_folder(name: str) -> list[Check]:
     free = shutil.disk_usage(place).free
     found = f"{folder}, {_gigabytes(free)} free"
     try:
-        lacks = what_lacks(place)
+        has_locks = excludes_others(place)
     except OSError as error:
         status: Status = "fail" if name == "temporary files" else "warn"
         return [Check(name, status, f"{found}, not writable ({error.strerror})", remedy)]
-    if lacks:
-        return [Check(name, "warn", f"{found}, without {' and '.join(lacks)}", "write to a local disk (-o)")]
+    if not has_locks:
+        return [Check(name, "warn", f"{found}, without locks (flock)", "write to a local disk (-o)")]
     if free < _LITTLE_DISK:
         return [Check(name, "warn", found, "free some space")]
     return [Check(name, "ok", f"{found}, locks files and replaces them atomically")]
 
 
-def what_lacks(folder: Path) -> list[str]:
-    """Whether the file system lacks exclusive locks. Raises OSError where files cannot be written, or replaced atomically."""
+def excludes_others(folder: Path) -> bool:
+    """Whether the file system has exclusive locks. Raises OSError where files cannot be written, or replaced atomically."""
     with tempfile.TemporaryDirectory(prefix=".recallkit-doctor-", dir=folder) as made:
         first, second = Path(made) / "first", Path(made) / "second"
         first.write_bytes(b"1")
         second.write_bytes(b"2")
         first.replace(second)
-        return [] if _locks_exclude(second) else ["locks (flock)"]
-
-
-def _locks_exclude(path: Path) -> bool:
-    with path.open("rb") as one, path.open("rb") as other:
-        try:
-            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-    return False
+        with second.open("rb") as one, second.open("rb") as other:
+            try:
+                fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+        return False
 
 
 def _gigabytes(size: int) -> str:

@@ -1,11 +1,9 @@
-"""The surroundings of the program: compiled kernels, tokenizers, the hub, the built-in text, environment variables."""
+"""The surroundings of the program: compiled kernels, tokenizers, the hub, environment variables."""
 
 from __future__ import annotations
 
-import locale
 import os
 import shutil
-import sys
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from recallkit.config import installing
 from recallkit.doctor.checks import Check, described
 from recallkit.doctor.installation import installed
-from recallkit.doctor.machine import what_lacks
+from recallkit.doctor.machine import excludes_others
 
 _HUB = "https://huggingface.co"
 _SECONDS_FOR_HUB = 3.0
@@ -33,7 +31,7 @@ def check_numba() -> list[Check]:
     kernels: list[Any] = [value for value in vars(hash_kernels).values() if isinstance(value, Dispatcher)]
     folder = Path(kernels[0]._cache.cache_path)
     try:
-        what_lacks(next(place for place in (folder, *folder.parents) if place.exists()))
+        excludes_others(next(place for place in (folder, *folder.parents) if place.exists()))
     except OSError as error:
         problem = f"its cache cannot be written ({error.strerror}): {folder}"
         return [Check("compiled loops", "warn", problem, f"{NUMBA_REMEDY} to cache compiled code")]
@@ -120,29 +118,6 @@ def _without_secrets(address: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ ours, and the rest
-
-
-def check_builtin() -> list[Check]:
-    """Whether the default slices of commands without arguments are built already."""
-    from recallkit import builtin
-
-    folder = builtin.folder()
-    is_built = (folder / "slices" / "tokens.parquet").exists()
-    found = f"built, in {folder}" if is_built else "not built yet: the first command that needs it builds it in seconds"
-    return [Check("built-in text", "ok", found)]
-
-
-def check_encoding() -> list[Check]:
-    """Whether text in every language can be read and printed."""
-    encodings = {
-        "output": (getattr(sys.stdout, "encoding", None) or "").lower(),
-        "files": sys.getfilesystemencoding(),
-        "locale": locale.getpreferredencoding(False).lower(),
-    }
-    if all(encoding.replace("-", "") == "utf8" for encoding in encodings.values()):
-        return [Check("encoding", "ok", "UTF-8")]
-    found = ", ".join(f"{encoding or 'none'} for {what}" for what, encoding in encodings.items())
-    return [Check("encoding", "warn", found, "set LC_ALL=C.UTF-8, or PYTHONUTF8=1")]
 
 
 def check_settings() -> list[Check]:
