@@ -319,7 +319,7 @@ def tracked_files() -> list[str]:
     return subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
 
 
-OUTPUTS = {"counts.duckdb", "slices", "profile", "evals", "mqar", "report.html", "figures", "text-to-figure"}
+OUTPUTS = {"counts.duckdb", "slices", "profile", "evals", "mqar", "report.html", "figures", "text-to-figure", "released"}
 """Names that commands and examples write to where no other is given."""
 
 
