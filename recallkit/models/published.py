@@ -202,7 +202,8 @@ def _gpt_mixer(config: Mapping[str, Any], weights: Weights, i: int, d_model: int
         return LayerConfig("gated_short_conv", {"kernel": kernel, "expand": width // d_model, "bias": has_bias})
     if target.startswith("LinearAttention"):
         num_heads = weights.whole({"num_heads": num_heads, **entry}, "num_heads")
-        return LayerConfig("linear_attention", {"num_heads": num_heads, **_taylor_features(entry, weights)})
+        decay = _decay(config, weights) if f"blocks.{i}.mixer.decay_proj.weight" in weights.named else {}
+        return LayerConfig("linear_attention", {"num_heads": num_heads, **_taylor_features(entry, weights), **decay})
     if target.startswith("Sliding"):
         # They see [i - size // 2, i] (based/models/mixers/slide_attention.py).
         return LayerConfig("sliding_window", {**attention, "window": weights.whole(entry, "window_size") // 2 + 1})
@@ -215,6 +216,16 @@ def _taylor_features(entry: Mapping[str, Any], weights: Weights) -> dict[str, An
     if not str(target).endswith("TaylorExp") or entry.get("feature_name", "taylor_exp") != "taylor_exp":
         raise UserError(f"a feature map other than TaylorExp ({target}) is not understood", where=weights.where)
     return {"feature_dim": weights.whole(entry, "feature_dim"), "eps": weights.real(entry, "eps", 1e-12)}
+
+
+def _decay(config: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
+    """The decay of a linear attention that has a projection for it (Based, appendix C), as `linear_attn.py` of bbf9970 applies it.
+
+    Without a projection there is none, whatever `fixed_decay` says: the code with which the checkpoints were released ignores it.
+    """
+    weights.check_entries({"fixed_decay": False, "decay_denom": True, **config}, {"fixed_decay": True, "decay_denom": False})
+    exponent = config.get("decay_const")
+    return {"decay": "input", "decay_exponent": weights.whole({"-decay_const": isinstance(exponent, int) and -exponent}, "-decay_const")}
 
 
 def _mamba(config: Mapping[str, Any], weights: Weights) -> ArchitectureConfig:

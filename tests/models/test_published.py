@@ -106,6 +106,10 @@ def as_released(model):
 
 CHECKPOINTS = {
     "based": (BASED, lambda: gpt_weights([CONVOLUTION, LINEAR, SOFTMAX, CONVOLUTION])),
+    "based with decay": (
+        BASED | {"fixed_decay": True, "decay_const": -3, "decay_denom": False},
+        lambda: gpt_weights([CONVOLUTION, LINEAR | {"decay_proj.weight": (4, WIDTH)}, SOFTMAX, CONVOLUTION]),
+    ),
     "attn": (ATTENTION, lambda: gpt_weights([SOFTMAX, SOFTMAX])),
     "mamba": (MAMBA, lambda: as_released(mamba_of_transformers("mamba"))),
     "mamba2": (MAMBA2, lambda: as_released(mamba_of_transformers("mamba2"))),
@@ -146,6 +150,17 @@ def taylor_attention(w, x):
     return F.linear((weights / weights.sum(dim=-1, keepdim=True) @ v).transpose(1, 2).flatten(2), w["out_proj.weight"])
 
 
+def decayed_attention(w, x):
+    q, k, v = (heads(F.linear(x, w[f"proj_{name}.weight"]), 4) for name in "qkv")
+    s = q @ k.mT / math.sqrt(6)
+    weights = torch.tril(1 + s + s**2 / 2)
+    apart = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+    fading = (1 - 2.0 ** -(3 + torch.arange(4, dtype=x.dtype)))[:, None, None] ** apart.clamp(min=0)
+    factors = F.linear(x, w["decay_proj.weight"]).mT[..., None]
+    read = factors * weights * fading @ v / weights.sum(dim=-1, keepdim=True)
+    return F.linear(read.transpose(1, 2).flatten(2), w["out_proj.weight"])
+
+
 def softmax_attention(w, x, rotated, reach=None):
     """`rotated` entries of a head of 16; a query sees `reach` keys before its own."""
     q, k, v = (heads(part, 2) for part in F.linear(x, w["Wqkv.weight"]).chunk(3, dim=-1))
@@ -180,6 +195,9 @@ def gpt_logits(weights, ids, mixers):
 LOGITS = {
     "based": lambda weights, ids: gpt_logits(
         weights, ids, [convolution, taylor_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution]
+    ),
+    "based with decay": lambda weights, ids: gpt_logits(
+        weights, ids, [convolution, decayed_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution]
     ),
     "attn": lambda weights, ids: gpt_logits(weights, ids, [lambda w, x: softmax_attention(w, x, 8)] * 2),
 }
@@ -280,6 +298,10 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("based", {"mixer": {"_target_": "x.Hyena"}}, "Hyena"),
         ("based", {"n_layer": 10**9}, "n_layer"),
         ("based", {"mixer": "x.BaseConv"}, "not a JSON object"),
+        ("based with decay", {"fixed_decay": False}, "fixed_decay"),
+        ("based with decay", {"decay_denom": True}, "decay_denom"),
+        ("based with decay", {"decay_const": 0}, "-decay_const"),
+        ("based with decay", {"decay_const": None}, "-decay_const"),
         ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("mamba", {"attn_layer_idx": [1]}, "attn_layer_idx"),
         ("mamba", {"ssm_cfg": {"d_state": 16}}, "d_state of ssm_cfg is 16"),
