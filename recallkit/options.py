@@ -7,7 +7,7 @@ commands does not need as a whole is declared with its command.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from recallkit import config
 from recallkit.declarations import OUTPUT, File, Options, amount, argument, length, names, option, text
@@ -33,23 +33,8 @@ tokenizer_option = partial(
 device_option = partial(option, "auto, cpu, cuda or cuda:N.", "auto", metavar="DEVICE", panel=LOADING)
 
 
-class LiveModel(Protocol):
-    """A torch.nn.Module, said without importing torch."""
-
-    training: bool
-
-
-class OneSpec(Protocol):
-    """A `recallkit.ModelSpec`, said without importing it."""
-
-    @property
-    def location(self) -> str:
-        """Where it is."""
-        ...
-
-
-AnyModel = File | LiveModel | OneSpec | Mapping[str, Any]
-"""A model as `recallkit.models.spec.list_models` takes it; several of them as {NAME: model}."""
+AnyModel = Any
+"""A model as `recallkit.models.spec.list_models` takes it: a path or name, a torch.nn.Module, a ModelSpec; several as {NAME: model}."""
 AnyModels = AnyModel | Sequence[Any]
 MODEL_SYNTAX = "PATH or NAME=PATH, its options after commas: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
 

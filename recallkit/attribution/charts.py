@@ -51,8 +51,6 @@ LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be dist
 _NATS = "NLL, nats per token"
 _ROW = 34
 """Pixels from one model's row to the next."""
-_LARGEST_NLL = 690.0
-"""Its perplexity is a float."""
 _SHARES = (-1.0, 2.0)
 """Shares beyond these are drawn at the edge: where a gap is close to zero they can be of any size."""
 _POSITIONS = 16
@@ -63,7 +61,7 @@ def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
-    makers = (price_figure, _perplexities, _gap_parts, _by_partition, _by_slice, _by_bucket, _divergence, _by_source, _by_threshold)
+    makers = (price_figure, _gap_parts, _by_partition, _by_slice, _by_bucket, _divergence, _by_source, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
@@ -155,61 +153,8 @@ _ASIDE = [(7, -6), (-7, -6), (0, -14), (7, 8), (-7, 8), (0, 16), (7, -18), (-7, 
 # ------------------------------------------------------------------------------------------------------- a row per model
 
 
-def _perplexities(comparison: Comparison) -> list[Figure]:
-    """Perplexity on AR hits and on other tokens, one row per model."""
-    names, rows = _names(comparison), list[dict[str, Any]]()
-    for model, name in names.items():
-        is_reference = model == comparison.reference
-        for kind, named in _KINDS.items():
-            row = comparison.totals[comparison.models[0] if is_reference else model, kind]
-            nll = row["nll_reference" if is_reference else "nll_model"]
-            if not row["tokens"]:
-                continue
-            if not math.isfinite(nll):
-                return []
-            shown, ppl = _perplexity(nll), math.exp(min(nll, _LARGEST_NLL))
-            tip = f"{shorten(model, 60)}, {named}: perplexity {shown} ({nll:.2f} nats), {counted(row['tokens'], 'token')}"
-            rows.append({"model": name, "kind": named, "ppl": ppl, "shown": shown, "reference": is_reference, "tip": tip})
-    if not rows:
-        return []
-    for row in rows:
-        row["lower"] = row["ppl"] < max(other["ppl"] for other in rows if other["model"] == row["model"])
-    on = " and on ".join(dict.fromkeys(row["kind"] for row in rows))
-    caption = f"Perplexity on {on}, on a logarithmic scale. The dashed lines are the reference's."
-    known = [row["ppl"] for row in rows]
-    beside = max(1.5, max(known) / min(known)) ** 0.15  # room for figures, left of the lower one of a row and right of the other
-    x = log_number("ppl", "perplexity", [min(known) / beside, *known, max(known) * beside])
-    y = _model_rows(list(names.values()))
-    ends = {"x": {**x, "aggregate": "min"}, "x2": {"field": "ppl", "aggregate": "max"}, "y": y}
-    dots = {
-        "x": x,
-        "y": y,
-        "color": _KIND_COLOUR,
-        "shape": column("kind", scale={"domain": list(_KINDS.values()), "range": ["circle", "diamond"]}),
-    }
-    figures, outwards = {"x": x, "y": y, "text": column("shown")}, {"align": {"expr": "datum.lower ? 'right' : 'left'"}}
-    spec = plot(
-        rows,
-        layer("rule", "datum.reference", channels={"x": x, "color": _KIND_COLOUR}, strokeDash=[4, 3]),
-        layer("rule", channels=ends, color="rule", strokeWidth=2),
-        layer("point", channels={**dots, **TIP}, filled=True, size=80, opacity=1),
-        # Below the figures the same, broader and in the colour of the page: the dashed lines end there.
-        layer("text", channels=figures, dy=-10, stroke="page", strokeWidth=4, **outwards),
-        layer("text", channels=figures, dy=-10, color="soft", **outwards),
-        width=WIDTH - 100,
-        height=_ROW * len(names),
-    )
-    return _figure(comparison, "perplexities", "Where the models differ", caption, spec)
-
-
 def _model_rows(names: Sequence[str]) -> Spec:
     return column("model", sort=list(names), axis={"title": None, "labelLimit": 0})
-
-
-def _perplexity(nll: float) -> str:
-    if nll > math.log(1e6):
-        return f"{math.exp(nll):.3g}" if nll < _LARGEST_NLL else f"10^{nll / math.log(10):.0f}"
-    return f"{math.exp(nll):,.{2 if nll < math.log(100) else 1 if nll < math.log(1000) else 0}f}"
 
 
 def _gap_parts(comparison: Comparison) -> list[Figure]:

@@ -36,12 +36,10 @@ even if its share of unseen bigrams were less by two standard errors (docs/slice
 BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK = "count", "rate", "papers", "fallback"
 """The rules by which a threshold is chosen: --max-count, --max-rate, neither, neither where counts do not resolve the papers' rate."""
 
-RULES = (BY_COUNT, BY_RATE, BY_PAPERS, FALLBACK)
-
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The largest training count that is rare, and how it was chosen: `rule` is one of RULES, None without training counts.
+    """The largest training count that is rare, and how it was chosen: `rule` is one of these, None without training counts.
 
     `rate`: the occurrences per billion training tokens that were given or aimed at; None if a count was given.
     """

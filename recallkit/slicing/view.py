@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import abbreviate, counted, percent, powers_of_two, sparkline, timings_lines
+from recallkit.display.cells import abbreviate, counted, percent, timings_lines
 from recallkit.display.charts import MOST_SOURCES, TIP, WIDTH, Colour, Figure, column, labels, layer, not_drawn, plot, share
 from recallkit.display.exports import Look
 from recallkit.display.tables import Table
@@ -41,7 +40,6 @@ def look(path: Path, manifest: Mapping[str, Any], summary: pl.DataFrame) -> Look
             *filter(None, [small_counts_note(manifest)]),
             *timings_lines(read_timings(path / MANIFEST, kind="tokens"), "labelled", is_reused=manifest.get("reused", False)),
         ],
-        printed=[with_distances(table, _query(path, "slices/bucket_distances"))],
         facts={**{name: manifest.get(name) for name in _FACTS}, "warning": warning},
     )
 
@@ -88,24 +86,6 @@ _COLUMNS = {
     "AR hits": cells.number("ar_hits"),
     "share": cells.share("ar_hit_share", 2),
 }
-
-
-def with_distances(table: Table, distances: pl.DataFrame) -> Table:
-    """The table by source with a curve of distances (query slices/bucket_distances) after each row; unchanged for a single bucket."""
-    shares = {(row["source"], row["high"]): row["share"] for row in distances.iter_rows(named=True)}
-    buckets = powers_of_two(distances["high"].to_list())
-    if len(buckets) < 2:
-        return table
-    shown = {row[0] for row in table.rows}
-    most = max(share for (source, _), share in shares.items() if source in shown)
-    known = {source for source, _ in shares}
-    curves = [sparkline([shares.get((row[0], high), 0.0) for high in buckets], 0.0, most) if row[0] in known else "" for row in table.rows]
-    header = f"distance\n1 to {buckets[-1]:,}"
-    caption = (
-        f"{table.caption}\nDistance: tokens back to where a repeated bigram last occurred, in powers of two; █ is {percent(most)} of them."
-    )
-    rows = [[*row, curve] for row, curve in zip(table.rows, curves, strict=True)]
-    return replace(table, headers=[*table.headers, header], rows=rows, caption=caption)
 
 
 def _query(slices: Path, name: str) -> pl.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 
@@ -21,7 +20,7 @@ from recallkit.slicing.definitions import parse_slices
 from tests.display.drawings import data, marks, svg, texts
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
-NAMES = ["perplexities", "gap_parts", "by_partition", "by_slice", "by_count", "by_distance", "by_match", "by_position", "by_source"]
+NAMES = ["gap_parts", "by_partition", "by_slice", "by_count", "by_distance", "by_match", "by_position", "by_source"]
 NAMES += ["by_threshold"]
 KINDS = {"AR hits": "ar_hit", "other tokens": "other"}
 
@@ -51,7 +50,6 @@ def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
 
 def test_every_figure_is_there_and_says_what_its_axes_are(comparison):
     titles = {
-        "perplexities": {"perplexity"},
         "gap_parts": {"nats per token behind the reference"},
         "by_partition": {"share of the gap"},
         "by_slice": {"share of the gap"},
@@ -69,25 +67,6 @@ def test_every_figure_is_there_and_says_what_its_axes_are(comparison):
         assert len(drawing) < 60_000
         assert titles[name] <= set(texts(drawing)), name
         assert figure.caption.endswith(".")
-
-
-def test_perplexities_are_of_the_reference_first_and_of_every_model(comparison):
-    rows = data(drawn(comparison)["perplexities"])
-    assert [row["model"] for row in rows[::2]] == [f"{REFERENCE} (ref.)", *comparison.models]
-    for row in rows:
-        is_reference = row["model"].endswith("(ref.)")
-        total = comparison.totals[MODELS[0] if is_reference else row["model"], KINDS[row["kind"]]]
-        nll = total["nll_reference" if is_reference else "nll_model"]
-        assert row["ppl"] == pytest.approx(math.exp(nll))
-        told = rf".*, {row['kind']}: perplexity ([\d,.]+) \(([\d.]+) nats\), {total['tokens']:,} tokens"
-        shown, nats = re.fullmatch(told, row["tip"]).groups()
-        assert float(shown.replace(",", "")) == pytest.approx(math.exp(nll), rel=0.006)
-        assert float(nats) == pytest.approx(nll, abs=0.006)
-    under = re.findall(r'<text([^>]* stroke="#ffffff"[^>]*)>([^<]+)</text>', svg(drawn(comparison)["perplexities"]))
-    assert [shown for _, shown in under] == [row["shown"] for row in rows], "dashed lines end at the figures"
-    pairs = zip(rows[::2], rows[1::2], strict=True)
-    is_lower = [ppl == min(one["ppl"], other["ppl"]) for one, other in pairs for ppl in (one["ppl"], other["ppl"])]
-    assert ['text-anchor="end"' in look for look, _ in under] == is_lower, "they are apart however near the points are"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -171,7 +150,7 @@ def test_a_model_looks_the_same_in_all_figures(comparison):
     styles = styles_of(found)
     seen = {model: set() for model in (REFERENCE, *MODELS)}
     for figure in found:
-        if figure.name not in ("perplexities", "gap_parts"):
+        if figure.name != "gap_parts":
             for label, mark in marks(svg(figure, styles)).items():
                 paints = {mark.paint.get("fill"), mark.paint.get("stroke")} - {PAPER["page"], "none", None}
                 seen[next((model for model in seen if label.startswith(model)), REFERENCE)] |= paints
@@ -228,14 +207,13 @@ def test_what_has_nothing_to_show_is_left_out(comparison):
         return frame.with_columns(gap_share=pl.lit(None, pl.Float64)) if name == "by_threshold" else frame.clear()
 
     found = drawn(replace(changed(comparison, without_hits), given=()))
-    assert list(found) == ["perplexities", "gap_parts"]
-    assert {row["kind"] for row in data(found["perplexities"])} == {"other tokens"}
+    assert list(found) == ["gap_parts"]
 
 
 def test_shares_of_a_gap_that_is_none_are_not_drawn(comparison):
     noted = lambda frame, _: frame.with_columns(note=pl.lit(GAP_MAY_BE_ZERO), void=True) if "note" in frame.columns else frame  # noqa: E731
     found = drawn(changed(comparison, noted))
-    assert list(found) == ["perplexities", "gap_parts", "by_count", "by_distance", "by_match", "by_position"]
+    assert list(found) == ["gap_parts", "by_count", "by_distance", "by_match", "by_position"]
     ends = [row for row in data(found["gap_parts"]) if "shown" in row]
     assert all(row["shown"].endswith("share means nothing") and "low" not in row for row in ends)
 

@@ -168,9 +168,9 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "no AR hits": (
         {"models": {"m": BEHIND}, "with_hits": 0},
-        ("AR hits are 0.00 % of 320 tokens", f"m: {SHARE}: no token is an AR hit", "perplexities: Perplexity on other tokens, on a",
+        ("AR hits are 0.00 % of 320 tokens", f"m: {SHARE}: no token is an AR hit",
          "tokens that do not repeat a bigram of their context.", SUM, 'AR hits are the class "bigram repeated, rare"'),
-        ("Perplexity on AR hits", "shaded", "; and of tokens", "NLL of AR hits", "with the 95 % interval of the share", "by_source:", LEAD),
+        ("shaded", "; and of tokens", "NLL of AR hits", "with the 95 % interval of the share", "by_source:", LEAD),
     ),
     "repeated bigrams are all frequent": (
         {"models": {"m": BEHIND}, "counts": (3000, 3000)},

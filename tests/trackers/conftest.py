@@ -46,7 +46,7 @@ def is_logged(gap_folder):
         assert numbers == pytest.approx(expected, rel=1e-6)
         assert tables["gap/gap"] == frame.to_dicts()
         assert set(tables) == {f"gap/{path.stem}" for path in gap_folder.glob("*.parquet") if path.stem != "by_document"}
-        assert {"gap/perplexities", "gap/by_count", "gap/by_source"} <= set(figures)
+        assert {"gap/gap_parts", "gap/by_count", "gap/by_source"} <= set(figures)
 
     return check
 
