@@ -16,7 +16,7 @@ from recallkit.ablation.tables import AblatedSet, measure_losses
 from recallkit.attribution.context_gain import context_gains
 from recallkit.attribution.tables import attribute_gap
 from recallkit.intervening import InterventionOptions, intervene
-from recallkit.intervening.association import AskedHits
+from recallkit.intervening.run import AskedHits
 from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
 from recallkit.profiling import profile_slices
 from recallkit.scoring import score_path

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.tables import AblationTables
 from recallkit.display import cells
-from recallkit.display.again import command_line
 from recallkit.display.cells import or_dash, percent, resampled, too_few
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import enrichment

@@ -1,5 +1,5 @@
 """Perplexity gaps between models, attributed to slices of the tokens."""
 
-from recallkit.attribution.run import gap, gap_path
+from recallkit.attribution.comparison import gap, gap_path
 
 __all__ = ["gap", "gap_path"]

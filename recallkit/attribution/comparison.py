@@ -1,22 +1,35 @@
-"""A comparison read back: the tables that `recallkit gap` wrote, found in their folder and checked to belong together."""
+"""The work of `gap`: scores what is not scored yet, attributes the gap to slices, and writes its tables; and a comparison read back.
+
+Its tables are found in their folder and checked to belong together.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.tables import GapTables
+from recallkit.display import console
 from recallkit.display.notebook import Shown
+from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
+from recallkit.models.spec import list_models
+from recallkit.options import ScoringOptions
+from recallkit.scoring.files import count_inexact, score_path
+from recallkit.scoring.run import plan_scores
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
-from recallkit.storage.result import read_tables
+from recallkit.storage.result import Result, read_tables, table_files
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from recallkit.models.spec import ModelSpec
+    from recallkit.scoring.scores import LastIds
     from recallkit.slicing.definitions import Slice
 
 _REMEDY = "make the tables with `recallkit gap REFERENCE MODEL... --slices DIR`"
@@ -121,3 +134,132 @@ def labels_identity(facts: Mapping[str, Any]) -> list[Any]:
     """Sequences, counts and threshold: what decides the labels; of the facts of the slices in a manifest."""
     counts = facts.get("counts")
     return [facts.get("sequences_digest"), counts and counts.get("id"), facts.get("max_count")]
+
+
+def gap_path(
+    slices: Path,
+    reference: str | ModelSpec,
+    models: Sequence[str | ModelSpec],
+    given: Sequence[Slice] = (),
+    *,
+    clean: bool = False,
+    context_gain: Sequence[LastIds] = (),
+    price: bool = False,
+    divergence: bool = False,
+) -> Path:
+    """Default folder of the gap between these models: each question has a folder of its own."""
+    asked = " clean" * clean, *(f" {last}" for last in context_gain), " price" * price, " divergence" * divergence
+    by = "".join([*(f" by {slice_.given}" for slice_ in given), *asked])
+    keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
+    first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
+    short = f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}{by}"
+    return slices / "gap" / artifacts.file_slug(" vs ".join(keys) + by, short)
+
+
+def gap(
+    reference: str | ModelSpec,
+    models: Sequence[str | ModelSpec],
+    slices: Path,
+    out: Path | None = None,
+    options: ScoringOptions = ScoringOptions(),
+    *,
+    force: bool = False,
+    given: Sequence[Slice] = (),
+    cluster: str = "document",
+    clean: bool = False,
+    context_gain: Sequence[LastIds] = (),
+    price: Callable[[], Mapping[str, Any]] | None = None,
+    divergence: bool = False,
+) -> GapTables:
+    """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
+
+    `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS. `clean`: tokens that are known
+    to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
+    `price`: what state costs is asked, too, for `by_price`; called once the scores are there, it gives by model what it recalls in AR
+    hits, if that was measured (rows of an intervention).
+    `divergence`: every model also reads beside the reference, for `by_divergence`.
+    Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
+    """
+    from recallkit.attribution.context_gain import context_gains, in_context_scores
+    from recallkit.attribution.divergence import divergences
+    from recallkit.attribution.knee import knee_facts
+    from recallkit.attribution.price import prices
+    from recallkit.attribution.tables import GapTables, attribute_gap
+    from recallkit.measure.labelled import open_tokens
+    from recallkit.slicing.words import make_words, needed_columns
+
+    specs = list_models([reference], list(models))
+    names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
+    out = out or gap_path(
+        slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain, price=price is not None, divergence=divergence
+    )
+    question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
+    question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
+    question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
+    question |= ({"price": True} if price else {}) | ({"divergence": True} if divergence else {})
+    result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
+    result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
+    # Labels that cannot answer the question are reported before hours of scoring.
+    tokens = open_tokens(slices / "tokens.parquet")
+    tokens.check_copies_known(given, clean=clean)
+    if needed_columns(given):
+        make_words(slices)
+    # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
+    plans = plan_scores(specs, slices, options)
+    pairs = [plan.against(plans[0]) for plan in plans[1:]] if divergence else []
+    shorter = [plan.from_last(last) for last in context_gain for plan in plans]
+    # Pairs first: what they read is scored on the way.
+    made = [plan.run() for plan in one_after_another([*pairs, *plans, *shorter])]
+    manifests = dict(zip(names, made[len(pairs) :], strict=False))
+    _note_other_readings(manifests)
+    recalled = None if price is None else price()
+    timings = Timings()
+    with timings.stage("attributing") as stage:
+        scores = {spec.shown: score_path(slices, spec) for spec in specs}
+        files = list(scores.values())
+        tables = attribute_gap(tokens.path, files[0], files[1:], names=names, slices=given, cluster=cluster, clean=clean)
+        if context_gain:
+            by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
+            gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
+            tables = replace(tables, by_context=gains)
+        if recalled is not None:
+            of_models = _about_states(specs, manifests)
+            tables = replace(tables, by_price=prices(tokens.path, scores, of_models, recalled, cluster=cluster, clean=clean))
+        if divergence:
+            paired = {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]}
+            found = divergences(tokens.path, names[0], paired, slices=given, cluster=cluster, clean=clean)
+            tables = replace(tables, by_divergence=found)
+        stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
+    reading = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
+    facts = {
+        **question,
+        "reference": names[0],
+        "models": names[1:],
+        "score_files": {name: path.name for name, path in scores.items()},
+        "cluster": cluster,
+        "slices": {**tokens.facts, "read_exactly": max(made.get("read_exactly") or 0 for made in manifests.values())},
+        "scores": {name: manifests[name]["options"] for name in names},
+        **({"reading": reading} if reading else {}),
+        "knee": knee_facts(tables.by_count),
+        **({"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}),
+        **({"overlap": True} if tables.by_overlap is not None else {}),
+        "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
+    }
+    result.write_tables(tables, facts, timings)
+    return tables
+
+
+def _about_states(specs: Sequence[ModelSpec], manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of each model that of which it is a variant, and the bytes of its state and after how many ids, where the scores have them."""
+    # The model itself names a family if it is among them, else one with all of its mixers, else one of its variants.
+    plain = {spec.location: spec.shown for spec in sorted(specs, key=lambda spec: (spec.variant is None, spec.ablation is None))}
+    known = ("state_bytes", "state_ids")
+    return {spec.shown: {"family": plain[spec.location], **{name: manifests[spec.shown].get(name) for name in known}} for spec in specs}
+
+
+def _note_other_readings(manifests: Mapping[str, Mapping[str, Any]]) -> None:
+    """Reports models that were scored in another precision or context: part of their gap is due to that."""
+    for name in ("dtype", "context", "stride", "carry_state"):
+        values = {model: m["options"].get(name) for model, m in manifests.items() if not (name == "dtype" and m["options"][name] is None)}
+        if len(set(values.values())) > 1 and any(m["options"]["dtype"] is not None for m in manifests.values()):
+            console.note(f"scored with different {name}: " + ", ".join(f"{model} {value or 'default'}" for model, value in values.items()))

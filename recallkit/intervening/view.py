@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import command_line
 from recallkit.display.cells import (
     DASH,
     counted,
@@ -17,7 +16,7 @@ from recallkit.display.cells import (
     shares_of_leads,
     too_few,
 )
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.intervening.charts import intervene_figures
 from recallkit.intervening.sampling import FIRST_RARE

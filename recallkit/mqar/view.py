@@ -7,9 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import command_line
 from recallkit.display.cells import abbreviate, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.mqar.charts import mqar_figures
 from recallkit.mqar.tables import MqarTables

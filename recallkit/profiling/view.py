@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.cells import percent, resampled, sparkline
-from recallkit.display.exports import Look
+from recallkit.display.exports import MOST_NAMED, Look, bare, command_line
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.profiling.charts import profile_figures

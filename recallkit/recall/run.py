@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import builtin
 from recallkit.declarations import path
-from recallkit.display.again import bare
+from recallkit.display.exports import bare
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models

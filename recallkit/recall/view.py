@@ -7,7 +7,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells, console
-from recallkit.display.again import bare, command_line
 from recallkit.display.cells import (
     DASH,
     counted,
@@ -18,7 +17,7 @@ from recallkit.display.cells import (
     powers_of_two,
     sparkline,
 )
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, bare, command_line
 from recallkit.display.tables import Table
 from recallkit.recall.charts import figures
 from recallkit.recall.prompts import GENERATED_TOKENS

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from recallkit.attribution.answer import PPL
 from recallkit.attribution.view import comparison_answer, what_of_training
 from recallkit.display import cells
-from recallkit.display.again import MOST_NAMED, bare, command_line
 from recallkit.display.cells import percent, percent_range, resampled, shares_of_leads
 from recallkit.display.charts import labels
+from recallkit.display.exports import MOST_NAMED, bare, command_line
 from recallkit.measure.shares import is_void
 from recallkit.report.markup import tag, text
 from recallkit.slicing.threshold import rate_and_rule

@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.intervening.view import recalled_shares
 from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words
-from recallkit.report.losses import losses_section
+from recallkit.report.sections import losses_section
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS

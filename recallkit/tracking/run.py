@@ -10,7 +10,7 @@ from recallkit import events
 from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
-from recallkit.intervening.association import SAMPLES, AskedHits
+from recallkit.intervening.run import SAMPLES, AskedHits
 from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions

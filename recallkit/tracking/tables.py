@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.intervening.association import AskedHits
+    from recallkit.intervening.run import AskedHits
     from recallkit.measure.labelled import LabelledTokens
 
 LEAST_RECALL = 0.2

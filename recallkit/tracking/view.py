@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import command_line
 from recallkit.display.cells import DASH, resampled, too_few
 from recallkit.display.charts import Figure, Style, across, line_chart, number
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.models.spec import LIVE
 from recallkit.storage import artifacts

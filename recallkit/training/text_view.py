@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import command_line
 from recallkit.display.charts import Figure, line_chart, number
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables

@@ -7,10 +7,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.again import command_line
 from recallkit.display.cells import counted, percent
 from recallkit.display.charts import Figure, front_layer, line_chart, log_number, share
-from recallkit.display.exports import Look
+from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables

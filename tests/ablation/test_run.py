@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 
 from recallkit import builtin, slicing
 from recallkit.ablation import ablate, ablation_path
-from recallkit.ablation.run import choose_sets
-from recallkit.ablation.tables import PARTS
+from recallkit.ablation.tables import PARTS, choose_sets
 from recallkit.ablation.view import which_recall
 from recallkit.attribution.tables import attribute_gap
 from recallkit.errors import UsageError, UserError

@@ -25,7 +25,7 @@ from recallkit.config import SCHEMA_VERSION
 from recallkit.display import console
 from recallkit.display.charts import model_styles
 from recallkit.report import sections, words
-from recallkit.report.losses import losses_section
+from recallkit.report.sections import losses_section
 from recallkit.scoring.scores import LastIds
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts

@@ -41,7 +41,7 @@ VERDICTS = ("appears", "absent", "gone", "unknown")
 
 def judged(recalled: np.ndarray, documents: np.ndarray, weight: np.ndarray, num_resamples: int = 2000) -> Any:
     """The tables of a run from what its checkpoints recall of each hit, (n, steps), and the hits' documents and weights, (n,)."""
-    from recallkit.intervening.association import AskedHits
+    from recallkit.intervening.run import AskedHits
     from recallkit.measure.intervals import effective_number, freedom_of
     from recallkit.measure.sums import RowSums
     from recallkit.tracking.tables import Tracked, make_tables
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=300)
     args = parser.parse_args()
     from recallkit import builtin
-    from recallkit.intervening.association import AskedHits
+    from recallkit.intervening.run import AskedHits
     from recallkit.measure.labelled import open_tokens
     from recallkit.models.spec import list_models
     from recallkit.options import ScoringOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from recallkit.display.again import bare, command_line
+from recallkit.display.exports import bare, command_line
 
 
 def test_options_are_written_as_a_user_would():
