@@ -38,6 +38,7 @@ _GPT_NAMES = {
     ".fc2.": ".down.",
     ".Wqkv.": ".qkv.",
     **{f".proj_{name}.": f".{name}_proj." for name in "qkv"},
+    ".conv1.conv.": ".conv.conv.",  # of the older base_conv.py
     "lm_head.": "head.",
 }
 _MAMBA_NAMES = {
@@ -50,7 +51,7 @@ _MAMBA_NAMES = {
 """Parts of published names, and what they are here."""
 
 _UNUSED_WEIGHTS = ("rotary_emb.inv_freq", "decay.decay")
-"""Buffers: one of older versions of FlashAttention, which config.json determines, one that the released linear attention does not use."""
+"""Buffers that config.json determines: one of older versions of FlashAttention, and the decays."""
 
 _EXPECTED = {
     "activation_function": "swiglu",
@@ -202,7 +203,9 @@ def _gpt_mixer(config: Mapping[str, Any], weights: Weights, i: int, d_model: int
         return LayerConfig("gated_short_conv", {"kernel": kernel, "expand": width // d_model, "bias": has_bias})
     if target.startswith("LinearAttention"):
         num_heads = weights.whole({"num_heads": num_heads, **entry}, "num_heads")
-        decay = _decay(config, weights) if f"blocks.{i}.mixer.decay_proj.weight" in weights.named else {}
+        weights.check_entries(entry, {"use_rotary_apply": False, "use_act": False})
+        is_older = ".linear_attn." in str(entry["_target_"])
+        decay = _decay(config, weights, f"blocks.{i}.mixer.decay_proj.weight" in weights.named, is_older=is_older)
         return LayerConfig("linear_attention", {"num_heads": num_heads, **_taylor_features(entry, weights), **decay})
     if target.startswith("Sliding"):
         # They see [i - size // 2, i] (based/models/mixers/slide_attention.py).
@@ -218,14 +221,17 @@ def _taylor_features(entry: Mapping[str, Any], weights: Weights) -> dict[str, An
     return {"feature_dim": weights.whole(entry, "feature_dim"), "eps": weights.real(entry, "eps", 1e-12)}
 
 
-def _decay(config: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
-    """The decay of a linear attention that has a projection for it (Based, appendix C), as `linear_attn.py` of bbf9970 applies it.
+def _decay(config: Mapping[str, Any], weights: Weights, is_projected: bool, *, is_older: bool) -> dict[str, Any]:
+    """The decay of a linear attention, as HazyResearch/based has it in `linear_attn.py` of bbf9970 (Based, appendix C).
 
-    Without a projection there is none, whatever `fixed_decay` says: the code with which the checkpoints were released ignores it.
+    The module `linear_attention.py` that came after it has none, whatever `fixed_decay` of a config says.
     """
+    if not is_projected and not (is_older and config.get("fixed_decay")):
+        return {}
     weights.check_entries({"fixed_decay": False, "decay_denom": True, **config}, {"fixed_decay": True, "decay_denom": False})
     exponent = config.get("decay_const")
-    return {"decay": "input", "decay_exponent": weights.whole({"-decay_const": isinstance(exponent, int) and -exponent}, "-decay_const")}
+    exponent = weights.whole({"-decay_const": isinstance(exponent, int) and -exponent}, "-decay_const")
+    return {"decay": "input" if is_projected else "fixed", "decay_exponent": exponent}
 
 
 def _mamba(config: Mapping[str, Any], weights: Weights) -> ArchitectureConfig:

@@ -48,6 +48,23 @@ BASED = GPT | {
     "alt_mixer_layers": [1],
     "alt_mixer_2_layers": [2],
 }
+OLDER = GPT | {
+    "n_layer": 2,
+    "rotary_emb_fraction": 1,
+    "mixer": {"_target_": "based.models.mixers.base_conv.BaseConv", "expand_proj": 4, "kernel_sizes": [3], "use_bias": True},
+    "alt_mixer": {
+        "_target_": "based.models.mixers.linear_attn.LinearAttention",
+        "feature_dim": 6,
+        "feature_name": "taylor_exp",
+        "num_heads": 4,
+        "use_rotary_apply": False,
+    },
+    "alt_mixer_layers": [1],
+    "fixed_decay": True,
+    "decay_const": -3,
+    "decay_denom": False,
+}
+"""As the checkpoints of 30B tokens are configured (HazyResearch/prefix-linear-attention, baselines/based-360m-30b.yaml)."""
 ATTENTION = GPT | {"n_layer": 2, "rotary_emb_fraction": 0.5}
 MAMBA = {"vocab_size": VOCAB, "d_model": WIDTH, "n_layer": 2, "ssm_cfg": {}, "rms_norm": True, "pad_vocab_size_multiple": 8}
 MAMBA2 = MAMBA | {"ssm_cfg": {"layer": "Mamba2", "ngroups": 2, "headdim": 8, "chunk_size": 16}, "d_intermediate": 0}
@@ -59,6 +76,7 @@ CONVOLUTION = {
     "out_proj.weight": (WIDTH, 2 * WIDTH),
     "out_proj.bias": (WIDTH,),
 }
+OLDER_CONVOLUTION = {name.replace("conv.conv", "conv1.conv"): shape for name, shape in CONVOLUTION.items()}
 LINEAR = {"proj_q.weight": (24, WIDTH), "proj_k.weight": (24, WIDTH), "proj_v.weight": (WIDTH, WIDTH), "out_proj.weight": (WIDTH, WIDTH)}
 SOFTMAX = {"Wqkv.weight": (3 * WIDTH, WIDTH), "out_proj.weight": (WIDTH, WIDTH)}
 
@@ -106,10 +124,8 @@ def as_released(model):
 
 CHECKPOINTS = {
     "based": (BASED, lambda: gpt_weights([CONVOLUTION, LINEAR, SOFTMAX, CONVOLUTION])),
-    "based with decay": (
-        BASED | {"fixed_decay": True, "decay_const": -3, "decay_denom": False},
-        lambda: gpt_weights([CONVOLUTION, LINEAR | {"decay_proj.weight": (4, WIDTH)}, SOFTMAX, CONVOLUTION]),
-    ),
+    "older, decay of the input": (OLDER, lambda: gpt_weights([OLDER_CONVOLUTION, LINEAR | {"decay_proj.weight": (4, WIDTH)}])),
+    "older, fixed decay": (OLDER, lambda: gpt_weights([OLDER_CONVOLUTION, LINEAR])),
     "attn": (ATTENTION, lambda: gpt_weights([SOFTMAX, SOFTMAX])),
     "mamba": (MAMBA, lambda: as_released(mamba_of_transformers("mamba"))),
     "mamba2": (MAMBA2, lambda: as_released(mamba_of_transformers("mamba2"))),
@@ -135,7 +151,8 @@ def norm(x, weight, eps):
 
 def convolution(w, x):
     u1, u2 = F.linear(x, w["in_proj.weight"], w["in_proj.bias"]).split(2 * WIDTH, dim=-1)
-    mixed = F.conv1d(F.pad(u1.transpose(1, 2), (2, 0)), w["conv.conv.weight"], groups=2 * WIDTH).transpose(1, 2)
+    kernel = next(value for name, value in w.items() if name.endswith("conv.weight"))
+    mixed = F.conv1d(F.pad(u1.transpose(1, 2), (2, 0)), kernel, groups=2 * WIDTH).transpose(1, 2)
     return F.linear(F.silu(mixed) * u2, w["out_proj.weight"], w["out_proj.bias"])
 
 
@@ -156,7 +173,7 @@ def decayed_attention(w, x):
     weights = torch.tril(1 + s + s**2 / 2)
     apart = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
     fading = (1 - 2.0 ** -(3 + torch.arange(4, dtype=x.dtype)))[:, None, None] ** apart.clamp(min=0)
-    factors = F.linear(x, w["decay_proj.weight"]).mT[..., None]
+    factors = F.linear(x, w["decay_proj.weight"]).mT[..., None] if "decay_proj.weight" in w else 1
     read = factors * weights * fading @ v / weights.sum(dim=-1, keepdim=True)
     return F.linear(read.transpose(1, 2).flatten(2), w["out_proj.weight"])
 
@@ -196,9 +213,8 @@ LOGITS = {
     "based": lambda weights, ids: gpt_logits(
         weights, ids, [convolution, taylor_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution]
     ),
-    "based with decay": lambda weights, ids: gpt_logits(
-        weights, ids, [convolution, decayed_attention, lambda w, x: softmax_attention(w, x, 16, 4), convolution]
-    ),
+    "older, decay of the input": lambda weights, ids: gpt_logits(weights, ids, [convolution, decayed_attention]),
+    "older, fixed decay": lambda weights, ids: gpt_logits(weights, ids, [convolution, decayed_attention]),
     "attn": lambda weights, ids: gpt_logits(weights, ids, [lambda w, x: softmax_attention(w, x, 8)] * 2),
 }
 
@@ -298,10 +314,11 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(write, name):
         ("based", {"mixer": {"_target_": "x.Hyena"}}, "Hyena"),
         ("based", {"n_layer": 10**9}, "n_layer"),
         ("based", {"mixer": "x.BaseConv"}, "not a JSON object"),
-        ("based with decay", {"fixed_decay": False}, "fixed_decay"),
-        ("based with decay", {"decay_denom": True}, "decay_denom"),
-        ("based with decay", {"decay_const": 0}, "-decay_const"),
-        ("based with decay", {"decay_const": None}, "-decay_const"),
+        ("older, decay of the input", {"fixed_decay": False}, "fixed_decay"),
+        ("older, decay of the input", {"decay_denom": True}, "decay_denom"),
+        ("older, decay of the input", {"decay_const": 0}, "-decay_const"),
+        ("older, decay of the input", {"decay_const": None}, "-decay_const"),
+        ("older, fixed decay", {"alt_mixer": OLDER["alt_mixer"] | {"use_rotary_apply": True}}, "use_rotary_apply"),
         ("attn", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("mamba", {"attn_layer_idx": [1]}, "attn_layer_idx"),
         ("mamba", {"ssm_cfg": {"d_state": 16}}, "d_state of ssm_cfg is 16"),
