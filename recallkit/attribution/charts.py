@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.knee import describe_knees, knees
+from recallkit.attribution.knee import describe_knees
 from recallkit.attribution.price import measured
 from recallkit.display.cells import bounds, counted, percent, shares_of_leads, size, span
 from recallkit.display.charts import (
@@ -16,7 +16,6 @@ from recallkit.display.charts import (
     WIDTH,
     Colour,
     Figure,
-    StyleOf,
     across,
     column,
     front_layer,
@@ -458,20 +457,14 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
         return []
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
-    bends = {name: knee.count for name, knee in knees(comparison.tables.by_count).items() if knee.count is not None}
     x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
     y = share("y", _OF_AR_HITS, **share_scale(points))
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
-    known = {name: at for name, at in bends.items() if first <= at <= last and name in (comparison.reference, *comparison.models)}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
-    before += [across(StyleOf(name, "stroke"), x=place) for name, place in known.items() if name == comparison.reference]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
     caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
     caption += f" {LEFT_OUT}{_leads(comparison, models)}{at_the_edge(points)}"
-    caption += " Solid upright lines are knees, in the colours of their models." if known else ""
     caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
-    return _figure(
-        comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, uprights=known, height=220)
-    )
+    return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))

@@ -256,7 +256,6 @@ def line_chart(
     reference: str | None = None,
     styles: Mapping[str, Style] | None = None,
     shown: Mapping[str, str] | None = None,
-    uprights: Mapping[str, float] | None = None,
     some_first: bool = True,
     **more: Any,
 ) -> Spec:
@@ -264,8 +263,7 @@ def line_chart(
 
     `names` are the models, in the order of the legend, on which a click chooses a model and makes the others grey. `at` and `shown` of a
     row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
-    is drawn first; then `uprights`, a line across at an `x` for some models. `some_first`: of many models a page colours
-    some until others are chosen.
+    is drawn first. `some_first`: of many models a page colours some until others are chosen.
     """
     shown = shown or labels(names, reference=reference)
     found = [
@@ -294,10 +292,8 @@ def line_chart(
     )
     # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key.
     chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
-    places = [{"model": shown[model], "x": place} for model, place in (uprights or {}).items() if model in shown]
     layers = [
         *before,
-        *([{"data": {"values": places}, **layer("rule", channels={"x": x, "stroke": stroke, "opacity": faint})}] if places else []),
         *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
         {**line, "params": [{**chosen, "value": AtFirst(shown, reference) if some_first else []}]},
         layer("point", channels=dots, size=26, strokeWidth=1.2),

@@ -145,27 +145,9 @@ def _affine(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:
     low, high = torch.aminmax(groups, dim=1, keepdim=True)
     scale = (high - low) / most
     scale = torch.where(scale == 0, 1, scale)  # a group of equal entries
-    codes = ((groups - low) / scale).round().clamp(0, most).to(torch.uint8)
-    packed = _packed(codes, bits)
-    rounded = scale * _unpacked(packed, bits)[: codes.numel()].view_as(codes) + low
-    return rounded.view(tensor.shape), sum(map(stored_bytes, (packed, scale, low)))
-
-
-def _packed(codes: Tensor, bits: int) -> Tensor:
-    """Codes in bytes, the first in the lowest bits: of 4 bits [1, 2, 3] -> [0x21, 0x03]."""
-    per_byte = 8 // bits
-    padded = functional.pad(codes.flatten(), (0, -codes.numel() % per_byte)).view(-1, per_byte)
-    packed: Tensor = (padded << _shifts(bits, codes)).sum(1, dtype=torch.uint8)
-    return packed
-
-
-def _unpacked(packed: Tensor, bits: int) -> Tensor:
-    codes: Tensor = packed.unsqueeze(1) >> _shifts(bits, packed) & (2**bits - 1)
-    return codes.flatten()
-
-
-def _shifts(bits: int, like: Tensor) -> Tensor:
-    return torch.arange(0, 8, bits, dtype=torch.uint8, device=like.device)
+    codes = ((groups - low) / scale).round().clamp(0, most)
+    packed = -(-codes.numel() * bits // 8)  # bytes of the codes, one behind the other
+    return (scale * codes + low).view(tensor.shape), packed + stored_bytes(scale) + stored_bytes(low)
 
 
 def _quanto(tensor: Tensor, bits: int, group: int) -> tuple[Tensor, int]:

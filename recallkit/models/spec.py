@@ -20,9 +20,9 @@ from recallkit.config import LONGEST
 from recallkit.errors import UsageError
 from recallkit.models.ablation import Ablation
 from recallkit.models.protocol import Dtype
-from recallkit.models.variants import Variant, parse_protocol
+from recallkit.models.variants import VARIANT_OPTIONS, Variant
 
-OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate", "cache", "state", "weights", "chunk", "protocol")
+OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate", *VARIANT_OPTIONS)
 """The options that one model may have; the options of a command are the defaults of all its models."""
 
 _BEFORE_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
@@ -114,8 +114,7 @@ class ModelSpec:
     @property
     def variant(self) -> Variant | None:
         """How its cache, state or weights are compressed. Raises UsageError for options that do not go together."""
-        once = None if self.protocol is None else parse_protocol(self.protocol)
-        variant = Variant(self.cache, self.state, self.weights, self.chunk, once)
+        variant = Variant(**{name: getattr(self, name) for name in VARIANT_OPTIONS})
         return None if variant == Variant() else variant
 
     def ablated(self, ablation: Ablation) -> ModelSpec:

@@ -33,15 +33,15 @@ class Variant:
 
     `cache`: as `cache_policies.parse_cache` reads it, or FILE.py:FUNCTION, a function of the transformers model that returns a Cache of
     transformers or a context manager in which text is read. `state`: one of STATES, how recurrent states are rounded. `weights`: one of
-    WEIGHTS. `chunk`: ids between two compressions. `once`: the first ids of a sequence, which are compressed once; what follows stays
-    exact. Raises UsageError for anything else.
+    WEIGHTS. `chunk`: ids between two compressions. `protocol`: `once:K`, the first K ids of a sequence are compressed once; what follows
+    stays exact. Raises UsageError for anything else.
     """
 
     cache: str | None = None
     state: str | None = None
     weights: str | None = None
     chunk: int | None = None
-    once: int | None = None
+    protocol: str | None = None
 
     def __post_init__(self) -> None:
         """Checks what is given."""
@@ -53,14 +53,24 @@ class Variant:
             value = getattr(self, name)
             if value is not None and value not in known:
                 raise UsageError(f"{name}={value} is not one of {', '.join(known)}", remedy="choose one")
-        for name, least in (("chunk", 1), ("once", 2)):
-            value = getattr(self, name)
+        for name, value, least in (("chunk", self.chunk, 1), ("once", self.once, 2)):
             if value is not None and not (type(value) is int and least <= value <= config.LONGEST):
                 raise UsageError(f"{name} is {value}, not a number of ids", remedy="give one such as 64")
         if self.chunk is not None and self.once is not None:
             raise UsageError("chunk and protocol=once", remedy="give one: what follows the first ids is read at once")
         if (self.chunk or self.once) and not self.reads_in_chunks:
             raise UsageError("nothing to compress between chunks", remedy="give cache= or state= as well; cache=full compresses nothing")
+
+    @property
+    def once(self) -> int | None:
+        """The first ids of a sequence, compressed once; None where text is read in chunks. Raises UsageError for anything else."""
+        if self.protocol is None:
+            return None
+        kind, _, number = self.protocol.partition(":")
+        if kind != "once" or not number.isdecimal():
+            problem = f"protocol={self.protocol} is not one"
+            raise UsageError(problem, remedy="give once:K, the ids that are compressed once, such as once:1024")
+        return int(number)
 
     @property
     def reads_in_chunks(self) -> bool:
@@ -72,24 +82,19 @@ class Variant:
         code = [] if self.cache is None or not is_user_function(self.cache) else [identify_function(self.cache)]
         return [self.typed(), CHUNK, *code]
 
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name in VARIANT_OPTIONS if (value := getattr(self, name)) is not None}
+
     def __str__(self) -> str:
         """What names in results end in: `cache int4, chunk 16`."""
-        given = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return ", ".join(f"{name} {value}" for name, value in given if value is not None)
+        return ", ".join(f"{name} {value}" for name, value in self._given().items())
 
     def typed(self) -> str:
         """As it is typed after a model: `,cache=int4,chunk=16`."""
-        given = {"cache": self.cache, "state": self.state, "weights": self.weights, "chunk": self.chunk}
-        given["protocol"] = None if self.once is None else f"once:{self.once}"
-        return "".join(f",{name}={value}" for name, value in given.items() if value is not None)
+        return "".join(f",{name}={value}" for name, value in self._given().items())
 
 
-def parse_protocol(text: str) -> int:
-    """The ids of `once:K`. Raises UsageError for anything else."""
-    kind, _, number = text.partition(":")
-    if kind != "once" or not number.isdecimal():
-        raise UsageError(f"protocol={text} is not one", remedy="give once:K, the ids that are compressed once, such as once:1024")
-    return int(number)
+VARIANT_OPTIONS = tuple(field.name for field in fields(Variant))
 
 
 def apply_variant(model: ScoringModel, variant: Variant) -> None:

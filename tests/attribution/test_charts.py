@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -13,8 +12,7 @@ from recallkit import attribution
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import GapTables
-from recallkit.display.cells import abbreviate
-from recallkit.display.charts import PAPER, labels, specification, styles_of
+from recallkit.display.charts import PAPER, labels, styles_of
 from recallkit.measure.shares import GAP_MAY_BE_ZERO, is_void
 from recallkit.slicing.definitions import parse_slices
 from tests.display.drawings import data, marks, svg, texts
@@ -155,24 +153,6 @@ def test_a_model_looks_the_same_in_all_figures(comparison):
                 paints = {mark.paint.get("fill"), mark.paint.get("stroke")} - {PAPER["page"], "none", None}
                 seen[next((model for model in seen if label.startswith(model)), REFERENCE)] |= paints
     assert seen == {model: {PAPER[styles[model].colour]} for model in seen}
-
-
-def test_knees_are_marked_where_their_counts_are(comparison):
-    """Costs of first occurrences such that the models' knees are at known counts: log2(1 + 40) of 50 and of 150 nats."""
-    by_count = comparison.tables.by_count
-    middle = ((1 + pl.col("low")).log(2) + (1 + pl.col("high")).log(2)) / 2
-    knee = pl.col("model").replace_strict({MODELS[0]: np.log2(41), MODELS[1]: 99.0}, return_dtype=pl.Float64)
-    excess = {"model": 0.5 + knee - middle, "reference": 0.5 + np.log2(151) - middle}
-    first = {f"nll_first_{side}": pl.col(f"nll_{side}") + nats for side, nats in excess.items()}
-    figure = drawn(changed(comparison, lambda frame, name: frame.with_columns(tokens=100, **first) if name == "by_count" else frame))[
-        "by_threshold"
-    ]
-    assert figure.caption.endswith(f"{REFERENCE} 150, {MODELS[0]} 40, {MODELS[1]} above {abbreviate(by_count['high'].max())}.")
-    reference, models = (
-        part for part in specification(figure)["layer"] if part["mark"]["type"] == "rule" and "strokeDash" not in part["mark"]
-    )
-    assert reference["encoding"]["x"]["datum"] == 150
-    assert models["data"]["values"] == [{"model": MODELS[0], "x": 40}]
 
 
 HOSTILE = ["<script>alert('1')</script>&\"\x1b[31m <b>", "", "a.b[c]", "line\nbreak", "models/" * 30 + "mamba", "datum['x']", "{'a': 1}[0]"]

@@ -191,7 +191,7 @@ def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(sma
 
 def test_a_state_that_is_rounded_once_occupies_what_an_exact_one_does():
     ids, plain = some_ids(40)[0], load("zoo:delta")
-    once, again = (load("zoo:delta", Variant(state="int8", **when)).state_bytes(ids) for when in ({"once": 8}, {"chunk": 8}))
+    once, again = (load("zoo:delta", Variant(state="int8", **when)).state_bytes(ids) for when in ({"protocol": "once:8"}, {"chunk": 8}))
     assert again < once == plain.state_bytes(ids)
 
 
@@ -212,7 +212,7 @@ def test_generation_continues_from_the_compressed_state(saved, path):
         return how(model, prompts, answers, 6, lambda *_: False)
 
     window = load(path, Variant("window:1+8", chunk=8))
-    once = load(path, Variant("window:1+4", once=10))
+    once = load(path, Variant("window:1+4", protocol="once:10"))
     for one, other in (
         (continued(load(path), generate), continued(load(path, Variant("full", chunk=8)), generate)),
         (continued(window, by_scoring), continued(window, generate)),
@@ -267,7 +267,7 @@ SYNTAX = {
     "w=gdn,weights=int4": (ModelSpec("gdn", "w", weights="int4"), "w"),
     "base,cache=knorm:0.5,protocol=once:1024": (
         ModelSpec("base", cache="knorm:0.5", protocol="once:1024"),
-        "base cache knorm:0.5, once 1024",
+        "base cache knorm:0.5, protocol once:1024",
     ),
 }
 
