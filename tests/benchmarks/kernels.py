@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -603,19 +604,23 @@ def print_rows(rows: list[Row]) -> None:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Milliseconds over the size that was varied, logarithmic: a plot for each operation, a line for each implementation."""
+    """Milliseconds by tokens and by rows, the other sizes being those at which most were measured; a line for each implementation."""
     import altair as alt
+
+    def others(row: Row, letter: str) -> str:
+        return " ".join(f"{name}={value:,}" for name, value in row.size.items() if name != letter)
 
     plots = []
     for name, group in groupby((row for row in rows if not row.timing.problem), lambda row: row.operation):
-        found = list(group)
-        varied = next((letter for letter in ("n", "b") if len({row.size.get(letter) for row in found}) > 1), None)
-        if varied is not None:
-            values = [{"size": row.size[varied], "ms": 1e3 * row.timing.median, "by": row.implementation} for row in found]
-            x = alt.X("size:Q", title={"n": "tokens", "b": "rows"}[varied]).scale(type="log")
-            y = alt.Y("ms:Q", title="milliseconds").scale(type="log")
-            line = alt.Chart(alt.Data(values=values), title=name, width=300, height=200).mark_line(point=True)
-            plots.append(line.encode(x=x, y=y, color=alt.Color("by:N", title=None)))
+        measured = list(group)
+        for letter, title in (("n", "tokens"), ("b", "rows")):
+            fixed = statistics.mode(others(row, letter) for row in measured)
+            found = [row for row in measured if others(row, letter) == fixed]
+            if len({row.size.get(letter) for row in found}) > 1:
+                values = [{"size": row.size[letter], "ms": 1e3 * row.timing.median, "by": row.implementation} for row in found]
+                x, y = alt.X("size:Q", title=title).scale(type="log"), alt.Y("ms:Q", title="milliseconds").scale(type="log")
+                line = alt.Chart(alt.Data(values=values), title=f"{name}, {fixed}", width=300, height=200).mark_line(point=True)
+                plots.append(line.encode(x=x, y=y, color=alt.Color("by:N", title=None)))
     alt.concat(*plots, columns=3).resolve_scale(color="independent", x="independent", y="independent").save(path)
 
 
