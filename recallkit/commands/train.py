@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class _Model(Options):
     """What is trained on text."""
 
-    model: str | None = argument(
+    model: File | None = argument(
         "A preset of the papers (`recallkit models --presets`), zoo:NAME, or a .toml file with its layers; none with --task.",
         metavar="MODEL",
     )
@@ -100,9 +100,12 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
         tradeoff, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
         return Outcome.of(tradeoff, lambda: look_at_sweep(folder, tradeoff))
     from recallkit import builtin
-    from recallkit.training.text import plan_text
+    from recallkit.training.loop import is_first
+    from recallkit.training.text import train_text
     from recallkit.training.text_view import look
 
-    training = plan_text(asked.model, builtin.or_builtin(asked, builtin.TRAINING_TEXT), asked, device=asked.device)
-    tables = training.run(out, force=asked.force)
+    text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
+    tables = train_text(str(asked.model), text, asked, out, device=asked.device, force=asked.force)
+    if not is_first():
+        return Outcome(lambda: tables, lambda full: None, dict)
     return Outcome.of(tables, lambda: look(out, tables))

@@ -149,6 +149,11 @@ def known_options(mixer: str) -> dict[str, str]:
     return {name: kind for each in mixer.split("+") for name, kind in options_of(registry.resolve(MIXERS, each, "mixer")).items()}
 
 
+def has_positions(mixer: str) -> bool:
+    """Whether a mixer, or one of several joined by +, is attention. (Mamba-3 rotates its state, whatever the model's positions.)"""
+    return any({"rope_fraction", "num_heads"} <= known_options(each).keys() for each in mixer.split("+"))
+
+
 def layers_of(made: Architecture, length: int) -> tuple[LayerConfig, ...]:
     """The layers of a model that reads up to `length` ids. Raises UserError for an unknown mixer.
 
@@ -173,7 +178,7 @@ def _layer(made: Architecture, mixer: str, place: int, length: int) -> LayerConf
         "num_layers": made.layers,
         "head_size": min(64, made.width),
     }
-    if made.positions != "rotary":
+    if made.positions != "rotary" and has_positions(mixer):
         usual["rope_fraction"] = 0.0
     if known.get("max_length") == "int" or dict(made.options).get("feature_map") == "cosformer":
         usual["max_length"] = length

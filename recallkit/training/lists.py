@@ -66,20 +66,21 @@ def make_lists(rng: np.random.Generator, num_rows: int, length: int, pairs: Sequ
 def accuracies(trainer: Trainer) -> list[float]:
     """The shares of values that are the most likely id, in test lists of `TEST_PAIRS`."""
     found, ids = [], list_ids(trainer.model.config.vocab_size)
+    length = min(TEST_LENGTH, trainer.model.max_length or TEST_LENGTH)
     for pairs in TEST_PAIRS:
-        made = make_lists(np.random.default_rng([TEST_SEED, pairs]), TEST_ROWS, TEST_LENGTH, [pairs], ids)
+        made = make_lists(np.random.default_rng([TEST_SEED, pairs]), TEST_ROWS, length, [pairs], ids)
         found.append(measure(trainer.model, Examples(*made, torch.zeros_like(made[0]))).accuracy)
     return found
 
 
-def learn_lists(trainer: Trainer, seed: int, steps: int = STEPS) -> Iterator[int]:
+def learn_lists(trainer: Trainer, seed: int) -> Iterator[int]:
     """Trains on lists: of the first ids, of all once these are answered; over the last steps, once all are, at a falling rate.
 
     Yields the number of steps so far, every few steps.
     """
     rng, every_id = np.random.default_rng(seed), list_ids(trainer.model.config.vocab_size)
-    ids, average, last = every_id[:FIRST_IDS], 0.0, steps
-    for step in range(1, steps + 1):
+    ids, average, last = every_id[:FIRST_IDS], 0.0, STEPS
+    for step in range(1, STEPS + 1):
         share = min(step / WARM_UP_STEPS, max(FLOOR, (last + 1 - step) / LAST_STEPS), 1.0)
         _, right = trainer.step(*make_lists(rng, TOKENS // LENGTH, LENGTH, PAIRS, ids), share, torch.from_numpy(ids))
         average = MEMORY * average + (1 - MEMORY) * right

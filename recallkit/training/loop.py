@@ -63,6 +63,21 @@ class Recipe:
     lists: bool = False
     """Whether key-value lists come before the text, and are among it: see `recallkit.training.lists`."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no recipe; it may come from a file."""
+        rates = {name: getattr(self, name) for name in ("learning_rate", "lowest", "warm_up", "falling", "weight_decay", "clip", "muon")}
+        for name, value in {**rates, **{f"beta {place}": beta for place, beta in enumerate(self.betas, 1)}}.items():
+            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}, not a number from 0 on")
+        if not self.learning_rate >= self.lowest or not self.learning_rate * self.falling > 0:
+            raise ValueError("learning_rate and falling are above 0, and lowest is not above learning_rate")
+        if len(self.betas) != 2 or max(self.betas) >= 1:
+            raise ValueError(f"betas are {self.betas}, not two numbers below 1")
+        if not isinstance(self.batch, int) or self.batch < 1:
+            raise ValueError(f"batch is {self.batch!r}, not a whole number from 1 on")
+        if self.decay not in ("cosine", "linear") or not isinstance(self.lists, bool):
+            raise ValueError("decay is cosine or linear, lists is true or false")
+
     def share(self, step: int, num_steps: int) -> float:
         """The learning rate of a step, counted from 0, as a share of the highest."""
         rising = self.warm_up if self.warm_up >= 1 else max(1, round(self.warm_up * num_steps))
@@ -258,6 +273,9 @@ def machine(device: torch.device) -> str:
     return f"{name}, threads: {torch.get_num_threads()}"
 
 
+# ----------------------------------------------------------------------------------------------------------- processes
+
+
 def join_processes(device: torch.device) -> torch.device:
     """Joins the process group that torchrun has begun, if it has; the device of this process."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -267,3 +285,29 @@ def join_processes(device: torch.device) -> torch.device:
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return device
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ["RANK"] == "0"
+
+
+def wait_for_all() -> None:
+    """Returns once every process of the group, if there is one, is here."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
+def from_first(value: Any) -> Any:
+    """What the first process gives."""
+    given = [value]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(given)
+    return given[0]
+
+
+def leave_processes() -> None:
+    """Waits for all, and ends the group."""
+    if distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from recallkit.declarations import names, numbers
 from recallkit.errors import UsageError
 from recallkit.synthetic.tasks import make_examples, options_of_task
-from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, Part, Task, known_options
+from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, Part, Task, has_positions, known_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -192,7 +192,7 @@ def jobs_of(name: str, task: str, choices: SweepOptions) -> list[Job]:
     if unused:
         where = f"--{unused[0].replace('_', '-')}"
         raise UsageError(f"none of these mixers has the option {SWEPT[unused[0]]}", where=where, remedy="leave it out")
-    rates = _or(preset, choices, "learning_rates")
+    rates = numbers(_or(preset, choices, "learning_rates"))
     jobs = [_job(preset, choices, task, made, rate) for task in tasks for made in models for rate in rates]
     return list(dict.fromkeys(jobs))
 
@@ -288,7 +288,7 @@ def _architectures(preset: Preset, choices: SweepOptions, line: str, family: Fam
 
 def _positions(preset: Preset, choices: SweepOptions, family: Family) -> str:
     """Only attention has positions, which are rotary, learned or none."""
-    if "rope_fraction" not in known_options(family.mixer):
+    if not has_positions(family.mixer):
         return "none"
     return choices.positions or ("none" if family.convolution in ("mixer", "layer") else preset.positions)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,18 +18,22 @@ from recallkit.training.loop import Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from recallkit.options import TextTrainingOptions
+
 PAPER = Recipe()
 """Zoology's tables 6, 10 and 15, Based's 7 to 10 and 13."""
 
+_HYENA = replace(PAPER, betas=(0.9, 0.98), lowest=1e-5)
 TABLES: Mapping[str, Recipe] = {
-    "zoology:8": replace(PAPER, betas=(0.9, 0.98), lowest=1e-5),
+    "zoology:4": _HYENA,
+    "zoology:8": _HYENA,
     "zoology:11": replace(PAPER, betas=(0.9, 0.999), lowest=1e-5),
     "zoology:12": replace(PAPER, betas=(0.9, 0.98), lowest=1e-5, decay="linear", weight_decay=0.05),
     "zoology:13": replace(PAPER, decay="linear"),
     "based:11": replace(PAPER, betas=(0.9, 0.99)),
     "based:12": replace(PAPER, betas=(0.9, 0.99)),
 }
-"""The tables whose recipe differs from `PAPER`."""
+"""The tables whose recipe differs from `PAPER`; Zoology's table 4 has hybrids of Hyena, its table 2 those of BaseConv."""
 
 
 def zoo_recipe(rate: float) -> Recipe:
@@ -50,11 +55,21 @@ class Trained(NamedTuple):
     seq_len: int
 
 
-def find(model: str, seq_len: int | None) -> Trained:
-    """`zoo:NAME`, a preset, or a .toml file with tables model and recipe, for sequences of `seq_len`; None for the usual ones.
+def find(model: str, asked: TextTrainingOptions) -> Trained:
+    """`zoo:NAME`, a preset, or a .toml file with tables model and recipe; the recipe is changed by what is asked for.
 
     Raises UserError for an unknown name, and for a file that is not such a table.
     """
+    found = _found(model, asked.seq_len)
+    recipe = replace(found.recipe, batch=asked.batch or found.recipe.batch, lists=found.recipe.lists and not asked.no_lists)
+    if (rates := asked.learning_rates) is not None:
+        rate = rates[0] if isinstance(rates, Sequence) else rates
+        scale = rate / recipe.learning_rate
+        recipe = replace(recipe, learning_rate=rate, lowest=recipe.lowest * scale, muon=recipe.muon * scale)
+    return found._replace(recipe=recipe)
+
+
+def _found(model: str, seq_len: int | None) -> Trained:
     if model.endswith(".toml"):
         return _read(Path(model), seq_len or config.SEQ_LEN)
     if model.startswith(zoo.PREFIX):

@@ -6,13 +6,12 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import distributed, nn
+from torch import nn
 
 from recallkit import events
 from recallkit.declarations import amount
@@ -21,7 +20,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.devices import choose_device, memory_errors
-from recallkit.options import TextOptions, TextTrainingOptions
+from recallkit.options import TextOptions
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
@@ -30,18 +29,29 @@ from recallkit.text.records import Position
 from recallkit.text.sequences import pack_sequences
 from recallkit.text.tokenizers import write_tokenizer
 from recallkit.training import lists, recipes
-from recallkit.training.loop import Trainer, join_processes, machine, made_model
+from recallkit.training.loop import (
+    Trainer,
+    from_first,
+    is_first,
+    join_processes,
+    leave_processes,
+    machine,
+    made_model,
+    optimisers,
+    wait_for_all,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import polars as pl
     from torch import Tensor
 
-    from recallkit.models.architecture import ArchitectureConfig
     from recallkit.models.language_model import LanguageModel
+    from recallkit.options import TextTrainingOptions
     from recallkit.storage.journal import Journal
-    from recallkit.training.loop import Recipe
+    from recallkit.training.recipes import Trained
 
 POINTS = 50
 """Of the curve, each the mean of the steps since the one before."""
@@ -60,118 +70,40 @@ class TrainingTables(Shown):
     training: pl.DataFrame
 
 
-@dataclass(frozen=True, slots=True)
-class TextTraining:
-    """What is trained, on what and how: all that determines the weights, and, from `device` on, where.
+def train_text(
+    model: str, text: TextOptions, asked: TextTrainingOptions, out: Path, *, device: str = "auto", force: bool = False
+) -> TrainingTables:
+    """Trains the model of that name, or resumes; writes checkpoints `out`/checkpoint-STEP and the curve.
 
-    `num_tokens`: predictions to train on; None for the whole text. `checkpoint_tokens`: those between two checkpoints; None for one at
-    the end.
+    Under torchrun every process calls it, and the first one writes. Raises UserError for what a user can correct.
     """
-
-    name: str
-    config: ArchitectureConfig
-    recipe: Recipe
-    text: TextOptions
-    seq_len: int
-    num_tokens: int | None
-    seed: int = 0
-    checkpoint_tokens: int | None = None
-    device: str = "auto"
-    micro_batch: int | None = None
-    is_compiled: bool = False
-
-    def run(self, out: Path, *, force: bool = False) -> TrainingTables:
-        """Trains, or takes up an interrupted run; writes checkpoints `out`/checkpoint-STEP and the curve. Raises UserError."""
-        opened = OpenText(self.text)
-        made = replace(self, config=replace(self.config, vocab_size=opened.tokenizer.vocab_size))
-        return made._run(opened, out, force=force)
-
-    def _run(self, opened: OpenText, out: Path, *, force: bool) -> TrainingTables:
-        device = join_processes(choose_device(self.device))
-        options = {
-            "model": self.name,
-            "config": json.loads(zoo.config_json(self.config)),
-            "recipe": {**asdict(self.recipe), "betas": list(self.recipe.betas)},
-            "seed": self.seed,
-            "seq_len": self.seq_len,
-            "text": opened.identity(),
-        }
-        result = Result(out / f"{TRAINING}.parquet", TRAINING, options, force=force)
-        if result.reused() is not None:
-            return TrainingTables(schemas.read_frame(result.path))
-        is_first = not distributed.is_initialized() or distributed.get_rank() == 0  # only it writes
+    found = recipes.find(model, asked)
+    given = {each.name: getattr(text, each.name) for each in fields(TextOptions) if each.init}
+    opened = OpenText(TextOptions(**{**given, "boundary": "pack", "limit_tokens": asked.tokens}))
+    found = found._replace(config=replace(found.config, vocab_size=opened.tokenizer.vocab_size))
+    chosen = join_processes(choose_device(device))
+    options = {
+        "model": found.name,
+        "config": json.loads(zoo.config_json(found.config)),
+        "recipe": {**asdict(found.recipe), "betas": list(found.recipe.betas)},
+        "seed": asked.seed,
+        "seq_len": found.seq_len,
+        "text": opened.identity(),
+    }
+    result = Result(out / f"{TRAINING}.parquet", TRAINING, options, force=force)
+    if result.reused() is None:
         timings = Timings()
-        with result.journal() if is_first else contextlib.nullcontext() as journal:
-            if journal is not None and not journal.resumed:
-                _write_windows(opened, self.seq_len, journal.part(0))
-                journal.commit({"step": 0})
-            if distributed.is_initialized():
-                distributed.barrier()
-            windows = _read_windows(result.journal().part(0), self.seq_len, opened)
-            num_steps = self._num_steps(len(windows))
-            trainer = Trainer(self._new_model(device), self.recipe, micro_batch=self.micro_batch, is_compiled=self.is_compiled)
-            run = _Run(self, trainer, windows, num_steps, out, opened, journal)
-            run.take_up(result.journal().part)
+        with result.journal() if is_first() else contextlib.nullcontext() as journal:
+            run = _Run(found, asked, opened, out, chosen, result.journal().part, journal)
             with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
                 stage.amounts["tokens"] = run.train()
-            tables = TrainingTables(schemas.frame_of("training/training", run.curve))
             if journal is not None:
-                facts = {"parameters": trainer.model.num_parameters(), "num_steps": num_steps, "machine": machine(device)}
-                result.write_tables(tables, {**facts, "tokens": run.tokens(num_steps), "names": opened.names()}, timings)
+                facts = {"parameters": run.trainer.model.num_parameters(), "num_steps": run.num_steps, "machine": machine(chosen)}
+                tables = TrainingTables(schemas.frame_of("training/training", run.curve))
+                result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
                 journal.finish()
-        return tables
-
-    def _new_model(self, device: torch.device) -> LanguageModel:
-        """MLPs begin at zero, so that blocks begin as their mixers."""
-        model = made_model(self.seed, self.config)
-        for block in model.blocks:
-            if (down := getattr(block.mlp, "down", None)) is not None:
-                nn.init.zeros_(down.weight)
-        return model.to(device)
-
-    def rows_before(self, step: int) -> int:
-        """Windows of text that the steps before this one read."""
-        return step * self.recipe.batch - (step // lists.EVERY if self.recipe.lists else 0)
-
-    def _num_steps(self, num_windows: int) -> int:
-        """As many steps as the windows allow. Raises UserError where they allow none, or where there is less text than was asked for."""
-        tokens = num_windows * self.seq_len
-        if self.num_tokens is not None and tokens + self.seq_len <= self.num_tokens:
-            where, remedy = f"--tokens {self.num_tokens:,}", f"give more text, or at most --tokens {tokens}"
-            raise UserError(f"the text has {tokens:,}", where=where, remedy=remedy)
-        steps = num_windows // self.recipe.batch
-        while self.rows_before(steps + 1) <= num_windows:
-            steps += 1
-        if not steps:
-            problem = f"{num_windows:,} sequences of {self.seq_len:,} are fewer than the {self.recipe.batch:,} of a step"
-            raise UserError(problem, where="--tokens", remedy="give more text, or a smaller --batch or --seq-len")
-        return steps
-
-
-def plan_text(model: str, text: TextOptions, asked: TextTrainingOptions, *, device: str = "auto") -> TextTraining:
-    """The training of a model by its name, its recipe changed by the choices. Raises UserError for an unknown model."""
-    found = recipes.find(model, asked.seq_len)
-    recipe = found.recipe
-    if rates := asked.learning_rates:
-        rate = rates[0] if isinstance(rates, Sequence) else rates
-        scale = rate / recipe.learning_rate
-        recipe = replace(recipe, learning_rate=rate, lowest=recipe.lowest * scale, muon=recipe.muon * scale)
-    recipe = replace(recipe, batch=asked.batch or recipe.batch, lists=recipe.lists and not asked.no_lists)
-    tokens = amount(asked.tokens)
-    read = {each.name: getattr(text, each.name) for each in fields(TextOptions) if each.init}
-    return TextTraining(
-        found.name,
-        found.config,
-        recipe,
-        TextOptions(**{**read, "boundary": "pack", "limit_tokens": tokens}),
-        found.seq_len,
-        tokens,
-        asked.seed,
-        amount(asked.checkpoint_every),
-        device,
-        asked.micro_batch,
-        asked.compiled,
-    )
+    leave_processes()
+    return TrainingTables(schemas.read_frame(result.path))
 
 
 def _write_windows(opened: OpenText, seq_len: int, path: Path) -> None:
@@ -207,33 +139,71 @@ class _Run:
 
     def __init__(
         self,
-        asked: TextTraining,
-        trainer: Trainer,
-        windows: np.ndarray,
-        num_steps: int,
-        out: Path,
+        found: Trained,
+        asked: TextTrainingOptions,
         opened: OpenText,
+        out: Path,
+        device: torch.device,
+        part: Callable[[int], Path],
         journal: Journal | None,
     ) -> None:
-        self.asked, self.trainer, self.windows, self.num_steps = asked, trainer, windows, num_steps
-        self.out, self.opened, self.journal = out, opened, journal
-        self.order = np.random.default_rng(asked.seed).permutation(len(windows))
+        """Packs the text and makes the model, or restores what an interrupted run has saved. Raises UserError."""
+        self.found, self.asked, self.opened, self.out, self.journal = found, asked, opened, out, journal
+        self.recipe, self.seq_len = found.recipe, found.seq_len
+        if journal is not None and not journal.resumed:
+            _write_windows(opened, self.seq_len, part(0))
+        wait_for_all()
+        self.windows = _read_windows(part(0), self.seq_len, opened)
+        self.num_steps = self._num_steps()
+        self.trainer = Trainer(self._new_model(device), self.recipe, micro_batch=asked.micro_batch, is_compiled=asked.compiled)
+        self.order = np.random.default_rng(asked.seed).permutation(len(self.windows))
         self.step = 0
         self.curve: list[dict[str, Any]] = []
         self.losses: list[float] = []
+        if journal is not None and not journal.resumed:
+            journal.commit({"step": 0})
+        self._take_up(part)
+
+    def rows(self, step: int) -> int:
+        """Windows of text that the steps before this one read."""
+        return step * self.recipe.batch - (step // lists.EVERY if self.recipe.lists else 0)
 
     def tokens(self, step: int) -> int:
         """Predictions of text before a step."""
-        return self.asked.rows_before(step) * self.asked.seq_len
+        return self.rows(step) * self.seq_len
 
-    def take_up(self, part: Any) -> None:
+    def _num_steps(self) -> int:
+        """As many steps as the windows allow. Raises UserError where they allow none, or where there is less text than was asked for."""
+        there, wanted = len(self.windows) * self.seq_len, amount(self.asked.tokens)
+        if wanted is not None and there + self.seq_len <= wanted:
+            remedy = f"give more text, or at most --tokens {there}"
+            raise UserError(f"the text has {there:,}", where=f"--tokens {wanted:,}", remedy=remedy)
+        steps = len(self.windows) // self.recipe.batch
+        while self.rows(steps + 1) <= len(self.windows):
+            steps += 1
+        if not steps:
+            problem = f"{len(self.windows):,} sequences of {self.seq_len:,} are fewer than the {self.recipe.batch:,} of a step"
+            raise UserError(problem, where="--tokens", remedy="give more text, or a smaller --batch or --seq-len")
+        return steps
+
+    def _new_model(self, device: torch.device) -> LanguageModel:
+        """MLPs begin at zero, so that blocks begin as their mixers."""
+        model = made_model(self.asked.seed, self.found.config)
+        if model.max_length is not None and model.max_length < self.seq_len:
+            problem, remedy = f"it reads at most {model.max_length:,} ids", f"give --seq-len {model.max_length}"
+            raise UserError(problem, where=f"{self.found.name}, --seq-len {self.seq_len:,}", remedy=remedy)
+        if self.recipe.lists and (self.seq_len < lists.LENGTH or model.config.vocab_size <= lists.FIRST_IDS):
+            remedy = "give --no-lists, or longer sequences and a larger vocabulary"
+            raise UserError(f"lists have {lists.LENGTH} ids, of {lists.FIRST_IDS + 1} at least", where=self.found.name, remedy=remedy)
+        for block in model.blocks:
+            if (down := getattr(block.mlp, "down", None)) is not None:
+                nn.init.zeros_(down.weight)
+        return model.to(device)
+
+    def _take_up(self, part: Callable[[int], Path]) -> None:
         """Restores what an interrupted run has saved. Raises UserError where that is damaged."""
-        state = self.journal.state if self.journal is not None else None
-        if distributed.is_initialized():
-            given = [state]
-            distributed.broadcast_object_list(given)
-            state = given[0]
-        if not state or "saved" not in state:
+        state = from_first(self.journal.state if self.journal is not None else None)
+        if "saved" not in state:
             return
         from safetensors.torch import load_file
 
@@ -249,23 +219,14 @@ class _Run:
     def train(self) -> int:
         """Trains to the end; returns the tokens of this process's steps."""
         first, saved = self.step, time.monotonic()
-        if self.step == 0 and self.asked.recipe.lists:
+        if self.step == 0 and self.recipe.lists:
             self._learn_lists()
         points = {max(1, round(self.num_steps * point / POINTS)) for point in range(1, POINTS + 1)}
         checkpoints = self._checkpoint_steps()
-        showing = progress(f"training {self.asked.name}", total=self.tokens(self.num_steps))
-        with showing as show:
+        with progress(f"training {self.found.name}", total=self.tokens(self.num_steps)) as show:
             show(self.tokens(self.step))
             while self.step < self.num_steps:
-                share = self.asked.recipe.share(self.step, self.num_steps)
-                loss, _ = self.trainer.step(*self._batch(), share)
-                self.step += 1
-                if not math.isfinite(loss):
-                    remedy = "choose lower --learning-rates, and --force"
-                    raise UserError(f"the loss is {loss} at step {self.step:,}", where=self.asked.name, remedy=remedy)
-                self.losses.append(loss)
-                if self.step in points:
-                    self._add_point(share)
+                self._make_step(is_point=self.step + 1 in points)
                 if self.step in checkpoints:
                     self._write_checkpoint()
                 if self.step in checkpoints or time.monotonic() - saved > SAVED_EVERY_SECONDS:
@@ -274,44 +235,57 @@ class _Run:
                 show(self.tokens(self.step))
         return self.tokens(self.num_steps) - self.tokens(first)
 
+    def _make_step(self, *, is_point: bool) -> None:
+        torch.manual_seed(self.asked.seed + self.step)  # mixers that draw in training draw the same after a resumption
+        ids, targets, num_lists = self._batch()
+        share = self.recipe.share(self.step, self.num_steps)
+        loss, _ = self.trainer.step(ids, targets, share)
+        self.step += 1
+        if not math.isfinite(loss):
+            remedy = "choose lower --learning-rates, and --force"
+            raise UserError(f"the loss is {loss} at step {self.step:,}", where=self.found.name, remedy=remedy)
+        if not num_lists:  # the curve is of text alone
+            self.losses.append(loss)
+        if is_point and self.losses:
+            self._add_point(share)
+
     def _learn_lists(self) -> None:
-        showing = progress(f"teaching {self.asked.name} lists", total=lists.STEPS, unit="steps")
-        with showing as show:
+        with progress(f"teaching {self.found.name} lists", total=lists.STEPS, unit="steps") as show:
             for step in lists.learn_lists(self.trainer, self.asked.seed):
                 show(step)
         accuracy = zip(lists.TEST_PAIRS, lists.accuracies(self.trainer), strict=True)
         shown = ", ".join(f"{share:.1%} of {pairs} pairs" for pairs, share in accuracy)
-        events.note(f"{self.asked.name} answers {shown} in lists")
-        self.trainer.optimisers = Trainer(self.trainer.model, self.asked.recipe).optimisers  # text begins with new ones
+        events.note(f"{self.found.name} answers {shown} in lists")
+        self.trainer.optimisers = optimisers(self.trainer.model, self.recipe)  # text begins with new ones
 
-    def _batch(self) -> tuple[Tensor, Tensor]:
-        """The ids and targets of the step."""
-        rows = self.order[self.asked.rows_before(self.step) : self.asked.rows_before(self.step + 1)]
+    def _batch(self) -> tuple[Tensor, Tensor, int]:
+        """The ids and targets of the step, and how many of its rows are lists."""
+        rows = self.order[self.rows(self.step) : self.rows(self.step + 1)]
         read = torch.from_numpy(self.windows[np.sort(rows)].astype(np.int64))
-        ids, targets = read[:, :-1], read[:, 1:]
-        if (num_lists := self.asked.recipe.batch - len(rows)) == 0:
-            return ids, targets
-        rng = np.random.default_rng([self.asked.seed, self.step])
-        made = lists.make_lists(rng, num_lists, self.asked.seq_len, lists.PAIRS, lists.list_ids(self.asked.config.vocab_size))
-        return torch.cat([ids, made[0]]), torch.cat([targets, made[1]])
+        ids, targets, num_lists = read[:, :-1], read[:, 1:], self.recipe.batch - len(rows)
+        if num_lists:
+            rng = np.random.default_rng([self.asked.seed, self.step])
+            made = lists.make_lists(rng, num_lists, self.seq_len, lists.PAIRS, lists.list_ids(self.found.config.vocab_size))
+            ids, targets = torch.cat([ids, made[0]]), torch.cat([targets, made[1]])
+        return ids, targets, num_lists
 
     def _add_point(self, share: float) -> None:
+        found = lists.accuracies(self.trainer) if self.recipe.lists else [None, None]
         point = {
-            "model": self.asked.name,
+            "model": self.found.name,
             "step": self.step,
             "tokens": self.tokens(self.step),
             "loss_nats": sum(self.losses) / len(self.losses),
-            "learning_rate": share * self.asked.recipe.learning_rate,
+            "learning_rate": share * self.recipe.learning_rate,
+            **dict(zip(("lists_4", "lists_16"), found, strict=True)),
         }
-        found = lists.accuracies(self.trainer) if self.asked.recipe.lists else [None, None]
-        point |= dict(zip(("lists_4", "lists_16"), found, strict=True))
         self.curve.append(point)
         if len(self.curve) % (POINTS // 5) == 0:
-            events.note(f"{self.asked.name} after {point['tokens']:,} tokens: {point['loss_nats']:.3f} nats per token")
+            events.note(f"{self.found.name} after {point['tokens']:,} tokens: {point['loss_nats']:.3f} nats per token")
         self.losses = []
 
     def _checkpoint_steps(self) -> set[int]:
-        every = self.asked.checkpoint_tokens
+        every = amount(self.asked.checkpoint_every)
         if every is None:
             return {self.num_steps}
         return {*(step for step in range(1, self.num_steps) if self.tokens(step) // every > self.tokens(step - 1) // every), self.num_steps}
@@ -324,7 +298,7 @@ class _Run:
         folder.mkdir(exist_ok=True)
         write_tokenizer(folder, self.opened.tokenizer)
         with artifacts.replacing(folder / zoo.CONFIG) as temporary:
-            temporary.write_text(zoo.config_json(self.asked.config), encoding="utf-8")
+            temporary.write_text(zoo.config_json(self.found.config), encoding="utf-8")
         _write_tensors(folder / zoo.WEIGHTS, self.trainer.model.state_dict())
 
     def _save(self) -> None:

@@ -1,4 +1,4 @@
-"""`recallkit train --task mqar` and `recallkit.train_mqar`: tables, pictures, the page; stopped runs end in the same bytes."""
+"""`recallkit train --task TASK` and `recallkit.train(task=...)`: tables, pictures, the page; stopped runs end in the same bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import recallkit
 from recallkit import cli
 from recallkit.commands.adapter import DECLARED
+from recallkit.errors import UserError
 from recallkit.storage.result import read_tables
-from recallkit.training import loop
+from recallkit.training.loop import Trainer
 from recallkit.training.presets import PRESETS
 from recallkit.training.tables import TradeoffTables
 
@@ -26,7 +27,7 @@ def words(options):
 
 def call(capsys, *arguments):
     with pytest.raises(SystemExit) as caught:
-        cli.run(["train-mqar", "--device", "cpu", *map(str, arguments)])
+        cli.run(["train", "--task", "mqar", "--device", "cpu", *map(str, arguments)])
     return caught.value.code, capsys.readouterr()
 
 
@@ -48,7 +49,7 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, caps
     assert len(found["by_rate"]) == 4
     assert [row["num_queries"] for row in found["by_pairs"]] == [32, 128, 32, 128]
     assert [row["state_bytes"] for row in found["tradeoff"]] == [4 * 2 * 2 * 16 * 32, 4 * 2 * 17 * (1 + 6 + 8)]
-    tables = recallkit.train_mqar(**TINY, out=out, device="cpu")
+    tables = recallkit.train(task="mqar", **TINY, out=out, device="cpu")
     read = read_tables(TradeoffTables, folder)
     for name in ("tradeoff", "by_rate", "by_pairs"):
         assert getattr(tables, name).equals(getattr(read, name))
@@ -60,15 +61,15 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, caps
 
 def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path, capsys, monkeypatch):
     assert call(capsys, *words(TINY), "-o", tmp_path / "whole")[0] == 0
-    real, left = loop.answer_loss, [15]
+    real, left = Trainer.step, [15]
 
-    def answer_loss(model, some):
+    def step(self, *arguments):
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
-        return real(model, some)
+        return real(self, *arguments)
 
-    monkeypatch.setattr(loop, "answer_loss", answer_loss)
+    monkeypatch.setattr(Trainer, "step", step)
     assert call(capsys, *words(TINY), "-o", tmp_path / "parts")[0] == 130
     assert len(list((tmp_path / "parts" / "runs").iterdir())) == 2, "no half a file"
     assert not (tmp_path / "parts" / "sweeps").exists()
@@ -85,5 +86,44 @@ def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path,
 
 
 def test_the_presets_are_those_that_there_are():
-    [preset] = [parameter for parameter in DECLARED["train-mqar"].parameters if parameter.name == "preset"]
+    [preset] = [parameter for parameter in DECLARED["train"].parameters if parameter.name == "preset"]
     assert preset.choices == tuple(PRESETS)
+
+
+def test_every_task_with_its_options_and_mixers_in_turn_is_a_sweep(tmp_path):
+    """Of tasks with other shapes of questions too, and a rate alone."""
+    sizes = {
+        **TINY,
+        "mixers": "linear_attention+sliding_window",
+        "windows": 8,
+        "layers": 4,
+        "learning_rates": 0.01,
+        "convolutions": "none",
+    } | {"seq_len": 24, "test_seq_len": 48}
+    for task, said in (
+        ("mqar,filler=random,power=0.01", "mqar, filler random, power 0.01: trained on 24"),
+        ("overwriting", "overwriting: trained on"),
+        ("two_hops", "two_hops: trained on"),
+    ):
+        found = recallkit.train(task=task, **sizes, out=tmp_path, device="cpu").tradeoff
+        assert found["task"].item().startswith(said.partition(":")[0]), task
+        assert found["size"].item() == "feature_dim 4, window 8"
+        assert found["mixer"].item() == "linear_attention+sliding_window"
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("mqra", "mqar"),
+        ("mqar,fill=random", "did you mean filler"),
+        ("mqar,filler", "mqar has power, filler"),
+        ("mqar,power=much", "'power=much' is not an option with its value"),
+        ("mqar,filler=noise", "zero or random"),
+        ("compositional", "no square"),
+    ],
+)
+def test_a_task_that_there_is_not_and_options_that_it_has_not_are_one_line(tmp_path, task, said):
+    with pytest.raises(UserError, match=said) as caught:
+        recallkit.train(task=task, **TINY, out=tmp_path, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())

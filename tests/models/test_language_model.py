@@ -146,3 +146,22 @@ def test_a_config_that_makes_no_model_is_refused(change, word):
     saved = ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),)).to_json() | change
     with pytest.raises(ValueError, match=word):
         ArchitectureConfig.from_json(saved)
+
+
+def test_learned_positions_are_those_of_the_text_also_in_pieces():
+    model = made(
+        ArchitectureConfig(VOCAB, 32, (LayerConfig("attention", {"rope_fraction": 0.0}),) * 2, max_length=LENGTH, positions="learned")
+    )
+    ids = random_ids(2)
+    with torch.no_grad():
+        whole = model.hidden(ids)
+        pieces, state = [], model.initial_state(2)
+        for part in torch.split(ids, [7, 1, LENGTH - 8], dim=1):
+            read, state = model.read(part, state)
+            pieces.append(read)
+        torch.testing.assert_close(torch.cat(pieces, 1), whole)
+        torch.testing.assert_close(model.reference(ids), whole)
+        model.positions.weight.zero_()
+        assert not torch.allclose(model.hidden(ids), whole)
+    with pytest.raises(ValueError, match="max_length"):
+        ArchitectureConfig(VOCAB, 32, (LayerConfig("attention"),), positions="learned")

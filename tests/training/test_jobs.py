@@ -6,21 +6,34 @@ import math
 
 import pytest
 import torch
-from recallkit.training.sequences import POWER, Part, Task, examples_of
+from torch import nn
 
 from recallkit.errors import UserError
 from recallkit.models.mixers import MIXERS
-from recallkit.training.jobs import Architecture, Job, known_options, layers_of, model_of, read_run, train_run
-from recallkit.training.loop import answer_loss
+from recallkit.training.jobs import Architecture, Job, Part, Task, examples_of, known_options, layers_of, model_of, read_run, train_run
+from recallkit.training.loop import Trainer
 
 CPU = torch.device("cpu")
 
 
-def tiny(mixer="attention", *, convolution="mixer", options=(), width=32, length=16, vocab=64, mlp=False, steps=1, **changes):
+def tiny(
+    mixer="attention",
+    *,
+    convolution="mixer",
+    options=(),
+    width=32,
+    length=16,
+    vocab=64,
+    mlp=False,
+    positions="none",
+    layers=2,
+    steps=1,
+    **changes,
+):
     convolution = convolution if "short_conv" in known_options(mixer) else "own"
-    made = Architecture(mixer, mixer, convolution, tuple(options), width, 2, mlp)
+    made = Architecture(mixer, mixer, convolution, tuple(options), width, layers, mlp, positions)
     parts = (Part(length, 2, changes.pop("examples", 16)),), (Part(length, 2, changes.pop("test_examples", 8)),)
-    task = Task(*parts, vocab, POWER, 0)
+    task = Task("mqar", *parts, vocab, (), 0)
     recipe = {"learning_rate": 1e-2, "batch": 4, "seed": 0, "stop_above": 0.99, "measured_every": 1, **changes}
     return Job(made, task, steps=steps, **recipe)
 
@@ -36,8 +49,10 @@ def test_every_mixer_can_be_trained(mixer):
     job = tiny(mixer)
     model = model_of(job)
     assert len(model.blocks) == 2
-    answer_loss(model, examples_of(job.task)[0][0]).backward()
-    assert model.embedding.weight.grad.abs().sum() > 0
+    before = model.embedding.weight.detach().clone()
+    [examples], _ = examples_of(job.task)
+    Trainer(model, job.recipe).step(examples.ids, examples.targets, 1.0)
+    assert (model.embedding.weight - before).abs().sum() > 0
 
 
 def test_short_convolutions_are_where_they_are_wanted():
@@ -46,9 +61,30 @@ def test_short_convolutions_are_where_they_are_wanted():
     assert [layer.options["short_conv"] for layer in shape["mixer"]] == [3, 3]
     assert [layer.mixer for layer in shape["layer"]] == ["base_conv", "linear_attention"]
     assert shape["layer"][1].options["short_conv"] == 0
-    rotary = {kind: layers_of(tiny("attention", convolution=kind).architecture, 16)[1].options for kind in ("none", "mixer")}
-    assert "rope_fraction" not in rotary["none"], "without convolutions, attention has rotary positions"
-    assert rotary["mixer"]["rope_fraction"] == 0
+
+
+def test_mixers_joined_by_plus_take_turns_and_options_apply_to_each():
+    made = tiny(
+        "linear_attention+sliding_window", convolution="none", options={"feature_dim": 4, "window": 8}.items(), layers=4
+    ).architecture
+    layers = layers_of(made, 16)
+    assert [layer.mixer for layer in layers] == ["linear_attention", "sliding_window"] * 2
+    assert [layer.options.get("feature_dim") for layer in layers] == [4, None, 4, None]
+    assert [layer.options.get("window") for layer in layers] == [None, 8, None, 8]
+    between = layers_of(made._replace(convolution="layer"), 16)
+    assert [layer.mixer for layer in between] == ["base_conv", "linear_attention", "base_conv", "sliding_window"]
+
+
+def test_positions_are_rotary_learned_or_none():
+    """What attention knows of the order of the ids before its own: nothing without positions."""
+    ids = torch.randint(1, 64, (1, 16), generator=torch.Generator().manual_seed(0))
+    swapped = ids.clone()
+    swapped[0, [2, 9]] = ids[0, [9, 2]]
+    models = {kind: model_of(tiny(convolution="none", positions=kind, layers=1)).eval() for kind in ("rotary", "learned", "none")}
+    nn.init.normal_(models["learned"].positions.weight)
+    seen = {kind: bool(torch.allclose(model(ids)[0, -1], model(swapped)[0, -1], atol=1e-5)) for kind, model in models.items()}
+    assert seen == {"rotary": False, "learned": False, "none": True}
+    assert models["learned"].max_length == 16
 
 
 def test_each_layer_has_an_mlp_unless_it_is_left_out():
@@ -71,8 +107,8 @@ def test_each_layer_has_an_mlp_unless_it_is_left_out():
 )
 def test_the_state_of_a_layer_is_as_large_as_in_the_paper(mixer, options, elements):
     """Based, appendix E.2, after 1,024 ids at a width of 64."""
-    made = Architecture(mixer, mixer, "none", tuple(options.items()), 64, 1, mlp=False)
-    task = Task((Part(1024, 4, 4),), (Part(1024, 4, 4),), 64, POWER, 0)
+    made = Architecture(mixer, mixer, "none", tuple(options.items()), 64, 1, mlp=False, positions="none")
+    task = Task("mqar", (Part(1024, 4, 4),), (Part(1024, 4, 4),), 64, (), 0)
     model = model_of(Job(made, task, 1e-2, 1, 4, 0, 0.99, 1))
     assert model.state_size(1024) == elements
 
@@ -104,11 +140,12 @@ def test_a_runs_file_depends_on_every_choice_but_the_lines_name(tmp_path):
     job = tiny()
     others = [
         job._replace(seed=1),
-        job._replace(task=job.task._replace(power=0.01)),
+        job._replace(task=job.task._replace(options=(("power", 0.01),))),
+        job._replace(architecture=job.architecture._replace(positions="learned")),
         job._replace(architecture=job.architecture._replace(mlp=True)),
         job._replace(task=job.task._replace(test=(Part(32, 2, 8),))),
     ]
-    assert len({each.path(tmp_path) for each in (job, *others)}) == 5
+    assert len({each.path(tmp_path) for each in (job, *others)}) == 6
     assert job._replace(architecture=job.architecture._replace(model="another")).path(tmp_path) == job.path(tmp_path)
 
 

@@ -23,7 +23,7 @@ def sizes(jobs, model, *names):
 
 def test_zoologys_figure_2():
     """F.1, experiment 1, with the recipe of E.2."""
-    jobs = jobs_of("zoology:2", SweepOptions())
+    jobs = jobs_of("zoology:2", "mqar", SweepOptions())
     assert {shape for job in jobs for shape in shapes(job.task.training)} == {(64, 4), (128, 8), (256, 16), (512, 64)}
     assert all(shapes(job.task.training) == shapes(job.task.test) for job in jobs)
     rates = sorted({job.learning_rate for job in jobs})
@@ -31,7 +31,7 @@ def test_zoologys_figure_2():
     assert [math.log10(high / low) for low, high in itertools.pairwise(rates)] == pytest.approx([2 / 3] * 3)
     for job in jobs:
         made, (trained,), (tested,) = job.architecture, job.task.training, job.task.test
-        assert (made.layers, made.mlp, job.task.vocab, job.task.power) == (2, True, 8192, 0.1)
+        assert (made.layers, made.mlp, job.task.vocab, dict(job.task.options)) == (2, True, 8192, {})
         assert (trained.examples, tested.examples) == (100_000, 3_000)
         assert made.width in (64, 128, 256, 512)
         assert job.batch == {64: 64, 128: 64, 256: 16, 512: 8}[max(trained.length, made.width)]
@@ -41,7 +41,7 @@ def test_zoologys_figure_2():
 
 def test_zoologys_figure_6():
     """F.1, experiments 2 and 3: D of N/32 to N/4 at N = 256, windows of 8 and 32."""
-    jobs = jobs_of("zoology:6", SweepOptions())
+    jobs = jobs_of("zoology:6", "mqar", SweepOptions())
     assert {shape for job in jobs for shape in shapes(job.task.training)} == {(256, 8), (256, 16), (256, 32), (256, 64)}
     assert {job.architecture.width for job in jobs} == {64, 128, 256}
     assert {dict(job.architecture.options).get("window") for job in jobs} == {None, 8, 32}
@@ -50,7 +50,7 @@ def test_zoologys_figure_6():
 
 def test_baseds_figure_2():
     """3.1 and the sizes of appendix E.2."""
-    jobs = jobs_of("based:2", SweepOptions())
+    jobs = jobs_of("based:2", "mqar", SweepOptions())
     (task,) = {job.task for job in jobs}
     assert shapes(task.training) == [(256, pairs) for pairs in (4, 8, 16, 32, 64)]
     assert shapes(task.test) == [(1024, pairs) for pairs in (4, 8, 16, 32, 64, 128, 256)]
@@ -62,7 +62,7 @@ def test_baseds_figure_2():
 
 
 def test_baseds_figure_3():
-    jobs = jobs_of("based:3", SweepOptions())
+    jobs = jobs_of("based:3", "mqar", SweepOptions())
     (task,) = {job.task for job in jobs}
     assert shapes(task.test) == [(1024, 256)], "256 pairs"
     maps = {dict(job.architecture.options)["feature_map"] for job in jobs}
@@ -83,9 +83,9 @@ def test_choices_take_the_place_of_a_presets():
         examples=100,
         steps=7,
         batch=5,
-        no_mlp=True,
+        mlp="no",
     )
-    jobs = jobs_of("cpu", choices)
+    jobs = jobs_of("cpu", "mqar", choices)
     lines = [(job.architecture.model, job.architecture.convolution, dict(job.architecture.options)) for job in jobs]
     assert lines == [
         ("linear_attention alone", "none", {"feature_dim": 2}),
@@ -98,7 +98,7 @@ def test_choices_take_the_place_of_a_presets():
         assert [tuple(part) for part in job.task.training] == [(32, 1, 50), (32, 2, 50)]
         assert [tuple(part) for part in job.task.test] == [(256, 3, 500)]
         assert (job.steps, job.batch, job.learning_rate, job.architecture.mlp) == (7, 5, 0.1, False)
-    (task,) = {each.task for each in jobs_of("zoology:2", SweepOptions(seq_len=32, pairs=[2]))}
+    (task,) = {each.task for each in jobs_of("zoology:2", "mqar", SweepOptions(seq_len=32, pairs=[2]))}
     assert shapes(task.training) == shapes(task.test) == [(32, 2)], "a figure of one shape is tested on what it trains"
 
 
@@ -112,9 +112,9 @@ def test_mistakes_are_one_line():
         (SweepOptions(examples=90, batch=31), "--batch"),
     ):
         with pytest.raises(UserError, match=said):
-            jobs_of("cpu", choices)
+            jobs_of("cpu", "mqar", choices)
     with pytest.raises(UsageError, match="--preset"):
-        jobs_of("based:9", SweepOptions())
+        jobs_of("based:9", "mqar", SweepOptions())
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -122,6 +122,6 @@ def test_every_model_of_a_preset_can_be_made(name, monkeypatch):
     from recallkit.models.mixers import make_mixer
     from recallkit.training.jobs import layers_of
 
-    for made in {job.architecture for job in jobs_of(name, SweepOptions(widths=[64]))}:
+    for made in {job.architecture for job in jobs_of(name, "mqar", SweepOptions(widths=[64]))}:
         for layer in layers_of(made, 64):
             make_mixer(layer.mixer, made.width, **layer.options)

@@ -22,7 +22,7 @@ def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
     widths = [16 * (place + 1) for place in range(len(outcomes))]
     chosen = {"mixers": ["attention"], "widths": widths, "learning_rates": rates, "test_pairs": [2, 4], **choices}
     runs = []
-    for job in jobs_of("cpu", SweepOptions(**chosen)):
+    for job in jobs_of("cpu", "mqar", SweepOptions(**chosen)):
         state_bytes, accuracies = outcomes[widths.index(job.architecture.width)]
         accuracy, loss = accuracies[rates.index(job.learning_rate)]
         by_pairs = [[accuracy, loss]] * len(job.task.test)
@@ -84,12 +84,12 @@ def test_one_figure_alone_where_nothing_else_differs():
 
 
 def test_several_tasks_have_a_table_and_a_plot_each():
-    jobs = jobs_of("zoology:6", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
+    jobs = jobs_of("zoology:6", "mqar", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
     found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5, "by_pairs": [[0.5, 1.0]]}
     tables = make_tables([(job, found) for job in jobs])
     assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
     figure = tradeoff_figures(tables)[0]
-    assert {f"256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure)))
+    assert {f"mqar: 256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure)))
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, 
 
 def test_the_command_has_what_is_not_the_presets(tmp_path):
     choices = {"mixers": ["attention", "mamba"], "learning_rates": [0.001, 0.01], "seq_len": 64, "test_seq_len": 512, "steps": 50}
-    kept = plan_sweep("cpu", SweepOptions(**choices, no_mlp=True), tmp_path).choices
-    told = "recallkit train --task mqar --preset cpu --mixers attention,mamba --learning-rates 0.001,0.01 --seq-len 64 "
-    told += "--test-seq-len 512 --steps 50 --no-mlp -o DIR"
-    assert command({"preset": "cpu", "choices": kept}) == told
+    kept = plan_sweep("cpu", "mqar", SweepOptions(**choices, mlp="no"), tmp_path).choices
+    told = "recallkit train --task mqar --preset cpu --seq-len 64 --learning-rates 0.001,0.01 --mixers attention,mamba "
+    told += "--test-seq-len 512 --steps 50 --mlp no -o DIR"
+    assert command({"task": "mqar", "preset": "cpu", "choices": kept}) == told
     parsed = get_command(app).commands["train"].make_context("train", shlex.split(told)[2:]).params
-    assert (parsed["seq_len"], parsed["test_seq_len"], parsed["no_mlp"], parsed["learning_rates"]) == (64, 512, True, [0.001, 0.01])
+    assert (parsed["seq_len"], parsed["test_seq_len"], parsed["mlp"], parsed["learning_rates"]) == (64, 512, "no", [0.001, 0.01])
     assert (
-        command({"preset": "cpu", "choices": plan_sweep("cpu", SweepOptions(), tmp_path).choices})
+        command({"task": "mqar", "preset": "cpu", "choices": plan_sweep("cpu", "mqar", SweepOptions(), tmp_path).choices})
         == "recallkit train --task mqar --preset cpu -o DIR"
     )
