@@ -360,6 +360,11 @@ class MqarOptions(EvaluationOptions):
     limit: int | None = field(default=None, init=False)
     context: int | None = field(default=None, init=False)
     batch_size: int | None = field(default=None, init=False)
+    task: str = option(
+        "What is asked: a synthetic task (see `recallkit tasks`), with options as in overwriting,updates=8; or FILE.py:FUNCTION.",
+        "mqar",
+        metavar="TASK",
+    )
     seq_len: int | None = option("Ids of a sequence.", least=4, most=config.LONGEST, default="1024; 256 for the zoo")
     pairs: int | Sequence[int] | None = option(
         "Numbers of key-value pairs, joined with commas.",
@@ -370,8 +375,9 @@ class MqarOptions(EvaluationOptions):
         joined=True,
     )
     samples: int | None = option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
-    power: float = option(
-        "Exponent of the power law of query positions: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), uniform at 1.", 0.01
+    power: float | None = option(
+        "Exponent of the power law of query positions: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), uniform at 1.",
+        default="0.01",
     )
     seed: int = option("Seed of keys, values and their positions.", 0, least=0, most=config.MOST)
     batch_tokens: int | str | None = batch_tokens_option()

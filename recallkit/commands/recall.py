@@ -197,11 +197,12 @@ class Mqar(MqarOptions, LogOptions):
     examples=(
         "recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures",
         "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
+        "recallkit mqar path/to/model --task overwriting,updates=16",
     ),
     answers=True,
 )
 def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
-    """Multi-query associative recall in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.
+    """Recall in synthetic tasks in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.
 
     The first model is the reference. Columns: see `MqarTables`.
     """

@@ -1,4 +1,4 @@
-"""Multi-query associative recall in a model's own vocabulary."""
+"""Synthetic tasks, asked of models in their own vocabulary: multi-query associative recall and others."""
 
 from recallkit.mqar.run import evaluate_mqar, files_of, plan_mqar
 from recallkit.options import MqarOptions

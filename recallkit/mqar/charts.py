@@ -40,7 +40,7 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
         ),
         Figure(
             "mqar_perplexity",
-            "Perplexity in multi-query associative recall",
+            "Perplexity of values and filler",
             f"Perplexity of the values asked for{filler}, by number of pairs. {what}",
             _perplexity(models, rows),
             models,
@@ -48,8 +48,8 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
         Figure(
             "mqar_by_distance",
             "Values recalled by distance",
-            "Share of the values asked for that the model ranks first, by the ids from the pair's key to the query's, in powers of two; "
-            f"a plot for each number of pairs.{hollow}",
+            "Share of the values asked for that the model ranks first, by the ids from where they stand to where they are asked for, in "
+            f"powers of two; a plot for each number of pairs.{hollow}",
             _by_distance(models, distances),
             models,
         ),

@@ -1,7 +1,7 @@
-"""Multi-query associative recall of models: finished results are reused, interrupted runs resumed; and models compared.
+"""Synthetic tasks, asked of models in their own vocabulary: finished results are reused, interrupted runs resumed; and models compared.
 
-A table of queries is identified by everything that determines its numbers: the model's weights and precision, its tokenizer, and
-the form of the sequences. Each number of pairs has tables of its own, so that others can be added later.
+A table of queries is identified by everything that determines its numbers: the model's weights and precision, its tokenizer, the task,
+and the form of the sequences. Each number of pairs has tables of its own, so that others can be added later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
-    from recallkit.mqar.sequences import MqarTask, MqarVocabulary
+    from recallkit.mqar.sequences import MqarTask, Vocabulary
     from recallkit.mqar.tables import MqarFiles, MqarTables
     from recallkit.options import MqarOptions
     from recallkit.storage.journal import PartsJournal
@@ -49,11 +49,24 @@ def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
     return replace(options, **{**size, "pairs": tuple(sorted(size["pairs"]))})
 
 
-def task_of(options: MqarOptions, pairs: int) -> MqarTask:
-    """The sequences with this number of pairs."""
-    from recallkit.mqar.sequences import MqarTask
+POWER = 0.01
+"""The exponent of the law of places where none is given: that of Zoology's code, since Appendix G gives none."""
 
-    return MqarTask(options.length, pairs, options.power, options.seed)
+MOST_IDS = 1 << 26
+"""Most ids of all sequences of one number of pairs, which are in memory at once."""
+
+
+def task_of(options: MqarOptions, pairs: int) -> MqarTask:
+    """The task with this number of pairs. Raises UserError for an option that it does not have."""
+    from recallkit.mqar.sequences import MqarTask
+    from recallkit.synthetic.tasks import options_of_task, task_of
+
+    name, given = task_of(options.task)
+    if "power" in options_of_task(name):
+        given = {"power": POWER if options.power is None else options.power} | given
+    elif options.power is not None:
+        raise UsageError(f"{name} has no power law of places", where="--power", remedy="leave it out")
+    return MqarTask(name, options.length, pairs, options.seed, given)
 
 
 class MqarModel(EvaluatedModel):
@@ -69,32 +82,35 @@ class MqarModel(EvaluatedModel):
             )
 
     @cached_property
-    def vocabulary(self) -> MqarVocabulary:
+    def vocabulary(self) -> Vocabulary:
         """The tokens of its sequences."""
-        from recallkit.mqar.sequences import split_vocabulary
+        from recallkit.mqar.sequences import vocabulary_of
 
-        return split_vocabulary(self.tokenizer)
+        return vocabulary_of(self.tokenizer)
 
-    def check_length(self, length: int, most: int | None) -> None:
-        """Raises UserError if a sequence of `length` ids is longer than the model's context, `most` ids or None without a limit."""
-        num_before = len(self.vocabulary.prefix)
-        num_read = num_before + length - 1  # the last id is predicted and not read
+    def check_sequences(self, task: MqarTask, most: int | None) -> None:
+        """Raises UserError if a task's sequences do not fit into the vocabulary or the context, `most` ids or None without a limit."""
+        from recallkit.mqar.sequences import make_sequences
+
+        one = make_sequences(task, self.vocabulary, 1).ids
+        num_read = len(self.vocabulary.prefix) + one.shape[1] - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
-            problem = f"its context is {most:,} ids, of a sequence of {length:,} it would read {num_read:,}"
-            raise UserError(problem, where=self.spec, remedy=f"give --seq-len {most + 1 - num_before} or less")
+            problem = f"its context is {most:,} ids, of a sequence of {task.length:,} it would read {num_read:,}"
+            raise UserError(problem, where=self.spec, remedy=f"give --seq-len {task.length - num_read + most} or less")
 
 
-def files_of(out: Path, model: str, length: int, pairs: int) -> MqarFiles:
-    """The tables of a model and a number of pairs."""
+def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar") -> MqarFiles:
+    """The tables of a model, a task (NAME,option=value,...) and a number of pairs."""
     from recallkit.mqar.tables import MqarFiles
 
-    name = f"length-{length}.pairs-{pairs}.parquet"
+    name = f"{artifacts.file_slug(task)}.length-{length}.pairs-{pairs}.parquet"
     return MqarFiles(*(out / kind / artifacts.file_slug(model) / name for kind in ("queries", "fillers")))
 
 
-def comparison_path(out: Path, models: Sequence[str], pairs: Sequence[int], length: int) -> Path:
+def comparison_path(out: Path, models: Sequence[str], pairs: Sequence[int], options: MqarOptions) -> Path:
     """The folder of the comparison of these models: each question has a folder of its own."""
-    return out / "compared" / f"length-{length}.{artifacts.digest_json([list(models), list(pairs)])[:8]}"
+    asked = artifacts.digest_json([list(models), list(pairs)])[:8]
+    return out / "compared" / f"{artifacts.file_slug(options.task)}.length-{options.length}.{asked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +132,7 @@ class MqarPlan:
         models = list(self.models)
         keys = [asked.key for asked in self.models.values()]
         question = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
-        folder = comparison_path(self.out, keys, self.pairs, self.options.length)
+        folder = comparison_path(self.out, keys, self.pairs, self.options)
         compared = Result(folder / "mqar.parquet", "mqar", question, beside=table_files(MqarTables, folder))
         compared.check_replaceable()
         make_missing(self.models, self.queries, self._make)
@@ -139,14 +155,15 @@ class MqarPlan:
         from recallkit.mqar.tables import MqarFiles, join_parts
 
         options = self.options
-        asked.check_length(options.length, asked.model.max_length)
+        task = task_of(options, pairs)
+        asked.check_sequences(task, asked.model.max_length)
         with result.parts(batch_tokens=amount(options.batch_tokens), part="batch") as journal:
             settled = journal.parts.settle(
                 "batch_tokens", lambda: amount(options.batch_tokens) or _choose_batch(asked.model, options.length)
             )
             batch_tokens = int(settled)
             timings = Timings()
-            parts = _make_parts(asked, task_of(options, pairs), journal, options.num_samples, batch_tokens, timings)
+            parts = _make_parts(asked, task, journal, options.num_samples, batch_tokens, timings)
             manifest = {**result.stamp(), **_asked(options), "pairs": pairs, "batch_tokens": batch_tokens, **_facts(asked)}
             with result.writing(manifest, timings) as new:
                 join_parts(parts, pairs, MqarFiles(new / result.path.name, *result.others), manifest)
@@ -159,13 +176,14 @@ def plan_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: Path
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
     check_named_once("number of pairs", [str(number) for number in pairs])
-    for number in pairs:
-        task_of(options, number).check()
+    if options.num_samples * options.length > MOST_IDS:
+        most = MOST_IDS // options.length
+        problem = f"{options.num_samples:,} sequences of {options.length:,} ids do not fit into memory at once"
+        raise UserError(problem, where="--samples", remedy=f"give --samples {most} or less")
     asked = open_models(models, options, lambda spec: MqarModel(spec, options))
     queries = {(name, number): _result(model, number, out, options) for name, model in asked.items() for number in pairs}
     for model, number in missing_results(asked, queries):
-        asked[model].vocabulary.check_room(number, model)
-        asked[model].check_length(options.length, asked[model].facts.max_length)
+        asked[model].check_sequences(task_of(options, number), asked[model].facts.max_length)
     return MqarPlan(asked, tuple(pairs), queries, out, options)
 
 
@@ -175,12 +193,17 @@ def evaluate_mqar(models: Sequence[str | ModelSpec], pairs: Sequence[int], out: 
 
 
 def _asked(options: MqarOptions) -> dict[str, Any]:
-    return {"length": options.length, "num_samples": options.num_samples, "power": options.power, "seed": options.seed}
+    """What determines the sequences, besides pairs and vocabulary."""
+    from recallkit.synthetic.tasks import identify_task
+
+    task = task_of(options, 1)
+    chosen = {"task": options.task, "of_task": [identify_task(task.name), task.options], "power": task.options.get("power")}
+    return {**chosen, "length": options.length, "num_samples": options.num_samples, "seed": options.seed}
 
 
 def _result(asked: MqarModel, pairs: int, out: Path, options: MqarOptions) -> Result:
     """The two tables of one model and one number of pairs as a result, with everything that determines their numbers."""
-    files = files_of(out, asked.key, options.length, pairs)
+    files = files_of(out, asked.key, options.length, pairs, options.task)
     identity = {**asked.identity, **_asked(options), "pairs": pairs}
     return Result(files.queries, "mqar queries", identity, options.force, [files.fillers], remedy=asked.remedy)
 
@@ -200,10 +223,11 @@ def _make_parts(
     telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
     with timings.stage("asking", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         show(done)
+        made = make_sequences(task, asked.vocabulary, num_samples)
         for number, samples in enumerate(parts):
             if number not in there:
-                made = make_sequences(task, asked.vocabulary, samples)
-                write_part(journal.parts.path(number), samples, made.places, ask(asked.model, asked.vocabulary, task, made, batch_tokens))
+                some = made.rows(slice(samples.start, samples.stop))
+                write_part(journal.parts.path(number), samples, ask(asked.model, asked.vocabulary, some, batch_tokens))
                 stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
                 show(done + stage.amounts["sequences"])
     return [journal.parts.path(number) for number in range(len(parts))]
@@ -219,8 +243,7 @@ def _facts(asked: MqarModel) -> dict[str, Any]:
     vocabulary, tokenizer = asked.vocabulary, asked.tokenizer
     ids = {
         "digest": vocabulary.digest(),
-        "num_keys": len(vocabulary.keys),
-        "num_values": len(vocabulary.values),
+        "num_ids": len(vocabulary.ids),
         "filler": vocabulary.filler,
         "filler_text": tokenizer.generated_text([vocabulary.filler]),
         "prefix": list(vocabulary.prefix),

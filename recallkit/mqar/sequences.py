@@ -1,33 +1,26 @@
-"""Multi-query associative recall (MQAR): sequences of keys and values in a model's own vocabulary, and its answers.
+"""Synthetic tasks in a model's own vocabulary: the sequences, and a model's answers to them.
 
-Zoology (arXiv 2312.04927), Algorithm 1, for models that were not trained on it (Appendix G). With P pairs a sequence is
+The sequences are those that models are trained on (`recallkit.synthetic`), with each answer behind its question, as a language model
+reads on. For MQAR (Zoology, arXiv 2312.04927, Algorithm 1; Appendix G for models that were not trained on it) that is
 
     k1 v1 k2 v2 ... kP vP  . . k3 v3 . . . . k1 v1 . . k2 v2 . .
 
-the pairs, then every key once more followed by its value, and one filler id (.) everywhere else. Keys are from the first half of
-the vocabulary, values from the second, all different within a sequence. The tail is divided into slots of two ids. The pairs
-in turn take a free slot each, slot s with a probability proportional to (s + 1)^(power - 1). So the queries of early pairs are
-nearer, and nothing overlaps. (The paper says a power law, with an exponent of 0.1 where it trains, F.1, and none in Appendix G;
-slots, distinct values and the 0.01 of `mqar` are those of its authors' code.)
-
-Sampling slots without replacement is an exponential race: each slot gets an exponential time with its probability as the rate, and
-the pairs take the slots in ascending order of these times.
+the pairs, then every key once more followed by its value, and one filler id (.) everywhere else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
 from recallkit.storage import artifacts
+from recallkit.synthetic import tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from recallkit.models.protocol import ScoringModel
     from recallkit.text.tokenizers import TextTokenizer
 
@@ -39,36 +32,30 @@ _FILLERS = (" ", "\n", ".", ",", "the")
 
 
 @dataclass(frozen=True, slots=True)
-class MqarVocabulary:
-    """The vocabulary of sequences: ids of keys and of values (int64, ascending), the filler, ids put before every sequence."""
+class Vocabulary:
+    """The vocabulary of sequences: `ids` (vocab,) int64, what id 0 (the filler), 1, 2 ... of a task are; ids before every sequence."""
 
-    keys: np.ndarray
-    values: np.ndarray
-    filler: int
+    ids: np.ndarray
     prefix: tuple[int, ...]
+
+    @property
+    def filler(self) -> int:
+        """What fills the places that are neither pair nor question."""
+        return int(self.ids[0])
 
     def digest(self) -> str:
         """Its identity in manifests."""
-        return artifacts.digest_json([artifacts.digest_arrays(self.keys, self.values), self.filler, self.prefix])
-
-    def check_room(self, pairs: int, where: str) -> None:
-        """Raises UserError if there are fewer keys or values than a sequence needs."""
-        most = min(len(self.keys), len(self.values))
-        if most < pairs:
-            problem = f"its vocabulary has {len(self.keys):,} keys and {len(self.values):,} values, too few for {pairs:,} pairs"
-            raise UserError(problem, where=where, remedy=f"give --pairs of {most:,} at most")
+        return artifacts.digest_json([artifacts.digest_arrays(self.ids), self.prefix])
 
 
-def split_vocabulary(tokenizer: TextTokenizer) -> MqarVocabulary:
-    """The ids of a tokenizer that are plain text, except the filler: the first half are keys, the rest values.
+def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
+    """The filler and the other ids of a tokenizer that are plain text, ascending.
 
     Left out are special and other added tokens, the end and the unknown token, and ids that are put before a text.
     """
     plain = _plain_ids(tokenizer)
     filler = _choose_filler(tokenizer, plain)
-    ids = np.array(sorted(plain - {filler}), np.int64)
-    half = len(ids) // 2
-    return MqarVocabulary(ids[:half], ids[half:], filler, tuple(tokenizer.prefix_ids))
+    return Vocabulary(np.array([filler, *sorted(plain - {filler})], np.int64), tuple(tokenizer.prefix_ids))
 
 
 def _plain_ids(tokenizer: TextTokenizer) -> set[int]:
@@ -95,67 +82,45 @@ def _choose_filler(tokenizer: TextTokenizer, plain: set[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MqarTask:
-    """The shape of a sequence: `length` ids, the first 2 `pairs` of which are the pairs; `power` of the law of places; `seed`."""
+    """What is asked: a task by its name, ids of a sequence, pairs in it, a seed, options of the task."""
 
+    name: str
     length: int
     pairs: int
-    power: float
     seed: int
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def num_slots(self) -> int:
-        """Slots of two ids in the tail, for a query and its value; if the number of ids is odd, the last is filler."""
-        return (self.length - 2 * self.pairs) // 2
-
-    def check(self) -> None:
-        """Raises UserError if the pairs and their queries do not fit, or the power is out of range."""
-        if self.pairs < 1 or self.num_slots < self.pairs:
-            problem = f"{self.pairs:,} pairs and their queries take {4 * self.pairs:,} ids, but a sequence has {self.length:,}"
-            raise UserError(problem, where=f"--pairs {self.pairs}", remedy=f"give 1 to {self.length // 4:,} pairs, or a longer --seq-len")
-        if not 0 < self.power <= 10:
-            raise UserError("not above 0 and at most 10", where=f"--power {self.power}", remedy="give 0.01 (near the pairs) to 1 (uniform)")
-
-
-def draw(task: MqarTask, num_keys: int, num_values: int, sample: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A time for each slot, float64 (num_slots,), and the keys and values of the pairs, (pairs,), of a sample.
-
-    They are determined by seed, number of pairs and number of the sample alone.
-
-    Times are drawn first, so that queries have the same places with any vocabulary, and models with different tokenizers are
-    compared on sequences of the same shape.
-    """
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([task.seed, task.pairs, sample])))
-    times = rng.exponential(size=task.num_slots)
-    keys, values = (rng.choice(number, task.pairs, replace=False) for number in (num_keys, num_values))
-    return times, keys, values
-
-
-def place_queries(times: np.ndarray, power: float, pairs: int) -> np.ndarray:
-    """The slot of each pair, int64 (n, pairs), by `times` (n, num_slots): the first pair takes the slot that rings first, and so on."""
-    rates = np.arange(1, times.shape[1] + 1, dtype=np.float64) ** (power - 1)
-    slots: np.ndarray = np.argsort(times / rates, axis=1, kind="stable")[:, :pairs]
-    return slots
+    def has_filler(self) -> bool:
+        """Whether id 0 is nothing else than filler, which a model can predict."""
+        return "filler" in tasks.options_of_task(self.name) and self.options.get("filler", "zero") == "zero"
 
 
 @dataclass(frozen=True, slots=True)
-class MqarSequences:
-    """Some sequences: `ids` int64 (n, length); `places` int64 (n, pairs) of each pair's key in the tail, followed by its value."""
+class Sequences:
+    """Some sequences in a vocabulary: `ids` int64 (n, t) without the prefix, and of each next id, (n, t - 1), what it is.
+
+    `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where it stands, else 0.
+    """
 
     ids: np.ndarray
-    places: np.ndarray
+    asked: np.ndarray
+    filler: np.ndarray
+    distances: np.ndarray
+
+    def rows(self, chosen: slice) -> Sequences:
+        """Some of them."""
+        return Sequences(self.ids[chosen], self.asked[chosen], self.filler[chosen], self.distances[chosen])
 
 
-def make_sequences(task: MqarTask, vocabulary: MqarVocabulary, samples: Sequence[int]) -> MqarSequences:
-    """The sequences of these numbers, each independent of which others are made with it."""
-    draws = [draw(task, len(vocabulary.keys), len(vocabulary.values), sample) for sample in samples]
-    times, keys, values = (np.stack(each) for each in zip(*draws, strict=True))
-    keys, values, tail = vocabulary.keys[keys], vocabulary.values[values], 2 * task.pairs
-    places = tail + 2 * place_queries(times, task.power, task.pairs)
-    ids = np.full((len(draws), task.length), vocabulary.filler, np.int64)
-    ids[:, 0:tail:2], ids[:, 1:tail:2] = keys, values
-    np.put_along_axis(ids, places, keys, axis=1)
-    np.put_along_axis(ids, places + 1, values, axis=1)
-    return MqarSequences(ids, places)
+def make_sequences(task: MqarTask, vocabulary: Vocabulary, num: int) -> Sequences:
+    """The sequences of a task. Raises UserError where sizes do not fit."""
+    sizes = {"num": num, "length": task.length, "pairs": task.pairs, "vocab": len(vocabulary.ids), "seed": task.seed}
+    examples = tasks.make_examples(task.name, **sizes, **task.options)
+    ids = tasks.answered(examples).numpy()
+    asked = examples.targets.numpy()[:, : ids.shape[1] - 1] != tasks.NOT_ASKED
+    distances = np.where(asked, examples.distances.numpy()[:, : ids.shape[1] - 1] + 1, 0)
+    return Sequences(vocabulary.ids[ids], asked, (ids[:, 1:] == 0) & ~asked & task.has_filler, distances)
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -165,10 +130,14 @@ def make_sequences(task: MqarTask, vocabulary: MqarVocabulary, samples: Sequence
 class MqarAnswers:
     """A model's answers to n sequences.
 
-    For the queried values, (n, pairs) in the order of the pairs: `nll` float32 nats, `rank` int32 (0 is best), `right` bool, whether the
-    value is the model's argmax. For the filler ids of the tail, (n,): their number, how many are the argmax, the sum of their NLLs.
+    Of the questions, sequence after sequence: `place` int32 of the last id before the answer, `distance` int32, `nll` float32 nats, `rank`
+    int32 (0 is best), `right` bool, whether the answer is the model's argmax; `questions` (n,) is their number. Of the filler, (n,):
+    the number of its ids, how many are the argmax, the sum of their NLLs.
     """
 
+    questions: np.ndarray
+    place: np.ndarray
+    distance: np.ndarray
     nll: np.ndarray
     rank: np.ndarray
     right: np.ndarray
@@ -177,30 +146,27 @@ class MqarAnswers:
     filler_nll: np.ndarray
 
 
-def ask(model: ScoringModel, vocabulary: MqarVocabulary, task: MqarTask, made: MqarSequences, batch_tokens: int) -> MqarAnswers:
+def ask(model: ScoringModel, vocabulary: Vocabulary, made: Sequences, batch_tokens: int) -> MqarAnswers:
     """A model's answers to some sequences, batched by whole sequences of up to `batch_tokens` ids.
 
     Raises UserError if one sequence does not fit into memory.
     """
-    ids, before = np.hstack([np.tile(np.array(vocabulary.prefix, np.int64), (len(made.ids), 1)), made.ids]), len(vocabulary.prefix)
+    before = len(vocabulary.prefix)
+    ids = np.hstack([np.tile(np.array(vocabulary.prefix, np.int64), (len(made.ids), 1)), made.ids])
     step = max(1, batch_tokens // ids.shape[1])
     found = [_score(model, ids[start : start + step]) for start in range(0, len(ids), step)]
-    nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found]) for name in ("nll", "argmax", "rank"))
-    is_best = argmax == ids[:, 1:]
-
-    def of_values(array: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(array, made.places + before, axis=1)  # column c predicts id c + 1
-
-    tail = 2 * task.pairs
-    is_filler = made.ids[:, tail:] == vocabulary.filler
-    of_tail = slice(before + tail - 1, None)
+    nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found])[:, before:] for name in ("nll", "argmax", "rank"))
+    is_best = argmax == made.ids[:, 1:]  # column c predicts id c + 1
     return MqarAnswers(
-        nll=of_values(nll),
-        rank=of_values(rank),
-        right=of_values(is_best),
-        filler_tokens=is_filler.sum(axis=1),
-        filler_right=(is_best[:, of_tail] & is_filler).sum(axis=1),
-        filler_nll=np.where(is_filler, nll[:, of_tail].astype(np.float64), 0.0).sum(axis=1),
+        questions=made.asked.sum(axis=1),
+        place=np.nonzero(made.asked)[1].astype(np.int32),
+        distance=made.distances[made.asked].astype(np.int32),
+        nll=nll[made.asked],
+        rank=rank[made.asked],
+        right=is_best[made.asked],
+        filler_tokens=made.filler.sum(axis=1),
+        filler_right=(is_best & made.filler).sum(axis=1),
+        filler_nll=np.where(made.filler, nll.astype(np.float64), 0.0).sum(axis=1),
     )
 
 

@@ -37,11 +37,13 @@ class MqarFiles:
     fillers: Path
 
 
-def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: MqarAnswers) -> None:
-    """Writes a model's answers to some sequences, `places` (n, pairs) as in `MqarSequences`, one row per sequence."""
-    sizes = pa.array(np.arange(len(places) + 1, dtype=np.int32) * places.shape[1])
-    of_queries = {"place": places.astype(np.int32), "nll": answers.nll, "rank": answers.rank, "right": answers.right}
-    lists = {name: pa.ListArray.from_arrays(sizes, pa.array(values.ravel())) for name, values in of_queries.items()}
+_OF_QUERIES = ("place", "distance", "nll", "rank", "right")
+
+
+def write_part(path: Path, samples: Sequence[int], answers: MqarAnswers) -> None:
+    """Writes a model's answers to some sequences, one row per sequence."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(answers.questions)]).astype(np.int32))
+    lists = {name: pa.ListArray.from_arrays(offsets, pa.array(getattr(answers, name))) for name in _OF_QUERIES}
     fillers = {name: pa.array(getattr(answers, name)) for name in ("filler_tokens", "filler_right", "filler_nll")}
     table = pa.table({"sample": pa.array(samples, pa.int32()), **lists, **fillers})
     artifacts.write_parquet(path, [table], table.schema, {"kind": "mqar part"})
@@ -50,9 +52,7 @@ def write_part(path: Path, samples: Sequence[int], places: np.ndarray, answers: 
 def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: dict[str, Any]) -> None:
     """Joins all parts into the two tables, each written atomically, the queries last. Raises UserError for a damaged part."""
     rows = pl.concat([pl.DataFrame(read_part(part)) for part in parts]).with_columns(pairs=pl.lit(pairs, pl.Int32))
-    pair = pl.int_ranges(pl.lit(0, pl.Int32), pl.lit(pairs, pl.Int32), dtype=pl.Int32)
-    asked = rows.with_columns(pair=pair).explode("pair", "place", "nll", "rank", "right")
-    asked = asked.with_columns(distance=pl.col("place") - 2 * pl.col("pair"))  # pair p is at 2 p and 2 p + 1
+    asked = rows.explode(*_OF_QUERIES)
     for path, table, kind in ((files.fillers, rows, "mqar fillers"), (files.queries, asked, "mqar queries")):
         schema = schemas.arrow_schema(kind)
         artifacts.write_parquet(path, [table.select(schema.names).to_arrow().cast(schema)], schema, {**manifest, "kind": kind})
@@ -60,13 +60,15 @@ def join_parts(parts: Sequence[Path], pairs: int, files: MqarFiles, manifest: di
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MqarTables(Shown):
-    """Models compared on MQAR, the first as the reference. Accuracies are fractions, NLLs nats per token, ppl exp of them.
+    """Models compared on MQAR or another synthetic task, the first as the reference.
 
-    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the queried values, `filler_*` of the filler in the tail (null if there is
-    none); NAME_low and NAME_high: 95 % intervals, of which sequences are the units (recall.accuracy); NAME_difference with its
-    interval: to the reference on the same sequences, null for the reference. Of a single sequence NLLs have no interval. The
-    interval of a perplexity is exp of its NLL's.
-    by_distance: model x pairs x bucket (`low`..`high` ids from the pair's key to the query's, both included).
+    Accuracies are fractions, NLLs nats per token, ppl exp of them.
+
+    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the answers, `filler_*` of the filler (null if there is none);
+    NAME_low and NAME_high: 95 % intervals, of which sequences are the units (recall.accuracy); NAME_difference with its interval: to
+    the reference on the same sequences, null for the reference. Of a single sequence NLLs have no interval. The interval of a
+    perplexity is exp of its NLL's.
+    by_distance: model x pairs x bucket (`low`..`high` ids from where an answer stood to where it is asked for, both included).
     """
 
     mqar: pl.DataFrame
@@ -97,7 +99,7 @@ def compare_mqar(files: Mapping[tuple[str, int], MqarFiles]) -> MqarTables:
 def _facts(model: str, pairs: int, reference: str, queries: Path) -> dict[str, Any]:
     """The columns of a model's row that come from the manifest of its queries."""
     manifest = artifacts.read_manifest(queries)
-    kept = {name: manifest[name] for name in ("length", "power", "seed")}
+    kept = {name: manifest[name] for name in ("task", "length", "power", "seed")}
     return {"model": model, "pairs": pairs, "reference": reference, **kept, "tokenizer": manifest["tokenizer"]["name"]}
 
 

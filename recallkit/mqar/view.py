@@ -1,4 +1,4 @@
-"""Prints multi-query associative recall: accuracies, perplexities and differences by number of pairs."""
+"""Prints multi-query associative recall and other synthetic tasks: accuracies, perplexities and differences by number of pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import abbreviate, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
-from recallkit.display.exports import Look, command_line
+from recallkit.display.exports import Look, bare, command_line
 from recallkit.display.tables import Table
 from recallkit.mqar.charts import mqar_figures
 from recallkit.mqar.tables import MqarTables
@@ -37,6 +37,7 @@ def look(folder: Path, tables: MqarTables | None = None) -> Look:
     """The comparison in a folder as people see it: its tables are read unless they are given."""
     tables, manifest = tables or read_tables(MqarTables, folder), artifacts.read_manifest(folder / "mqar.parquet")
     facts = {name: manifest[name] for name in ("pairs", "power", "seed")}
+    facts |= {} if manifest["task"] == "mqar" else {"task": bare(manifest["task"])}
     command = command_line("mqar", *manifest["models"], seq_len=manifest["length"], **facts, samples=manifest["num_samples"], o="DIR")
     return Look(
         folder,
@@ -57,7 +58,8 @@ def answer(tables: MqarTables) -> str:
     """How much the first model recalls with the most pairs, and the others beside it."""
     rows = tables.mqar.filter(pairs=tables.mqar["pairs"].max()).to_dicts()
     first, *others = rows
-    most = "With" if tables.mqar["pairs"].n_unique() == 1 else "With the most pairs,"
+    most = "with" if tables.mqar["pairs"].n_unique() == 1 else "with the most pairs,"
+    most = most.capitalize() if first["task"] == "mqar" else f"In {_title(first)}, {most}"
     guess, low = 1 / first["pairs"], first["accuracy_low"]
     within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
     there = f"guessing among the {first['pairs']:,} values there: {percent(guess)}"
@@ -74,11 +76,21 @@ def answer(tables: MqarTables) -> str:
 def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the sequences, their vocabularies, the intervals."""
     return {
-        "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}, "
-        f"query positions by a power law ({manifest['power']:g}) as in Zoology; nothing is trained",
+        "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}"
+        f"{_places(manifest)}; nothing is trained",
         "Vocabulary": " ".join(_worth_knowing(manifest["of_models"])),
         "Intervals": "95 %, sequences as units; differences are paired, of the same sequences",
     }
+
+
+def _title(row: Row) -> str:
+    """The task as tables name it."""
+    return "MQAR" if row["task"] == "mqar" else bare(row["task"]).replace("_", " ")
+
+
+def _places(facts: Mapping[str, Any]) -> str:
+    """Where the task's questions are, if a power law says it."""
+    return "" if facts["power"] is None else f", query positions by a power law ({facts['power']:g}) as in Zoology"
 
 
 def shown_mqar(tables: MqarTables) -> dict[str, Table]:
@@ -114,11 +126,11 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
     model = ("model", cells.name("model"))
     return {
         "accuracy": Table.of(
-            "MQAR: values recalled, in %, by number of pairs",
+            f"{_title(first)}: values recalled, in %, by number of pairs",
             [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
             [*each, {"model": "a guess among them", "of": {number: {"accuracy": 1 / number} for number in pairs}}],
-            f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs, "
-            f"query positions by a power law ({first['power']:g}). Last row: what guessing among the values of a sequence gives.",
+            f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs{_places(first)}. "
+            "Last row: what guessing among the values of a sequence gives.",
         ),
         "perplexity": Table.of(
             "Perplexity of the values asked for, and of the filler",
@@ -178,7 +190,7 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
         curves = [[sparkline([known.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
         lines = [[model, *(curve.replace(" ", "·") for curve in of_model)] for model, of_model in zip(models, curves, strict=True)]
         caption = (
-            f"From the pair's key to the query's: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}; "
+            f"From where a value stands to where it is asked for: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}; "
             f"curves from 0 to {percent(most)}, a dot for less than {_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
@@ -197,8 +209,7 @@ def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
         before = f"; before every sequence {one['prefix']}" if one["prefix"] else ""
         whose = "" if len(by_vocabulary) == 1 else f"{', '.join(models)}: "
         lines.append(
-            f"{whose or 'Sequences: '}keys are {one['num_keys']:,} ids, values {one['num_values']:,}, the filler is {one['filler_text']!r} "
-            f"({one['filler']}){before}."
+            f"{whose or 'Sequences: '}of {one['num_ids']:,} ids, of which the filler is {one['filler_text']!r} ({one['filler']}){before}."
         )
     if len(by_vocabulary) > 1:
         lines.append("Vocabularies differ: query positions are the same, but perplexities of different vocabularies compare loosely.")

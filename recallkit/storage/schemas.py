@@ -188,14 +188,14 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/by_occurrences": _RECALL_BUCKETS,
     "recall/by_length": _RECALL_BUCKETS,
     "recall/by_depth": _columns("model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"),
-    # One row per value asked for. `pair`: its number among the sequence's pairs, from 0; `place`: the index of the query's key in the
-    # sequence's ids, from 0, without any prefix; `distance`: ids from the pair's key to the query's; `nll`: nats; `rank`: 0
-    # is best; `right`: whether the value is the model's argmax.
-    "mqar queries": _columns("pairs sample pair place distance int32, nll float32, rank int32, right bool"),
+    # One row per answer asked for. `place`: the index of the last id before it in the sequence, from 0, without any prefix; `distance`:
+    # ids from where it stood to where it is asked for (MQAR: from the pair's key to the query's); `nll`: nats; `rank`: 0 is best;
+    # `right`: whether it is the model's argmax.
+    "mqar queries": _columns("pairs sample place distance int32, nll float32, rank int32, right bool"),
     # One row per sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
     "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
     "mqar/mqar": _columns(
-        f"{_PAIR} text, pairs length whole, power real, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
+        f"{_PAIR} task text, pairs length whole, power real?, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
         f"{_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
     "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),

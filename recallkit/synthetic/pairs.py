@@ -173,7 +173,7 @@ def check_room(what: str, count: int, length: int, vocab: int, least_length: int
     """Raises UserError where so many pairs and their questions do not fit into the length, or their ids into the vocabulary."""
     if length < least_length or vocab < least_vocab:
         needed = f"they need a length of {least_length:,} and a vocabulary of {least_vocab:,} at least"
-        raise UserError(f"{count:,} {what} in {length:,} ids, of {vocab:,}", remedy=needed)
+        raise UserError(f"{count:,} {what} do not fit into {length:,} ids of a vocabulary of {vocab:,}", remedy=needed)
 
 
 def keys_and_values(num: int, pairs: int, num_values: int, vocab: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

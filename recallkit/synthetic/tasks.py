@@ -37,6 +37,7 @@ TASKS: dict[str, str] = {
 """Name -> generator."""
 
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
+_READ: dict[str, Callable[[str], Any]] = {"bool": {"true": True, "false": False}.__getitem__, "int": int, "float": float}
 
 
 class Examples(NamedTuple):
@@ -81,6 +82,47 @@ def options_of_task(task: str) -> dict[str, str]:
     """The options of a task: names, and types as annotated ("" where a user's function has no annotation)."""
     parameters = inspect.signature(_generator_of(task)).parameters.values()
     return {p.name: _type_name(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def describe_tasks() -> list[tuple[str, str]]:
+    """Name and description of every task."""
+    return [(name, str(inspect.getdoc(registry.resolve(TASKS, name, "synthetic task"))).splitlines()[0]) for name in TASKS]
+
+
+def task_of(text: str) -> tuple[str, dict[str, Any]]:
+    """The task of NAME,option=value,... and its options, read as their types say. Raises UserError for what it does not have."""
+    task, *given = text.split(",")
+    known = options_of_task(task)
+    options: dict[str, Any] = {}
+    for word in given:
+        name, _, value = word.partition("=")
+        try:
+            options[name] = _READ.get(known.get(name, ""), str)(value)
+        except (ValueError, KeyError):
+            options[name] = value
+        _check_option(task, name, options[name], known)
+    return task, options
+
+
+def identify_task(task: str) -> str:
+    """What determines a task's examples besides sizes and options: its name, and of FILE.py:FUNCTION a digest of its code."""
+    from recallkit.models import user
+
+    return user.identify_function(task) if user.is_user_function(task) else task
+
+
+def answered(examples: Examples) -> Tensor:
+    """The sequences with every answer behind its question, as a language model reads them: (n, t); (n, t + 1) if the last place asks.
+
+    Raises UserError where an answer would replace the id of the next question.
+    """
+    asked = examples.targets != NOT_ASKED
+    ids = torch.cat([examples.ids, torch.zeros_like(examples.ids[:, :1])], dim=1)
+    following = torch.where(asked, examples.targets, ids[:, 1:])
+    if (asked[:, 1:] & (following != ids[:, 1:])[:, :-1]).any():
+        raise UserError("an answer is where the next question is", remedy="leave an id between questions, or make it the answer")
+    ids = torch.cat([ids[:, :1], following], dim=1)
+    return ids if asked[:, -1].any() else ids[:, :-1]
 
 
 def _type_name(annotation: Any) -> str:

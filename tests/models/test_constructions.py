@@ -13,22 +13,21 @@ from recallkit.models.constructions import CONSTRUCTIONS
 from recallkit.models.loading import check_model, identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.mqar.run import evaluate_mqar
-from recallkit.mqar.sequences import MqarTask, MqarVocabulary, ask, make_sequences
+from recallkit.mqar.sequences import MqarTask, Vocabulary, ask, make_sequences
 from recallkit.options import MqarOptions
 
 each_construction = pytest.mark.parametrize("name", CONSTRUCTIONS)
 
 
 @st.composite
-def tasks(draw) -> tuple[MqarTask, MqarVocabulary]:
-    """A task with a vocabulary of 2 P + 1 ids or more, of which any one is the filler, and may precede every sequence."""
+def tasks(draw) -> tuple[MqarTask, Vocabulary]:
+    """A task with a vocabulary of 2 P + 2 ids or more, of which any one is the filler, and may precede every sequence."""
     pairs = draw(st.integers(1, 12))
     length = draw(st.integers(4 * pairs, 4 * pairs + 40))
     power = draw(st.sampled_from([0.01, 0.1, 1.0, 10.0]))
-    ids = np.random.default_rng(draw(st.integers(0, 9))).permutation(draw(st.integers(2 * pairs + 1, 300)))
-    half = (len(ids) - 1) // 2
-    vocabulary = MqarVocabulary(np.sort(ids[:half]), np.sort(ids[half:-1]), int(ids[-1]), (int(ids[-1]),) * draw(st.integers(0, 1)))
-    return MqarTask(length, pairs, power, draw(st.integers(0, 99))), vocabulary
+    ids = np.random.default_rng(draw(st.integers(0, 9))).permutation(draw(st.integers(2 * pairs + 2, 300)))
+    vocabulary = Vocabulary(ids, (int(ids[0]),) * draw(st.integers(0, 1)))
+    return MqarTask("mqar", length, pairs, draw(st.integers(0, 99)), {"power": power}), vocabulary
 
 
 @each_construction
@@ -36,9 +35,8 @@ def tasks(draw) -> tuple[MqarTask, MqarVocabulary]:
 @settings(max_examples=10)
 def test_every_query_is_answered_whatever_the_task(name, given, dtype):
     task, vocabulary = given
-    vocab_size = len(vocabulary.keys) + len(vocabulary.values) + 1
-    model = load_model(ModelRequest(f"construct:{name}", vocab_size, dtype=dtype, device="cpu"))
-    answers = ask(model, vocabulary, task, make_sequences(task, vocabulary, range(3)), 4096)
+    model = load_model(ModelRequest(f"construct:{name}", len(vocabulary.ids), dtype=dtype, device="cpu"))
+    answers = ask(model, vocabulary, make_sequences(task, vocabulary, 3), 4096)
     assert answers.right.all()
     assert (answers.rank == 0).all()
     assert answers.nll.max() < 1e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
-from recallkit.mqar.sequences import make_sequences, split_vocabulary
+from recallkit.mqar.sequences import make_sequences, vocabulary_of
+from recallkit.mqar.view import answer, shown_mqar
 from recallkit.options import MqarOptions
 from recallkit.text.tokenizers import load_tokenizer
 
@@ -54,7 +56,7 @@ def half_filler(request):
 @pytest.fixture
 def own(tmp_path) -> dict[str, str]:
     """Models of a user's own, by name."""
-    filler = split_vocabulary(load_tokenizer(None)).filler
+    filler = vocabulary_of(load_tokenizer(None)).filler
     (tmp_path / "perfect.py").write_text(PERFECT)
     (tmp_path / "constant.py").write_text(CONSTANT.replace("FILLER", str(filler)))
     constant = {name: f"{tmp_path / 'constant.py'}:{name}" for name in ("uniform", "half_filler")}
@@ -98,6 +100,54 @@ def test_control_models_recall_what_their_cache_completes(home, tmp_path):
     assert max(*bigram, *unigram) < 0.02
 
 
+FIRST = PERFECT.replace("What followed the latest", "What followed the first").replace(
+    "latest = torch.where(same, torch.arange(t), -1).amax(-1)",
+    "latest = torch.where(same, torch.arange(t), t).amin(-1)\n        latest = torch.where(latest < t, latest, -1)",
+)
+
+
+def test_each_task_is_answered_by_what_it_asks_for(home, own, tmp_path):
+    """What followed the latest occurrence is the answer, unless it takes two lookups; what followed the first is overwritten."""
+    (tmp_path / "first.py").write_text(FIRST)
+    models = [own["perfect"], f"{tmp_path / 'first.py'}:load"]
+    for task, expected in {
+        "read_twice": (1.0, 1.0),
+        "overwriting": (1.0, 0.5),
+        "overwriting,updates=2": (1.0, 0.75),
+        "distractors": (1.0, 1.0),
+        "two_hops": (0.0, 0.0),
+        "mqar,filler=random": (0.9, 0.9),
+    }.items():
+        tables, folder = evaluate_mqar(models, [8], tmp_path / "out", replace(SMALL, task=task))
+        assert folder.name.startswith(task.split(",")[0])
+        rows = tables.mqar.to_dicts()
+        assert [row["accuracy"] for row in rows] == pytest.approx(expected, abs=0.1 if "random" in task else 0)
+        assert [(row["task"], row["power"], row["ar_tokens"]) for row in rows] == [(task, 0.01, 320)] * 2
+    printed = [cell for table in shown_mqar(tables).values() for cell in (table.title, table.caption or "")]
+    assert "mqar,filler=random: values recalled, in %, by number of pairs" in printed
+    assert answer(tables).startswith("In mqar,filler=random, with 8 in 64 ids, ")
+
+
+def test_a_task_of_the_users_own_is_asked(run, home, tmp_path):
+    own = """
+import torch
+
+def repeats(num, length, pairs, vocab, generator, *, gap: int = 1):
+    ids = torch.randint(1, vocab, (num, length), generator=generator)
+    targets, distances = torch.full_like(ids, -100), torch.zeros_like(ids)
+    ids[:, -1 - gap] = ids[:, -3 - gap]
+    targets[:, -1 - gap], distances[:, -1 - gap] = ids[:, -2 - gap], 1
+    return ids, targets, distances
+"""
+    (tmp_path / "tasks.py").write_text(own)
+    asked = ["mqar", "control:recall", "--seq-len", 16, "--samples", 20, "--pairs", 1, "-o", tmp_path / "out", "--json"]
+    done = run(*asked, "--task", f"{tmp_path / 'tasks.py'}:repeats,gap=2")
+    [row] = json.loads(done.stdout)["mqar"]
+    assert (row["accuracy"] > 0.8, row["ar_tokens"], row["power"], row["filler_tokens"]) == (True, 20, None, 0), done.stderr
+    refused = run("mqar", "control:recall", "--task", "copying", "--power", 1, "-o", tmp_path / "other")
+    assert (refused.returncode, "copying has no power law of places; leave it out" in refused.stderr) == (2, True), refused.stderr
+
+
 def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
@@ -106,12 +156,13 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
     evaluate_mqar([model], [6], tmp_path, SMALL)
     queries = pl.read_parquet(files_of(tmp_path, model, 64, 6).queries)
     fillers = pl.read_parquet(files_of(tmp_path, model, 64, 6).fillers)
-    vocabulary = split_vocabulary(load_tokenizer(None))
-    made = make_sequences(task_of(SMALL, 6), vocabulary, range(40))
+    vocabulary = vocabulary_of(load_tokenizer(None))
+    made = make_sequences(task_of(SMALL, 6), vocabulary, 40)
     net = AutoModelForCausalLM.from_pretrained(model).double().eval()
     with torch.no_grad():
         log_probabilities = net(torch.from_numpy(made.ids)).logits.log_softmax(-1).numpy()
-    for sample, (ids, places) in enumerate(zip(made.ids, made.places, strict=True)):
+    for sample, (ids, asked) in enumerate(zip(made.ids, made.asked, strict=True)):
+        places = np.flatnonzero(asked)
         of_sample = queries.filter(pl.col("sample") == sample)
         expected = [-log_probabilities[sample, place, ids[place + 1]] for place in places]
         np.testing.assert_allclose(of_sample["nll"].to_numpy(), expected, rtol=0, atol=3e-5)
@@ -163,8 +214,8 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         (["control:unigram", "control:nothing"], [4], SMALL, "no such control model"),
         (["control:unigram", "control:unigram"], [4], SMALL, "a model is named twice"),
         (["control:unigram"], [4, 4], SMALL, "a number of pairs is named twice"),
-        (["control:unigram"], [4, 17], SMALL, "17 pairs and their queries take 68 ids, but a sequence has 64"),
-        (["control:unigram"], [4], MqarOptions(seq_len=64, samples=40, power=-1.0), "--power -1.0"),
+        (["control:unigram"], [4, 17], SMALL, "17 pairs do not fit into 64 ids of a vocabulary of 4,095; they need a length of 68"),
+        (["control:unigram"], [4], MqarOptions(seq_len=64, samples=40, power=-1.0), "power -1.0"),
         (["control:unigram", "zoo:hyena"], [4], long, "zoo:hyena: its context is 256 ids.* give --seq-len 257 or less"),
         (["control:unigram", short], [4], long, "its context is 256 ids.* give --seq-len 257 or less"),
     ]:
@@ -173,7 +224,10 @@ def test_mistakes_are_told_before_any_work(home, tiny_model, tmp_path):
         assert "\n" not in caught.value.line()
         assert not list((tmp_path / "out").rglob("*.parquet"))
     bytes_ = MqarOptions(seq_len=1024, samples=2, model_tokenizer="bytes")
-    with pytest.raises(UserError, match="127 keys and 127 values, too few for 128 pairs; give --pairs of 127 at most"):
+    with pytest.raises(
+        UserError,
+        match="128 pairs do not fit into 1,024 ids of a vocabulary of 255; they need a length of 512 and a vocabulary of 258 at least",
+    ):
         plan_mqar([str(tiny_model("llama"))], [128], tmp_path / "out", bytes_)
     evaluate_mqar([short], [4], tmp_path / "out", MqarOptions(seq_len=257, samples=2))
 

@@ -13,16 +13,18 @@ from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_par
 from recallkit.recall.accuracy import compare_shares
 from tests.conftest import ROOT
 
-MANIFEST = {"length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
+MANIFEST = {"task": "mqar", "length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
 PLACES = np.array([[4, 8], [6, 4], [10, 20]])
+DISTANCES = PLACES - np.array([0, 2])
 
 
 def answers(right: list[list[bool]], nll: list[list[float]], filler: list[tuple[int, int, float]]) -> MqarAnswers:
-    tokens, filler_right, filler_nll = zip(*filler, strict=True)
-    ranks = np.where(np.array(right), 0, 3).astype(np.int32)
-    return MqarAnswers(
-        np.array(nll, np.float32), ranks, np.array(right), np.array(tokens), np.array(filler_right), np.array(filler_nll, np.float64)
-    )
+    tokens, filler_right, filler_nll = (np.array(column) for column in zip(*filler, strict=True))
+    places, distances = (numbers.ravel().astype(np.int32) for numbers in (PLACES, DISTANCES))
+    is_right = np.array(right).ravel()
+    ranks = np.where(is_right, 0, 3).astype(np.int32)
+    of_queries = (places, distances, np.array(nll, np.float32).ravel(), ranks, is_right)
+    return MqarAnswers(np.full(3, 2), *of_queries, tokens, filler_right, filler_nll.astype(np.float64))
 
 
 GOOD = answers([[True, True], [True, False], [True, True]], [[0.5, 0.25], [1.0, 2.0], [0.0, 0.75]], [(4, 4, 1.0), (4, 3, 2.0), (4, 2, 3.0)])
@@ -34,14 +36,15 @@ FULL = answers([[True, False]] * 3, [[1.0, 1.0]] * 3, [(0, 0, 0.0)] * 3)
 def keep(tmp_path):
     """Writes what a model answered, in parts of two sequences and one."""
 
-    def write(model: str, found: MqarAnswers, places: np.ndarray = PLACES, pairs: int = 2) -> MqarFiles:
+    def write(model: str, found: MqarAnswers) -> MqarFiles:
         parts = []
-        for start, stop in ((0, min(2, len(places))), (2, 3))[: (len(places) + 1) // 2]:
-            some = MqarAnswers(*(getattr(found, name)[start:stop] for name in MqarAnswers.__slots__))
+        for start, stop in ((0, 2), (2, 3)):
+            columns = {name: getattr(found, name) for name in MqarAnswers.__slots__}
+            some = {name: all_[start:stop] if len(all_) == 3 else all_[2 * start : 2 * stop] for name, all_ in columns.items()}
             parts.append(tmp_path / f"{model}-{start}")
-            write_part(parts[-1], range(start, stop), places[start:stop], some)
-        files = MqarFiles(*(tmp_path / kind / model / f"{pairs}.parquet" for kind in ("queries", "fillers")))
-        join_parts(parts, pairs, files, {**MANIFEST, "model": model})
+            write_part(parts[-1], range(start, stop), MqarAnswers(**some))
+        files = MqarFiles(*(tmp_path / kind / model / "2.parquet" for kind in ("queries", "fillers")))
+        join_parts(parts, 2, files, {**MANIFEST, "model": model})
         return files
 
     return write
@@ -50,14 +53,14 @@ def keep(tmp_path):
 def test_what_is_kept_of_each_query_and_each_sequence(keep):
     files = keep("good", GOOD)
     queries = pl.read_parquet(files.queries)
-    assert queries.columns == ["pairs", "sample", "pair", "place", "distance", "nll", "rank", "right"]
+    assert queries.columns == ["pairs", "sample", "place", "distance", "nll", "rank", "right"]
     assert queries.drop("rank").rows() == [
-        (2, 0, 0, 4, 4, 0.5, True),
-        (2, 0, 1, 8, 6, 0.25, True),
-        (2, 1, 0, 6, 6, 1.0, True),
-        (2, 1, 1, 4, 2, 2.0, False),
-        (2, 2, 0, 10, 10, 0.0, True),
-        (2, 2, 1, 20, 18, 0.75, True),
+        (2, 0, 4, 4, 0.5, True),
+        (2, 0, 8, 6, 0.25, True),
+        (2, 1, 6, 6, 1.0, True),
+        (2, 1, 4, 2, 2.0, False),
+        (2, 2, 10, 10, 0.0, True),
+        (2, 2, 20, 18, 0.75, True),
     ]
     assert pl.read_parquet(files.fillers).rows() == [(2, 0, 4, 4, 1.0), (2, 1, 4, 3, 2.0), (2, 2, 4, 2, 3.0)]
 
@@ -82,13 +85,13 @@ def test_models_side_by_side(keep):
 
 def test_intervals_are_of_whole_sequences_and_paired(keep):
     one, two = compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", BAD)}).mqar.to_dicts()
-    first, second = (found.nll.sum(axis=1) / 2 for found in (GOOD, BAD))
+    first, second = (found.nll.reshape(3, 2).mean(axis=1) for found in (GOOD, BAD))
     for row, name, values in ((one, "ar_nll", first), (two, "ar_nll", second), (two, "ar_nll_difference", second - first)):
         half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # t of 2 degrees of freedom
         low = values.mean() - half
         assert row[f"{name}_low"] == pytest.approx(low if "difference" in name else max(0, low))
         assert row[f"{name}_high"] == pytest.approx(values.mean() + half)
-    right, queries = (np.column_stack([GOOD.right.sum(axis=1), BAD.right.sum(axis=1)]).astype(float), np.full((3, 2), 2.0))
+    right, queries = (np.column_stack([found.right.reshape(3, 2).sum(axis=1) for found in (GOOD, BAD)]).astype(float), np.full((3, 2), 2.0))
     found = compare_shares(right, queries)
     for place, row in enumerate((one, two)):
         assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(found.bounds[:, place])

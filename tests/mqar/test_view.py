@@ -22,7 +22,7 @@ def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
 
 def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tuple[float | None, float | None] = (None, None)) -> MqarTables:
     """A reference that recalls so much with 4 pairs, and a model beside it."""
-    usual = {"pairs": 4, "length": 64, "num_samples": 9, "power": 0.01, "ar_ppl": 2.0, "filler_ppl": 2.0}
+    usual = {"task": "mqar", "pairs": 4, "length": 64, "num_samples": 9, "power": 0.01, "ar_ppl": 2.0, "filler_ppl": 2.0}
     first = {"model": "r", **usual, "accuracy": accuracy, "accuracy_low": low, "accuracy_high": None if low is None else accuracy + 0.1}
     none = dict.fromkeys(("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high"), 0.0)
     differ = {"accuracy_difference": difference, "accuracy_difference_low": ends[0], "accuracy_difference_high": ends[1]}
