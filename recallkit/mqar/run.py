@@ -42,7 +42,7 @@ BUILTIN = {"seq_len": 256, "pairs": (4, 8, 16, 32, 64), "samples": 50}
 
 def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
     """The options with the zoo's or the paper's size where none is given, pairs ascending. Raises UserError for no numbers of pairs."""
-    given = {"seq_len": options.seq_len, "pairs": options.pairs, "samples": options.num_samples}
+    given = {"seq_len": options.seq_len, "pairs": options.pairs, "samples": options.samples}
     size: dict[str, Any] = (BUILTIN if is_zoo else PAPER) | {name: value for name, value in given.items() if value is not None}
     if not size["pairs"]:
         raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")

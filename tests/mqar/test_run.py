@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of
+from recallkit.mqar.run import MqarModel, evaluate_mqar, files_of, plan_mqar, task_of, with_usual_size
 from recallkit.mqar.sequences import make_sequences, vocabulary_of
 from recallkit.mqar.view import answer, shown_mqar
 from recallkit.options import MqarOptions
@@ -173,6 +173,15 @@ def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):
         nll = -sum(log_probabilities[sample, place - 1, vocabulary.filler] for place in tail)
         assert fillers["filler_nll"][sample] == pytest.approx(nll, abs=2e-3)
         assert fillers["filler_tokens"][sample] == len(tail)
+
+
+def test_the_zoo_is_asked_less_than_the_papers_models():
+    sizes = {is_zoo: with_usual_size(MqarOptions(), is_zoo=is_zoo) for is_zoo in (True, False)}
+    assert [(of.length, of.num_samples, of.pairs) for of in sizes.values()] == [
+        (256, 50, [4, 8, 16, 32, 64]),
+        (1024, 1000, [16, 32, 64, 128, 256]),
+    ]
+    assert with_usual_size(MqarOptions(seq_len=64, samples=3, pairs=(8, 4)), is_zoo=True).pairs == [4, 8]
 
 
 # ---------------------------------------------------------------------------------------------------- found again, gone on
