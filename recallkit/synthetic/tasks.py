@@ -90,7 +90,7 @@ def describe_tasks() -> list[tuple[str, str]]:
 
 
 def task_of(text: str) -> tuple[str, dict[str, Any]]:
-    """The task of NAME,option=value,... and its options, read as their types say. Raises UserError for what it does not have."""
+    """`mqar,filler=random` -> the task and its options, read as their types say. Raises UserError for what it does not have."""
     task, *given = text.split(",")
     known = options_of_task(task)
     options: dict[str, Any] = {}

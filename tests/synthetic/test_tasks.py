@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import math
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from recallkit.errors import UserError
 from recallkit.synthetic.pairs import weighted_draws
-from recallkit.synthetic.tasks import NOT_ASKED, TASKS, make_examples, options_of_task
+from recallkit.synthetic.tasks import NOT_ASKED, TASKS, answered, describe_tasks, make_examples, options_of_task, task_of
+from tests.conftest import ROOT
 
 
 def made(task, num=7, length=24, pairs=4, vocab=32, seed=0, **options):
@@ -188,6 +190,35 @@ def test_the_least_sizes_are_enough_and_less_is_refused(task):
     for less in ({"length": length - 1}, {"vocab": vocab - 1}):
         with pytest.raises(UserError, match=f"they need a length of {length} and a vocabulary of {vocab} at least"):
             made(task, **{"length": length, "vocab": vocab} | less)
+
+
+def test_every_task_is_in_the_documents_and_the_list(run):
+    page = (ROOT / "docs/mqar.md").read_text(encoding="utf-8")
+    for name, description in describe_tasks():
+        assert f"| `{name}` | {description} | {', '.join(f'`{option}`' for option in options_of_task(name))} |" in page
+    listed = json.loads(run("tasks", "--json").stdout)
+    assert {"name": "two_hops", "description": f"synthetic: {dict(describe_tasks())['two_hops']}"} in listed
+
+
+def test_a_task_is_named_with_its_options():
+    assert task_of("overwriting,updates=8,power=1,filler=random") == ("overwriting", {"updates": 8, "power": 1.0, "filler": "random"})
+    for text, message in (("mqar,power=much", "power is 'much'; give a value of type float"), ("mqar,updates=2", "no option 'updates'")):
+        with pytest.raises(UserError, match=message):
+            task_of(text)
+
+
+def test_answers_are_read_behind_their_questions():
+    examples = made("mqar", length=21, pairs=3)
+    read = answered(examples)
+    assert all(
+        ids[place + 1] == answer
+        for ids, (_, asked) in zip(read.tolist(), rows_of(examples), strict=True)
+        for place, answer in asked.items()
+    )
+    assert torch.equal(read[read != examples.ids], examples.targets[examples.targets != NOT_ASKED])
+    every_place = examples._replace(targets=examples.ids)
+    with pytest.raises(UserError, match="an answer is where the next question is"):
+        answered(every_place)
 
 
 OWN = """
