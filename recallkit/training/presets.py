@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.declarations import names, numbers
 from recallkit.errors import UsageError
-from recallkit.synthetic.tasks import make_examples, options_of_task
+from recallkit.synthetic.tasks import make_examples, options_of_task, task_of
 from recallkit.training.jobs import CONVOLUTIONS, Architecture, Job, Part, Task, has_positions, known_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from recallkit.options import SweepOptions
 
@@ -231,23 +231,6 @@ def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, te
     for part in (*task.training, *task.test):  # what does not fit is reported before hours of work
         make_examples(name, num=1, length=part.length, pairs=part.pairs, vocab=task.vocab, seed=0, **dict(task.options))
     return task
-
-
-def task_of(named: str) -> tuple[str, dict[str, Any]]:
-    """`mqar,filler=random` -> the task and its options. Raises UsageError for what is not an option, UserError for an unknown task."""
-    name, *given = named.split(",")
-    known = options_of_task(name)
-    read: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__}
-    options: dict[str, Any] = {}
-    for each in given:
-        option, equals, value = each.partition("=")
-        try:
-            options[option] = read.get(known.get(option, ""), str)(value)
-        except (ValueError, KeyError):
-            equals = ""
-        if not equals:
-            raise UsageError(f"{each!r} is not an option with its value", where=f"--task {named}", remedy=f"{name} has {', '.join(known)}")
-    return name, options
 
 
 def _lines(preset: Preset, choices: SweepOptions) -> list[tuple[str, Family]]:
