@@ -16,7 +16,7 @@ from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models
 from recallkit.options import ScoringOptions
-from recallkit.scoring.files import count_inexact, score_path
+from recallkit.scoring.identity import count_inexact, score_path
 from recallkit.scoring.run import plan_scores
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts

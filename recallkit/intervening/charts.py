@@ -23,7 +23,7 @@ from recallkit.display.charts import (
     share,
     shorten,
 )
-from recallkit.intervening.sampling import FIRST_RARE
+from recallkit.intervening.changed_text import FIRST_RARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

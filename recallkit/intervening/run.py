@@ -15,9 +15,8 @@ from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
-from recallkit.intervening.changed_text import ChangedText, asked_slices, make_changed_text
+from recallkit.intervening.changed_text import ChangedText, asked_slices, make_changed_text, that_repeat
 from recallkit.intervening.changes import BY_ASSOCIATION, CHANGES
-from recallkit.intervening.sampling import that_repeat
 from recallkit.intervening.tables import InterveneTables, measure, read_nlls
 from recallkit.measure.intervals import NUM_RESAMPLES, effective_number, freedom_of, group_numbers, resample_totals
 from recallkit.measure.labelled import open_tokens

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.notebook import Shown
+from recallkit.intervening.changed_text import FIRST_RARE
 from recallkit.intervening.changes import CHANGES
-from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.intervals import effective_number, estimates, freedom_of, freedom_of_ratio, number_or_none, resample_totals
 from recallkit.measure.labelled import RowReader, open_scores, open_tokens

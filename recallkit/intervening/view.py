@@ -18,8 +18,8 @@ from recallkit.display.cells import (
 )
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
+from recallkit.intervening.changed_text import FIRST_RARE
 from recallkit.intervening.charts import intervene_figures
-from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.intervening.tables import REPEATED, InterveneTables
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.measure.labelled import LabelledTokens, Scores, batches, open_scores, open_tokens
-from recallkit.scoring.files import find_scores, score_path, scored_models
+from recallkit.scoring.identity import find_scores, score_path, scored_models
 from recallkit.text.tokenizers import load_slices_tokenizer
 
 if TYPE_CHECKING:

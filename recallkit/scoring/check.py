@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions
-from recallkit.scoring.files import score_path
-from recallkit.scoring.identity import as_scored, of_model, other_tokenizer, request_of, sequences_of
+from recallkit.scoring.identity import as_scored, of_model, other_tokenizer, request_of, score_path, sequences_of
 from recallkit.scoring.run import ScoringPlan
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts

@@ -1,7 +1,11 @@
-"""What decides a model's scores: options of its own, those that it was scored with, its tokenizer, and all of it as an identity."""
+"""What decides a model's scores: options of its own, those that it was scored with, its tokenizer, and all of it as an identity.
+
+And where the scores of a slice directory are: a file for each model, by its name or place, and what is known of it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +16,16 @@ from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelRequest
+from recallkit.models.spec import one_model
 from recallkit.storage import artifacts
+from recallkit.storage.timings import read_timings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from recallkit.models.spec import ModelSpec
     from recallkit.options import ScoringOptions
+    from recallkit.scoring.scores import LastIds
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -175,3 +182,61 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
     # The same text with other ids: one vocabulary may contain the other. Cuts at a sequence's ends cost a few ids.
     num_ids, num_mine = sum(map(len, sequences)), len(mine.encode(texts)[0])
     return abs(num_mine - num_ids) <= num_ids // 10 + 4 * len(sequences)
+
+
+def score_path(slices: Path, model: str | ModelSpec, last: LastIds | None = None, *, against: ModelSpec | None = None) -> Path:
+    """The file of a model's scores of a slice directory; of a string, of the model with this name, or without a name in this place.
+
+    Scores from its `last` ids alone are in a folder of their own beside those with all of the context, and so is the divergence of its
+    predictions from those of the model that they are held `against`.
+    """
+    folder = slices / "scores" if last is None else slices / "scores" / str(last)
+    folder = folder if against is None else folder / f"against-{artifacts.file_slug(against.key)}"
+    return folder / f"{artifacts.file_slug(model if isinstance(model, str) else model.key)}.parquet"
+
+
+def find_scores(slices: Path, model: Any) -> Path:
+    """The file of a model's scores, of a model given as to `score`, or by the name that results show where that is of one model alone.
+
+    Whether or not there is such a file.
+    """
+    if isinstance(model, str) and (found := score_path(slices, model)).is_file():
+        return found
+    found = score_path(slices, one_model(model))
+    if found.is_file() or not isinstance(model, str):
+        return found
+    shown = [file for file, name in scored_models(slices).items() if name == model]
+    return shown[0] if len(shown) == 1 else found
+
+
+def scored_models(slices: Path) -> dict[Path, str]:
+    """The readable score files of a slice directory, and the names of their models."""
+    names = {}
+    for file in sorted((slices / "scores").glob("*.parquet")):
+        with contextlib.suppress(UserError):
+            manifest = artifacts.read_manifest(file)
+            if manifest.get("kind") == "scores":
+                names[file] = str(manifest["model"])
+    return names
+
+
+def score_timings(slices: Path, model: str | ModelSpec) -> dict[str, Any] | None:
+    """How long a model's scores took, if known: in the JSON file beside them, with their manifest."""
+    return read_timings(score_path(slices, model).with_suffix(".json"))
+
+
+def count_inexact(model: str | ModelSpec, slices: Path) -> dict[str, float] | None:
+    """The share of tokens (`all`, `ar_hit`, `other`) that do not begin and end where tokens of the model do.
+
+    None for a model that reads the slices' own tokens.
+    """
+    from recallkit.storage import db
+
+    file = score_path(slices, model)
+    if artifacts.read_manifest(file).get("tokenizer") is None:
+        return None
+    with db.connect(threads=1) as connection:
+        db.view_file(connection, "tokens", slices / "tokens.parquet")
+        db.view_file(connection, "scores", file)
+        rows = db.frame(connection, "scores/count_inexact").iter_rows(named=True)
+        return {row["slice"]: row["share"] for row in rows}

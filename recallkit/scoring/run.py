@@ -19,8 +19,17 @@ from recallkit.errors import UserError
 from recallkit.models.loading import check_model, find_precision
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
-from recallkit.scoring.files import score_path
-from recallkit.scoring.identity import as_scored, identity_of, of_model, other_tokenizer, remedy, request_of, sequences_of, with_tokenizer
+from recallkit.scoring.identity import (
+    as_scored,
+    identity_of,
+    of_model,
+    other_tokenizer,
+    remedy,
+    request_of,
+    score_path,
+    sequences_of,
+    with_tokenizer,
+)
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], check: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What was scored, the path, the mean NLL, and the comparison with float64 if one was made."""
-    from recallkit.scoring.files import score_path, score_timings
+    from recallkit.scoring.identity import score_path, score_timings
     from recallkit.scoring.scores import summarise_scores
 
     path = score_path(slices, model)
@@ -54,7 +54,7 @@ _CHECKED = {
 
 def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """One row per model."""
-    from recallkit.scoring.files import score_path
+    from recallkit.scoring.identity import score_path
     from recallkit.scoring.scores import summarise_scores
 
     rows = [
@@ -83,7 +83,7 @@ def _answer(table: Table, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> s
 
 def _notes(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> list[str]:
     """How long a single model took, or which were reused, and when they were scored."""
-    from recallkit.scoring.files import score_timings
+    from recallkit.scoring.identity import score_timings
 
     timings = {model: score_timings(slices, model) for model in manifests}
     if len(manifests) == 1:

@@ -18,7 +18,7 @@ from recallkit.attribution.view import look
 from recallkit.display.charts import styles_of
 from recallkit.report import words
 from recallkit.report.sections import figures_section
-from recallkit.scoring.files import score_path
+from recallkit.scoring.identity import score_path
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage.artifacts import read_manifest
 from tests.attribution.test_tables import Corpus

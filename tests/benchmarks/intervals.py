@@ -220,7 +220,7 @@ def measure_intervention(
     """What is recalled and the recall shares in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
     from dataclasses import replace
 
-    from recallkit.intervening.sampling import COLUMNS, Pool
+    from recallkit.intervening.changed_text import COLUMNS, Pool
     from recallkit.intervening.tables import make_rows
     from recallkit.measure.intervals import effective_number, freedom_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recallkit.intervening.sampling import allocate, draw_samples, that_repeat
+from recallkit.intervening.changed_text import allocate, draw_samples, that_repeat
 from recallkit.measure import labelled
 from recallkit.measure.classes import log2_bucket
 from recallkit.measure.labelled import open_tokens
