@@ -95,11 +95,14 @@ def task_of(text: str) -> tuple[str, dict[str, Any]]:
     known = options_of_task(task)
     options: dict[str, Any] = {}
     for word in given:
-        name, _, value = word.partition("=")
+        name, equals, value = word.partition("=")
         try:
             options[name] = _READ.get(known.get(name, ""), str)(value)
         except (ValueError, KeyError):
-            options[name] = value
+            equals = ""
+        if not equals:
+            remedy = f"{task} has {', '.join(known) or 'no options'}"
+            raise UserError(f"{word!r} is not an option with its value", where=text, remedy=remedy)
         _check_option(task, name, options[name], known)
     return task, options
 
