@@ -108,7 +108,7 @@ def test_mistakes_are_one_line():
         (SweepOptions(mixers=["attention"], feature_dims=[2]), "--feature-dims"),
         (SweepOptions(test_examples=2), "--test-examples"),
         (SweepOptions(convolutions=["wide"]), "--convolutions"),
-        (SweepOptions(test_pairs=[65]), "65 pairs in 256 ids"),
+        (SweepOptions(test_pairs=[65]), "65 pairs do not fit into 256 ids"),
         (SweepOptions(examples=90, batch=31), "--batch"),
     ):
         with pytest.raises(UserError, match=said):
