@@ -5,7 +5,6 @@ It needs torch and what recallkit's models need, nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from recallkit import registry
 from recallkit.config import VERSION
 from recallkit.errors import UserError
-from recallkit.models.architecture import LayerConfig
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import read_json, write_json
 from recallkit.storage.given_files import check_regular
 from recallkit.synthetic.tasks import make_examples
-from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, Trainer, batches, machine, made_model, mean_of, measure, sized
+from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, Trainer, batches, machine, made_model, mean_of, measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,9 +188,11 @@ def _layer(made: Architecture, mixer: str, place: int, length: int) -> LayerConf
 def model_of(job: Job) -> LanguageModel:
     """The model of a job, untrained: per layer a mixer and an MLP (E.2), or mixers alone."""
     made, length = job.architecture, job.task.longest
-    config = sized(job.task.vocab, made.width, layers_of(made, length), "swiglu" if made.mlp else "none")
-    if made.positions == "learned":
-        config = dataclasses.replace(config, positions="learned", max_length=length)
+    positions: Any = {"positions": "learned", "max_length": length} if made.positions == "learned" else {}
+    try:
+        config = ArchitectureConfig(job.task.vocab, made.width, layers_of(made, length), mlp="swiglu" if made.mlp else "none", **positions)
+    except ValueError as error:
+        raise UserError(str(error), where=f"width {made.width}", remedy="choose other sizes") from error
     return made_model(job.seed, config)
 
 

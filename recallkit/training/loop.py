@@ -18,7 +18,6 @@ from torch import distributed, nn
 from torch.nn import functional
 
 from recallkit.errors import UserError
-from recallkit.models.architecture import ArchitectureConfig
 from recallkit.models.language_model import LanguageModel
 from recallkit.synthetic.tasks import NOT_ASKED
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.architecture import LayerConfig
+    from recallkit.models.architecture import ArchitectureConfig
     from recallkit.synthetic.tasks import Examples
 
 EMBEDDING_STD = 0.02
@@ -209,14 +208,6 @@ def made_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
         raise UserError(str(error), where=where, remedy="choose other sizes") from error
     nn.init.normal_(model.embedding.weight, std=EMBEDDING_STD)
     return model
-
-
-def sized(vocab: int, width: int, layers: tuple[LayerConfig, ...], mlp: Literal["swiglu", "none"]) -> ArchitectureConfig:
-    """A config. Raises UserError for implausible sizes."""
-    try:
-        return ArchitectureConfig(vocab, width, layers, mlp=mlp)
-    except ValueError as error:
-        raise UserError(str(error), where=f"width {width}", remedy="choose other sizes") from error
 
 
 # ------------------------------------------------------------------------------------------------------------- examples

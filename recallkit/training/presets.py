@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.declarations import names, numbers
@@ -49,7 +50,7 @@ class Preset:
     test_examples: int = 3_000
     """Test sequences, likewise."""
     vocab: int = 8192
-    epochs: int | None = 64
+    epochs: int = 64
     steps: int | None = None
     """Instead of epochs."""
     batch: int | None = None
@@ -99,7 +100,6 @@ PRESETS: Mapping[str, Preset] = {
         examples=30_000,
         test_examples=500,
         vocab=256,
-        epochs=None,
         steps=600,
         batch=32,
     ),
@@ -185,104 +185,93 @@ def jobs_of(name: str, task: str, choices: SweepOptions) -> list[Job]:
     for kind in names(choices.convolutions):
         if kind not in CONVOLUTIONS:
             raise UsageError(f"{kind!r} is not one of {', '.join(CONVOLUTIONS)}", where="--convolutions", remedy="give some of them")
-    preset = PRESETS[name]
-    tasks = [_task(preset, task, choices, training, test) for training, test in _shapes(preset, choices)]
-    models = [made for line in _lines(preset, choices) for made in _architectures(preset, choices, *line)]
+    preset = _changed(PRESETS[name], choices)
+    tasks = [_task(preset, task, choices.seed, *shapes) for shapes in preset.tasks]
+    models = [made for line, family in preset.families.items() for made in _architectures(preset, choices, line, family)]
     unused = [named for named, option in SWEPT.items() if _chosen(choices, named) and not any(option in dict(m.options) for m in models)]
     if unused:
         where = f"--{unused[0].replace('_', '-')}"
         raise UsageError(f"none of these mixers has the option {SWEPT[unused[0]]}", where=where, remedy="leave it out")
-    rates = numbers(_or(preset, choices, "learning_rates"))
-    jobs = [_job(preset, choices, task, made, rate) for task in tasks for made in models for rate in rates]
+    jobs = [_job(preset, choices, task, made, rate) for task in tasks for made in models for rate in preset.learning_rates]
     return list(dict.fromkeys(jobs))
 
 
-def _chosen(choices: SweepOptions, name: str) -> list[Any]:
-    """The values of one of the lists in SWEPT."""
-    return names(choices.feature_maps) if name == "feature_maps" else numbers(getattr(choices, name))
+def _chosen(choices: SweepOptions, name: str) -> tuple[Any, ...]:
+    """The values of one of the lists."""
+    given = getattr(choices, name)
+    return tuple(names(given) if name == "feature_maps" else numbers(given))
 
 
-def _or(preset: Preset, choices: SweepOptions, name: str) -> Any:
-    chosen = getattr(choices, name)
-    return chosen or getattr(preset, name)
+def _changed(preset: Preset, choices: SweepOptions) -> Preset:
+    """The preset with what is chosen in its place."""
+    found = {name: getattr(choices, name) for name in ("examples", "test_examples", "vocab", "steps", "batch", "layers")}
+    found |= {"learning_rates": _chosen(choices, "learning_rates"), "mlp": {None: None, "yes": True, "no": False}[choices.mlp]}
+    changed = {name: value for name, value in found.items() if value not in (None, ())}
+    return replace(preset, tasks=_shapes(preset, choices), families=_lines(preset, choices), **changed)
 
 
-def _shapes(preset: Preset, choices: SweepOptions) -> list[tuple[Shape, Shape]]:
+def _shapes(preset: Preset, choices: SweepOptions) -> tuple[tuple[Shape, Shape], ...]:
     """What each task trains on and is tested on. A length or pairs for training alone apply to the tests, too, where those were equal."""
     found = []
     for training, test in preset.tasks:
-        trained = (choices.seq_len or training[0], tuple(numbers(choices.pairs)) or training[1])
+        trained = (choices.seq_len or training[0], _chosen(choices, "pairs") or training[1])
         base = trained if training == test else test
-        found.append((trained, (choices.test_seq_len or base[0], tuple(numbers(choices.test_pairs)) or base[1])))
-    return list(dict.fromkeys(found))
+        found.append((trained, (choices.test_seq_len or base[0], _chosen(choices, "test_pairs") or base[1])))
+    return tuple(dict.fromkeys(found))
 
 
-def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, test: Shape) -> Task:
+def _task(preset: Preset, named: str, seed: int, training: Shape, test: Shape) -> Task:
     """Each number of pairs gets an equal part of the examples."""
     made = []
-    for (length, pairs), option in ((training, "examples"), (test, "test_examples")):
-        each = _or(preset, choices, option) // len(pairs)
-        if each < 1:
-            raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=f"--{option.replace('_', '-')}", remedy="give more")
-        made.append(tuple(Part(length, number, each) for number in pairs))
+    for (length, pairs), examples, where in ((training, preset.examples, "--examples"), (test, preset.test_examples, "--test-examples")):
+        if examples < len(pairs):
+            raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=where, remedy="give more")
+        made.append(tuple(Part(length, number, examples // len(pairs)) for number in pairs))
     name, options = task_of(named)
     usual = {option: value for option, value in preset.options if option in options_of_task(name)}
-    task = Task(name, made[0], made[1], _or(preset, choices, "vocab"), tuple(sorted((usual | options).items())), choices.seed)
+    task = Task(name, made[0], made[1], preset.vocab, tuple(sorted((usual | options).items())), seed)
     for part in (*task.training, *task.test):  # what does not fit is reported before hours of work
         make_examples(name, num=1, length=part.length, pairs=part.pairs, vocab=task.vocab, seed=0, **dict(task.options))
     return task
 
 
-def _lines(preset: Preset, choices: SweepOptions) -> list[tuple[str, Family]]:
+def _lines(preset: Preset, choices: SweepOptions) -> dict[str, Family]:
     """The lines of the figure: with `convolutions`, one for each where the mixer can have one."""
-    named = [(name, preset.families.get(name) or _any(name)) for name in names(choices.mixers) or preset.families]
-    if not choices.convolutions:
-        return named
-    found = []
-    for name, family in named:
-        kinds = names(choices.convolutions) if "short_conv" in known_options(family.mixer) else [family.convolution]
+    found = {}
+    for name in names(choices.mixers) or preset.families:
+        has_choice = "short_conv" in known_options(preset.families[name].mixer if name in preset.families else name)
+        family = preset.families.get(name) or Family(name, "mixer" if has_choice else "own")
+        kinds = (has_choice and names(choices.convolutions)) or [family.convolution]
         for kind in kinds:
             line = name if len(kinds) == 1 else f"{family.mixer}{_ADDED[kind]}"
-            found.append((line, family._replace(convolution=kind)))
-    return list({line: (line, family) for line, family in found}.values())
-
-
-def _any(mixer: str) -> Family:
-    return Family(mixer, "mixer" if "short_conv" in known_options(mixer) else "own")
+            found[line] = family._replace(convolution=kind)
+    return found
 
 
 def _architectures(preset: Preset, choices: SweepOptions, line: str, family: Family) -> list[Architecture]:
     """The models of a line: every combination of its widths and options."""
     known = known_options(family.mixer)
     options = dict(family.options) | {
-        option: tuple(given) for named, option in SWEPT.items() if (given := _chosen(choices, named)) and option in known
+        option: given for named, option in SWEPT.items() if (given := _chosen(choices, named)) and option in known
     }
-    combined: list[tuple[tuple[str, Any], ...]] = [()]
-    for name, values in options.items():
-        combined = [(*before, (name, value)) for before in combined for value in values]
+    positions = choices.positions or ("none" if family.convolution in ("mixer", "layer") else preset.positions)
+    if not has_positions(family.mixer):
+        positions = "none"
     made = []
-    for width in numbers(choices.widths) or family.widths or preset.widths:
-        for each in combined:
-            own = tuple((name, width if value == AS_WIDE else value) for name, value in each)
-            layers, mlp = _or(preset, choices, "layers"), preset.mlp if choices.mlp is None else choices.mlp == "yes"
-            made.append(Architecture(line, family.mixer, family.convolution, own, width, layers, mlp, _positions(preset, choices, family)))
+    for width in _chosen(choices, "widths") or family.widths or preset.widths:
+        for values in itertools.product(*options.values()):
+            own = tuple((name, width if value == AS_WIDE else value) for name, value in zip(options, values, strict=True))
+            made.append(Architecture(line, family.mixer, family.convolution, own, width, preset.layers, preset.mlp, positions))
     return made
 
 
-def _positions(preset: Preset, choices: SweepOptions, family: Family) -> str:
-    """Only attention has positions, which are rotary, learned or none."""
-    if not has_positions(family.mixer):
-        return "none"
-    return choices.positions or ("none" if family.convolution in ("mixer", "layer") else preset.positions)
-
-
 def _job(preset: Preset, choices: SweepOptions, task: Task, made: Architecture, rate: float) -> Job:
-    batch = _or(preset, choices, "batch") or paper_batch(max(part.length for part in task.training), made.width)
+    batch = preset.batch or paper_batch(max(part.length for part in task.training), made.width)
     fewest = min(part.examples for part in task.training)
     if batch > fewest:
         raise UsageError(f"{batch:,} is more than the {fewest:,} examples of a number of pairs", where="--batch", remedy="give fewer")
     epoch = sum(part.examples // batch for part in task.training)
-    steps = choices.steps or preset.steps or (preset.epochs or 1) * epoch
+    steps = preset.steps or preset.epochs * epoch
     return Job(made, task, rate, steps, batch, choices.seed, choices.stop_above, min(epoch, max(1, steps // 8)))
 
 

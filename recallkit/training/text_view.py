@@ -90,5 +90,5 @@ def command(manifest: Mapping[str, Any]) -> str:
     options = manifest["options"]
     tokens = options["text"]["limit_tokens"]
     chosen = {"tokens": tokens, "seq_len": options["seq_len"], "seed": options["seed"] or None, "batch": options["recipe"]["batch"]}
-    rate = options["recipe"]["learning_rate"]
-    return command_line("train", options["model"], "TEXT", **chosen, learning_rates=rate, o="DIR")
+    rate, alone = options["recipe"]["learning_rate"], options["model"].startswith("zoo:") and not options["recipe"]["lists"]
+    return command_line("train", options["model"], "TEXT", **chosen, learning_rates=rate, no_lists=alone, o="DIR")
