@@ -19,7 +19,7 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.mixers import MIXERS, options_of
 from recallkit.storage.artifacts import read_json, write_json
 from recallkit.storage.given_files import check_regular
-from recallkit.synthetic.tasks import make_examples
+from recallkit.synthetic.tasks import NOT_ASKED, identify_task, make_examples
 from recallkit.training.loop import BYTES_PER_ELEMENT, Measured, Recipe, Trainer, batches, machine, made_model, mean_of, measure
 
 if TYPE_CHECKING:
@@ -126,11 +126,15 @@ class Job(NamedTuple):
         return f"{first.length} ids, {' '.join(map(str, pairs))} pairs"
 
     def identity(self) -> dict[str, Any]:
-        """All choices as JSON, except the line's name: a run belongs to every sweep that has it."""
+        """All choices as JSON, except the line's name: a run belongs to every sweep that has it. Of FILE.py:FUNCTION, its code."""
         made = {**self.architecture._asdict(), "options": dict(self.architecture.options)}
         del made["model"]
         task = {**self.task._asdict(), **{name: [list(part) for part in getattr(self.task, name)] for name in ("training", "test")}}
-        return {**self._asdict(), "architecture": made, "task": {**task, "options": dict(self.task.options)}}
+        return {
+            **self._asdict(),
+            "architecture": made,
+            "task": {**task, "name": identify_task(self.task.name), "options": dict(self.task.options)},
+        }
 
     def path(self, folder: Path) -> Path:
         """The file of its outcome, whose name depends on all choices."""
@@ -230,7 +234,7 @@ def train_run(job: Job, folder: Path, device: torch.device) -> Iterator[int]:
         "state_bytes": BYTES_PER_ELEMENT * model.state_size(max(part.length for part in job.task.test)),
         "accuracy": mean.accuracy,
         "loss_nats": mean.loss_nats,
-        "by_pairs": [list(each) for each in measured],
+        "by_pairs": [[*each, int((some.targets != NOT_ASKED).sum())] for each, some in zip(measured, test, strict=True)],
         "num_steps": done,
         "curve": curve,
         "machine": machine(device),

@@ -76,8 +76,8 @@ def _beside(rate: float, runs: Sequence[Run]) -> dict[str, Any]:
 def _pair_rows(run: Run) -> Iterator[dict[str, Any]]:
     """A row for each test of a run."""
     job, found = run
-    for part, (accuracy, loss) in zip(job.task.test, found["by_pairs"], strict=True):
-        shape = {"length": part.length, "pairs": part.pairs, "num_queries": part.examples * part.pairs}
+    for part, (accuracy, loss, num_queries) in zip(job.task.test, found["by_pairs"], strict=True):
+        shape = {"length": part.length, "pairs": part.pairs, "num_queries": num_queries}
         yield {**_row(run), **shape, "accuracy": accuracy, "loss_nats": loss}
 
 

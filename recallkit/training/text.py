@@ -100,6 +100,7 @@ def train_text(
             if journal is not None:
                 facts = {"parameters": run.trainer.model.num_parameters(), "num_steps": run.num_steps, "machine": machine(chosen)}
                 tables = TrainingTables(schemas.frame_of("training/training", run.curve))
+                facts |= {"asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer)}}
                 result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
                 journal.finish()
     leave_processes()

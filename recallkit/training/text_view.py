@@ -87,8 +87,9 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again."""
-    options = manifest["options"]
+    options, asked = manifest["options"], manifest["asked"]
     tokens = options["text"]["limit_tokens"]
     chosen = {"tokens": tokens, "seq_len": options["seq_len"], "seed": options["seed"] or None, "batch": options["recipe"]["batch"]}
     rate, alone = options["recipe"]["learning_rate"], options["model"].startswith("zoo:") and not options["recipe"]["lists"]
-    return command_line("train", options["model"], "TEXT", **chosen, learning_rates=rate, no_lists=alone, o="DIR")
+    more = {"learning_rates": rate, "no_lists": alone, "tokenizer": asked["tokenizer"]}
+    return command_line("train", asked["model"], "TEXT", **chosen, **more, o="DIR")

@@ -159,3 +159,24 @@ def test_a_damaged_run_and_sizes_that_do_not_fit_are_one_line(tmp_path):
             read_run(job, tmp_path)
     with pytest.raises(UserError, match="width 6"):
         model_of(tiny("retnet", width=6, options={"num_heads": 4}.items()))
+
+
+OWN_TASK = """
+import torch
+def task(num, length, pairs, vocab, generator):
+    ids = torch.randint(1, vocab, (num, length), generator=generator)
+    targets = torch.full_like(ids, -100)
+    targets[:, -1] = ids[:, 0]
+    return ids, targets, torch.zeros_like(ids)
+"""
+
+
+def test_a_task_of_ones_own_is_trained_again_once_its_code_changes_and_its_questions_are_counted(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN_TASK)
+    job = tiny("attention")
+    job = job._replace(task=job.task._replace(name=f"{file}:task"))
+    asked = [row[2] for row in outcome(job, tmp_path)["by_pairs"]]
+    assert asked == [8], "one in each test sequence, whatever `pairs` is"
+    file.write_text(OWN_TASK.replace("ids[:, 0]", "ids[:, 1]"))
+    assert read_run(job, tmp_path) is None

@@ -25,7 +25,7 @@ def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
     for job in jobs_of("cpu", "mqar", SweepOptions(**chosen)):
         state_bytes, accuracies = outcomes[widths.index(job.architecture.width)]
         accuracy, loss = accuracies[rates.index(job.learning_rate)]
-        by_pairs = [[accuracy, loss]] * len(job.task.test)
+        by_pairs = [[accuracy, loss, part.examples * part.pairs] for part in job.task.test]
         found = {
             "parameters": 10,
             "state_bytes": state_bytes,
@@ -85,7 +85,7 @@ def test_one_figure_alone_where_nothing_else_differs():
 
 def test_several_tasks_have_a_table_and_a_plot_each():
     jobs = jobs_of("zoology:6", "mqar", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
-    found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5, "by_pairs": [[0.5, 1.0]]}
+    found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5, "by_pairs": [[0.5, 1.0, 4]]}
     tables = make_tables([(job, found) for job in jobs])
     assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
     figure = tradeoff_figures(tables)[0]

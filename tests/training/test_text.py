@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import recallkit
 from recallkit import cli
 from recallkit.errors import UserError
 from recallkit.training.loop import Trainer
+from recallkit.training.text_view import look
 
 TOML = """
 [model]
@@ -172,3 +174,16 @@ def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, t
     assert alone["lists_4"].is_null().all()
     assert alone["tokens"].to_list() == [1024]
     assert lists["loss_nats"][0] != alone["loss_nats"][0]
+
+
+def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text, tmp_path, monkeypatch):
+    monkeypatch.setattr("recallkit.training.lists.STEPS", 1)
+    monkeypatch.chdir(tmp_path)
+    for named, given in ((model.name, {}), ("zoo:attention", {"no_lists": True, "learning_rates": 0.002})):
+        out = tmp_path / named[:3]
+        tables = recallkit.train(named, text, tokens=1024, seq_len=256, device="cpu", out=out, **given)
+        words = [text if word == "TEXT" else "again" if word == "DIR" else word for word in shlex.split(look(out, tables).command)[1:]]
+        with pytest.raises(SystemExit) as ended:
+            cli.run([*map(str, words), "--device", "cpu", "--force"])
+        assert not ended.value.code
+        assert (tmp_path / "again" / "training.parquet").read_bytes() == (out / "training.parquet").read_bytes()
