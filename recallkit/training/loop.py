@@ -269,7 +269,7 @@ def machine(device: torch.device) -> str:
 
 def join_processes(device: torch.device) -> torch.device:
     """Joins the process group that torchrun has begun, if it has; the device of this process."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":  # schedulers set the latter alone
         return device
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -280,7 +280,7 @@ def join_processes(device: torch.device) -> torch.device:
 
 def is_first() -> bool:
     """Whether this is the process that writes."""
-    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ["RANK"] == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 def wait_for_all() -> None:

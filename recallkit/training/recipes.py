@@ -91,6 +91,8 @@ def _read(path: Path, seq_len: int) -> Trained:
         recipe = given.get("recipe", {})
         if unknown := sorted(set(recipe) - {field.name for field in fields(Recipe)}):
             raise ValueError(f"a recipe has no {', '.join(unknown)}")  # noqa: TRY301
+        if isinstance(rate := recipe.get("learning_rate"), float):
+            recipe.setdefault("lowest", rate / 10)  # as that of the papers
         recipe |= {"betas": tuple(recipe["betas"])} if "betas" in recipe else {}
         return Trained(path.stem, made, replace(PAPER, **recipe), seq_len)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
