@@ -116,8 +116,8 @@ def test_every_task_with_its_options_and_mixers_in_turn_is_a_sweep(tmp_path):
     [
         ("mqra", "mqar"),
         ("mqar,fill=random", "did you mean filler"),
-        ("mqar,filler", "choose zero or random"),
-        ("mqar,power=much", "a value of type float"),
+        ("mqar,filler", "is not an option with its value; mqar has power, filler"),
+        ("mqar,power=much", "is not an option with its value; mqar has power, filler"),
         ("mqar,filler=noise", "zero or random"),
         ("compositional", "no square"),
     ],
