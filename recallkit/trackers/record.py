@@ -151,6 +151,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "metrics/metrics": (Headline(("model", "task", "metric", "filter"), ("value",)),),
     "mqar/mqar": (Headline(("model", "pairs"), ("accuracy", "accuracy_low", "accuracy_high", "ar_ppl", "filler_ppl")),),
     "tradeoff/tradeoff": (Headline(("task", "model", "size", "width"), ("accuracy", "state_bytes", "parameters")),),
+    "training/training": (Headline(("model", "step"), ("loss_nats",)),),
     "profile/profile": (Headline(("source",), ("repeated_bigrams", "repeated_share", "ar_hit_share"), _WHOLE),),
     "track/track": (Headline(("model",), ("nll", "ar_nll", "first_nll", "other_nll", "recall", "ar_gap")),),
     "scores/scores": (Headline(("model",), ("nll_nats", "ppl", "accuracy")),),
