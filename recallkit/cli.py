@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import events
 from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
-from recallkit.errors import UsageError, UserError, lacks_resources
+from recallkit.errors import UsageError, UserError, lacks_resources, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,8 +155,8 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
         _stop(UserError(problem), EXIT_DEFECT, traceback=lines)
     kept: dict[str, Any] = {"prefix": "recallkit-error-", "suffix": ".txt", "delete": False, "encoding": "utf-8", "errors": "replace"}
     with tempfile.NamedTemporaryFile("w", **kept) as file:
-        file.write(f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n")
-        file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in lines))
+        report = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}"
+        file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)))
     _stop(UserError(problem, remedy=f"a mistake in recallkit, not in what it was given: please report it with {file.name}"), EXIT_DEFECT)
 
 

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
+
+API_KEY = "RECALLKIT_API_KEY"
+"""The environment variable with the key that a model's server asks for."""
+
+_LEAST_KEY = 6
+"""Characters of a key that is kept secret: servers without keys are given words such as `none`."""
+_USERINFO = re.compile(r"(?<=://)[^/?#\s]+@")
 
 _LACKING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 _LACKING_WORDS = (
@@ -34,11 +43,18 @@ class UserError(Exception):
         text = self.problem if self.where is None else f"{self.where}: {self.problem}"
         if self.remedy:
             text = f"{text}; {self.remedy}"
-        return printable(text)
+        return printable(redacted(text))
 
 
 class UsageError(UserError):
     """Options that conflict, or that no run could use: nothing was started, and the command line exits with status 2."""
+
+
+def redacted(text: str) -> str:
+    """The text of a message or a log without the key of a server, and without the user and password of a URL."""
+    key = os.environ.get(API_KEY, "").strip()
+    text = text.replace(key, "***") if len(key) >= _LEAST_KEY else text
+    return _USERINFO.sub("***@", text)
 
 
 def as_utf8(text: str) -> str:

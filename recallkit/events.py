@@ -17,7 +17,7 @@ import warnings
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from recallkit.errors import UserError, as_utf8, printable
+from recallkit.errors import UserError, as_utf8, printable, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ def note(message: str, *, event: str = "note", level: str = "info", **fields: An
     if are_on():
         emit(event, message, level=level, **fields)
         return
-    sys.stderr.write(f"recallkit: {printable(message)}\n")
+    sys.stderr.write(f"recallkit: {printable(redacted(message))}\n")
     sys.stderr.flush()
 
 
@@ -113,7 +113,7 @@ def _line(event: str, message: str, level: str, fields: Mapping[str, Any]) -> by
         "message": printable(message),
     }
     value = strict({**stamp, **{name: field for name, field in fields.items() if name not in stamp}})
-    return json.dumps(value, allow_nan=False, default=lambda other: as_utf8(str(other))).encode("ascii") + b"\n"
+    return redacted(json.dumps(value, allow_nan=False, default=lambda other: as_utf8(str(other)))).encode("ascii") + b"\n"
 
 
 def strict(value: Any) -> Any:

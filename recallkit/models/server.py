@@ -6,6 +6,7 @@ is involved. Nothing is sent anywhere but to the URL that was named: redirection
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
@@ -20,9 +21,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from recallkit.display import console
-from recallkit.errors import UserError
+from recallkit.errors import API_KEY, UserError, redacted
 from recallkit.models.protocol import TokenScores
 from recallkit.storage import artifacts
+from recallkit.text.encoding import call_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,15 +32,17 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ModelRequest
 
 PREFIX = "openai:"
-KEY = "RECALLKIT_API_KEY"
-"""The environment variable with the key that the server asks for; no other key is sent."""
-
 TOP = 5
 """How many of the most likely tokens are asked for: OpenAI's limit. A rank is known where one of them is less likely than the token."""
 
-_REMEDY = f"check the URL, the name of the model and {KEY}; finished parts are kept"
+_REMEDY = f"check the URL, the name of the model and {API_KEY}; finished parts are kept"
 _SEQUENCES = 8
 _SECONDS = 600.0
+"""How long one answer may take, from its request to its last byte."""
+_BYTES, _BYTES_PER_ID = 1 << 24, 1 << 10
+"""How long an answer may be: a list of models, and for each id of a prompt six tokens with their log probabilities."""
+_LEAST, _ROUNDING = -1e30, 1e-6
+"""Between which log probabilities are: finite as float32, and not above 0 but by rounding."""
 _TRIES = 8
 """Of which the last is two minutes after the first."""
 _sleep = time.sleep
@@ -58,14 +62,17 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def parse(spec: str) -> tuple[str, str]:
-    """The URL and the name of the model in `openai:URL#MODEL`. Raises UserError for anything else."""
+    """The URL and the name of the model in `openai:URL#MODEL`. Raises UserError for anything else, and for a URL with a password."""
     url, _, model = spec.removeprefix(PREFIX).partition("#")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or not model:
-        raise UserError(
-            "not openai:URL#MODEL", where=spec, remedy="for example openai:http://localhost:8000/v1#NAME, as the server names it"
-        )
-    return url.rstrip("/").removesuffix("/completions"), model
+    with contextlib.suppress(ValueError):  # brackets without an address, a port that is no number
+        parts = urlsplit(url)
+        if "@" in parts.netloc:
+            raise UserError("a user or a password in a URL", where=spec, remedy=f"give the server's key in {API_KEY}")
+        is_plain = parts.port != 0 and not parts.query
+        if parts.scheme in ("http", "https") and parts.hostname and is_plain and model:
+            return url.rstrip("/").removesuffix("/completions"), model
+    where = spec.partition("?")[0]  # what follows may be a key
+    raise UserError("not openai:URL#MODEL", where=where, remedy="for example openai:http://localhost:8000/v1#NAME, as the server names it")
 
 
 def identify(request: ModelRequest) -> str:
@@ -116,19 +123,11 @@ class ServerModel:
     def _score(self, sequences: Sequence[list[int]]) -> list[list[tuple[float, int, int]]]:
         """For each sequence the NLL (nats), argmax and rank of every id but the first."""
         asked = {"echo": True, "logprobs": TOP, "max_tokens": self._new_tokens, "temperature": 0, "return_tokens_as_token_ids": True}
-        answer = self._ask("completions", {"model": self._model, "prompt": sequences, **asked})
-        choices = answer.get("choices")
-        if not isinstance(choices, list) or len(choices) != len(sequences):
-            raise self._refusal(f"it answers {len(choices or ())} of {len(sequences)} prompts")
-        ordered = sorted(choices, key=lambda choice: choice.get("index", 0))
-        return [self._read(choice.get("logprobs") or {}, sequence) for choice, sequence in zip(ordered, sequences, strict=True)]
-
-    def _read(self, found: Mapping[str, Any], sequence: list[int]) -> list[tuple[float, int, int]]:
-        own, top, tokens = (found.get(name) or [] for name in ("token_logprobs", "top_logprobs", "tokens"))
-        size = len(sequence)
-        if min(len(own), len(top), len(tokens)) < size or not all(isinstance(value, int | float) for value in own[1:size]):
-            raise self._refusal("it gives no log probabilities of the prompt (echo and logprobs)")
-        return [(-own[i], *_first_and_rank(sequence[i], own[i], str(tokens[i]), dict(top[i] or {}))) for i in range(1, size)]
+        answer = self._ask("completions", {"model": self._model, "prompt": sequences, **asked}, sum(map(len, sequences)))
+        try:
+            return _read(answer, sequences, self._new_tokens)
+        except ValueError as error:
+            raise self._refusal(str(error)) from error
 
     def _longest(self) -> int | None:
         """The context of the model, where the server tells it (vLLM's `max_model_len`)."""
@@ -138,32 +137,98 @@ class ServerModel:
             return None
         entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         found = next((entry.get("max_model_len") for entry in entries if entry.get("id") == self._model), None)
-        return found if isinstance(found, int) else None
+        return found if type(found) is int and found > 1 + self._new_tokens else None
 
-    def _ask(self, path: str, content: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _ask(self, path: str, content: Mapping[str, Any] | None, num_ids: int = 0) -> dict[str, Any]:
         """The JSON object that the server answers, with further tries, ever later, where a failure may pass."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if key := os.environ.get(KEY):
+        if key := os.environ.get(API_KEY, "").strip():
+            if not (key.isascii() and key.isprintable()):
+                raise UserError("characters that no key has", where=API_KEY, remedy="copy the key again")
             headers["Authorization"] = f"Bearer {key}"
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"{self._url}/{path}", body, headers)  # noqa: S310 - `parse` allows http and https alone
+        most = _BYTES + _BYTES_PER_ID * num_ids
         for tried in range(_TRIES):
             if tried:
                 _sleep(2.0 ** (tried - 1))
             try:
-                with self._opener.open(request, timeout=_SECONDS) as answer:
-                    return dict(json.loads(answer.read()))
-            except urllib.error.HTTPError as error:
-                said = "a redirection, which is not followed" if error.code < 400 else error.read(2000).decode(errors="replace")
-                problem = f"it answers {error.code} ({textwrap.shorten(said or error.reason, 300)})"
-                if error.code not in _TRANSIENT:
-                    raise self._refusal(problem) from error
-            except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
+                status, answer = call_within(_SECONDS, lambda: self._exchange(request, most), computes=False)
+                if status < 300 and len(answer) <= most:
+                    return dict(json.loads(answer))
+            except TimeoutError as error:
+                raise self._refusal(f"no whole answer within {_SECONDS:,.0f} s") from error
+            except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError) as error:
                 problem = f"it cannot be reached or read ({getattr(error, 'reason', error) or type(error).__name__})"
+                continue
+            if status < 300:
+                raise self._refusal(f"an answer of more than {most:,} bytes")
+            said = "a redirection, which is not followed" if status < 400 else redacted(answer.decode(errors="replace"))
+            problem = f"it answers {status} ({textwrap.shorten(said or http.client.responses.get(status, ''), 300)})"
+            if status not in _TRANSIENT:
+                raise self._refusal(problem)
         raise UserError(f"{problem}, after {_TRIES} tries", where=self.name, remedy=_REMEDY)
+
+    def _exchange(self, request: urllib.request.Request, most: int) -> tuple[int, bytes]:
+        """The status of an answer and its bytes, one more than `most` of a longer one; of an error its beginning."""
+        try:
+            with self._opener.open(request, timeout=_SECONDS) as answer:
+                return answer.status, answer.read(most + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(2000)
 
     def _refusal(self, problem: str) -> _RefusedError:
         return _RefusedError(problem, where=self.name, remedy=_REMEDY)
+
+
+def _read(answer: Mapping[str, Any], sequences: Sequence[list[int]], more: int) -> list[list[tuple[float, int, int]]]:
+    """For each sequence the NLL (nats), argmax and rank of every id but the first; `more` ids after each are generated.
+
+    Everything in an answer is checked here. Raises ValueError for what is not the log probabilities of these ids.
+    """
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or len(choices) != len(sequences) or not all(isinstance(choice, dict) for choice in choices):
+        raise ValueError(f"it answers {len(choices) if isinstance(choices, list) else 0} of {len(sequences)} prompts")
+    places = [choice.get("index", place) for place, choice in enumerate(choices)]
+    if any(type(place) is not int for place in places) or sorted(places) != list(range(len(sequences))):
+        raise ValueError("its answers do not have the numbers of the prompts (index)")
+    return [_read_choice(choices[places.index(place)].get("logprobs"), ids, more) for place, ids in enumerate(sequences)]
+
+
+def _read_choice(found: Any, ids: list[int], more: int) -> list[tuple[float, int, int]]:
+    lists = [found.get(name) if isinstance(found, dict) else None for name in ("token_logprobs", "top_logprobs", "tokens")]
+    if not all(isinstance(values, list) for values in lists):
+        raise ValueError("it gives no log probabilities of the prompt (echo and logprobs)")
+    own, top, tokens = lists
+    size = len(ids)
+    if {len(own), len(top), len(tokens)} != {size + more}:
+        raise ValueError(f"it gives the log probabilities of {len(own):,} tokens where {size + more:,} are asked for")
+    if own[0] is not None:
+        raise ValueError("it predicts the first token of a prompt: it may have put another before it")
+    alternatives = [{} if entry is None else entry for entry in top[1:size]]
+    if not all(isinstance(entry, dict) for entry in alternatives):
+        raise ValueError("its most likely tokens (top_logprobs) are no objects")
+    for value in itertools.chain(own[1:size], *(entry.values() for entry in alternatives)):
+        if type(value) not in (int, float) or not _LEAST <= value <= _ROUNDING:
+            raise ValueError(f"{value if isinstance(value, int | float) else type(value).__name__} is not a log probability")
+    if not _are_written(ids, tokens[:size]):
+        raise ValueError("its tokens are not those of the prompt")
+    return [(-min(own[i], 0.0), *_first_and_rank(ids[i], own[i], tokens[i], alternatives[i - 1])) for i in range(1, size)]
+
+
+def _are_written(ids: list[int], tokens: list[Any]) -> bool:
+    """Whether `tokens` can be how a server writes `ids`: as the same ids, or as texts, which are mostly the same where an id comes again.
+
+    Not always: the bytes of one character, and the first token of a text, may be written in several ways.
+    """
+    if not all(isinstance(token, str) for token in tokens):
+        return False
+    if not all(_id(token) in (-1, number) for number, token in zip(ids, tokens, strict=True)):
+        return False
+    texts: dict[int, str] = {}
+    others = sum(texts.setdefault(number, token) != token for number, token in zip(ids[1:], tokens[1:], strict=True))
+    return 2 * others <= len(ids) - 1 - len(texts)
 
 
 def _first_and_rank(token: int, own: float, text: str, top: Mapping[str, float]) -> tuple[int, int]:

@@ -77,12 +77,13 @@ _PROBES = (
 # ------------------------------------------------------------------------------------------------------- native code
 
 
-def call_within(seconds: float, call: Callable[[], Any]) -> Any:
+def call_within(seconds: float, call: Callable[[], Any], *, computes: bool = True) -> Any:
     """The value of `call()`, made in a second thread; raises what it raises, and TimeoutError once it has run for longer than `seconds`.
 
     Python cannot interrupt native code, such as a pattern that backtracks for years on one line of text, but it can stop waiting for
-    it; the thread itself runs until the process ends. Both elapsed time and CPU time of this process must exceed the limit, so that
-    neither a busy machine nor a process that was stopped for an hour causes an error.
+    it; the thread itself runs until the process ends. Of a call that `computes` both elapsed time and CPU time of this process must
+    exceed the limit, so that neither a busy machine nor a process that was stopped for an hour causes an error. One that does not, but
+    waits for another machine, is left at once when it is interrupted.
     """
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -100,11 +101,11 @@ def call_within(seconds: float, call: Callable[[], Any]) -> Any:
             break
         except queue.Empty:
             waited += turn
-            if waited >= seconds and time.process_time() - busy >= seconds:
+            if waited >= seconds and (not computes or time.process_time() - busy >= seconds):
                 raise TimeoutError(f"not done within {seconds:.0f} s") from None
         except KeyboardInterrupt:
             with contextlib.suppress(queue.Empty):
-                answers.get(timeout=_GRACE)
+                answers.get(timeout=_GRACE if computes else 0)
             raise
     if error is not None:
         raise error

@@ -1,13 +1,15 @@
 """A server of completions around a real model, for tests.
 
 It speaks OpenAI's protocol as vLLM does: prompts of token ids, `echo`, `logprobs`, tokens written as `token_id:5`. Settings: `faults`, what
-to do instead of answering, one for each completion in turn (a status, `drop` the connection, `redirect`, None to answer);
-`refuses_no_tokens`; `no_echo`; `texts` for tokens; `key`; `max_model_len`.
+to do instead of answering, one for each completion in turn (a status, `drop` the connection, `redirect`, `drip` a byte at a time, None to
+answer); `spoil`, a function that changes an answer, or gives bytes in its place; `refuses_no_tokens`; `no_echo`; `texts` for tokens; `key`,
+which is quoted where another is given; `max_model_len`.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -36,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers completions and the list of models."""
 
     def answer(self, status: int, content: object, **headers: str) -> None:
-        body = json.dumps(content).encode()
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
@@ -51,11 +53,17 @@ class Handler(BaseHTTPRequestHandler):
         fault = self.server.faults.pop(0) if self.server.faults else None
         self.server.asked.append({"path": self.path, "fault": fault, "key": self.headers.get("Authorization"), **asked})
         if self.server.settings.get("key") and self.headers.get("Authorization") != f"Bearer {self.server.settings['key']}":
-            self.answer(401, {"error": {"message": "no such key"}})
+            self.answer(401, {"error": {"message": f"no such key: {self.headers.get('Authorization')}"}})
         elif fault == "drop":
             self.connection.close()
         elif fault == "redirect":
             self.answer(307, {}, Location=f"http://127.0.0.1:{self.server.server_port}/elsewhere")
+        elif fault == "drip":
+            self.send_response(200)
+            self.end_headers()
+            for _ in range(20):
+                time.sleep(0.05)
+                self.wfile.write(b" ")
         elif fault:
             self.answer(fault, {"error": {"message": "in the middle"}})
         elif asked["model"] != "tiny":
@@ -67,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             options = asked["logprobs"], asked["max_tokens"], bool(self.server.settings.get("texts"))
             choices = [choice(self.server.model, i, ids, *options) for i, ids in enumerate(asked["prompt"])]
-            self.answer(200, {"choices": choices[::-1]})
+            self.answer(200, self.server.settings.get("spoil", lambda content: content)({"choices": choices[::-1]}))
 
     def log_message(self, *_: object) -> None:
         """Nothing is printed."""

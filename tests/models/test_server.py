@@ -100,14 +100,110 @@ def test_servers_that_cannot_score_are_one_line(serve):
         load_model(request(spec.replace("#tiny", "#other")))
 
 
+def each(**changes: object) -> Callable[..., object]:
+    """Changes what an answer says of each prompt: a value in place of it, or a function of it."""
+
+    def spoil(content):
+        for choice in content["choices"]:
+            for name, change in changes.items():
+                into = choice if name in choice else choice["logprobs"]
+                into[name] = change(into[name]) if callable(change) else change
+        return content
+
+    return spoil
+
+
+def put_before(value):
+    return lambda values: [None, value, *values[1:]]
+
+
+SPOILT = {
+    "a token before the prompt": each(tokens=put_before("token_id:1"), token_logprobs=put_before(-1.0), top_logprobs=put_before({})),
+    "a hidden token before it": each(token_logprobs=[-1.0, -1.0]),
+    "another length of one list": each(top_logprobs=[None]),
+    "other tokens": each(tokens=["token_id:0", "token_id:7"]),
+    "tokens that are none": each(tokens=[0, 0]),
+    "a positive log probability": each(token_logprobs=[None, 0.5]),
+    "a boolean": each(token_logprobs=[None, False]),
+    "a text": each(token_logprobs=[None, "-1"]),
+    "not a number": each(token_logprobs=[None, float("nan")]),
+    "an infinite one": each(token_logprobs=[None, float("-inf")]),
+    "an endless integer": each(token_logprobs=[None, -(10**400)]),
+    "an object in place of a list": each(token_logprobs={"0": None, "1": -1.0}),
+    "a number in place of a list": each(token_logprobs=2),
+    "a list of alternatives": each(top_logprobs=[None, [["token_id:0", -1.0]]]),
+    "an alternative that is no number": each(top_logprobs=[None, {"token_id:3": "x"}]),
+    "logprobs that are a list": each(logprobs=[1, 2]),
+    "the number of another prompt": each(index=1),
+    "a number of a prompt that is none": each(index="0"),
+    "choices that are none": lambda _: {"choices": [3]},
+    "choices that are an object": lambda _: {"choices": {"0": {}}},
+    "no choices": lambda _: {},
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_what_is_not_the_log_probabilities_of_the_prompt_is_one_line(serve, name):
+    with pytest.raises(UserError, match=r"^openai:http://.*#tiny: (it|its|.* is not a log probability).*; check the URL"):
+        load_model(request(serve(spoil=SPOILT[name])))
+
+
+def test_texts_that_are_those_of_other_tokens_are_noticed(serve):
+    model = load_model(request(serve(texts=True)))
+    ids, offsets = ragged([33], 8)
+    model.score(ids, offsets)
+    serve(texts=True, spoil=each(tokens=lambda tokens: ["<s>", *tokens[:-1]]))
+    with pytest.raises(UserError, match="its tokens are not those of the prompt"):
+        model.score(ids, offsets)
+
+
+def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
+    model = load_model(request(serve(spoil=each(token_logprobs=[None, 1e-7]))))
+    assert model.score(*ragged([2], 4096)).nll.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"spoil": lambda _: b" " * 200_000}, "an answer of more than 102,048 bytes"),
+        ({"faults": ["drip"] * 2}, "no whole answer within 0 s"),
+        ({"spoil": lambda _: b"[" * 100_000}, r"it cannot be reached or read \(.*recursion.*\), after 8 tries"),
+    ],
+    ids=["long", "slow", "deep"],
+)
+def test_an_answer_without_end_is_one_line(serve, monkeypatch, settings, problem):
+    monkeypatch.setattr(server, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(server, "_BYTES", 100_000)
+    monkeypatch.setattr(server, "_SECONDS", 0.3 if "faults" in settings else 60)
+    with pytest.raises(UserError, match=problem):
+        load_model(request(serve(**settings)))
+
+
 def test_the_key_is_sent_where_it_is_set(serve, monkeypatch):
     spec = serve(key="secret")
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with pytest.raises(UserError, match=r"it answers 401 \(.*no such key.*\); check .*RECALLKIT_API_KEY") as caught:
+    with pytest.raises(UserError, match=r"it answers 401 \(.*no such key: None.*\); check .*RECALLKIT_API_KEY"):
         load_model(request(spec))
-    assert "secret" not in str(caught.value)
-    monkeypatch.setenv("RECALLKIT_API_KEY", "secret")
+    monkeypatch.setenv("RECALLKIT_API_KEY", "secret\n")
     assert load_model(request(spec)).vocab_size == 4096
+    monkeypatch.setenv("RECALLKIT_API_KEY", "sec\nret")
+    with pytest.raises(UserError, match="RECALLKIT_API_KEY: characters that no key has"):
+        load_model(request(spec))
+
+
+@pytest.mark.parametrize("log", [(), ("--log-json",)], ids=["message", "event"])
+def test_keys_and_passwords_are_not_printed(serve, run, small_slices, monkeypatch, log):
+    monkeypatch.setenv("RECALLKIT_API_KEY", "sk-0123456789")
+    spec = serve(key="another")
+    done = run(*log, "score", spec, "--slices", small_slices)
+    assert done.returncode == 1
+    assert "no such key: Bearer ***" in done.stderr
+    assert "0123456789" not in done.stdout + done.stderr
+    done = run(*log, "score", spec.replace("://", "://me:pass%word@"), "--slices", small_slices)
+    assert done.returncode == 1
+    assert "openai:http://***@127.0.0.1" in done.stderr
+    assert "a user or a password in a URL; give the server's key in RECALLKIT_API_KEY" in done.stderr
+    assert "pass%word" not in done.stdout + done.stderr
 
 
 def test_the_context_is_what_the_server_tells(serve):
@@ -122,7 +218,18 @@ def test_identity_is_the_url_and_the_name():
     assert identify_model(request("openai:http://h:1/v1/completions#a")) == identify_model(request("openai:http://h:1/v1/#a")) == one
 
 
-@pytest.mark.parametrize("spec", ["openai:", "openai:http://h/v1", "openai:h#a", "openai:file:///etc/passwd#a", "openai:http://#a"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "openai:",
+        "openai:http://h/v1",
+        "openai:h#a",
+        "openai:file:///etc/passwd#a",
+        "openai:http://#a",
+        "openai:http://[h#a",
+        "openai:http://h:p#a",
+    ],
+)
 def test_other_names_are_one_line(spec):
     with pytest.raises(UserError, match="not openai:URL#MODEL; for example openai:http://localhost:8000/v1#NAME"):
         identify_model(request(spec))
