@@ -64,7 +64,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def parse(spec: str) -> tuple[str, str]:
     """The URL and the name of the model in `openai:URL#MODEL`. Raises UserError for anything else, and for a URL with a password."""
     url, _, model = spec.removeprefix(PREFIX).partition("#")
-    with contextlib.suppress(ValueError):  # brackets without an address, a port that is no number
+    with contextlib.suppress(ValueError):  # brackets without an address or a port that is not a number
         parts = urlsplit(url)
         if "@" in parts.netloc:
             raise UserError("a user or a password in a URL", where=spec, remedy=f"give the server's key in {API_KEY}")
