@@ -77,10 +77,13 @@ function explore(chart, view) {
   }
   view.addSignalListener("chosen", press);
   press();
-  legends.set(chart, { view, entries });
+  const legend = { view, entries };
+  legends.set(chart, legend);
+  followed = followed.then(() => follow(legend));
 }
 
 const legends = new Map();  // of each chart that has one
+const picked = new Map();  // models that were in a legend with a click -> whether they are chosen
 let isFollowing = false, followed = Promise.resolve();
 const chosenIn = ({ view }) => view.signal("chosen").model ?? [];
 const nameOf = (entry) => entry.__data__.datum.value;
@@ -90,18 +93,22 @@ document.addEventListener("click", ({ target }) => {
   if (leader) followed = followed.then(() => lead(leader));
 });
 
-// What is chosen in one legend is chosen in all that have the model, by clicks.
+// What is chosen in one legend is chosen in all that have the model, also in those that are drawn later.
 async function lead(leader) {
   await leader.view.runAsync();
-  const chosen = chosenIn(leader), names = leader.entries.map(nameOf);
-  for (const follower of legends.values()) {
-    for (const entry of follower.entries.filter((each) => names.includes(nameOf(each)))) {
-      if (chosen.includes(nameOf(entry)) === chosenIn(follower).includes(nameOf(entry))) continue;
-      isFollowing = true;
-      entry.dispatchEvent(new MouseEvent("click", { bubbles: true }));
-      isFollowing = false;
-      await follower.view.runAsync();
-    }
+  const chosen = chosenIn(leader);
+  for (const name of leader.entries.map(nameOf)) picked.set(name, chosen.includes(name));
+  for (const follower of legends.values()) await follow(follower);
+}
+
+async function follow(legend) {
+  for (const entry of legend.entries) {
+    const name = nameOf(entry);
+    if (!picked.has(name) || picked.get(name) === chosenIn(legend).includes(name)) continue;
+    isFollowing = true;
+    entry.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    isFollowing = false;
+    await legend.view.runAsync();
   }
 }
 

@@ -290,15 +290,16 @@ def line_chart(
     line = layer(
         "line", "!datum.apart", channels={"y": y, "stroke": stroke, "strokeDash": look["strokeDash"], "opacity": faint}, strokeWidth=1.6
     )
-    # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key.
-    chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
     layers = [
-        *before,
         *([layer("area", "isValid(datum.low)", channels=band)] if any(row.get("low") is not None for row in rows) else []),
-        {**line, "params": [{**chosen, "value": AtFirst(shown, reference) if some_first else []}]},
+        line,
         layer("point", channels=dots, size=26, strokeWidth=1.2),
     ]
-    return plot(found, *layers, x=x, **more)
+    # The legend is the buttons of a choice: each click adds a model or takes it away, as a finger has no shift key. Vega-Lite makes it one
+    # where the first layer that has the legend has the choice, too.
+    chosen = {"name": "chosen", "select": {"type": "point", "fields": ["model"], "toggle": "true"}, "bind": "legend"}
+    layers[0]["params"] = [{**chosen, "value": AtFirst(shown, reference) if some_first else []}]
+    return plot(found, *before, *layers, x=x, **more)
 
 
 _NOT_CHOSEN: Spec = {"test": {"not": {"or": [{"param": "chosen"}, "datum.reference"]}}, "value": Colour("rest")}

@@ -303,14 +303,18 @@ def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
     entry = shown.all(LEGEND)[1]
     assert entry.text == first
 
+    entries = "[...document.querySelectorAll('[aria-pressed]')]"
+
+    def check_all(chosen: str) -> None:
+        assert shown.js(f"new Set({entries}.map(e => e.closest('figure'))).size") > 2
+        shown.wait(f"{entries}.every(e => (e.getAttribute('aria-pressed') === 'true') === (e.textContent === '{chosen}'))")
+
     def check(chosen: str, *, faint: set[str]) -> None:
         now = dict(zip(models, shown.js(paints, POINTS), strict=True))
         assert {model for model in now if now[model] == ["var(--rest)", 0.4]} == faint
         assert {model for model in now if now[model] == before[model]} == set(models) - faint
         assert [e.get_attribute("aria-pressed") for e in shown.all(LEGEND)] == [str(name == chosen).lower() for name in before]
-        entries = "[...document.querySelectorAll('[aria-pressed]')]"
-        assert shown.js(f"new Set({entries}.map(e => e.closest('figure'))).size") > 2
-        shown.wait(f"{entries}.every(e => (e.getAttribute('aria-pressed') === 'true') === (e.textContent === '{chosen}'))")  # in all charts
+        check_all(chosen)
 
     shown.js("document.querySelector('#figure-by_distance').scrollIntoView({block: 'center'})")
     entry.click()
@@ -320,6 +324,10 @@ def test_a_click_in_the_legend_isolates_a_model_and_another_undoes_it(shown):
     shown.js("document.querySelectorAll(arguments[0])[1].focus()", LEGEND)
     shown.press(Keys.ARROW_RIGHT, Keys.ENTER)
     check(second, faint={first})
+    shown.js("document.querySelectorAll('.chart svg').forEach(svg => { svg.dataset.drawn = 'before'; })")
+    shown.emulate(width=600)  # charts of several panels are drawn anew
+    shown.wait("document.querySelectorAll('.chart svg:not([data-drawn])').length > 0")
+    check_all(second)
 
 
 def test_charts_fill_their_place_in_the_colours_of_the_scheme(shown):
