@@ -115,6 +115,7 @@ _MORE = (
     _define("identifier", "word_kind = 'identifier'", "All tokens of a word such as snake_case, camelCase, utf8 or 0xff."),
     _define("function_word", "word_kind = 'function'", "All tokens of a word of the list of English function words."),
     _define("content_word", "word_kind <> 'function'", "All tokens of a word that is not in the list of English function words."),
+    _define("opening_bracket", "opens_bracket", "Tokens that open a bracket and do not close it themselves."),
     _define("closing_bracket", "closes_bracket", "Tokens that close a bracket which an earlier token of the context opened."),
 )
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}

@@ -149,14 +149,17 @@ def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool]
     begins = list(accumulate(lengths, initial=0))  # where each id's bytes begin, and where the last one's end
     edges = [0, *(place + 1 for place, end in enumerate(is_end) if end), len(lengths)]  # ids between which documents end
     words: list[Word] = []
-    closes = [False] * len(lengths)
+    opens, closes = [False] * len(lengths), [False] * len(lengths)
     for first, last in pairwise(edges):
         text = joined[begins[first] : begins[last]].decode("utf-8", "surrogateescape")
         bounds = _byte_bounds(text, begins[first])
         words += (Word(bounds[start], bounds[stop], word, is_first) for start, stop, word, is_first in find_words(text))
         for opened, closed in find_brackets(text):
-            opener, closer = (bisect_right(begins, bounds[place]) - 1 for place in (opened, closed))  # the ids that have these bytes
-            closes[closer] |= opener < closer
+            opener = bisect_right(begins, bounds[opened]) - 1  # the id that has these bytes
+            closer = len(lengths) if closed is None else bisect_right(begins, bounds[closed]) - 1
+            opens[opener] |= opener < closer
+            if opener < closer < len(lengths):
+                closes[closer] = True
     owner = _word_of_each(begins, words)
     smallest: dict[int, int] = {}  # word -> the smallest count of a bigram inside it
     for place in range(1, len(lengths)):
@@ -173,7 +176,7 @@ def label_sequence(joined: bytes, lengths: Sequence[int], is_end: Sequence[bool]
         seen.add(word.text)
         seen_folded.add(folded)
     nothing = (False, False, None, None)
-    return [(*(nothing if of is None else labels[of]), closing) for of, closing in zip(owner, closes, strict=True)]
+    return [(*(nothing if of is None else labels[of]), *brackets) for of, *brackets in zip(owner, opens, closes, strict=True)]
 
 
 def _byte_bounds(text: str, start: int) -> Sequence[int]:
@@ -210,8 +213,8 @@ def find_words(text: str) -> Iterator[tuple[int, int, str, bool]]:
             begins_sentence = False
 
 
-def find_brackets(text: str) -> Iterator[tuple[int, int]]:
-    """The characters that open and close each pair of brackets in a document's text.
+def find_brackets(text: str) -> Iterator[tuple[int, int | None]]:
+    """The character that opens each bracket of a document's text, and the one that closes it; None where none does.
 
     A closing bracket closes the latest open one of its shape; those opened after it stay open no longer. Without one it is ignored.
     """
@@ -222,8 +225,9 @@ def find_brackets(text: str) -> Iterator[tuple[int, int]]:
             opened.append((found[0], found.start()))
         elif any(shape == opening for shape, _ in opened):
             while (last := opened.pop())[0] != opening:
-                pass
+                yield last[1], None
             yield last[1], found.start()
+    yield from ((place, None) for _, place in opened)
 
 
 # ----------------------------------------------------------------------------------------------------------- one word

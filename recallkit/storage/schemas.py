@@ -70,7 +70,9 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     # One row per predicted token, in the order of `tokens`: of its word (slicing.words) whether it occurred earlier in the sequence, as it
     # is and without case and inflection; the smallest training count of the bigrams inside it, null of a word of one token; what it is.
-    "words": _columns("word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, closes_bracket bool"),
+    "words": _columns(
+        "word_repeated word_folded bool, word_count int64?, word_kind dictionary<string>?, opens_bracket closes_bracket bool"
+    ),
     # One row per predicted token, in the order of `tokens`. `nll` in nats; `argmax` the model's first choice; `rank` 0 is best, the
     # number of vocabulary entries with a larger logit; `context` the number of ids that the model had seen. A model with its own tokenizer
     # has no argmax among the slices' tokens (-1), its rank is the worst of its tokens that end in this one (-1 if none does), and

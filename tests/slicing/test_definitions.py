@@ -41,6 +41,7 @@ ROWS = pa.table(
         "word_folded": [True, True, True, False, True],
         "word_count": pa.array([5, 6, None, None, 0], pa.int64()),
         "word_kind": pa.array(["number", "function", None, "plain", "number"]).dictionary_encode(),
+        "opens_bracket": [True, False, False, True, False],
         "closes_bracket": [False, False, True, True, False],
     }
 )
@@ -55,7 +56,7 @@ def test_built_in_slices_are_what_their_sentences_say():
     assert found("overwritten", "not_overwritten", "x=overwritten") == [[4], [0], [1, 4]]
     assert found("copy:k1", "copy:k2", "copy:k3", "copy:k4", "copy:k5") == [[0, 1, 3, 4], [0, 1, 4], [1, 4], [1], []]
     assert found("rare_word", "folded", "number", "capitalised", "identifier") == [[0, 4], [2], [0, 4], [], []]
-    assert found("function_word", "content_word", "closing_bracket") == [[1], [0, 3, 4], [2, 3]]
+    assert found("function_word", "content_word", "closing_bracket", "opening_bracket") == [[1], [0, 3, 4], [2, 3], [0, 3]]
     assert found("x=word_kind = 'plain' OR word_count > 5", "x=word_kind IN ('number') AND NOT closes_bracket") == [[1, 3], [0, 4]]
     assert found("first_rare", "first_frequent", max_count=6) == [[2, 3], []]
     assert found("first_rare", max_count=10**40) == [[2, 3]]
@@ -113,7 +114,7 @@ def test_what_is_no_condition_on_columns_is_one_line_that_names_the_slice():
         assert caught.value.remedy
 
 
-FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", "closes_bracket")
+FLAGS = ("repeated", "ar_hit", "overwritten", "word_repeated", "word_folded", "opens_bracket", "closes_bracket")
 WORDS = [
     *(*COLUMNS[:7], "word_kind", "word_count", "closes_bracket"),
     *("and", "or", "not", "in", "is", "null", "between", "like"),

@@ -55,20 +55,23 @@ def test_labels_counted_by_hand():
     kinds = [c, c, p, f, c, c, None, f, p, None, f, None, None, p, p, None, None, p, p, None]  # a document's first word begins a sentence
     assert found["word_kind"] == kinds
     assert np.flatnonzero(found["closes_bracket"]).tolist() == [11]
+    assert np.flatnonzero(found["opens_bracket"]).tolist() == [9]
 
 
 @pytest.mark.parametrize(
-    ("text", "closing"),
+    ("text", "opening", "closing"),
     [
-        ("x|(|a|)", [2]),
-        ("x|()|)", []),  # opened by the same token
-        ("x|(|[|)|]", [2]),  # the square one was left open
-        ("(|a|)", [1]),  # opened by the first id, which is not predicted
-        ("x|(|¦|)", []),
+        ("x|(|a|)", [0], [2]),
+        ("x|()|)", [], []),  # opened by the same token
+        ("x|(|[|)|]", [0, 1], [2]),  # the square one was left open
+        ("(|a|)", [], [1]),  # opened by the first id, which is not predicted
+        ("x|(|¦|)", [0], []),
+        ("x|[|](|)", [0, 1], [1, 2]),  # closes one and opens another
     ],
 )
-def test_brackets_that_are_closed(text, closing):
-    assert np.flatnonzero(labelled([tokens(text)])["closes_bracket"]).tolist() == closing
+def test_brackets(text, opening, closing):
+    found = labelled([tokens(text)])
+    assert [np.flatnonzero(found[f"{kind}_bracket"]).tolist() for kind in ("opens", "closes")] == [opening, closing]
 
 
 def test_kinds_of_words():
@@ -132,13 +135,13 @@ def words_reference(sequence: list[bytes], counts: list[int]) -> list[tuple]:
         of = owner[place]
         inside = [counts[p - 1] for p in range(1, len(sequence)) if of is not None and owner[p] == owner[p - 1] == of]
         of_word = (False, False, None, None) if of is None else (*found[of][2:4], min(inside, default=None), found[of][4])
-        rows.append((*of_word, closes(sequence, place)))
+        rows.append((*of_word, *brackets(sequence, place)))
     return rows
 
 
-def closes(sequence: list[bytes], place: int) -> bool:
-    """Whether the token at a place closes a bracket, from everything before it."""
-    stack, answer = [], False
+def brackets(sequence: list[bytes], place: int) -> tuple[bool, bool]:
+    """Whether the token at a place opens a bracket that it does not close, and whether it closes one that is open before it."""
+    stack, opened, closed, closes_earlier = [], 0, 0, False
     for number, piece in enumerate(sequence[: place + 1]):
         if piece == END:
             stack = []
@@ -146,11 +149,13 @@ def closes(sequence: list[bytes], place: int) -> bool:
         for byte in piece.decode("latin-1"):
             if byte in "([":
                 stack.append(("()[]"["([".index(byte) * 2 + 1], number))
+                opened += number == place
             elif byte in ")]" and any(shape == byte for shape, _ in stack):
                 while (top := stack.pop())[0] != byte:
                     pass
-                answer |= number == place and top[1] < place
-    return answer
+                closed += top[1] == number == place
+                closes_earlier |= number == place and top[1] < place
+    return opened > closed, closes_earlier
 
 
 @settings(max_examples=150)
