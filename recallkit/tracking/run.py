@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit import events
@@ -24,7 +25,6 @@ from recallkit.tracking.tables import Tracked, TrackTables, make_tables, read_su
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import numpy as np
 
@@ -77,6 +77,13 @@ class TrackedRun:
             specs, one_after_another(plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)), strict=True
         ):
             self.hits.score(spec, self.scoring, plan.run(), force=force, quiet=self.quiet)
+
+    def score_again(self, specs: Sequence[ModelSpec]) -> None:
+        """Scores checkpoints that may have been replaced since this run scored them: where their scores are those of other weights."""
+        try:
+            self.score(specs)
+        except UserError:
+            self.score(specs, force=True)
 
     def add(self, step: int, spec: ModelSpec) -> None:
         """Adds a checkpoint that has just been scored."""
@@ -151,20 +158,22 @@ def watch(
 ) -> tuple[TrackTables, Path]:
     """`track`, again and again as checkpoints come; `show` is called with each new table. Ends once a step from `until` on is scored.
 
-    A checkpoint that cannot be read is named, and tried again when its files have changed.
+    A checkpoint that cannot be read is named, and tried again when its files have changed; one that is replaced is scored again.
     """
     [first] = list_models(reference)
     run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, scoring, samples, force)
-    waiting, failed = Watch(checkpoints, seconds), dict[str, object]()
+    waiting, read = Watch(checkpoints, seconds), dict[str, object]()
     while True:
         for spec in waiting.settled():
-            if step_of(spec) in run.scores or failed.get(spec.location) == waiting.state(spec):
+            if read.get(spec.location) == waiting.state(spec):
                 continue
+            read[spec.location] = waiting.state(spec)
             try:
-                run.score([spec])
-            except UserError as error:
-                failed[spec.location] = waiting.state(spec)
-                events.note(f"{error.line()} (tried again when its files change)")
+                run.score_again([spec]) if step_of(spec) in run.scores else run.score([spec])
+            except (UserError, OSError) as error:
+                if isinstance(error, OSError) and Path(spec.location).name not in str(error):  # of another file than the checkpoint's
+                    raise
+                events.note(f"{error} (tried again when its files change)")
                 continue
             run.add(step_of(spec), spec)
             show(run.write(), run.out)

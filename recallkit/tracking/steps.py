@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recallkit import events
 from recallkit.errors import UserError
 from recallkit.models.spec import ModelSpec, list_models
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _AFTER_WORD = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+_TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|partial|incomplete)(?:$|[-_.])", re.IGNORECASE)
+"""Names under which trainers write a checkpoint before they rename it: `tmp-checkpoint-500`, `checkpoint-500.tmp`."""
 _MOST_STEP = 1 << 53
 _NAME_IT = "name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH"
 
@@ -74,34 +77,64 @@ def expand_all(given: Sequence[ModelSpec]) -> list[ModelSpec]:
 class Watch:
     """The checkpoints that there are and those that come: what patterns name, and the siblings of paths, whose names differ in the step.
 
-    A checkpoint is taken when it is settled: its newest file is at least `seconds` old, or nothing in it changed since the last look.
+    A checkpoint is taken when it is settled: its newest file is at least `seconds` old, or nothing in it changed since the last look. One
+    without a step, of a step that another has, or with a temporary name is passed over, with a note when it is first seen.
     """
 
     given: Sequence[ModelSpec]
     seconds: float
     _seen: dict[str, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+    _of_step: dict[int, str] = field(default_factory=dict)
+    _passed_over: set[str] = field(default_factory=set)
 
     def settled(self) -> list[ModelSpec]:
         """The checkpoints that are written, by ascending step."""
-        return list(by_step([spec for spec in self._found() if self._is_settled(Path(spec.location))]).values())
+        found: dict[int, ModelSpec] = {}
+        for spec in self._found():
+            try:
+                if (step := self._settled_step(spec)) is not None:
+                    found[step] = spec
+            except UserError as error:
+                if spec.location not in self._passed_over:
+                    events.note(f"{spec.location}: {error.problem} (passed over)")
+                self._passed_over.add(spec.location)
+        return [found[step] for step in sorted(found)]
 
     def state(self, spec: ModelSpec) -> tuple[tuple[str, int, int], ...]:
         """The files of a checkpoint as they were at the last look: path, size, time of change."""
         return self._seen.get(spec.location, ())
 
     def _found(self) -> list[ModelSpec]:
-        found: dict[str, ModelSpec] = {}
+        found: dict[Path, ModelSpec] = {}
         for each in self.given:
             for spec in [*expand(each), *_siblings(each)]:
-                if spec.location not in found and Path(spec.location).exists():
-                    found[spec.location] = spec
+                path = Path(spec.location)
+                if path not in found and path.exists():
+                    found[path] = spec
         return list(list_models(list(found.values())))
 
-    def _is_settled(self, path: Path) -> bool:
-        files = sorted(each for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
-        facts = [(str(each), each.stat()) for each in files]
+    def _settled_step(self, spec: ModelSpec) -> int | None:
+        """The step of a checkpoint if it is settled. Raises UserError for one that is passed over."""
+        step = step_of(spec)
+        if spec.name is None and _TEMPORARY.search(Path(spec.location).name):
+            raise UserError("a temporary name", where=spec.location)
+        if not self._is_settled(spec):
+            return None
+        if self._of_step.setdefault(step, spec.location) != spec.location:
+            raise UserError(f"step {step:,} of {self._of_step[step]}, too", where=spec.location)
+        return step
+
+    def _is_settled(self, spec: ModelSpec) -> bool:
+        path = Path(spec.location)
+        try:
+            files = sorted(each for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
+            facts = [(str(each), each.stat()) for each in files]
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise UserError(f"cannot be read ({error.strerror})", where=path) from error
+            facts = []  # a trainer removes old checkpoints
         state = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
-        before, self._seen[str(path)] = self._seen.get(str(path)), state
+        before, self._seen[spec.location] = self._seen.get(spec.location), state
         newest = max((fact.st_mtime for _, fact in facts), default=time.time())
         return bool(state) and (before == state or time.time() - newest >= self.seconds)
 
@@ -114,4 +147,5 @@ def _siblings(given: ModelSpec) -> list[ModelSpec]:
         return []
     start, end = match.span(1 if match.re is _AFTER_WORD else 0)
     alike = re.compile(re.escape(path.name[:start]) + r"\d+" + re.escape(path.name[end:]))
-    return [replace(given, path=str(path.parent / each.name), shown="") for each in path.parent.iterdir() if alike.fullmatch(each.name)]
+    names = sorted(each.name for each in path.parent.iterdir() if alike.fullmatch(each.name))
+    return [replace(given, path=str(path.parent / name), shown="") for name in names]

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -60,10 +61,10 @@ def test_mistakes_are_usage(run, small_slices):
 
 
 def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path, capsys):
-    """Each look finds one more; a damaged one is named, and scored once it is mended."""
+    """Each look finds one more; a damaged one is named, and scored once it is mended; one that is replaced is scored again."""
     source, shown, looks = tiny_model("llama"), [], []
 
-    def copy(name: str) -> None:
+    def copy(name: str, source: Path = source) -> None:
         shutil.copytree(source, tmp_path / "run" / name)
 
     def sleep(_: float) -> None:
@@ -73,6 +74,9 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path,
             copy("checkpoint-20")
             (tmp_path / "run" / "checkpoint-20" / "config.json").write_text("{")
         if len(looks) == 4:
+            shutil.rmtree(tmp_path / "run" / "checkpoint-0")
+            copy("checkpoint-0", tiny_model("gpt_neox"))
+        if len(looks) == 6:
             shutil.copy(source / "config.json", tmp_path / "run" / "checkpoint-20" / "config.json")
         assert len(looks) < 20
 
@@ -86,16 +90,18 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path,
         small_slices,
         tmp_path / "out",
         options,
-        lambda made, _: shown.append(made.track["step"].to_list()),
+        lambda made, _: shown.append(dict(made.track.select("step", "nll").rows())),
         seconds=50,
         until=20,
         sleep=sleep,
     )
-    assert shown == [[None, 0], [None, 0, 10], [None, 0, 10, 20]]
+    assert [list(rows) for rows in shown] == [[None, 0], [None, 0, 10], [None, 0, 10], [None, 0, 10, 20]]
+    assert shown[1][0] == shown[0][0] == shown[3][20]
+    assert shown[2][0] == shown[3][0] != shown[0][0], "other weights"
     assert tables.track["step"].to_list() == [None, 0, 10, 20]
     assert pl.read_parquet(out / "track.parquet").height == 4
     told = capsys.readouterr().err
-    assert told.count("checkpoint-20") >= 1
+    assert told.count("checkpoint-20") >= 1, told
     assert told.count("tried again when its files change") == 1
 
 

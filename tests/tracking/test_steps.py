@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 import time
 
 import pytest
@@ -74,3 +76,41 @@ def test_a_checkpoint_is_taken_once_it_is_settled(tmp_path, given):
     write("checkpoint-20", "ab", is_old=False)
     assert settled() == [1], "it has grown since the last look"
     assert settled() == [1, 20]
+
+
+def test_what_is_no_checkpoint_is_passed_over_with_one_note(tmp_path, capsys):
+    names = ("checkpoint-1", "checkpoint-1.tmp", "checkpoint-01", "checkpoint-last", "checkpoint-2", "checkpoint-3.partial")
+    for name in (*names, "tmp-checkpoint-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").touch()
+    watch = Watch([parse_model(str(tmp_path / "*checkpoint-*")), parse_model(str(tmp_path / "checkpoint-2/"))], seconds=0)
+    for _ in range(2):
+        assert [spec.shown for spec in watch.settled()] == ["checkpoint-01", "checkpoint-2"]
+    notes = capsys.readouterr().err.splitlines()
+    problems = {line.partition(f"{tmp_path}/")[2].partition(":")[0]: line.rpartition(": ")[2] for line in notes}
+    assert len(notes) == len(problems)
+    assert problems == {
+        "checkpoint-1": f"step 1 of {tmp_path}/checkpoint-01, too (passed over)",
+        "checkpoint-last": "no step in its name (passed over)",
+        **dict.fromkeys(("checkpoint-1.tmp", "checkpoint-3.partial", "tmp-checkpoint-2"), "a temporary name (passed over)"),
+    }
+
+
+def test_checkpoints_are_removed_while_they_are_looked_at(tmp_path):
+    watch, ended = Watch([parse_model(f"{tmp_path}/checkpoint-*")], seconds=0), threading.Event()
+
+    def train() -> None:
+        while not ended.is_set():
+            for step in range(5):
+                (tmp_path / f"checkpoint-{step}" / "state").mkdir(parents=True)
+                (tmp_path / f"checkpoint-{step}" / "weights").touch()
+            for step in range(5):
+                shutil.rmtree(tmp_path / f"checkpoint-{step}")
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        assert all({step_of(spec) for spec in watch.settled()} <= set(range(5)) for _ in range(500))
+    finally:
+        ended.set()
+        trainer.join()
