@@ -52,6 +52,12 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def check_device(name: str) -> None:
+    """Raises UserError as `choose_device` does, for a device that is named: also where results are reused, and nothing is computed."""
+    if name not in ("auto", "cpu"):  # which are always there, and torch takes a second to import
+        choose_device(name)
+
+
 def choose_dtype(name: str) -> torch.dtype:
     """The torch dtype of `float32`, `bfloat16`, `float16` or `float64`."""
     import torch

@@ -13,6 +13,7 @@ from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
+from recallkit.models.devices import check_device
 from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.loading import check_model, find_precision, identify_tokenizer, own_tokenizer, tokenizer_name
 from recallkit.models.protocol import ModelFacts, ModelRequest
@@ -104,6 +105,7 @@ class EvaluatedModel:
         if model.is_live and options.dtype == _USUAL_DTYPE:
             own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
+        check_device(options.device)
         self.spec, self.shown, self.key = model.location, model.shown, model.key
         self._module, self._ablation, self._variant = model.path if model.is_live else None, model.ablation, model.variant
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE

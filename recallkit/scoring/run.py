@@ -16,6 +16,7 @@ from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
+from recallkit.models.devices import check_device
 from recallkit.models.loading import check_model, find_precision
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
@@ -272,6 +273,7 @@ def _plan(
     options = as_scored(of_model(options, model), {} if force else found or {})
     sequences = sequences_of(slices)
     request = request_of(model, sequences, options)
+    check_device(request.device)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)
     result = Result(file, "scores", identity_of(request, sequences, options), force=force, remedy=again)

@@ -257,24 +257,37 @@ class PartsJournal(Journal):
             os.close(self._lock)
 
 
-def is_leftover(folder: Path, options: Mapping[str, Any] | None) -> bool:
-    """Whether no process uses a journal, and it was being removed or is of a complete result with these `options`.
+@contextlib.contextmanager
+def leftover(folder: Path, options: Mapping[str, Any] | None) -> Iterator[bool]:
+    """A block in which a journal is locked: whether it was being removed, or is of a complete result with these `options`.
 
-    All of them are part of the key of the journal that made the result.
+    All of them are part of the key of the journal that made the result. False where another process uses it, or may use it.
     """
     try:
         lock = os.open(folder / unfinished.MARK, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
-        return False
+        yield False
+        return
     try:
-        unfinished.acquire(lock, fcntl.LOCK_EX, folder, wait=False)
-        if folder.name.endswith(unfinished.NEW) or not (folder / _STATE).exists():
-            return True
-        return options is not None and options.items() <= _read_state(folder / _STATE)["key"].items()
-    except (UserError, BlockingIOError):
-        return False
+        yield _is_unused(lock, folder) and _is_left(folder, options)
     finally:
         os.close(lock)
+
+
+def _is_unused(lock: int, folder: Path) -> bool:
+    try:
+        return unfinished.acquire(lock, fcntl.LOCK_EX, folder, wait=False)
+    except BlockingIOError:
+        return False
+
+
+def _is_left(folder: Path, options: Mapping[str, Any] | None) -> bool:
+    if folder.name.endswith(unfinished.NEW) or not (folder / _STATE).exists():
+        return True
+    try:
+        return options is not None and options.items() <= _read_state(folder / _STATE)["key"].items()
+    except UserError:
+        return False
 
 
 def journal_folder(target: Path) -> Path:

@@ -22,7 +22,7 @@ from recallkit.config import SCHEMA_VERSION, VERSION
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, db, schemas, unfinished
 from recallkit.storage.artifacts import MANIFEST
-from recallkit.storage.journal import Journal, PartsJournal, is_leftover, journal_folder
+from recallkit.storage.journal import Journal, PartsJournal, journal_folder, leftover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,8 +73,9 @@ class Result:
             return None  # one was removed, or a run was killed as it renamed them
         with contextlib.suppress(OSError):  # a folder of another user's can be read
             journal = journal_folder(self.path)
-            if unfinished.is_marked(journal) and is_leftover(journal, self.options):
-                unfinished.remove(journal)
+            with leftover(journal, self.options) as is_left:
+                if is_left:
+                    unfinished.remove(journal)
         return manifest
 
     def _has_all_members(self) -> bool:

@@ -131,10 +131,12 @@ def remove(folder: Path) -> bool:
 # ----------------------------------------------------------------------------------------------------------------- locks
 
 
-def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> None:
-    """Takes the lock of an open mark (`fcntl.flock`) of the work at `where`; `kind` is LOCK_EX or LOCK_SH.
+def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> bool:
+    """Takes the lock of an open mark (`fcntl.flock`) of the work at `where`; `kind` is LOCK_EX or LOCK_SH. False if there are no locks.
 
-    Waits for other processes, or raises BlockingIOError. After `config.SECONDS_BEFORE_NOTICE` a line on stderr says for which.
+    Only the lock says whether a process is at work, since it ends with the process; names of hosts and numbers of processes may be those of
+    several, where containers share a folder. Waits for other processes, or raises BlockingIOError. After `config.SECONDS_BEFORE_NOTICE` a
+    line on stderr says for which.
     """
 
     def note() -> None:
@@ -157,6 +159,8 @@ def acquire(descriptor: int, kind: int, where: Path, *, wait: bool = True) -> No
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+        return False
+    return True
 
 
 def holder_of(folder: Path) -> int | None:

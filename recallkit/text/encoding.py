@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import queue
 import threading
 import time
@@ -117,6 +118,7 @@ def limited(call: Callable[[], Any], size: int, where: object) -> Any:
 
     Raises UserError if it takes far too long for `size` characters, bytes or ids, and if the library fails on a text.
     """
+    os.environ["RUST_BACKTRACE"] = "0"  # a panic is our one line, not sixty of its stack before that
     seconds = config.ENCODING_SECONDS + size / config.ENCODING_CHARACTERS_PER_SECOND
     try:
         return call_within(seconds, call)

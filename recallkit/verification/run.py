@@ -15,7 +15,7 @@ from recallkit.display.notebook import Shown
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, as_utf8, lacks_resources
 from recallkit.storage import artifacts, unfinished
-from recallkit.storage.journal import is_leftover
+from recallkit.storage.journal import leftover
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL
 
 if TYPE_CHECKING:
@@ -162,11 +162,12 @@ def _counts_facts(path: Path) -> dict[str, Any]:
 
 def _check_unfinished(folder: Path, names: list[str], found: Verified, *, clean: bool) -> None:
     """A folder of unfinished work: with `clean` a leftover is removed, of any other the states and parts are checked."""
-    if is_leftover(folder, _options_of(folder)):
-        if clean and unfinished.remove(folder):
+    with leftover(folder, _options_of(folder)) as is_left:
+        if is_left and clean and unfinished.remove(folder):
             found.num_removed += 1
-        else:
+        elif is_left:
             found.add(folder, "leftover", "what a killed run left of a result", "remove it with --clean")
+    if is_left:
         return
     found.add(folder, "unfinished", "work that was interrupted, or is under way", "run its command again to finish it")
     for path in (folder / name for name in names if name != MARK and (name.endswith(".json") or name.startswith("settled-"))):

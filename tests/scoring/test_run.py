@@ -339,6 +339,9 @@ def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_
     assert (np.maximum.reduceat(rank, ends[:-1]) == mine["rank"].to_numpy()).mean() > 0.99
     # Asked again without the option the scores are found; another tokenizer is another question.
     assert scoring.score(path, slices) == {**manifest, "reused": True}
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="cuda: no CUDA GPU"):
+            scoring.score(path, slices, scoring.ScoringOptions(device="cuda"))
     with pytest.raises(UserError, match="differs in tokenizer"):
         scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer=str(slices / "tokenizer.json")))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,15 @@ def test_a_panic_leaves_no_backtrace(start, tmp_path, monkeypatch):
     assert "stack backtrace" not in said
     assert not [line for line in said.splitlines() if line.startswith(("Traceback", "  File"))]
     assert re.search(r"the tokenizer fails \(.*retry-limit-in-match", said.splitlines()[-1])
+
+
+def test_a_panic_in_python_leaves_no_backtrace(tmp_path):
+    tokenizer = written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))
+    program = f"from recallkit.text.tokenizers import load_tokenizer; load_tokenizer({str(tokenizer)!r}).encode(['a' * 40 + '!'])"
+    environment = {**os.environ, "RUST_BACKTRACE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "stack backtrace" not in done.stderr
+    assert re.search(r"UserError: .*the tokenizer fails \(.*retry-limit-in-match", done.stderr)
 
 
 @pytest.mark.parametrize("dropout", [0.1, 1.0])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import random
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from recallkit.storage import artifacts
-from recallkit.storage.unfinished import MARK
+from recallkit.storage.journal import leftover
+from recallkit.storage.unfinished import MARK, open_marked
 from recallkit.verification.run import Verified, verify
 from tests.fuzz.conftest import make
 from tests.fuzz.harness import assert_manners, copy_of, invoke
@@ -215,6 +221,36 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_of_anybody_else(folder
     assert not killed.exists()
     assert invoke("gap", "control:recall", "control:bigram", "--slices", folder / "slices").status == 0
     assert all((stranger / "tokens.parquet").read_text() == "precious" for stranger in (*strangers, elsewhere))
+
+
+def test_only_a_lock_says_whether_a_process_is_at_work(tmp_path, monkeypatch):
+    """Containers that share a folder share numbers of processes and names of hosts, too."""
+    program = """if True:
+        import pathlib, sys
+        from recallkit.storage.unfinished import new_folder
+        with new_folder(pathlib.Path(sys.argv[1]), ["table.parquet"]):
+            print("at work", flush=True)
+            sys.stdin.read()
+    """
+    command = [sys.executable, "-c", program, str(tmp_path / "table.parquet")]
+    mark = tmp_path / ".table.parquet.new.partial" / MARK
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "at work\n"
+        mark.write_text(re.sub(r'"process": "[^"]*"', '"process": "4194305"', mark.read_text()))  # a number that no process has
+        assert verify(tmp_path, clean=True).num_removed == 0
+        process.kill()
+    mark.write_text(mark.read_text().replace("4194305", f"{os.getpid():>7}"))
+    with monkeypatch.context() as without:
+        without.setattr(fcntl, "flock", lambda *_: refuse_locks())
+        assert verify(tmp_path, clean=True).num_removed == 0, "nobody knows"
+    with leftover(mark.parent, None) as is_left, pytest.raises(BlockingIOError):
+        assert is_left
+        open_marked(mark.parent, [], tmp_path, wait=False)
+    assert verify(tmp_path, clean=True).num_removed == 1
+
+
+def refuse_locks() -> None:
+    raise OSError(errno.ENOLCK, "no locks")
 
 
 def test_unfinished_work_is_kept_by_clean(folder):
