@@ -396,7 +396,7 @@ class MqarOptions(EvaluationOptions):
 _AS_PRESET, _OF_RECIPE = "as in the preset", "of the recipe"
 Whole = int | Sequence[int] | None
 _sizes = partial(option, metavar="NUMBERS", default=_AS_PRESET, least=1, most=1 << 16, joined=True, panel=SWEEPS)
-_names = partial(option, metavar="NAMES", default=_AS_PRESET, joined=True, panel=SWEEPS)
+_joined = partial(option, default=_AS_PRESET, joined=True, panel=SWEEPS)
 _number = partial(option, least=1, most=config.MOST, default=_AS_PRESET, panel=SWEEPS)
 
 
@@ -436,14 +436,13 @@ class TextTrainingOptions(RecipeOptions):
 class SweepOptions(RecipeOptions):
     """What differs from a preset."""
 
-    mixers: str | Sequence[str] | None = _names("Mixers of the preset, or any others, A+B in turn (see `recallkit models --describe`).")
+    mixers: str | Sequence[str] | None = _joined(
+        "Mixers of the preset, or any others, A+B in turn (see `recallkit models --describe`).", metavar="NAMES"
+    )
     widths: Whole = _sizes("Widths of the models.")
-    feature_dims: Whole = _sizes("Dimensions of linear attention's queries and keys.")
-    feature_maps: str | Sequence[str] | None = _names("Feature maps of linear attention: taylor, elu, relu ...")
-    windows: Whole = _sizes("Windows of sliding and blocked attention, ids.")
-    state_sizes: Whole = _sizes("Sizes of the state per channel: Mamba, H3, S4D ...")
-    convolutions: str | Sequence[str] | None = _names(
-        "Short convolutions: none; mixer, over queries, keys and values; layer, a BaseConv in place of every other mixer."
+    mixer_options: str | Sequence[str] | None = _joined(
+        "Options, for the mixers that have them, in every combination: feature_dim=4,8,window=16. No short convolution: short_conv=0.",
+        metavar="NAME=VALUES",
     )
     pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences of each.")
     test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
@@ -453,15 +452,6 @@ class SweepOptions(RecipeOptions):
     vocab: int | None = _number("Ids of the vocabulary.", most=1 << 20)
     steps: int | None = _number("Steps of a run that does not end early.")
     layers: int | None = _number("Layers of a model.", most=64)
-    mlp: Literal["yes", "no"] | None = option(
-        "Whether layers have MLPs: yes in Zoology's E.2, no in its code.", default=_AS_PRESET, panel=SWEEPS
-    )
-    positions: Literal["rotary", "learned", "none"] | None = option(
-        "Of attention; learned ones in the presets of Zoology, else none where a short convolution comes before.",
-        default=_AS_PRESET,
-        panel=SWEEPS,
-    )
-    stop_above: float = option("Accuracy above which a run ends early.", 0.99, least=0, most=1, panel=SWEEPS)
 
 
 @dataclass(frozen=True, kw_only=True)

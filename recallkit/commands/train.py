@@ -96,9 +96,9 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
         from recallkit.training.sweep import plan_sweep
         from recallkit.training.view import look as look_at_sweep
 
-        planned = plan_sweep(asked.preset, asked.task or "", asked, out)
-        tradeoff, folder = planned.run(device=asked.device, workers=asked.workers, force=asked.force)
-        return Outcome.of(tradeoff, lambda: look_at_sweep(folder, tradeoff))
+        sweep = plan_sweep(asked.preset, asked.task or "", asked, out, asked.device)
+        tradeoff = sweep.train(workers=asked.workers, force=asked.force)
+        return Outcome.of(tradeoff, lambda: look_at_sweep(sweep.folder, tradeoff))
     from recallkit import builtin
     from recallkit.training.loop import is_first
     from recallkit.training.text import train_text

@@ -7,6 +7,7 @@ FILE.py:FUNCTION is a task of the user's own.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +38,6 @@ TASKS: dict[str, str] = {
 """Name -> generator."""
 
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
-_READ: dict[str, Callable[[str], Any]] = {"bool": {"true": True, "false": False}.__getitem__, "int": int, "float": float}
 
 
 class Examples(NamedTuple):
@@ -90,21 +90,26 @@ def describe_tasks() -> list[tuple[str, str]]:
 
 
 def task_of(text: str) -> tuple[str, dict[str, Any]]:
-    """`mqar,filler=random` -> the task and its options, read as their types say. Raises UserError for what it does not have."""
+    """`mqar,filler=random` -> the task and its options. Raises UserError for what it does not have."""
     task, *given = text.split(",")
     known = options_of_task(task)
     options: dict[str, Any] = {}
     for word in given:
         name, equals, value = word.partition("=")
-        try:
-            options[name] = _READ.get(known.get(name, ""), str)(value)
-        except (ValueError, KeyError):
-            equals = ""
         if not equals:
             remedy = f"{task} has {', '.join(known) or 'no options'}"
             raise UserError(f"{word!r} is not an option with its value", where=text, remedy=remedy)
+        options[name] = value_of(value)
         _check_option(task, name, options[name], known)
     return task, options
+
+
+def value_of(word: str) -> bool | int | float | str:
+    """An option's value as the command line has it: 8, 0.5, true, random."""
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            return read(word)
+    return {"true": True, "false": False}.get(word, word)
 
 
 def identify_task(task: str) -> str:

@@ -87,7 +87,7 @@ class Recipe:
 
 
 class Answers(nn.Module):
-    """Ids and targets (b, t) to the summed NLL of what is asked for, how many of the most likely ids are right, and auxiliary losses."""
+    """Ids and targets (b, t) to the summed NLL of q answers, whether the most likely id is right (q,), and auxiliary losses."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Answers(nn.Module):
         with torch.autocast("cuda", torch.bfloat16, enabled=ids.is_cuda):
             logits = functional.linear(self.model.hidden(ids)[asked], head).float()
         nll = functional.cross_entropy(logits, wanted, reduction="sum")
-        return nll, (logits.detach().argmax(-1) == wanted).sum(), self.model.auxiliary_loss()
+        return nll, logits.detach().argmax(-1) == wanted, self.model.auxiliary_loss()
 
 
 class Trainer:
@@ -142,7 +142,7 @@ class Trainer:
                 nll, right, extra = self.answers(some, wanted, among)
                 loss = nll / num_asked if extra is None else nll / num_asked + extra * (len(some) / num_rows)
                 (loss * self.world).backward()  # gradients are averaged over processes
-            found += torch.stack([nll.detach(), right])
+            found += torch.stack([nll.detach(), right.sum()])
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         for optimiser in self.optimisers:
@@ -214,25 +214,19 @@ def made_model(seed: int, config: ArchitectureConfig) -> LanguageModel:
 
 
 class Measured(NamedTuple):
-    """A model's results on examples: accuracy of its most likely answer, and mean NLL of the answers in nats."""
+    """A model's results on examples: accuracy of its most likely answer, mean NLL of the answers in nats; which are right (q,)."""
 
     accuracy: float
     loss_nats: float
-
-
-def mean_of(measured: Sequence[Measured]) -> Measured:
-    """The mean over sets of examples, each of which counts the same."""
-    return Measured(*(sum(values) / len(measured) for values in zip(*measured, strict=True)))
+    right: Tensor
 
 
 def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, Tensor]]:
     """Batches, endlessly, of sets of examples of these sizes: the index of a set, and rows of it.
 
     Every example is read once per epoch, except those of a set that do not fill a batch. Batches of several sets alternate at
-    random. Raises UserError where a set fills none.
+    random.
     """
-    if batch > min(sizes):
-        raise UserError(f"{batch:,} is more than {min(sizes):,} examples", where="--batch", remedy="choose a smaller one")
     generator = torch.Generator().manual_seed(seed)
     while True:
         orders = [torch.randperm(size, generator=generator) for size in sizes]
@@ -245,13 +239,15 @@ def batches(sizes: Sequence[int], batch: int, seed: int) -> Iterator[tuple[int, 
 def measure(model: LanguageModel, test: Examples) -> Measured:
     """Accuracy and loss on all of the test examples."""
     answers, device = Answers(model.eval()), model.embedding.weight.device
-    found, num_asked = torch.zeros(2, device=device), int((test.targets != NOT_ASKED).sum())
+    found, is_right = torch.zeros(2, device=device), []
     for rows in torch.split(torch.arange(len(test.ids)), max(1, MEASURED_TOKENS // test.ids.shape[1])):
         nll, right, _ = answers(test.ids[rows].to(device), test.targets[rows].to(device))
-        found += torch.stack([nll, right])
+        found += torch.stack([nll, right.sum()])
+        is_right.append(right.cpu())
     model.train()
-    loss_nats, accuracy = (found / num_asked).tolist()
-    return Measured(accuracy, loss_nats)
+    every = torch.cat(is_right)
+    loss_nats, accuracy = (found / len(every)).tolist()
+    return Measured(accuracy, loss_nats, every)
 
 
 def machine(device: torch.device) -> str:

@@ -1,117 +1,62 @@
-"""A sweep: every run that is not done yet is trained, in one process or several, and the tables of all are written."""
+"""A sweep: every run that is not done yet is trained, in one process or several, and the tables of all are written.
+
+A run's outcome is a file of its own, so that a sweep can be stopped at any time.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from recallkit import events
+from recallkit.config import VERSION
 from recallkit.declarations import parameters_of
 from recallkit.display.progress import progress
+from recallkit.errors import UserError
+from recallkit.models.devices import choose_device
 from recallkit.options import SweepOptions
+from recallkit.parallel import work
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
+from recallkit.storage.given_files import check_regular
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
+from recallkit.synthetic.tasks import NOT_ASKED, make_examples
+from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, machine, made_model, measure
+from recallkit.training.runs import runs_of
+from recallkit.training.tables import TradeoffTables, make_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.parallel.job import WorkerSlot
-    from recallkit.training.jobs import Job
-    from recallkit.training.tables import TradeoffTables
+    from recallkit.synthetic.tasks import Examples
+    from recallkit.training.runs import Run, Task
+
+STOP_ABOVE = 0.99
+"""A run ends at this mean accuracy of the tests, as in Zoology's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME.HASH its tables."""
+    """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME.HASH its tables.
+
+    It is the job of `recallkit.parallel` whose items are indices of `runs`, each on a GPU of its own if there is one.
+    """
 
     preset: str
     task: str
-    jobs: Sequence[Job]
+    runs: Sequence[Run]
     out: Path
+    device: str = "auto"
     choices: Mapping[str, Any] = field(default_factory=dict)
     """The options that differ from the preset, for the command that makes it again."""
-
-    @property
-    def folder(self) -> Path:
-        """Of the tables: each sweep has its own."""
-        lines = [[job.architecture.model, job.identity()] for job in self.jobs]
-        return self.out / "sweeps" / f"{self.preset.replace(':', '-')}.{artifacts.digest_json(lines)[:8]}"
-
-    def run(self, *, device: str = "auto", workers: int = 1, force: bool = False) -> tuple[TradeoffTables, Path]:
-        """Trains what is missing and writes the tables; returns them with their folder. Raises UserError for what a user can correct."""
-        from recallkit.models.devices import choose_device
-        from recallkit.training.jobs import model_of, read_run
-        from recallkit.training.tables import TradeoffTables, make_tables
-
-        options = {"preset": self.preset, "runs": [job.identity() for job in self.jobs]}
-        beside = table_files(TradeoffTables, self.folder)
-        result = Result(self.folder / "tradeoff.parquet", "tradeoff", options, beside=beside)
-        result.check_replaceable()
-        if force:
-            for path in (paths := [job.path(self.out) for job in self.jobs]):
-                artifacts.check_replaceable(path)
-            for path in paths:
-                path.unlink(missing_ok=True)
-        missing = [place for place, job in enumerate(self.jobs) if read_run(job, self.out) is None]
-        timings = Timings()
-        if missing:
-            choose_device(device)
-            for job in {self.jobs[place].architecture: self.jobs[place] for place in missing}.values():
-                model_of(job)  # sizes that do not fit together are reported before hours of work
-            self._train(missing, device, workers, timings)
-        else:
-            events.note(f"all {len(self.jobs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
-        outcomes = [(job, read_run(job, self.out) or {}) for job in self.jobs]
-        tables, task = make_tables(outcomes), self.jobs[0].task
-        facts = {
-            "preset": self.preset,
-            "task": self.task,
-            "choices": dict(self.choices),
-            "learning_rates": sorted({job.learning_rate for job in self.jobs}),
-            "vocab": task.vocab,
-            "task_options": dict(task.options),
-            "seed": task.seed,
-            "machines": sorted({str(outcome["machine"]) for _, outcome in outcomes}),
-        }
-        result.write_tables(tables, facts, timings)
-        return tables, self.folder
-
-    def _train(self, missing: Sequence[int], device: str, workers: int, timings: Timings) -> None:
-        from recallkit.parallel import work
-
-        total = sum(job.steps for job in self.jobs)
-        done = total - sum(self.jobs[place].steps for place in missing)
-        if done:
-            events.note(f"{len(self.jobs) - len(missing)} of {len(self.jobs)} runs are done: resumes")
-        working = work(TrainingJob(tuple(self.jobs), self.out, device), missing, workers=workers)
-        showing = progress(f"training {len(missing)} of {len(self.jobs)} runs", total=total, unit="steps")
-        with timings.stage("training", resumed=done > 0) as stage, showing as show, contextlib.closing(working):
-            show(done)
-            for part in working:
-                done += part.num_tokens
-                show(done)
-            stage.amounts["steps"] = sum(self.jobs[place].steps for place in missing)
-
-
-def plan_sweep(preset: str, task: str, choices: SweepOptions, out: Path) -> Sweep:
-    """The runs of a preset on a task with these choices. Raises UserError for names and sizes that there are not."""
-    from recallkit.training.presets import jobs_of
-
-    kept = {name: value for name, value in choices.not_usual().items() if name in parameters_of(SweepOptions)}
-    return Sweep(preset, task, jobs_of(preset, task, choices), out, kept)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingJob:
-    """Everything that a process needs to train; it can be pickled. Items are indices of `jobs`, on a GPU of its own if there is one."""
-
-    jobs: tuple[Job, ...]
-    folder: Path
-    device: str
 
     doing: ClassVar[str] = "training"
     where: ClassVar[str] = "train"
@@ -119,36 +64,167 @@ class TrainingJob:
     max_items_per_task: ClassVar[int] = 1
 
     @property
+    def folder(self) -> Path:
+        """Of the tables: each sweep has its own."""
+        lines = [[run.line, run.identity()] for run in self.runs]
+        return self.out / "sweeps" / f"{self.preset.replace(':', '-')}.{artifacts.digest_json(lines)[:8]}"
+
+    def train(self, *, workers: int = 1, force: bool = False) -> TradeoffTables:
+        """Trains what is missing and writes the tables. Raises UserError for what a user can correct."""
+        options = {"preset": self.preset, "runs": [run.identity() for run in self.runs]}
+        result = Result(self.folder / "tradeoff.parquet", "tradeoff", options, beside=table_files(TradeoffTables, self.folder))
+        result.check_replaceable()
+        if force:
+            for path in (paths := [self._file(run) for run in self.runs]):
+                artifacts.check_replaceable(path)
+            for path in paths:
+                path.unlink(missing_ok=True)
+        timings = Timings()
+        if missing := [place for place, run in enumerate(self.runs) if self.outcome(run) is None]:
+            choose_device(self.device)
+            for run in {str(self.runs[place].config): self.runs[place] for place in missing}.values():
+                made_model(run.seed, run.config)  # sizes that do not fit together are reported before hours of work
+            self._train(missing, workers, timings)
+        else:
+            events.note(f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
+        outcomes = [(run, self.outcome(run) or {}) for run in self.runs]
+        tables, task = make_tables(outcomes), self.runs[0].task
+        facts = {
+            "preset": self.preset,
+            "task": self.task,
+            "choices": dict(self.choices),
+            "learning_rates": sorted({run.learning_rate for run in self.runs}),
+            "vocab": task.vocab,
+            "task_options": dict(task.options),
+            "seed": task.seed,
+            "machines": sorted({str(outcome["machine"]) for _, outcome in outcomes}),
+        }
+        result.write_tables(tables, facts, timings)
+        return tables
+
+    def _train(self, missing: Sequence[int], workers: int, timings: Timings) -> None:
+        total, left = (sum(self.runs[place].steps for place in places) for places in (range(len(self.runs)), missing))
+        done = total - left
+        if done:
+            events.note(f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are done: resumes")
+        working = work(self, missing, workers=workers)
+        showing = progress(f"training {len(missing)} of {len(self.runs)} runs", total=total, unit="steps")
+        with timings.stage("training", resumed=done > 0) as stage, showing as show, contextlib.closing(working):
+            show(done)
+            for part in working:
+                done += part.num_tokens
+                show(done)
+            stage.amounts["steps"] = left
+
+    @property
     def prefers_gpu(self) -> bool:
         """Whether a GPU would be used."""
         return self.device != "cpu"
 
-    def open(self, slot: WorkerSlot | None = None) -> TrainingJob:
+    def open(self, slot: WorkerSlot | None = None) -> Sweep:
         """Chooses a GPU by turns."""
-        import torch
-
         if slot is not None and self.device in ("auto", "cuda") and torch.cuda.is_available():
             return replace(self, device=f"cuda:{slot.place % torch.cuda.device_count()}")
         return self
 
     def run(self, items: Sequence[int]) -> Iterator[Done]:
         """Trains runs one after the other; reports steps at each measurement, and a run as whole when its file is on disk."""
-        from recallkit.models.devices import choose_device
-        from recallkit.training.jobs import train_run
-
-        device = choose_device(self.device)
         for item in items:
             with _one_thread():
-                for steps in train_run(self.jobs[item], self.folder, device):
+                for steps in self.train_run(self.runs[item]):
                     yield Done(steps, is_whole=False)
             yield Done(0)
+
+    def train_run(self, run: Run) -> Iterator[int]:
+        """Trains a model and writes its outcome, whole or not at all; yields the steps done since the last time, in all `run.steps`.
+
+        A batch is of one set of examples; each epoch reads them in another order.
+        """
+        device, begun, done = choose_device(self.device), time.monotonic(), 0
+        # Zoology's E.2; cosine decay and clipping are of its code.
+        recipe = Recipe(run.learning_rate, 0.0, warm_up=0.1, betas=(0.9, 0.98), batch=run.batch)
+        model = made_model(run.seed, run.config).to(device)
+        training, test = examples_of(run.task)
+        trainer, curve = Trainer(model, recipe), []
+        read = batches([len(some.ids) for some in training], run.batch, run.seed)
+        for step, (part, rows) in zip(range(1, run.steps + 1), read, strict=False):
+            trainer.step(training[part].ids[rows], training[part].targets[rows], recipe.share(step - 1, run.steps))
+            if step < run.steps and step % run.measured_every:
+                continue
+            measured = [measure(model, some) for some in test]
+            accuracy, loss_nats = (sum(of_each) / len(measured) for of_each in list(zip(*measured, strict=True))[:2])
+            curve.append([step, round(accuracy, 4), round(loss_nats, 4)])
+            yield step - done
+            done = step
+            if accuracy > STOP_ABOVE:
+                break
+        outcome = {
+            "recallkit_version": VERSION,
+            **run.identity(),
+            "parameters": model.num_parameters(),
+            "state_bytes": BYTES_PER_ELEMENT * model.state_size(max(part.length for part in run.task.test)),
+            "accuracy": accuracy,
+            "loss_nats": loss_nats,
+            "by_pairs": [[each.accuracy, each.loss_nats, len(each.right)] for each in measured],
+            "by_distance": [by_distance(each.right, some) for each, some in zip(measured, test, strict=True)],
+            "num_steps": done,
+            "curve": curve,
+            "machine": machine(device),
+            "seconds": round(time.monotonic() - begun, 1),
+        }
+        path = self._file(run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        artifacts.write_json(path, outcome)
+        yield run.steps - done
+
+    def _file(self, run: Run) -> Path:
+        return self.out / "runs" / f"{run.digest}.json"
+
+    def outcome(self, run: Run) -> dict[str, Any] | None:
+        """The outcome of a run; None if it is to be made. Raises UserError for a damaged file."""
+        path = self._file(run)
+        check_regular(path)
+        try:
+            return artifacts.read_json(path) if path.exists() else None
+        except UserError as error:
+            problem = "damaged, or not the outcome of this run"
+            raise UserError(problem, where=path, remedy="remove it: the same command makes it again") from error
+
+
+def plan_sweep(preset: str, task: str, choices: SweepOptions, out: Path, device: str = "auto") -> Sweep:
+    """The runs of a preset on a task with these choices. Raises UserError for names and sizes that there are not."""
+    kept = {name: value for name, value in choices.not_usual().items() if name in parameters_of(SweepOptions)}
+    return Sweep(preset, task, runs_of(preset, task, choices), out, device, kept)
+
+
+@functools.lru_cache(maxsize=1)
+def examples_of(task: Task) -> tuple[list[Examples], list[Examples]]:
+    """Training and test examples, made once for a task, each set with draws of its own. Raises UserError for what does not fit."""
+    made: list[Examples] = []
+    parts = (*task.training, *task.test)
+    for place, part in enumerate(parts):
+        again = sum(other[:2] == part[:2] for other in parts[:place])
+        # A seed for each shape, and where it comes again, as in a test on what was trained; torch takes its lowest 32 bits.
+        seed = ((part.length << 16) + part.pairs + 0x9E3779B1 * (2 * task.seed + again)) % (1 << 32)
+        shape = {"num": part.examples, "length": part.length, "pairs": part.pairs, "vocab": task.vocab}
+        made.append(make_examples(task.name, **shape, seed=seed, **dict(task.options)))
+    return made[: len(task.training)], made[len(task.training) :]
+
+
+def by_distance(right: torch.Tensor, test: Examples) -> list[tuple[int, int, int]]:
+    """Of each bucket its largest distance, a power of two, the number of questions, and how many are right (q,), as `measure` says.
+
+    Distances are those of `mqar`: the ids from where an answer stands to where it is to be given, behind its question.
+    """
+    distances = 1 + test.distances[test.targets != NOT_ASKED]
+    powers = torch.frexp(distances - 0.5).exponent  # 1, 2, 3, 4, 5 -> 0, 1, 2, 2, 3
+    asked, found = (torch.bincount(powers, weights).tolist() for weights in (None, right.double()))
+    return [(1 << power, num, int(known)) for power, (num, known) in enumerate(zip(asked, found, strict=True)) if num]
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """One CPU thread: small models gain nothing from more, and sums in the last bit would depend on their number."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

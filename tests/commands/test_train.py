@@ -16,7 +16,8 @@ from recallkit.training.presets import PRESETS
 from recallkit.training.tables import TradeoffTables
 
 TINY = {"seq_len": 16, "pairs": [2, 3], "test_seq_len": 32, "vocab": 64, "widths": 16, "examples": 64, "test_examples": 32, "batch": 8}
-TINY |= {"steps": 6, "mixers": ["attention", "linear_attention"], "feature_dims": 4, "test_pairs": [2, 8], "learning_rates": [1e-3, 1e-2]}
+TINY |= {"steps": 6, "mixers": ["attention", "linear_attention"], "mixer_options": "feature_dim=4"}
+TINY |= {"test_pairs": [2, 8], "learning_rates": [1e-3, 1e-2]}
 
 
 def words(options):
@@ -40,9 +41,10 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, caps
     status, shown = call(capsys, *words(TINY), "-o", out, "--figures", figures, "--export", "md")
     assert status == 0
     assert "accuracy at the best learning rate" in shown.out
-    assert {path.stem for path in figures.glob("*.pdf")} == {"tradeoff", "tradeoff_by_learning_rate", "tradeoff_by_pairs"}
+    assert {path.stem for path in figures.glob("*.pdf")} == {"tradeoff", "tradeoff_by_pairs", "tradeoff_by_distance"}
     (folder,) = (out / "sweeps").iterdir()
     assert (folder / "pairs.md").exists()
+    assert (folder / "distance.md").exists()
     status, shown = call(capsys, *words(TINY), "-o", out, "--json")
     found = json.loads(shown.out)
     assert [row["model"] for row in found["tradeoff"]] == ["attention", "linear_attention"]
@@ -51,7 +53,7 @@ def test_one_command_makes_tables_pictures_and_a_part_of_the_page(tmp_path, caps
     assert [row["state_bytes"] for row in found["tradeoff"]] == [4 * 2 * 2 * 16 * 32, 4 * 2 * 17 * (1 + 6 + 8)]
     tables = recallkit.train(task="mqar", **TINY, out=out, device="cpu")
     read = read_tables(TradeoffTables, folder)
-    for name in ("tradeoff", "by_rate", "by_pairs"):
+    for name in ("tradeoff", "by_rate", "by_pairs", "by_distance"):
         assert getattr(tables, name).equals(getattr(read, name))
     page = tmp_path / "page.html"
     with pytest.raises(SystemExit):
@@ -95,10 +97,9 @@ def test_every_task_with_its_options_and_mixers_in_turn_is_a_sweep(tmp_path):
     sizes = {
         **TINY,
         "mixers": "linear_attention+sliding_window",
-        "windows": 8,
+        "mixer_options": "feature_dim=4,window=8,short_conv=0",
         "layers": 4,
         "learning_rates": 0.01,
-        "convolutions": "none",
     } | {"seq_len": 24, "test_seq_len": 48}
     for task, said in (
         ("mqar,filler=random,power=0.01", "mqar, filler random, power 0.01: trained on 24"),
@@ -107,8 +108,8 @@ def test_every_task_with_its_options_and_mixers_in_turn_is_a_sweep(tmp_path):
     ):
         found = recallkit.train(task=task, **sizes, out=tmp_path, device="cpu").tradeoff
         assert found["task"].item().startswith(said.partition(":")[0]), task
-        assert found["size"].item() == "feature_dim 4, window 8"
-        assert found["mixer"].item() == "linear_attention+sliding_window"
+        assert found["size"].item() == "feature_dim 4, window 8, short_conv 0"
+        assert found["model"].item() == "linear_attention+sliding_window"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_every_task_with_its_options_and_mixers_in_turn_is_a_sweep(tmp_path):
         ("mqra", "mqar"),
         ("mqar,fill=random", "did you mean filler"),
         ("mqar,filler", "is not an option with its value; mqar has power, filler"),
-        ("mqar,power=much", "is not an option with its value; mqar has power, filler"),
+        ("mqar,power=much", "power is 'much'; give a value of type float"),
         ("mqar,filler=noise", "zero or random"),
         ("compositional", "no square"),
     ],

@@ -203,7 +203,7 @@ def test_every_task_is_in_the_documents_and_the_list(run):
 def test_a_task_is_named_with_its_options():
     assert task_of("overwriting,updates=8,power=1,filler=random") == ("overwriting", {"updates": 8, "power": 1.0, "filler": "random"})
     for text, message in (
-        ("mqar,power=much", "'power=much' is not an option with its value; mqar has power, filler"),
+        ("mqar,power=much", "power is 'much'; give a value of type float"),
         ("mqar,filler", "'filler' is not"),
         ("mqar,updates=2", "no option 'updates'"),
     ):

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from recallkit.commands.app import app
 from recallkit.options import SweepOptions
-from recallkit.training.presets import jobs_of
+from recallkit.training.runs import runs_of
 from recallkit.training.sweep import plan_sweep
 from recallkit.training.tables import make_tables
 from recallkit.training.view import answer, command, shown_tradeoff, tradeoff_figures
@@ -22,10 +22,10 @@ def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
     widths = [16 * (place + 1) for place in range(len(outcomes))]
     chosen = {"mixers": ["attention"], "widths": widths, "learning_rates": rates, "test_pairs": [2, 4], **choices}
     runs = []
-    for job in jobs_of("cpu", "mqar", SweepOptions(**chosen)):
-        state_bytes, accuracies = outcomes[widths.index(job.architecture.width)]
-        accuracy, loss = accuracies[rates.index(job.learning_rate)]
-        by_pairs = [[accuracy, loss, part.examples * part.pairs] for part in job.task.test]
+    for run in runs_of("cpu", "mqar", SweepOptions(**chosen)):
+        state_bytes, accuracies = outcomes[widths.index(run.config.d_model)]
+        accuracy, loss = accuracies[rates.index(run.learning_rate)]
+        by_pairs = [[accuracy, loss, part.examples * part.pairs] for part in run.task.test]
         found = {
             "parameters": 10,
             "state_bytes": state_bytes,
@@ -33,18 +33,16 @@ def made(outcomes, rates=(1e-3, 1e-2, 1e-1), **choices):
             "loss_nats": loss,
             "num_steps": 5,
             "by_pairs": by_pairs,
+            "by_distance": [[(2, 10, 9), (8, 30, 3)], [(8, 10, 9)]][: len(by_pairs)],
         }
-        runs.append((job, found))
+        runs.append((run, found))
     return make_tables(runs)
 
 
 def test_the_best_rate_counts_and_an_edge_is_said():
     tables = made([(8, [(0.5, 1.0), (0.7, 2.0), (0.7, 1.5)]), (16, [(0.1, 4.0), (0.9, 0.1), (0.2, math.nan)])])
     rows = tables.tradeoff.to_dicts()
-    assert [(row["learning_rate"], row["loss_nats"], row["lowest_accuracy"], row["at_edge"]) for row in rows] == [
-        (0.1, 1.5, 0.5, True),
-        (0.01, 0.1, 0.1, False),
-    ]
+    assert [(row["learning_rate"], row["loss_nats"], row["at_edge"]) for row in rows] == [(0.1, 1.5, True), (0.01, 0.1, False)]
     assert tables.by_rate["best"].to_list() == [False, False, True, False, True, False]
     assert [(row["pairs"], row["num_queries"], row["accuracy"]) for row in tables.by_pairs.to_dicts()] == [
         (2, 500, 0.7),
@@ -54,7 +52,18 @@ def test_the_best_rate_counts_and_an_edge_is_said():
     ]
     shown = shown_tradeoff(tables)
     assert [row[-2] for row in shown["tradeoff"].rows] == ["0.1*", "0.01"]
-    assert shown["rates"].rows[1][2:] == ["10.0 %", "90.0 %", "20.0 %"]
+    assert shown["pairs"].rows[1][2:] == ["90.0 %", "90.0 %"]
+
+
+def test_accuracy_by_distance_is_by_test_in_the_table_and_of_all_tests_where_it_is_shown():
+    tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,))
+    found = tables.by_distance.select("pairs", "low", "high", "num_queries", "accuracy").rows()
+    assert found == [(2, 2, 2, 10, 0.9), (2, 5, 8, 30, 0.1), (4, 5, 8, 10, 0.9)]
+    shown = shown_tradeoff(tables)["distance"]
+    assert shown.headers[2:] == ["2", "8"]
+    assert shown.rows[0][2:] == ["90.0 %", "30.0 %"], "12 of 40"
+    drawn = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}["tradeoff_by_distance"]
+    assert sorted(marks(drawn)) == ["attention, width 16, 2 ids: 90.0 %", "attention, width 16, 5 to 8 ids: 30.0 %"]
 
 
 def test_a_diverged_run_is_never_the_best():
@@ -71,23 +80,25 @@ def test_the_pareto_front():
 def test_every_point_is_drawn_and_says_what_it_is():
     tables = made([(8, [(0.25, 1.0), (0.5, 1.0)]), (1024, [(0.75, 1.0), (0.7, 1.0)])], rates=(1e-3, 1e-2))
     drawings = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}
-    assert list(drawings) == ["tradeoff", "tradeoff_by_width", "tradeoff_by_learning_rate", "tradeoff_by_pairs"]
+    assert list(drawings) == ["tradeoff", "tradeoff_by_pairs", "tradeoff_by_distance"]
     assert sorted(marks(drawings["tradeoff"])) == ["attention, width 16: 50.0 %", "attention, width 32: 75.0 %"]
-    assert len(marks(drawings["tradeoff_by_learning_rate"])) == 2, "of the most accurate model"
-    assert {"0.001", "0.01"} <= set(texts(drawings["tradeoff_by_learning_rate"]))
+    assert list(marks(drawings["tradeoff_by_pairs"])) == [
+        "attention, width 32, 2 pairs: 75.0 %",
+        "attention, width 32, 4 pairs: 75.0 %",
+    ], "of the most accurate model"
 
 
-def test_one_figure_alone_where_nothing_else_differs():
+def test_one_test_has_no_table_by_pairs():
     tables = made([(8, [(0.5, 1.0)])], rates=(1e-2,), test_pairs=[4])
-    assert [figure.name for figure in tradeoff_figures(tables)] == ["tradeoff"]
-    assert list(shown_tradeoff(tables)) == ["tradeoff", "rates"]
+    assert [figure.name for figure in tradeoff_figures(tables)] == ["tradeoff", "tradeoff_by_distance"]
+    assert list(shown_tradeoff(tables)) == ["tradeoff", "distance"]
 
 
 def test_several_tasks_have_a_table_and_a_plot_each():
-    jobs = jobs_of("zoology:6", "mqar", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
+    runs = runs_of("zoology:6", "mqar", SweepOptions(mixers=["attention"], widths=[16], learning_rates=[1e-2], vocab=1024))
     found = {"parameters": 1, "state_bytes": 2, "accuracy": 0.5, "loss_nats": 1.0, "num_steps": 5, "by_pairs": [[0.5, 1.0, 4]]}
-    tables = make_tables([(job, found) for job in jobs])
-    assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "rates")]
+    tables = make_tables([(run, {**found, "by_distance": [[(4, 4, 2)]]}) for run in runs])
+    assert list(shown_tradeoff(tables)) == [f"{name}-{task}" for task in (1, 2, 3, 4) for name in ("tradeoff", "distance")]
     figure = tradeoff_figures(tables)[0]
     assert {f"mqar: 256 ids with {pairs} pairs" for pairs in (8, 16, 32, 64)} <= set(texts(svg(figure)))
 
@@ -97,40 +108,31 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     [
         (
             [(800, 0.98), (1600, 0.999), (400, 0.94), (3200, 0.999)],
-            "Of 4 models, none gives more values than attention (width 32), 99.9 % of the values with 1,600 bytes of state; the smallest "
-            "state within 5 points of that is 800 bytes, of attention (width 16) (98.0 %).",
-        ),
-        (
-            [(800, 0.9), (400, 0.8)],
-            "Of 2 models, none gives more values than attention (width 16), 90.0 % of the values with 800 bytes of state; none with a "
-            "smaller state is within 5 points of it.",
+            "attention (width 32) gives 99.9 % of the answers, with 1,600 bytes of state, the most of 4 models; the smallest state within "
+            "5 points of that is 800 bytes, of attention (width 16) (98.0 %).",
         ),
         (
             [(800, 0.9), (1600, 0.9)],
-            "Of 2 models, none gives more values than attention (width 16), 90.0 % of the values with 800 bytes of state; none has a "
-            "smaller state.",
+            "attention (width 16) gives 90.0 % of the answers, with 800 bytes of state, the most of 2 models.",
         ),
-        ([(800, 0.9)], "attention (width 16) gives 90.0 % of the values with 800 bytes of state."),
-        (
-            [(800, 0.38), (400, 0.1)],
-            "Of 2 models, none gives more values than attention (width 16), 38.0 % of the values with 800 bytes of state: not shown to be "
-            "more than guessing among a sequence's values (37.5 %).",
-        ),
+        ([(800, 0.9)], "attention (width 16) gives 90.0 % of the answers, with 800 bytes of state."),
     ],
 )
 def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, said):
-    """Also of equals, of one model, and of models that know which values there are and recall none: tests have 2 and 4 pairs."""
+    """Also of equals, and of one model."""
     assert answer(made([(size, [(accuracy, 1.0)]) for size, accuracy in outcomes], rates=(1e-2,))) == said
 
 
 def test_the_command_has_what_is_not_the_presets(tmp_path):
-    choices = {"mixers": ["attention", "mamba"], "learning_rates": [0.001, 0.01], "seq_len": 64, "test_seq_len": 512, "steps": 50}
-    kept = plan_sweep("cpu", "mqar", SweepOptions(**choices, mlp="no"), tmp_path).choices
-    told = "recallkit train --task mqar --preset cpu --seq-len 64 --learning-rates 0.001,0.01 --mixers attention,mamba "
-    told += "--test-seq-len 512 --steps 50 --mlp no -o DIR"
+    choices = {"mixers": ["attention", "linear_attention"], "mixer_options": ["feature_dim=4", "8"], "learning_rates": [0.001, 0.01]}
+    choices |= {"seq_len": 64, "test_seq_len": 512, "steps": 50}
+    kept = plan_sweep("cpu", "mqar", SweepOptions(**choices), tmp_path).choices
+    told = "recallkit train --task mqar --preset cpu --seq-len 64 --learning-rates 0.001,0.01 --mixers attention,linear_attention "
+    told += "--mixer-options feature_dim=4,8 --test-seq-len 512 --steps 50 -o DIR"
     assert command({"task": "mqar", "preset": "cpu", "choices": kept}) == told
     parsed = get_command(app).commands["train"].make_context("train", shlex.split(told)[2:]).params
-    assert (parsed["seq_len"], parsed["test_seq_len"], parsed["mlp"], parsed["learning_rates"]) == (64, 512, "no", [0.001, 0.01])
+    assert (parsed["seq_len"], parsed["test_seq_len"], parsed["learning_rates"]) == (64, 512, [0.001, 0.01])
+    assert parsed["mixer_options"] == ["feature_dim=4", "8"]
     assert (
         command({"task": "mqar", "preset": "cpu", "choices": plan_sweep("cpu", "mqar", SweepOptions(), tmp_path).choices})
         == "recallkit train --task mqar --preset cpu -o DIR"

@@ -1,0 +1,210 @@
+"""The runs of a sweep: each a model, a task and a learning rate, as a preset and a user's choices have them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from recallkit import registry
+from recallkit.declarations import names, numbers
+from recallkit.errors import UsageError, UserError
+from recallkit.models.architecture import ArchitectureConfig, LayerConfig
+from recallkit.models.mixers import MIXERS, options_of
+from recallkit.storage import artifacts
+from recallkit.synthetic.tasks import identify_task, make_examples, options_of_task, task_of, value_of
+from recallkit.training.presets import AS_WIDE, PRESETS, Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from recallkit.options import SweepOptions
+    from recallkit.training.presets import Preset, Shape
+
+TAPS = 3
+"""Of the short filter of a BaseConv."""
+
+
+class Part(NamedTuple):
+    """A set of examples of one shape: ids of a sequence, key-value pairs in it, number of examples."""
+
+    length: int
+    pairs: int
+    examples: int
+
+
+class Task(NamedTuple):
+    """What is trained on, and what it is tested on: a task of `recallkit.synthetic`, its shapes and its options."""
+
+    name: str
+    training: tuple[Part, ...]
+    test: tuple[Part, ...]
+    vocab: int
+    options: tuple[tuple[str, Any], ...]
+    seed: int
+
+    @property
+    def shown(self) -> str:
+        """The task, what is trained on, and what is tested on where that differs."""
+        named = ", ".join([self.name, *(f"{option} {value}" for option, value in self.options)])
+        trained, tested = (_shape(parts) for parts in (self.training, self.test))
+        return f"{named}: {trained}" if trained == tested else f"{named}: trained on {trained}, tested on {tested}"
+
+
+class Run(NamedTuple):
+    """Everything that determines an outcome; and how the model is called: the line of the figure, and its options as text."""
+
+    line: str
+    size: str
+    config: ArchitectureConfig
+    task: Task
+    learning_rate: float
+    batch: int
+    steps: int
+    measured_every: int
+    seed: int
+
+    def identity(self) -> dict[str, Any]:
+        """All choices as JSON, without the names: a run belongs to every sweep that has it. Of FILE.py:FUNCTION, its code."""
+        task = {**self.task._asdict(), "name": identify_task(self.task.name), "options": dict(self.task.options)}
+        chosen = {name: getattr(self, name) for name in ("learning_rate", "batch", "steps", "measured_every", "seed")}
+        return {"config": self.config.to_json(), "task": task, **chosen}
+
+    @property
+    def digest(self) -> str:
+        """Of its identity: the name of its file."""
+        return artifacts.digest_json(self.identity())[:16]
+
+
+def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:
+    """The runs of a preset on a task, changed by the choices: grouped by task, the learning rates of a model next to each other.
+
+    `task`: a name, and its options after commas. Raises UserError for names that there are not, and for sizes that do not fit together.
+    """
+    preset, swept = _changed(PRESETS[name], choices), _options(names(choices.mixer_options))
+    rates: Any = choices.learning_rates
+    found: dict[str, Run] = {}
+    used: set[str] = set()
+    for shapes in preset.tasks:
+        made = _task(preset, task, choices, *shapes)
+        for label, line in preset.lines.items():
+            known = {option for mixer in line.mixers.split("+") for option in _known(mixer)}
+            options = {**line.options, **{option: values for option, values in swept.items() if option in known}}
+            used |= options.keys()
+            for width, *values in itertools.product(numbers(choices.widths) or line.widths or preset.widths, *options.values()):
+                sizes = {option: width if value == AS_WIDE else value for option, value in zip(options, values, strict=True)}
+                size = ", ".join(f"{option} {value}" for option, value in sizes.items())
+                config = _config(line.mixers.split("+"), sizes, width, preset, made)
+                for rate in numbers(rates) or preset.learning_rates:
+                    run = Run(label, size, config, made, rate, *_steps(preset, made, width), choices.seed)
+                    found.setdefault(run.digest, run)
+    if unused := sorted(swept.keys() - used):
+        raise UsageError(f"none of these mixers has the option {unused[0]}", where="--mixer-options", remedy="leave it out")
+    return list(found.values())
+
+
+def _options(words: Sequence[str]) -> dict[str, list[Any]]:
+    """feature_dim=4,8,window=16 -> {"feature_dim": [4, 8], "window": [16]}."""
+    found: dict[str, list[Any]] = {}
+    option = ""
+    for word in (each for some in words for each in some.split(",")):
+        named, _, value = word.rpartition("=")
+        option = named or option
+        if not option or not value:
+            raise UsageError(f"{word!r} is no value of an option", where="--mixer-options", remedy="write feature_dim=4,8,window=16")
+        found.setdefault(option, []).append(value_of(value))
+    return found
+
+
+def _changed(preset: Preset, choices: SweepOptions) -> Preset:
+    """The preset with what is chosen in its place. A length or pairs for training alone apply to the tests, too, where both were equal."""
+    given = {name: getattr(choices, name) for name in ("examples", "test_examples", "vocab", "steps", "batch", "layers")}
+    tasks = []
+    for training, test in preset.tasks:
+        trained = (choices.seq_len or training[0], tuple(numbers(choices.pairs)) or training[1])
+        base = trained if training == test else test
+        tasks.append((trained, (choices.test_seq_len or base[0], tuple(numbers(choices.test_pairs)) or base[1])))
+    lines = {name: preset.lines.get(name, Line(name)) for name in names(choices.mixers) or preset.lines}
+    return replace(preset, tasks=tuple(tasks), lines=lines, **{name: value for name, value in given.items() if value is not None})
+
+
+def _task(preset: Preset, named: str, choices: SweepOptions, *shapes: Shape) -> Task:
+    """What is trained on and tested on, each number of pairs with an equal part of the examples. One of each is made, to see if it fits."""
+    name, options = task_of(named)
+    options = {option: value for option, value in preset.options.items() if option in options_of_task(name)} | options
+    numbers_of_examples = (("--examples", preset.examples), ("--test-examples", preset.test_examples))
+    parts = []
+    for (length, pairs), (where, examples) in zip(shapes, numbers_of_examples, strict=True):
+        if examples < len(pairs):
+            raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=where, remedy="give more")
+        parts.append(tuple(Part(length, number, examples // len(pairs)) for number in pairs))
+        for number in pairs:
+            make_examples(name, num=1, length=length, pairs=number, vocab=preset.vocab, seed=0, **options)
+    training, test = parts
+    return Task(name, training, test, preset.vocab, tuple(sorted(options.items())), choices.seed)
+
+
+def _steps(preset: Preset, task: Task, width: int) -> tuple[int, int, int]:
+    """Sequences a step, steps, and after how many of these accuracy is measured: each epoch, or each eighth of the steps."""
+    # Zoology, E.2: 8 where the length or the width is 512 or more, 16 from 256 on, else 64.
+    largest = max(width, *(part.length for part in task.training))
+    batch = preset.batch or (8 if largest >= 512 else 16 if largest >= 256 else 64)
+    fewest = min(part.examples for part in task.training)
+    if batch > fewest:
+        raise UsageError(f"{batch:,} is more than the {fewest:,} examples of a number of pairs", where="--batch", remedy="give fewer")
+    epoch = sum(part.examples // batch for part in task.training)
+    steps = preset.steps or preset.epochs * epoch
+    return batch, steps, min(epoch, max(1, steps // 8))
+
+
+def _known(mixer: str) -> dict[str, str]:
+    """The options of a mixer and their types. Raises UserError for an unknown one."""
+    return options_of(registry.resolve(MIXERS, mixer, "mixer"))
+
+
+def _config(mixers: Sequence[str], options: Mapping[str, Any], width: int, preset: Preset, task: Task) -> ArchitectureConfig:
+    """A model: per layer a mixer and an MLP (Zoology, E.2), or mixers alone. Raises UserError where its sizes are incompatible.
+
+    Attention has positions unless a short convolution or a BaseConv comes before it.
+    """
+    length = max(part.length for part in (*task.training, *task.test))
+    taps = options.get("short_conv", 0 if "base_conv" in mixers else preset.taps)
+    positions = "none" if taps or "base_conv" in mixers else preset.positions
+    is_learned = positions == "learned" and any(map(_has_positions, mixers))
+    more: dict[str, Any] = {"positions": "learned", "max_length": length} if is_learned else {}
+    layers = tuple(_layers(mixers, {"short_conv": taps, **options}, width, preset.layers, positions, length))
+    try:
+        return ArchitectureConfig(task.vocab, width, layers, mlp="swiglu" if preset.mlp else "none", **more)
+    except ValueError as error:
+        raise UserError(str(error), where=f"width {width}", remedy="choose other sizes") from error
+
+
+def _layers(
+    mixers: Sequence[str], options: Mapping[str, Any], width: int, number: int, positions: str, length: int
+) -> Iterator[LayerConfig]:
+    """Softmax and linear attention have one head, as in Zoology (E.2).
+
+    A BaseConv has a short filter in the first layer and every other one, as in Zoology's code, else one as long as the sequence.
+    """
+    for place in range(number):
+        mixer = mixers[place % len(mixers)]
+        if mixer == "base_conv" and place % 2 == 0:
+            yield LayerConfig(mixer, {"filter": "short", "kernel": TAPS})
+            continue
+        known = _known(mixer)
+        usual: dict[str, Any] = {"num_heads": 1, "layer": place, "num_layers": number, "head_size": min(64, width)}
+        usual |= {"rope_fraction": 0.0} if positions != "rotary" and _has_positions(mixer) else {}
+        usual |= {"max_length": length} if known.get("max_length") == "int" or options.get("feature_map") == "cosformer" else {}
+        usual |= {"state": width // 4} if mixer == "h3" else {}
+        yield LayerConfig(mixer, {name: value for name, value in {**usual, **options}.items() if name in known})
+
+
+def _has_positions(mixer: str) -> bool:
+    """Whether a mixer is attention. (Mamba-3 rotates its state, whatever the model's positions.)"""
+    return {"rope_fraction", "num_heads"} <= _known(mixer).keys()
+
+
+def _shape(parts: Sequence[Part]) -> str:
+    lengths = " ".join(f"{length:,}" for length in sorted({part.length for part in parts}))
+    pairs = sorted({part.pairs for part in parts})
+    return f"{lengths} ids with {pairs[0]}{f' to {pairs[-1]}' if len(pairs) > 1 else ''} pairs"
