@@ -78,9 +78,6 @@ MAX_VOCABULARY = 2**24
 MAX_TOKENIZER_BYTES = 2**29
 """Longest tokenizer.json that is read: public ones have up to 40 MB."""
 
-MOST_READING = 1e-4
-"""Nats by which the NLL of any token may differ where text is read in chunks with nothing compressed, in float32 or wider."""
-
 MAX_GROWTH = 256
 """Largest factor by which a tokenizer's replacements may lengthen a text."""
 
@@ -97,15 +94,17 @@ def installing(extra: str) -> str:
     return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
-def check_installed(package: str, extra: str, *, where: str | None = None, otherwise: str = "") -> None:
-    """Raises UserError where a distribution that an extra of ours installs is missing; `otherwise`: what else can be done.
+def check_installed(package: str, extra: str, *, where: str | None = None, otherwise: str = "") -> str:
+    """The version of a distribution that an extra of ours installs.
+
+    Raises UserError where it is missing; `otherwise`: what else can be done.
 
     By its metadata: a folder of that name would be imported as an empty package.
     """
     from importlib import metadata
 
     try:
-        metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError as error:
         raise UserError(f"{package} is not installed", where=where, remedy=f"{installing(extra)}{otherwise}") from error
 

@@ -156,7 +156,7 @@ def test_a_mixer_is_a_file_and_a_line(clone):
 
 
 def test_a_cache_policy_is_a_line(clone):
-    clone.add("cache policy", "longest", '    "longest": ("longest:0.5", _evicting(lambda keys: keys.norm(dim=-1))),')
+    clone.add("cache policy", "longest", '    "longest": ("longest:0.5", functools.partial(_evicting, lambda keys: keys.norm(dim=-1))),')
     program = "from recallkit.models.spec import parse_model; from recallkit.models.cache_policies import parse_cache; import torch; "
     program += "keys = torch.tensor([1.0, 3, 2, 4]).view(1, 1, 4, 1); model = parse_model('zoo:attention,cache=longest:0.5'); "
     program += "print(parse_cache(model.cache).keep(keys, keys, 4).keys.flatten().tolist())"

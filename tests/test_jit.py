@@ -44,3 +44,9 @@ def test_extensions_and_linear_algebra_are_loaded_in_other_programs_alone(start,
     *printed, algebra = python(f"{code}\nimport scipy.linalg.cython_blas", tmp_path).splitlines()
     is_other = start == "another's program"
     assert ("registered" in printed, algebra) == (is_other, f"{is_other} {is_other}")
+
+
+def test_a_comparison_compiles_nothing():
+    """Importing numba takes a second, which `gap` does not need."""
+    code = "import sys, recallkit.attribution.comparison, recallkit.attribution.view, recallkit.measure.sums; print('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -103,50 +103,43 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         point |= {"apart": len(names) == 1 or not on_front(of_family, "state_bytes", measure)[of_family.index(row)]}
         within = "" if low is None else f" ({bounds(low, high, 'z.1f')})"
         points.append(point | {"at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]), "shown": f"{value:z.1f}{within}"})
+    _place_labels(points)
     title, what = _RECALL[measure]
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in known}))
     x, y = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points]), number("y", title, zero=True)
-    aside = {
-        "align": {"expr": "datum.dx < 0 ? 'right' : datum.dx > 0 ? 'left' : 'center'"},
-        "dx": {"expr": "datum.dx"},
-        "dy": {"expr": "datum.dy"},
-    }
+    place = {"align": {"expr": "datum.dx < 0 ? 'right' : 'left'"}, "dx": {"expr": "datum.dx"}, "dy": {"expr": "datum.dy"}}
     before = [
         front_layer(y),
         layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
-        layer("text", channels={"y": y, "text": column("label")}, color="soft", **aside),
+        layer("text", channels={"y": y, "text": column("label")}, color="soft", **place),
     ]
-    left_out = ", ".join(shorten(row["model"], 40) for row in rows if row not in known)
-    intervals = ", with 95 % intervals" * any(point["least"] is not None for point in points)
-    caption = f"{what}, beside the bytes of state of one sequence{intervals}. The broad line joins the models that no other beats in both."
+    caption = f"{what}, beside the bytes of state of one sequence. The broad line joins the models that no other beats in both."
     caption += " A line in a model's colour joins those of its variants that none of its others beats." * (1 < len(names) < len(known))
-    caption += f" Not drawn, as their state is unknown: {left_out}." if left_out else ""
-    _place_labels(points)
+    if left_out := [shorten(row["model"], 40) for row in rows if row not in known]:
+        caption += f" Not drawn, as their state is unknown: {', '.join(left_out)}."
     drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, some_first=False, height=_TALL)
     return _figure(comparison, "price", "Recall beside bytes of state", caption, drawn)
 
 
+_TALL, _TEXT = 240, 12
+"""Pixels: the chart's height, and from one line of text to the next."""
+
+
 def _place_labels(points: Sequence[dict[str, Any]]) -> None:
-    """Gives each point the place of its label, `dx` and `dy` in pixels: the first of some that is on no other point or label, if one is.
+    """Gives each label its place beside its point, `dx` and `dy` in pixels: as near as it can be without being on another label.
 
     Of a plot of WIDTH by _TALL, whose axes begin at the least `x` and at 0: in a wider one there is more room.
     """
     low, high, most = math.log1p(points[0]["x"]), math.log1p(points[-1]["x"]), max(point["y"] for point in points)
-    wide, tall = WIDTH / (high - low or 1), _TALL / (most or 1)
-    places = {id(point): (wide * (math.log1p(point["x"]) - low), -tall * point["y"]) for point in points}
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places.values()]
-    for point in reversed(points):
-        (x, y), long = places[id(point)], 6 * len(point["label"])
-        starts = {(dx, dy): x + dx - (long if dx < 0 else 0 if dx else long / 2) for dx, dy in _ASIDE}
-        boxes = {(dx, dy): (start, y + dy - 5, start + long, y + dy + 5) for (dx, dy), start in starts.items()}
-        inside = {at: box for at, box in boxes.items() if box[0] > -5 and box[2] < WIDTH + 30} or boxes
-        free = (at for at, (a, b, c, d) in inside.items() if not any(a < g and c > e and b < h and d > f for e, f, g, h in taken))
-        point["dx"], point["dy"] = next(free, next(iter(inside)))
-        taken.append(inside[point["dx"], point["dy"]])
-
-
-_TALL = 240
-_ASIDE = [(7, -6), (-7, -6), (0, -14), (7, 8), (-7, 8), (0, 16), (7, -18), (-7, -18), (7, 20), (-7, 20)]
+    taken: list[tuple[float, float, int]] = []
+    for point in points:
+        long, x = _TEXT // 2 * len(point["label"]), WIDTH * (math.log1p(point["x"]) - low) / (high - low or 1)
+        is_left = x + long > WIDTH
+        start, y = x - long if is_left else x, -_TALL * point["y"] / (most or 1)
+        away = sorted(range(-5 * _TEXT, 6 * _TEXT, _TEXT), key=abs)
+        free = (dy for dy in away if not any(start < s + n and s < start + long and abs(y + dy - at) < _TEXT for s, at, n in taken))
+        point |= {"dx": -7 if is_left else 7, "dy": next(free, 0)}
+        taken.append((start, y + point["dy"], long))
 
 
 # ------------------------------------------------------------------------------------------------------- a row per model

@@ -19,12 +19,11 @@ from recallkit.display.tables import Table
 from recallkit.measure import sums as measure_sums
 from recallkit.measure.intervals import estimates, freedom_of_ratio, number_or_none
 from recallkit.measure.labelled import open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     import polars as pl
@@ -32,9 +31,13 @@ if TYPE_CHECKING:
     from recallkit.display.cells import Cell, Row
 
 CLASSES = ("ar_hit", "far", "first", "overwritten", "not_overwritten")
-"""Classes of tokens whose loss is measured: columns `loss_CLASS` and `share_CLASS`."""
-_COMPARED = {"ratio": (np.divide, "ar_hit", "first"), "overwriting": (np.subtract, "overwritten", "not_overwritten")}
-"""Columns that compare the losses of two classes."""
+"""Classes of tokens whose loss is measured: columns `loss_CLASS`."""
+_FIGURES: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    **{f"loss_{name}": (np.positive, [name]) for name in CLASSES},
+    "ratio": (np.divide, ["ar_hit", "first"]),
+    "overwriting": (np.subtract, ["overwritten", "not_overwritten"]),
+}
+"""What is made of the losses of some classes."""
 _ENDS = ("", "_ci_low", "_ci_high")
 _FAR = 128
 
@@ -56,51 +59,41 @@ def prices(
     """The table `by_price`, a row for each model; see `GapTables`.
 
     `scores`: names and score files, the reference first. `facts`: of each its `family`, `state_bytes` and `state_ids`, None where unknown.
-    `recalled`: the `points` that models recall in AR hits, with their interval, where that was measured. Losses, shares and intervals are
-    those of `attribute_gap`, from the same resamples. Raises UserError if a file is not as expected.
+    `recalled`: the `points` that models recall in AR hits, with their interval, where that was measured. Intervals are those of
+    `attribute_gap`, from the same resamples. Raises UserError if a file is not as expected.
     """
     labelled = open_tokens(tokens)
     slices = parse_slices([f"far=distance > {far_distance(labelled.seq_len)}", "first=NOT repeated", *CLASSES[3:]])
     opened = [open_scores(path, labelled) for path in scores.values()]
     every = [*opened, *(replace(score, column="rank") for score in opened)]
     summed = measure_sums.add_up(labelled, every, slices, cluster, clean=clean, every_table=False)
-    sums, keys = summed.tables["slices"], summed.rows["slices"].keys
-    nlls = replace(sums, nlls=sums.nlls[: len(opened)])
-    intervals, [drawn] = gap_intervals({"slices": nlls}, {})["slices"], measure_sums.resampled([sums])
+    sums, place = summed.tables["slices"], {name: number for number, name in enumerate(summed.rows["slices"].keys["slice"])}
+    [drawn] = measure_sums.resampled([sums])
     with np.errstate(divide="ignore", invalid="ignore"):
         means = [of[1:] / of[0] for of in (sums.totals, drawn)]  # (2 m, ..., K)
-    place = {name: number for number, name in enumerate(keys["slice"])}
 
-    def estimated(name: str, figures: Sequence[np.ndarray], classes: Sequence[str], parts: np.ndarray) -> Row:
-        """A figure and its resamples (r,), made of means over some classes, of values with the sums `parts` (g, K), with its interval."""
+    def estimated(name: str, make: Callable[..., Any], classes: list[str], number: int, less: int | None = None) -> Row:
+        """What is made of the means of value `number` over some classes, or of how far above value `less` they are, with its interval."""
         at = [place[class_] for class_ in classes]
+        parts = sums.nlls[number] if less is None else sums.nlls[number] - sums.nlls[less]
         freedom = min(sums.freedom[at].min(), freedom_of_ratio(parts[:, at], sums.tokens[:, at]).min())
-        found = estimates(name, figures[0], figures[1], sums.effective[at].min(), freedom)
+        values = [of[number] if less is None else of[number] - of[less] for of in means]
+        figures = (make(*(of[..., class_] for class_ in at)) for of in values)
+        found = estimates(name, *figures, sums.effective[at].min(), freedom)
         return {column: number_or_none(float(of)) for column, of in found.items()}
 
     rows = []
-    for number, model in enumerate(scores):
-        row: dict[str, Any] = {**dict.fromkeys(schemas.LAYOUTS["gap/by_price"]), **facts[model], "model": model, "cluster": cluster}
-        row |= {"clusters": sums.clusters[0], "effective_clusters": sums.effective[0]}
-        row |= {"ppl": float(np.exp(means[0][number, 0]))}
-        row |= {f"recalled{end}": recalled[model][f"points{end}"] for end in _ENDS if model in recalled}
-        right = len(opened) + number
-        row |= estimated("accuracy", [of[right, ..., place["ar_hit"]] for of in means], ["ar_hit"], sums.nlls[right])
-        if number:
-            found = {of["slice"]: of for of in gap_rows(keys, nlls, nlls.totals[:, :1], number, intervals)}
-            is_void = bool(WholeGap.of(found["all"], labelled.vocab_size, cluster).why_void())
-            for name in CLASSES:
-                row |= {f"loss_{name}{end}": found[name][f"delta{end}" if end else "delta_nll"] for end in _ENDS}
-                row |= {f"share_{name}{end}": None if is_void else found[name][end[1:] or "gap_share"] for end in _ENDS}
-            for name, (compare, *classes) in _COMPARED.items():
-                losses = [[of[number, ..., place[class_]] - of[0, ..., place[class_]] for class_ in classes] for of in means]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for number, model in enumerate(scores):
+            row: dict[str, Any] = {**dict.fromkeys(schemas.LAYOUTS["gap/by_price"]), **facts[model], "model": model, "cluster": cluster}
+            row |= {"clusters": sums.clusters[0], "effective_clusters": sums.effective[0], "ppl": float(np.exp(means[0][number, 0]))}
+            row |= {f"recalled{end}": recalled[model][f"points{end}"] for end in _ENDS if model in recalled}
+            row |= estimated("accuracy", np.positive, ["ar_hit"], len(opened) + number)
+            for name, (make, classes) in _FIGURES.items() if number else ():
                 if name != "ratio" or (row["loss_first_ci_low"] or 0) > 0:  # else it may be any number
-                    row |= estimated(name, [compare(*of) for of in losses], classes, nlls.gaps(number - 1))
-        rows.append(row)
+                    row |= estimated(name, make, classes, number, 0)
+            rows.append(row)
     return schemas.frame_of("gap/by_price", rows)
-
-
-# ----------------------------------------------------------------------------------------------------------- as people see it
 
 
 def answer(by_price: pl.DataFrame) -> str:

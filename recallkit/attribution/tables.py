@@ -56,13 +56,13 @@ class GapTables(Shown):
     with the two models exchanged (docs/context.md).
     by_divergence, only with `divergence`: model x `by` (slice, distance, position) x `slice` x bucket: `kl`, the mean KL(reference | model)
     of predictions in nats per token, and `agreement`, the share of tokens where both have the same likeliest token. Of slices, quantiles
-    of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`, `kl_max`), and of AR hits and repeated tokens `kl_first`, the mean where
+    of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated tokens `kl_first`, the mean where
     their bigrams first occur in their sequences, and `ratio`, `kl` over that (docs/divergence.md).
     by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of slices is
     worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and a row of tokens in none; `tokens`,
     `share_of_tokens` and `gap_share` add up to all. `plain_share_of_tokens`, `plain_share`: of all tokens of the slice, as in gap.
     by_price, only with `price`: a row for each model, the reference first; `state_bytes` of one sequence after `state_ids` ids, null where
-    unknown; the perplexity; the loss to the reference, nats per token, and the share of the summed loss in each of `price.CLASSES`;
+    unknown; the perplexity; the loss to the reference, nats per token, in each of `price.CLASSES`;
     `ratio`, the loss of AR hits over that of first occurrences where this is above 0, and `overwriting`, that of overwritten AR hits less
     that of the others; `accuracy` on AR hits, the share that is ranked first; `recalled`: `points` of `intervene` (`InterveneTables`).
     All have 95 % intervals, `*_ci_low` and `*_ci_high`. `family`: the model of which it is a variant.

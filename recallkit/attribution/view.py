@@ -9,10 +9,9 @@ from recallkit.attribution import price
 from recallkit.attribution.answer import PPL, enriched, gap_share, in_short, interval
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_gain import far_table, gains_table
-from recallkit.attribution.divergence import divergence_table, in_a_sentence, slices_table
+from recallkit.attribution.divergence import divergence_table, in_a_sentence
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
-from recallkit.config import MOST_READING
 from recallkit.display import cells, console
 from recallkit.display.cells import (
     DASH,
@@ -59,11 +58,8 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     first = {name: shown[name] for name in _FIRST if name in shown and not (is_priced and name == "gap")}
     shares = share_notes((totals[model, "all"], totals[model, "ar_hit"]) for model in models)
     shares = [note for note in shares if not note.endswith(f": {MODEL_BETTER}")]  # the caption says so
-    notes = _inexact(manifest["inexact"])
-    notes, shares = (notes, shares) if is_priced else ([*shares, *notes], [])  # shares are not in the table of prices
-    reading = manifest.get("reading", {})
-    noise = _noise_of_reading(reading)
-    notes, noise = ([*noise, *notes], []) if any(most > MOST_READING for most, _ in reading.values()) else (notes, noise)
+    notes = [*_noise_of_reading(manifest.get("reading", {})), *_inexact(manifest["inexact"])]
+    below = notes if is_priced else [*shares, *notes]  # shares are not in the table of prices
     warning = warn_of_counts(tables, slices)
     unseen = () if warning else about_counts(slices, None)
     knees = filter(None, [describe_knees(tables.by_count)])
@@ -76,16 +72,15 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
         lambda of: figures(comparison, of.gap["model"].unique().to_list()),
         comparison_answer(comparison, recalled),
         lines=[
-            *notes,
-            *shares,
+            *below,
+            *(shares if is_priced else ()),
             *unseen,
-            *noise,
             *_bits_per_byte([totals[model, "all"] for model in models]),
             *knees,
         ],
         printed=[*first.values(), *(table for name, table in shown.items() if name not in first)],
         leading=len(first),
-        brief=min(console.MOST_NOTES, len(notes)),
+        brief=min(console.MOST_NOTES, len(below)),
         facts={
             **{name: slices.get(name) for name in found},
             "warning": warning,
@@ -139,7 +134,6 @@ def shown_tables(
         **context_tables(tables, manifest),
         "by_price": None if tables.by_price is None else price.price_table(tables.by_price, slices["seq_len"]),
         "divergence": None if tables.by_divergence is None else divergence_table(tables.by_divergence),
-        "divergence_by_slice": None if tables.by_divergence is None else slices_table(tables.by_divergence),
     }
     return {name: table for name, table in found.items() if table is not None}
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.config import MAX_COUNT
-from recallkit.slicing.definitions import PARTITION, STANDARD
-from recallkit.slicing.label_kernels import CONTEXT_CLASSES
+from recallkit.slicing.definitions import CONTEXT_CLASSES, PARTITION, STANDARD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

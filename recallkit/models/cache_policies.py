@@ -16,7 +16,7 @@ from torch.nn import functional
 from recallkit import registry
 from recallkit.config import check_installed
 from recallkit.errors import UsageError, UserError
-from recallkit.models.compression import CachePolicy, Kept, row_bytes, scaled, stored_bytes, unscaled
+from recallkit.models.compression import Kept, keep_all, row_bytes, scaled, stored_bytes, unscaled
 from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
@@ -24,55 +24,32 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from recallkit.models.compression import CachePolicy
+
 GROUP, RESIDUAL = 64, 128
 """Entries of a group and ids that stay exact, by default, as in transformers' `QuantizedCache`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Full(CachePolicy):
-    """Everything, unchanged."""
-
-    compresses = False
-
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """As `CachePolicy.keep`."""
-        return _exact(keys, values)
-
-
-@dataclass(frozen=True, slots=True)
-class Window(CachePolicy):
+def keep_window(sinks: int, recent: int, keys: Tensor, values: Tensor, seen: int) -> Kept:
     """The first ids and the latest: StreamingLLM (arXiv 2309.17453, section 3.2).
 
     Positions stay those of the text; the paper's are those of the cache, which matters where a text is longer than a model's context.
     """
-
-    sinks: int
-    recent: int
-
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """As `CachePolicy.keep`."""
-        if keys.shape[2] > self.sinks + self.recent:
-            keys, values = (torch.cat([t[:, :, : self.sinks], t[:, :, -self.recent :]], 2) for t in (keys, values))
-        return _exact(keys, values)
+    if keys.shape[2] > sinks + recent:
+        keys, values = (torch.cat([t[:, :, :sinks], t[:, :, -recent:]], 2) for t in (keys, values))
+    return keep_all(keys, values, seen)
 
 
-@dataclass(frozen=True, slots=True)
-class Evicting(CachePolicy):
+def keep_best(score: Callable[[Tensor], Tensor], ratio: float, keys: Tensor, values: Tensor, seen: int) -> Kept:
     """The entries of each head with the largest scores, in their order: of `seen` ids int(seen * (1 - ratio)), at least one.
 
     `score`: keys (b, h, K, d) -> (b, h, K). What was evicted never returns, so scores are compared among what is still there.
     """
-
-    score: Callable[[Tensor], Tensor]
-    ratio: float
-
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """As `CachePolicy.keep`."""
-        count = max(1, int(seen * (1 - self.ratio)))
-        if count < keys.shape[2]:
-            places = self.score(keys.float()).topk(count).indices.sort().values.unsqueeze(-1)
-            keys, values = (t.gather(2, places.expand(-1, -1, -1, t.shape[-1])) for t in (keys, values))
-        return _exact(keys, values)
+    count = max(1, int(seen * (1 - ratio)))
+    if count < keys.shape[2]:
+        places = score(keys.float()).topk(count).indices.sort().values.unsqueeze(-1)
+        keys, values = (t.gather(2, places.expand(-1, -1, -1, t.shape[-1])) for t in (keys, values))
+    return keep_all(keys, values, seen)
 
 
 def lowest_norm(keys: Tensor) -> Tensor:
@@ -87,23 +64,19 @@ def least_similar(keys: Tensor) -> Tensor:
     return -functional.cosine_similarity(keys, anchor, dim=-1)
 
 
-@dataclass(frozen=True, slots=True)
-class Fp8(CachePolicy):
+def keep_in_fp8(keys: Tensor, values: Tensor, seen: int) -> Kept:
     """All in e4m3 with one scale for the keys and one for the values of a sequence, its largest magnitude at 448.
 
     As transformers' `Fp8QuantizedLayer`, but each row has its own scale, measured again after each chunk; theirs is that of the first
     chunk of the whole batch, beyond which magnitudes saturate or become NaN.
     """
-
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """As `CachePolicy.keep`."""
-        stored = [scaled(tensor, (1, 2, 3), torch.float8_e4m3fn) for tensor in (keys, values)]
-        num_bytes = row_bytes(*stored[0], *stored[1])
-        return Kept(unscaled(*stored[0], keys.dtype), unscaled(*stored[1], values.dtype), num_bytes)
+    stored = [scaled(tensor, (1, 2, 3), torch.float8_e4m3fn) for tensor in (keys, values)]
+    num_bytes = row_bytes(*stored[0], *stored[1])
+    return Kept(unscaled(*stored[0], keys.dtype), unscaled(*stored[1], values.dtype), num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised(CachePolicy):
+class Quantised:
     """The latest `residual` ids exact, older ones in groups of `group` consecutive entries of a head's vector of one id.
 
     A head that is narrower than the default group is one group.
@@ -114,8 +87,8 @@ class Quantised(CachePolicy):
     residual: int = RESIDUAL
     backend: str = "affine"
 
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """As `CachePolicy.keep`."""
+    def __call__(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
+        """A `CachePolicy`."""
         (keys, key_bytes), (values, value_bytes) = map(self._rounded, (keys, values))
         return Kept(keys, values, key_bytes + value_bytes)
 
@@ -183,12 +156,8 @@ def _layer(name: str, bits: int, group: int) -> Any:
         return getattr(cache_utils, name)(nbits=bits, q_group_size=group)
 
 
-def _exact(keys: Tensor, values: Tensor) -> Kept:
-    return Kept(keys, values, row_bytes(keys, values))
-
-
 _BACKENDS: dict[str, Callable[[Tensor, int, int], tuple[Tensor, int]]] = {"affine": _affine, "quanto": _quanto, "hqq": _hqq}
-_PACKAGES = {"quanto": ("optimum-quanto", "cache"), "hqq": ("hqq", "hqq")}
+PACKAGES = {"quanto": ("optimum-quanto", "cache"), "hqq": ("hqq", "hqq")}
 """The distribution that a backend needs, and the extra of ours that installs it."""
 
 
@@ -205,55 +174,49 @@ def parse_cache(text: str) -> CachePolicy:
         raise UsageError(problem, where=f"cache={text}", remedy=f"write {example}") from None
 
 
-def _quantising(bits: int) -> Callable[..., CachePolicy]:
-    def make(*options: str) -> CachePolicy:
-        given: dict[str, Any] = {}
-        for option in options:
-            key, _, value = option.partition("=")
-            if option in _BACKENDS:
-                given["backend"] = option
-            elif key in ("group", "residual") and value.isdecimal() and int(value) >= (key == "group"):
-                given[key] = int(value)
-            else:
-                raise ValueError(f"{option} is neither group=N nor residual=N, nor one of {', '.join(_BACKENDS)}")
-        backend = given.get("backend", "affine")
-        if backend == "quanto" and bits == 8:
-            raise ValueError("quanto has 2 and 4 bits")
-        if backend in _PACKAGES:
-            check_installed(*_PACKAGES[backend], otherwise=f", or leave {backend} out")
-        return Quantised(bits, **given)
-
-    return make
+def _quantising(bits: int, *options: str) -> CachePolicy:
+    given: dict[str, Any] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        if option in _BACKENDS:
+            given["backend"] = option
+        elif key in ("group", "residual") and value.isdecimal() and int(value) >= (key == "group"):
+            given[key] = int(value)
+        else:
+            raise ValueError(f"{option} is neither group=N nor residual=N, nor one of {', '.join(_BACKENDS)}")
+    backend = given.get("backend", "affine")
+    if backend == "quanto" and bits == 8:
+        raise ValueError("quanto has 2 and 4 bits")
+    if backend in PACKAGES:
+        check_installed(*PACKAGES[backend], otherwise=f", or leave {backend} out")
+    return Quantised(bits, **given)
 
 
 def _window(counts: str) -> CachePolicy:
     sinks, plus, recent = counts.partition("+")
     if not (plus and sinks.isdecimal() and recent.isdecimal() and int(recent)):
         raise ValueError("a window is a number of first ids, a plus sign, and a number of latest ids of at least 1")
-    return Window(int(sinks), int(recent))
+    return functools.partial(keep_window, int(sinks), int(recent))
 
 
-def _evicting(score: Callable[[Tensor], Tensor]) -> Callable[..., CachePolicy]:
-    def make(ratio: str) -> CachePolicy:
-        try:
-            share = float(ratio)
-        except ValueError:
-            share = 0.0
-        if not 0 < share < 1:
-            raise ValueError(f"{ratio or 'nothing'} is not a share of ids to evict, between 0 and 1")
-        return Evicting(score, share)
-
-    return make
+def _evicting(score: Callable[[Tensor], Tensor], ratio: str) -> CachePolicy:
+    try:
+        share = float(ratio)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise ValueError(f"{ratio or 'nothing'} is not a share of ids to evict, between 0 and 1")
+    return functools.partial(keep_best, score, share)
 
 
 CACHES: dict[str, tuple[str, Callable[..., CachePolicy]]] = {
-    "full": ("full", Full),
-    "int8": ("int8 or int8:group=64:residual=128", _quantising(8)),
-    "int4": ("int4 or int4:group=64:residual=128:quanto", _quantising(4)),
-    "int2": ("int2 or int2:group=64:residual=128:quanto", _quantising(2)),
-    "fp8": ("fp8", Fp8),
+    "full": ("full", lambda: keep_all),
+    "int8": ("int8 or int8:group=64:residual=128", functools.partial(_quantising, 8)),
+    "int4": ("int4 or int4:group=64:residual=128:quanto", functools.partial(_quantising, 4)),
+    "int2": ("int2 or int2:group=64:residual=128:quanto", functools.partial(_quantising, 2)),
+    "fp8": ("fp8", lambda: keep_in_fp8),
     "window": ("window:4+256", _window),
-    "knorm": ("knorm:0.5", _evicting(lowest_norm)),
-    "keydiff": ("keydiff:0.5", _evicting(least_similar)),
+    "knorm": ("knorm:0.5", functools.partial(_evicting, lowest_norm)),
+    "keydiff": ("keydiff:0.5", functools.partial(_evicting, least_similar)),
 }
 """Name -> an example, and what makes the policy of the options behind the name, each a string. A policy is a line here."""

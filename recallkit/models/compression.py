@@ -6,7 +6,7 @@ Caches are compressed by a policy (`cache_policies`), recurrent states rounded a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -33,19 +33,17 @@ class Kept:
     """Bytes of the stored form, of one row: packed codes, scales, zero points and exact entries."""
 
 
-class CachePolicy:
-    """A way to compress a layer's cache, in which no row of a batch influences another."""
+CachePolicy: TypeAlias = "Callable[[Tensor, Tensor, int], Kept]"
+"""What is kept of keys (b, h, K, d) and values (b, h, K, v) after so many ids have been read, evicted ones included.
 
-    __slots__ = ()
-    compresses = True
-    """Whether it changes long texts."""
+Keys are as later queries see them, after any rotation by position. No row of a batch influences another. Raises UserError where the widths
+of the heads do not fit.
+"""
 
-    def keep(self, keys: Tensor, values: Tensor, seen: int) -> Kept:
-        """What is kept of keys (b, h, K, d) and values (b, h, K, v) after `seen` ids have been read, evicted ones included.
 
-        Keys are as later queries see them, after any rotation by position. Raises UserError where the widths of the heads do not fit.
-        """
-        raise NotImplementedError
+def keep_all(keys: Tensor, values: Tensor, seen: int) -> Kept:
+    """The policy that keeps everything, unchanged."""
+    return Kept(keys, values, row_bytes(keys, values))
 
 
 @dataclass
@@ -79,7 +77,7 @@ class Compression:
     @property
     def should_change(self) -> bool:
         """Whether it is known to change long texts: everything but `full`, and but what a user's own code does."""
-        return self.rounding is not None or (self.policy is not None and self.policy.compresses)
+        return self.rounding is not None or self.policy not in (None, keep_all)
 
     def is_due(self, since: int, seen: int) -> bool:
         """Whether the state is compressed after `seen` ids, `since` of which are exact."""
@@ -89,7 +87,7 @@ class Compression:
         """What later queries see of keys and values (b, h, t, d) after `seen` ids; all where no cache is compressed."""
         if self.policy is None or self.exact:
             return keys, values
-        kept = self.policy.keep(keys, values, seen)
+        kept = self.policy(keys, values, seen)
         self.has_effect |= kept.num_bytes < row_bytes(keys, values)
         self.saved += row_bytes(kept.keys, kept.values) - kept.num_bytes
         self.changed.add("cache")

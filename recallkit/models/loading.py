@@ -78,8 +78,6 @@ def check_model(request: ModelRequest) -> ModelFacts:
     facts = kind.facts(request) or ModelFacts()
     if facts.vocab_size is not None:
         _check_vocabulary(request, facts.vocab_size)
-    if request.variant is not None and request.variant.weights is not None:
-        config.check_installed("torchao", "weights")
     return facts
 
 

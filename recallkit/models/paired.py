@@ -7,50 +7,34 @@ p is the reference's prediction after some ids, q the model's. Logits are made a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import logits_nll
-from recallkit.models.devices import memory_errors
-from recallkit.models.protocol import TokenScores
-from recallkit.models.torch_model import TorchModel, groups, padded
+from recallkit.models.torch_model import TorchModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
     from recallkit.models.protocol import ScoringModel
 
-_LOGITS, _LEAST_ROWS = 1 << 20, 128
-"""Logits of a model in memory at a time: on CPU few enough for its caches, but of rows enough for a fast product."""
-_CUDA_LOGITS = 1 << 26
-
-BESIDE: Mapping[str, type] = {"kl": np.float32, "nll_reference": np.float32, "argmax_reference": np.int32, "rank_reference": np.int32}
-"""What a pair's scores have besides the model's own, and their types."""
+_LOGITS, _CUDA_LOGITS, _LEAST_ROWS = 1 << 23, 1 << 26, 128
+"""Logits of a model in memory at a time: a step of few rows takes longer for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairedScores(TokenScores):
-    """Per predicted token, flat: the `TokenScores` of the model and of the reference, and `kl` float32 nats, never below 0."""
-
-    kl: np.ndarray
-    nll_reference: np.ndarray
-    argmax_reference: np.ndarray
-    rank_reference: np.ndarray
-
-
-class PairedModel:
-    """A model beside its reference, as a `CarryingModel` whose scores are `PairedScores`.
+class PairedModel(TorchModel):
+    """A model beside its reference. Its scores are the model's, and `beside` them `kl`, in nats, and the reference's scores.
 
     Predictions are compared over the `num_entries` of the tokenizer: what a padded vocabulary has beyond them is left out, and the rest
     normalised. Raises UserError for a model that gives no logits, and for two on different devices.
     """
 
-    beside = BESIDE
+    beside: Mapping[str, type] = {"kl": np.float32, "nll_reference": np.float32, "argmax_reference": np.int32, "rank_reference": np.int32}
+    columns: Mapping[str, type] = {**TorchModel.columns, **beside}
 
     def __init__(self, model: ScoringModel, reference: ScoringModel, num_entries: int) -> None:
         for each in (model, reference):
@@ -62,63 +46,61 @@ class PairedModel:
         if model.device != reference.device:
             problem = f"it is on {model.device}, the reference {reference.name} on {reference.device}"
             raise UserError(problem, where=model.name, remedy="give both the same device")
-        self.name, self.vocab_size, self.num_entries = model.name, num_entries, num_entries
-        self._both = model, reference
-        self.sharing = min((model.sharing, reference.sharing), key=("none", "equal", "any").index)
-        self.max_length = min((each.max_length for each in self._both if each.max_length is not None), default=None)
+        both = self._both = model, reference
+        longest = min((each.max_length for each in both if each.max_length is not None), default=None)
+        super().__init__(model.name, model.device, vocab_size=num_entries, max_length=longest)
+        self.sharing = min((each.sharing for each in both), key=("none", "equal", "any").index)
 
     def batch_tokens(self, seq_len: int) -> int:
         """See `ScoringModel.batch_tokens`: what fits for either of them."""
         return min(each.batch_tokens(seq_len) for each in self._both)
 
-    def score(self, ids: np.ndarray, offsets: np.ndarray) -> PairedScores:
-        """See `ScoringModel.score`."""
-        return self._score(ids, offsets, None)
-
-    def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> PairedScores:
-        """See `CarryingModel.score_carrying`. Raises UserError as that of either of them does."""
+    def check_carrying(self, offsets: np.ndarray) -> None:
+        """See `TorchModel.check_carrying`, of either of them."""
         for each in self._both:
             each.check_carrying(offsets)
-        return self._score(ids, offsets, chunk)
 
-    def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> PairedScores:
+    def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
+        """See `TorchModel.read`: the outputs of the model, and behind each those of the reference (b, t, d + d')."""
         import torch
 
-        sequences = np.split(ids, offsets[1:-1])
-        types = {"nll": np.float32, "argmax": np.int32, "rank": np.int32, **BESIDE}
-        found: dict[str, np.ndarray] = {each.name: np.zeros(len(ids) - len(sequences), types[each.name]) for each in fields(PairedScores)}
-        starts = offsets - np.arange(len(offsets))
-        for group in groups(np.diff(offsets), self.sharing):
-            inputs, targets, real = padded([sequences[number] for number in group])
-            places = np.concatenate([np.arange(starts[number], starts[number + 1]) for number in group])
-            with torch.no_grad(), memory_errors():
-                outputs = [torch.cat(list(each.read(inputs, chunk)), dim=1) for each in self._both]
-                mask = self._both[0].to_device(real)
-                rows = [of[mask] for of in outputs]
-                scores = self._reduce(rows[0], rows[1], self._both[0].to_device(targets[real]))
-            for into, values in zip(found.values(), scores, strict=True):
-                into[places] = values
-        return PairedScores(**found)
+        outputs = [torch.cat(list(each.read(inputs, chunk)), dim=1) for each in self._both]
+        self._width = outputs[0].shape[2]
+        yield torch.cat(outputs, dim=2)
 
-    def _reduce(self, rows: Tensor, of_reference: Tensor, targets: Tensor) -> list[np.ndarray]:
-        """The columns of `PairedScores` (n,) of rows (n, ...) of the outputs of both."""
+    def reduce(self, outputs: Tensor, targets: Tensor) -> Any:
+        """See `TorchModel.reduce`: the values of `columns`."""
         import torch
 
-        model, reference = self._both
-        step = max(1, _CUDA_LOGITS // model.vocab_size) if rows.is_cuda else max(_LEAST_ROWS, _LOGITS // model.vocab_size)
+        most = _CUDA_LOGITS if outputs.is_cuda else _LOGITS
+        step = max(_LEAST_ROWS, most // max(each.vocab_size for each in self._both))
         parts = []
-        for some, theirs, of in zip(*(torch.split(each, step) for each in (rows, of_reference, targets)), strict=True):
-            q, p = model.logits(some), reference.logits(theirs)
+        for rows, of in zip(torch.split(outputs, step), torch.split(targets, step), strict=True):
+            q, p = (each.logits(of_each) for each, of_each in zip(self._both, rows.tensor_split([self._width], 1), strict=True))
             scores = logits_nll(q, of), logits_nll(p, of)
-            parts.append((*scores[0], self._divergence(p, q), *scores[1]))
-        return [torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True)]
+            log_q, log_p = (self._log_sums(z, of, nll) for z, (nll, _, _) in zip((q, p), scores, strict=True))
+            kl = divergence(p[:, : self.vocab_size], q[:, : self.vocab_size], log_p, log_q)
+            parts.append((*scores[0], kl, *scores[1]))
+        return [torch.cat(values) for values in zip(*parts, strict=True)]
 
-    def _divergence(self, reference: Tensor, model: Tensor) -> Tensor:
-        """KL(reference | model) of logits (n, ...), nats (n,). The logits are overwritten: new tensors would take several times as long."""
-        import torch
+    def _log_sums(self, logits: Tensor, targets: Tensor, nll: Tensor) -> Tensor:
+        """The logarithms of the sums of exponentials of the logits of the tokenizer's entries, (n, 1)."""
+        if logits.shape[1] > self.vocab_size:
+            return logits[:, : self.vocab_size].logsumexp(1, keepdim=True)
+        return logits.gather(1, targets[:, None]) + nll[:, None]  # in the NLL already
 
-        log_p, log_q = reference[:, : self.num_entries], model[:, : self.num_entries]
-        for each in (log_p, log_q):
-            torch.log_softmax(each, 1, out=each)
-        terms = torch.sub(log_p, log_q, out=log_q).mul_(log_p.exp_())
-        return terms.nansum(1).clamp_(min=0)  # 0 (log 0 - log q) is 0, not NaN
+
+def divergence(p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p | q), nats (n,), of logits (n, vocab) with the logarithms (n, 1) of their sums of exponentials; the logits are overwritten.
+
+    New tensors would take several times as long, and so would `log_softmax`, whose exponentials are summed already.
+    """
+    import torch
+
+    p -= log_p
+    q -= log_q
+    terms = torch.sub(p, q, out=q).mul_(p.exp_())
+    total = terms.sum(1)
+    if total.isnan().any():  # 0 (log 0 - log q) is 0
+        total = terms.nansum(1)
+    return total.clamp_(min=0)

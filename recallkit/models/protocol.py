@@ -21,11 +21,20 @@ Sharing = Literal["any", "equal", "none"]
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Per predicted token, flat, sequence by sequence: `nll` float32 nats, `argmax` int32, `rank` int32 (0 = best)."""
+    """Per predicted token, flat, sequence by sequence: `nll` float32 nats, `argmax` int32, `rank` int32 (0 = best).
+
+    `beside`: what a pair of models has besides (`models.paired`), by name.
+    """
 
     nll: np.ndarray
     argmax: np.ndarray
     rank: np.ndarray
+    beside: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def of_model(self) -> dict[str, np.ndarray]:
+        """All that models give, by name."""
+        return {"nll": self.nll, "argmax": self.argmax, "rank": self.rank, **self.beside}
 
 
 class ScoringModel(Protocol):

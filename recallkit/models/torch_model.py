@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.config import MOST_READING
 from recallkit.errors import UserError
 from recallkit.models.devices import memory_errors
 from recallkit.models.protocol import Continuation, TokenScores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
     from torch import Tensor
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
 """Ids of a batch: more are hardly faster, on CPU some models are slower (docs/benchmarks.md)."""
 
+MOST_READING = 1e-4
+"""Nats by which the NLL of any token may differ where text is read in chunks with nothing compressed, in float32 or wider."""
 
 _PROBED_IDS, _PROBED_CHUNKS = 512, 3
 
@@ -54,6 +55,8 @@ class TorchModel:
     """Largest number of prompt ids that are read at once; small where `forward` returns logits for all of them."""
     model: Any
     """The module, of a model whose weights are read here."""
+    columns: Mapping[str, type] = {"nll": np.float32, "argmax": np.int32, "rank": np.int32}
+    """What `reduce` returns, and the types in which it is kept."""
     compression: Compression | None = None
     """What is done to its state between chunks where it is a variant; see `compress_with`."""
 
@@ -166,12 +169,6 @@ class TorchModel:
     # ------------------------------------------------------------------------------------ variants and their states
 
     @property
-    def chunk(self) -> int:
-        """Ids that a variant reads between two compressions."""
-        assert self.compression is not None, "a variant"
-        return self.compression.chunk
-
-    @property
     def carries_steps(self) -> bool:
         """Whether its state is carried into single ids alone."""
         return False
@@ -212,7 +209,7 @@ class TorchModel:
         for name, lacking in (("cache", "no cache of keys and values of all ids"), ("state", "no recurrent state to round")):
             if asked[name] is not None and name not in compression.changed:
                 raise UserError(f"it has {lacking} here", where=self.name, remedy=f"leave out {compression.shown}")
-        length = min(_PROBED_CHUNKS * self.chunk + 2, _PROBED_IDS, self.max_length or _PROBED_IDS)
+        length = min(_PROBED_CHUNKS * compression.chunk + 2, _PROBED_IDS, self.max_length or _PROBED_IDS)
         ids = np.random.default_rng(0).integers(self.vocab_size, size=2 * length).astype(np.uint32)
         try:
             self.noise_of_reading(ids, np.array([0, length, 2 * length]))
@@ -249,7 +246,7 @@ class TorchModel:
             self.compression = compression
         largest = float(differences.max(initial=0))
         if largest > MOST_READING and not self.is_half:
-            problem = f"read in chunks of {self.chunk} ids, its NLLs differ by up to {largest:.1e} nats with nothing compressed"
+            problem = f"read in chunks of {compression.chunk} ids, its NLLs differ by up to {largest:.1e} nats with nothing compressed"
             raise UserError(problem, where=self.name, remedy=f"no variant of it would show compression alone; at most {MOST_READING:g} is")
         return largest, float(differences.mean())
 
@@ -294,39 +291,36 @@ class TorchModel:
         if self.compression is None:
             return self.pieces(num_inputs, chunk)
         once = self.compression.once
-        sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.chunk)
+        sizes = [once, num_inputs - once] if once and once < num_inputs else TorchModel.pieces(self, num_inputs, self.compression.chunk)
         if sizes[0] == 1 < num_inputs:  # some models treat a single first id as a step from whatever they read last
             sizes = [2, *sizes[2:]]
         return [sizes[0]] + [1] * (num_inputs - sizes[0]) if self.carries_steps else sizes
 
     def _score(self, ids: np.ndarray, offsets: np.ndarray, chunk: int | None) -> TokenScores:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
-        sequences = np.split(ids, offsets[1:-1])
-        found = [TokenScores(np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int32)) for _ in sequences]
-        for group in groups(np.diff(offsets), self.sharing):
-            for number, scores in zip(group, self._score_together([sequences[number] for number in group], chunk), strict=True):
-                found[number] = scores
-        return TokenScores(*(np.concatenate([getattr(each, name) for each in found]) for name in ("nll", "argmax", "rank")))
-
-    def _score_together(self, sequences: Sequence[np.ndarray], chunk: int | None) -> list[TokenScores]:
         import torch
 
-        inputs, targets, real = padded(sequences)
-        parts, start = [], 0
-        # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
-        with torch.no_grad(), memory_errors():
-            for outputs in self.read(inputs, chunk):
-                stop = start + outputs.shape[1]
-                parts.append(self._reduce_real(outputs, targets[:, start:stop], real[:, start:stop]))
-                start = stop
-        nll, argmax, rank = (np.concatenate(values, axis=1) for values in zip(*parts, strict=True))
-        return [TokenScores(nll[row, :size], argmax[row, :size], rank[row, :size]) for row, size in enumerate(real.sum(1))]
+        sequences, starts = np.split(ids, offsets[1:-1]), offsets - np.arange(len(offsets))
+        found = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
+        for group in groups(np.diff(offsets), self.sharing):
+            inputs, targets, real = padded([sequences[number] for number in group])
+            places, start = starts[group][:, None] + np.arange(inputs.shape[1]), 0
+            # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
+            with torch.no_grad(), memory_errors():
+                for outputs in self.read(inputs, chunk):
+                    read = slice(start, start + outputs.shape[1])
+                    mask, start = real[:, read], read.stop
+                    rows = outputs.flatten(0, 1) if mask.all() else outputs[self.to_device(mask)]
+                    scores = self.reduce(rows, self.to_device(targets[:, read][mask]))
+                    for into, values in zip(found.values(), scores, strict=True):
+                        into[places[:, read][mask]] = values.cpu().numpy()
+        return TokenScores(**{name: found.pop(name) for name in TorchModel.columns}, beside=found)
 
     def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
         """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks."""
         import torch
 
-        chunk = chunk if self.compression is None else max(self.chunk, _LEAST_REDUCED)
+        chunk = chunk if self.compression is None else max(self.compression.chunk, _LEAST_REDUCED)
         if chunk is None:
             yield self.forward(self.to_device(inputs))[0]
             return
@@ -340,15 +334,6 @@ class TorchModel:
                 if read - start >= chunk or read == inputs.shape[1]:
                     yield outputs if len(held) == 1 else torch.cat(held, dim=1)
                     held, start = [], read
-
-    def _reduce_real(self, outputs: Tensor, targets: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """NLL, argmax and rank (b, t) for outputs (b, t, ...) and targets (b, t), of what `reduce` returns for the `real` ones."""
-        rows = outputs.flatten(0, 1) if real.all() else outputs[self.to_device(real)]
-        found = self.reduce(rows, self.to_device(targets[real]))
-        nll, argmax, rank = np.zeros(real.shape, np.float32), np.zeros(real.shape, np.int32), np.zeros(real.shape, np.int32)
-        for values, into in ((found.nll, nll), (found.argmax, argmax), (found.rank, rank)):
-            into[real] = values.cpu().numpy()
-        return nll, argmax, rank
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """Copies through page-locked memory to a GPU, so that the copy overlaps with the model."""

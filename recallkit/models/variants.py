@@ -6,6 +6,7 @@ What is kept of a layer's keys and values: `cache_policies`; how a state is roun
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     from recallkit.models.protocol import ScoringModel
+    from recallkit.models.user import UserCode
 
 CHUNK = 64
 """Ids that are read between two compressions where a variant does not say."""
 
 STATES, WEIGHTS = ("bf16", "fp16", "fp8", "int8"), ("int8", "int4")
+_TORCHAO = "torchao", "weights"
+"""What quantises weights, and the extra of ours that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,15 @@ class Variant:
         return self.cache is not None or self.state is not None
 
     def identify(self) -> list[Any]:
-        """What decides what it does, its file's code and FILES included. Raises UserError as `user.identify` does."""
-        code = [] if self.cache is None or not is_user_function(self.cache) else [identify_function(self.cache)]
-        return [self.typed(), CHUNK, *code]
+        """What decides what it does: its file's code and FILES, versions of packages. Raises UserError where one of these is missing."""
+        decisive = [self.typed(), CHUNK] + ([config.check_installed(*_TORCHAO)] if self.weights is not None else [])
+        if self.cache is None:
+            return decisive
+        if is_user_function(self.cache):
+            return [*decisive, identify_function(self.cache)]
+        from recallkit.models.cache_policies import PACKAGES
+
+        return [*decisive, *(config.check_installed(*PACKAGES[name]) for name in self.cache.split(":") if name in PACKAGES)]
 
     def _given(self) -> dict[str, Any]:
         return {name: value for name in VARIANT_OPTIONS if (value := getattr(self, name)) is not None}
@@ -109,17 +119,18 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
     if compress_with is None or not isinstance(module, nn.Module):
         remedy = "models of transformers and those on our own mixers have variants"
         raise UserError(f"it has no cache, state or weights that can be changed here ({variant})", where=model.name, remedy=remedy)
-    by_user = variant.cache is not None and is_user_function(variant.cache)
-    if by_user and not hasattr(module, "config_class"):
-        remedy = "name a policy such as cache=int4, or a model of transformers"
-        raise UserError(f"it has no cache of transformers, which {variant.cache} would be", where=model.name, remedy=remedy)
+    made = None
+    if variant.cache is not None and is_user_function(variant.cache):
+        if not hasattr(module, "config_class"):
+            remedy = "name a policy such as cache=int4, or a model of transformers"
+            raise UserError(f"it has no cache of transformers, which {variant.cache} would be", where=model.name, remedy=remedy)
+        made = functools.partial(_call, *open_function(variant.cache), variant.cache, module)
     if variant.weights is not None:
         quantise_weights(module, variant.weights)
     if variant.reads_in_chunks:
         from recallkit.models.cache_policies import parse_cache
         from recallkit.models.compression import Compression
 
-        made = _made_by_user(str(variant.cache), module) if by_user else None
         policy = None if variant.cache is None or made is not None else parse_cache(variant.cache)
         chunk = variant.once or variant.chunk or CHUNK
         try:
@@ -130,15 +141,9 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
             raise UserError(error.problem, where=model.name, remedy=error.remedy) from error  # of a policy, which knows no model
 
 
-def _made_by_user(spec: str, module: Any) -> Callable[[], Any]:
-    """Calls the function of FILE.py:FUNCTION with the transformers model. Raises UserError as `user.open_function` does."""
-    code, function = open_function(spec)
-
-    def made() -> Any:
-        with code.running(spec):
-            return function(module)
-
-    return made
+def _call(code: UserCode, function: Callable[[Any], Any], spec: str, module: nn.Module) -> Any:
+    with code.running(spec):
+        return function(module)
 
 
 WEIGHT_GROUP = 128
@@ -157,7 +162,7 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
     import torch
     from torch import nn
 
-    config.check_installed("torchao", "weights")
+    config.check_installed(*_TORCHAO)
     with without_logs():
         from torchao.quantization import IntxWeightOnlyConfig, PerAxis, PerGroup, quantize_
 

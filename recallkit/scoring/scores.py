@@ -7,7 +7,7 @@ many devices write the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from recallkit import arrow, config
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.errors import UserError
+from recallkit.models.protocol import TokenScores
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage import artifacts, db, schemas
 from recallkit.storage.journal import read_part, removing_damage
@@ -119,23 +120,11 @@ class SequenceReader:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceScores:
-    """Flat over the predicted tokens of a few sequences: nll float32 (nats), argmax, rank, context int32, exact bool.
+class SequenceScores(TokenScores):
+    """`TokenScores` of a few sequences with, of each token, the ids that it was predicted from, `context` int32, and `exact` bool."""
 
-    `beside`: what a pair of models has besides (`models.paired.BESIDE`), by name.
-    """
-
-    nll: np.ndarray
-    argmax: np.ndarray
-    rank: np.ndarray
     context: np.ndarray
     exact: np.ndarray
-    beside: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def of_model(self) -> dict[str, np.ndarray]:
-        """What the model's own scores are placed in."""
-        return {"nll": self.nll, "argmax": self.argmax, "rank": self.rank, **self.beside}
 
 
 class BatchLimit:
@@ -175,7 +164,7 @@ class BatchedScores:
         total = len(ids) - len(offsets) + 1
         argmax, rank, context = np.zeros((3, total), np.int32)
         beside = {name: np.zeros(total, dtype) for name, dtype in getattr(model, "beside", {}).items()}
-        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside)
+        self.scores = SequenceScores(np.zeros(total, np.float32), argmax, rank, context, np.ones(total, bool), beside=beside)
         self.num_done = 0
 
     @property
@@ -312,14 +301,14 @@ def _score_batch(
         _score_batch(model, ids, windows, half, limit, window, out)
 
 
-def _place(scores: Any, windows: _Windows, chosen: np.ndarray, out: SequenceScores) -> None:
+def _place(scores: TokenScores, windows: _Windows, chosen: np.ndarray, out: SequenceScores) -> None:
     """Writes the model's scores of the `chosen` windows to their places in `out`."""
     counts = windows.stops[chosen] - windows.starts[chosen] - 1
     nth = positions_within(counts)
     wanted = nth >= np.repeat(windows.skips[chosen], counts)
     places = (np.repeat(windows.places[chosen], counts) + nth)[wanted]
-    for name, into in out.of_model.items():
-        into[places] = getattr(scores, name)[wanted]
+    for name, values in scores.of_model.items():
+        out.of_model[name][places] = values[wanted]
     out.context[places] = nth[wanted] + 1
 
 

@@ -121,6 +121,9 @@ _MORE = (
 SLICES = {slice_.name: slice_ for slice_ in (*STANDARD, *_MORE)}
 _COPY = re.compile(r"copy:k([1-9]\d{0,8})", re.ASCII)
 
+CONTEXT_CLASSES = ("bigram", "token", "new")
+"""What of a token is in its context already: its bigram, else the token alone, else nothing."""
+
 PARTITION = tuple(
     _define(
         f"{kind}, {how_often}", f"{expression} AND train_count {most} {{most}}", f"{sentence}; seen {limit} --max-count times in training."

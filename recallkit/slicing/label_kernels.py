@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 NO_DISTANCE = -1
 """`distance` of a token whose bigram does not occur earlier in its sequence."""
 
-CONTEXT_CLASSES = ("bigram", "token", "new")
-"""What of a token is in its context already: its bigram, else the token alone, else nothing."""
-
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 _CACHED_BITS = 14
@@ -46,7 +43,7 @@ class BigramLabels(NamedTuple):
     occurrences: np.ndarray
     """Earlier occurrences of the bigram, int32."""
     context_class: np.ndarray
-    """Its number in CONTEXT_CLASSES, int8. The first id of a sequence, which is not predicted, is in the context as well."""
+    """Its number in `definitions.CONTEXT_CLASSES`, int8. The first id of a sequence, which is not predicted, is in the context as well."""
     overwritten: np.ndarray
     """Whether the key, the id before, was followed by another token since the bigram's latest occurrence, bool; false of a new bigram."""
 

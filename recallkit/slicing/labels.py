@@ -15,7 +15,8 @@ import numpy as np
 from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel import ahead
-from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams, longest_matches
+from recallkit.slicing.definitions import CONTEXT_CLASSES
+from recallkit.slicing.label_kernels import label_bigrams, longest_matches
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.sequences import group_ids
 

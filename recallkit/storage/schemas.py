@@ -45,7 +45,7 @@ _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy r
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
 _FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
 _CI = ("", "_ci_low", "_ci_high")
-_PRICED = _with_ends("loss share", "_ar_hit", "_far", "_first", "_overwritten", "_not_overwritten")
+_PRICED = _with_ends("loss", "_ar_hit", "_far", "_first", "_overwritten", "_not_overwritten")
 """By the classes of `attribution.price`."""
 _CHANGES = "completion key span placebo moved moved_placebo"
 """Those of `intervening.changes`."""
@@ -62,7 +62,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     # One row per predicted token, sorted by (sequence, position). `in_training`: the ids of the longest n-gram around it, 13 or 50, that
     # is known to be in the training text; 0 if none is; null if nothing is known of its n-grams. `context_class`: what of the token is in
-    # its context (slicing.label_kernels.CONTEXT_CLASSES).
+    # its context (slicing.definitions.CONTEXT_CLASSES).
     "tokens": _columns(
         "sequence position document int32, source dictionary<string>, prev_token token int32, repeated bool, "
         "context_class dictionary<string>, distance first_distance int32?, occurrences match_length int32, overwritten bool, "
@@ -120,7 +120,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`: `kl` over `kl_first`.
     "gap/by_divergence": _columns(
         f"{_PAIR} by slice text, low high whole?, tokens whole, share_of_tokens real, "
-        f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_max kl_first {_with_ends('ratio', *_CI)} real?, "
+        f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_first {_with_ends('ratio', *_CI)} real?, "
         "clusters whole?, effective_clusters real?"
     ),
     # `tokens` and `gap_share` of tokens divided equally among the slices that contain them; `plain_*`: of all tokens of the slice.

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import recallkit
-from recallkit.attribution.divergence import QUANTILES, divergence_table, divergences, in_a_sentence, slices_table
+from recallkit.attribution.divergence import QUANTILES, divergence_table, divergences, in_a_sentence
 from recallkit.report import words
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
@@ -122,20 +122,20 @@ def test_the_sentence_is_of_models_that_differ_more_where_recall_is_needed(made)
 
 def test_tables_have_the_figures_of_their_rows(made):
     table, _ = made
-    by_model, by_slice = divergence_table(table), slices_table(table)
+    shown = divergence_table(table)
     hits = table.filter(by="slice", model="twice", slice="ar_hit").row(0, named=True)
-    whole = table.filter(by="slice", model="twice", slice="all").row(0, named=True)
-    ends = f"{hits['ratio_ci_low']:.2f} to {hits['ratio_ci_high']:.2f}"
-    figures = [f"{whole['kl']:#.3g}", f"{hits['kl']:#.3g}", f"{hits['kl_first']:#.3g}", f"{hits['ratio']:.2f}", ends]
-    assert by_model.rows[1] == ["twice", *figures, f"{100 * whole['agreement']:.1f}", f"{100 * hits['agreement']:.1f}"]
-    assert [row[:2] for row in by_slice.rows[:5]] == [
+    assert [row[:2] for row in shown.rows[:5]] == [
         ["all", "thrice"],
         ["all", "twice"],
         ["all", "same"],
         ["all", "half"],
         ["ar_hit", "thrice"],
     ]
-    assert by_slice.rows[5][-4:] == [f"{hits[name]:#.3g}" for name in QUANTILES]
+    mean, ratio = f"{hits['kl']:#.3g}", f"{hits['ratio']:.2f} ({hits['ratio_ci_low']:.2f} to {hits['ratio_ci_high']:.2f})"
+    quantiles = [f"{hits[name]:#.3g}" for name in QUANTILES]
+    assert shown.rows[5][3] == mean
+    assert shown.rows[5][5:] == [ratio, *quantiles, f"{100 * hits['agreement']:.1f}"]
+    assert shown.rows[1][5] == "–", "of all tokens there is no ratio"
 
 
 def test_the_command_prints_exports_and_draws_it(small_slices, tiny_model, run, tmp_path):
@@ -147,11 +147,11 @@ def test_the_command_prints_exports_and_draws_it(small_slices, tiny_model, run, 
     assert "KL divergence from ref is 0.00 to " in " ".join(found.stdout.split())
     assert "How far predictions are from those of ref: KL divergence in nats, and agreement in %" in found.stdout
     assert (tmp_path / "figures" / "divergence.pdf").exists()
-    assert "| itself |" in (out / "divergence_by_slice.md").read_text()
+    assert "| itself |" in (out / "divergence.md").read_text()
     tables = recallkit.read_comparison(out, slices=small_slices)
     assert words.commands(tables, None)[1].endswith(" --divergence")
     itself = tables.tables.by_divergence.filter(model="itself", by="slice")
-    assert itself["kl_max"].max() == 0
+    assert itself["kl"].max() == 0
     assert itself["agreement"].min() == 1
     again = run("gap", *models, "--slices", small_slices, "-o", out)
     assert "already made with other options (differs in divergence)" in again.stderr

@@ -16,7 +16,8 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, QuantizedC
 from transformers.cache_utils import Fp8QuantizedLayer
 
 from recallkit.errors import UsageError, UserError
-from recallkit.models.cache_policies import CACHES, CachePolicy, Kept, parse_cache
+from recallkit.models.cache_policies import CACHES, parse_cache
+from recallkit.models.compression import CachePolicy, Kept
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.variants import Variant
@@ -47,7 +48,7 @@ def read(policy: CachePolicy, keys: torch.Tensor, chunk: int) -> Kept:
     past = keys[:, :, :0], keys[:, :, :0]
     for start in range(0, keys.shape[2], chunk):
         part = keys[:, :, start : start + chunk]
-        kept = policy.keep(torch.cat([past[0], part], 2), torch.cat([past[1], part], 2), min(start + chunk, keys.shape[2]))
+        kept = policy(torch.cat([past[0], part], 2), torch.cat([past[1], part], 2), min(start + chunk, keys.shape[2]))
         past = kept.keys, kept.values
     return kept
 
@@ -55,20 +56,20 @@ def read(policy: CachePolicy, keys: torch.Tensor, chunk: int) -> Kept:
 def test_codes_and_bytes_counted_by_hand():
     """One row of two heads with three ids of four entries, the last of them exact; a group is a head's vector."""
     keys = torch.tensor([[[[0.0, 1, 2, 3], [-9, -1, -4, 9], [0.1, 0.2, 0.3, 0.4]], [[5, 5, 5, 5], [1, 1.4, 2.6, 4], [7, 7, 7, 8]]]])
-    kept = parse_cache("int2:residual=1").keep(keys, keys, 3)
+    kept = parse_cache("int2:residual=1")(keys, keys, 3)
     rounded = [[[0.0, 1, 2, 3], [-9, -3, -3, 9], [0.1, 0.2, 0.3, 0.4]], [[5, 5, 5, 5], [1, 1, 3, 4], [7, 7, 7, 8]]]
     assert kept.keys.tolist() == torch.tensor([rounded]).tolist()
     one = 4 * (4 // 4 + 4 + 4) + 2 * 4 * 4  # four groups of a byte, a scale and a minimum; two vectors of float32
     assert kept.num_bytes == 2 * one
-    assert parse_cache("int4:residual=0:group=2").keep(keys, keys, 3).num_bytes == 2 * 12 * (1 + 4 + 4)
-    assert parse_cache("int8:residual=9").keep(keys, keys, 3).num_bytes == parse_cache("full").keep(keys, keys, 3).num_bytes == 2 * 24 * 4
-    assert parse_cache("fp8").keep(keys, keys, 3).num_bytes == 2 * (24 + 4)
+    assert parse_cache("int4:residual=0:group=2")(keys, keys, 3).num_bytes == 2 * 12 * (1 + 4 + 4)
+    assert parse_cache("int8:residual=9")(keys, keys, 3).num_bytes == parse_cache("full")(keys, keys, 3).num_bytes == 2 * 24 * 4
+    assert parse_cache("fp8")(keys, keys, 3).num_bytes == 2 * (24 + 4)
 
 
 @pytest.mark.parametrize(("bits", "steps"), [(8, 255), (4, 15), (2, 3)])
 def test_an_error_is_at_most_half_a_step(bits, steps):
     keys = drawn(2, 3, 40, 64)
-    kept = parse_cache(f"int{bits}:residual=0:group=32").keep(keys, keys, 40).keys
+    kept = parse_cache(f"int{bits}:residual=0:group=32")(keys, keys, 40).keys
     groups, errors = keys.view(-1, 32), (kept - keys).view(-1, 32).abs().amax(1)
     step = (groups.amax(1) - groups.amin(1)) / steps
     assert (errors <= 0.5001 * step).all()
@@ -77,7 +78,7 @@ def test_an_error_is_at_most_half_a_step(bits, steps):
 
 def test_fp8_scales_the_largest_magnitude_of_a_row_to_448():
     keys = torch.tensor([448.0, 100, 3.3, -0.07]).view(1, 1, 1, 4)
-    kept = parse_cache("fp8").keep(keys, 10 * keys, 1)
+    kept = parse_cache("fp8")(keys, 10 * keys, 1)
     assert kept.keys.flatten().tolist() == [448, 96, 3.25, -0.0703125]  # e4m3 has three bits behind the leading one
     torch.testing.assert_close(kept.values, 10 * kept.keys)
 
@@ -86,8 +87,8 @@ def test_a_window_is_the_first_ids_and_the_latest():
     kept = read(parse_cache("window:2+3"), numbered(0, 20), 4)
     assert kept.keys.flatten().tolist() == kept.values.flatten().tolist() == [0, 1, 17, 18, 19]
     assert kept.num_bytes == 2 * 5 * 4
-    assert parse_cache("window:0+3").keep(numbered(0, 9), numbered(0, 9), 9).keys.flatten().tolist() == [6, 7, 8]
-    assert parse_cache("window:4+256").keep(numbered(0, 9), numbered(0, 9), 9).keys.shape[2] == 9
+    assert parse_cache("window:0+3")(numbered(0, 9), numbered(0, 9), 9).keys.flatten().tolist() == [6, 7, 8]
+    assert parse_cache("window:4+256")(numbered(0, 9), numbered(0, 9), 9).keys.shape[2] == 9
 
 
 def test_the_share_that_is_evicted_is_of_all_ids_that_were_seen():
@@ -101,13 +102,13 @@ def test_the_share_that_is_evicted_is_of_all_ids_that_were_seen():
 
 def test_heads_evict_on_their_own():
     keys = torch.cat([numbered(1, 5), numbered(1, 5).flip(2)], 1)
-    assert parse_cache("knorm:0.5").keep(keys, keys, 4).keys.flatten(2).tolist() == [[[1, 2], [2, 1]]]
+    assert parse_cache("knorm:0.5")(keys, keys, 4).keys.flatten(2).tolist() == [[[1, 2], [2, 1]]]
 
 
 def test_keydiff_evicts_what_points_where_most_keys_point():
     """Norms do not matter: the one that points elsewhere stays, whatever its length."""
     keys = torch.tensor([[1.0, 0], [9, 0.1], [0, 99.0], [5, 0]]).view(1, 1, 4, 2)
-    kept = parse_cache("keydiff:0.75").keep(keys, keys, 4)
+    kept = parse_cache("keydiff:0.75")(keys, keys, 4)
     assert kept.keys.tolist() == keys[:, :, 2:3].tolist()
 
 
@@ -116,9 +117,9 @@ def test_no_row_influences_another(text):
     if "hqq" in text:
         needs("hqq")
     keys, values = (drawn(3, 2, 300, width) * torch.tensor([1.0, 10, 0.3]).view(3, 1, 1, 1) for width in (16, 8))
-    together = parse_cache(text).keep(keys, values, 300)
+    together = parse_cache(text)(keys, values, 300)
     for row in range(3):
-        alone = parse_cache(text).keep(keys[row : row + 1], values[row : row + 1], 300)
+        alone = parse_cache(text)(keys[row : row + 1], values[row : row + 1], 300)
         assert torch.equal(alone.keys, together.keys[row : row + 1])
         assert torch.equal(alone.values, together.values[row : row + 1])
         assert alone.num_bytes == together.num_bytes
@@ -127,8 +128,8 @@ def test_no_row_influences_another(text):
 @pytest.mark.parametrize("text", EVERY)
 def test_what_was_kept_is_kept_unchanged(text):
     keys = drawn(2, 2, 300, 16)
-    once = parse_cache(text).keep(keys, keys, 300)
-    again = parse_cache(text).keep(once.keys, once.values, 300)
+    once = parse_cache(text)(keys, keys, 300)
+    again = parse_cache(text)(once.keys, once.values, 300)
     torch.testing.assert_close(again.keys, once.keys, rtol=1e-6, atol=1e-6)
     assert again.num_bytes == once.num_bytes
 
@@ -136,9 +137,9 @@ def test_what_was_kept_is_kept_unchanged(text):
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_the_error_does_not_grow_in_thirty_rounds(bits):
     keys, policy = drawn(1, 2, 1000, 64, dtype=torch.bfloat16), parse_cache(f"int{bits}:residual=0")
-    first = kept = policy.keep(keys, keys, 1000)
+    first = kept = policy(keys, keys, 1000)
     for _ in range(30):
-        kept = policy.keep(kept.keys, kept.values, 1000)
+        kept = policy(kept.keys, kept.values, 1000)
     errors = [(rounded.keys.float() - keys.float()).square().mean().sqrt().item() for rounded in (first, kept)]
     assert errors[1] < (1.002 if bits == 8 else 1.001) * errors[0]
 
@@ -171,7 +172,7 @@ def test_what_is_no_policy_is_refused(text, said):
 def test_groups_that_do_not_divide_a_head_are_refused():
     keys = drawn(1, 1, 200, 96)
     with pytest.raises(UserError, match=r"groups of 64 entries do not divide a head's width of 96; give int4:group=32$"):
-        parse_cache("int4").keep(keys, keys, 200)
+        parse_cache("int4")(keys, keys, 200)
 
 
 def test_a_backend_that_is_not_installed_is_named(monkeypatch):
@@ -190,8 +191,8 @@ def test_figures_and_bytes_are_those_of_quanto(bits, dtype):
     needs("optimum-quanto")
     keys, values = drawn(2, 3, 48, 64, dtype=dtype), drawn(2, 3, 48, 32, dtype=dtype)
     for options in ("residual=0", "residual=8:group=16"):
-        ours = parse_cache(f"int{bits}:{options}").keep(keys, values, 48)
-        theirs = parse_cache(f"int{bits}:{options}:quanto").keep(keys, values, 48)
+        ours = parse_cache(f"int{bits}:{options}")(keys, values, 48)
+        theirs = parse_cache(f"int{bits}:{options}:quanto")(keys, values, 48)
         assert torch.equal(ours.keys, theirs.keys)
         assert torch.equal(ours.values, theirs.values)
         assert ours.num_bytes == theirs.num_bytes
@@ -203,8 +204,8 @@ def test_hqq_is_about_as_near_in_as_many_bytes(bits):
     """Also for a number of groups that its packing cannot divide, which we pad."""
     needs("hqq")
     keys = drawn(2, 3, 51, 64)
-    ours = parse_cache(f"int{bits}:residual=0").keep(keys, keys, 51)
-    theirs = parse_cache(f"int{bits}:residual=0:hqq").keep(keys, keys, 51)
+    ours = parse_cache(f"int{bits}:residual=0")(keys, keys, 51)
+    theirs = parse_cache(f"int{bits}:residual=0:hqq")(keys, keys, 51)
     padding = 3 * (64 * bits // 8 + 4 + 4)
     assert ours.num_bytes <= theirs.num_bytes <= ours.num_bytes + 2 * padding
     errors = [(kept.keys - keys).abs().mean().item() for kept in (ours, theirs)]
@@ -236,7 +237,7 @@ def test_fp8_of_one_chunk_is_that_of_transformers():
     keys, values = drawn(1, 2, 30, 16), 7 * drawn(1, 2, 30, 8)
     layer = Fp8QuantizedLayer()
     layer.update(keys, values)
-    kept = parse_cache("fp8").keep(keys, values, 30)
+    kept = parse_cache("fp8")(keys, values, 30)
     assert torch.equal(kept.keys, layer._dequantize(layer._quantized_keys))
     assert torch.equal(kept.values, layer._dequantize(layer._quantized_values))
 
@@ -296,7 +297,7 @@ def test_what_is_evicted_is_what_kvpress_evicts(tmp_path):
         model(ids, past_key_values=cache)
     for name in ("knorm", "keydiff"):
         for number, layer in enumerate(cache.layers):
-            ours = parse_cache(f"{name}:0.3").keep(layer.keys, layer.values, 100)
+            ours = parse_cache(f"{name}:0.3")(layer.keys, layer.values, 100)
             for kept, part in ((ours.keys, "keys"), (ours.values, "values")):
                 assert kept.shape == (2, 2, 70, 16)
                 torch.testing.assert_close(by_first_entry(kept), by_first_entry(theirs[f"{name} {part} {number}"]))

@@ -14,7 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models import paired
 from recallkit.models.control import ControlModel
 from recallkit.models.loading import load_model
-from recallkit.models.paired import PairedModel
+from recallkit.models.paired import PairedModel, divergence
 from recallkit.models.protocol import ModelRequest
 
 VOCAB = 4096
@@ -63,7 +63,7 @@ def test_divergences_of_transformers_models_are_those_of_float64(text, tiny_mode
     """Also of a padded vocabulary: predictions are compared over the tokenizer's entries."""
     reference, models = tiny_model("llama"), [tiny_model("gpt_neox"), tiny_model("gemma2"), tiny_model("gpt_neox", vocab_size=VOCAB + 70)]
     for model in models:
-        found, wanted = pair_of(reference, model).score(*text).kl, direct(transformers64(reference), transformers64(model), text)
+        found, wanted = pair_of(reference, model).score(*text).beside["kl"], direct(transformers64(reference), transformers64(model), text)
         assert wanted.mean() > 0.1
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
         other_way = direct(transformers64(model), transformers64(reference), text)
@@ -78,7 +78,7 @@ def test_divergences_of_the_zoo_are_those_of_float64(text, monkeypatch):
     monkeypatch.setattr(paired, "_LOGITS", 7 * VOCAB)
     assert wanted.max() > 1
     for each in (found, pair_of("zoo:attention", "zoo:rwkv").score(*text)):  # of random ids, up to 8 nats of logits of up to 17
-        np.testing.assert_allclose(each.kl, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(each.beside["kl"], wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_in_half_precision_logits_are_not_rounded(tiny_model):
@@ -93,7 +93,7 @@ def test_in_half_precision_logits_are_not_rounded(tiny_model):
 
     with torch.no_grad():
         wanted = formula(logits(reference), logits(model))
-    np.testing.assert_allclose(pair.score(ids.ravel().astype(np.uint32), 65 * np.arange(4)).kl, wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(pair.score(ids.ravel().astype(np.uint32), 65 * np.arange(4)).beside["kl"], wanted, rtol=0, atol=1e-5)
 
 
 def test_the_scores_of_both_are_those_of_each_alone(text, tiny_model):
@@ -102,35 +102,39 @@ def test_the_scores_of_both_are_those_of_each_alone(text, tiny_model):
         found, alone = pair.score(*text), [each.score(*text) for each in pair._both]
         assert not np.array_equal(alone[0].argmax, alone[1].argmax)
         for scores, end in zip(alone, ("", "_reference"), strict=True):
-            np.testing.assert_allclose(getattr(found, f"nll{end}"), scores.nll, rtol=0, atol=1e-6)
-            np.testing.assert_array_equal(getattr(found, f"argmax{end}"), scores.argmax)
-            np.testing.assert_array_equal(getattr(found, f"rank{end}"), scores.rank)
+            np.testing.assert_allclose(found.of_model[f"nll{end}"], scores.nll, rtol=0, atol=1e-6)
+            np.testing.assert_array_equal(found.of_model[f"argmax{end}"], scores.argmax)
+            np.testing.assert_array_equal(found.of_model[f"rank{end}"], scores.rank)
 
 
 def test_a_model_and_itself_do_not_differ(text, tiny_model):
     for spec in ("zoo:based", tiny_model("llama")):
         found = pair_of(spec, spec).score(*text)
-        assert not found.kl.any()
-        np.testing.assert_array_equal(found.argmax, found.argmax_reference)
+        assert not found.beside["kl"].any()
+        np.testing.assert_array_equal(found.argmax, found.beside["argmax_reference"])
 
 
 def test_a_carried_state_changes_nothing(text):
     pair = pair_of("zoo:attention", "zoo:mamba")
-    np.testing.assert_allclose(pair.score_carrying(*text, 16).kl, pair.score(*text).kl, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(pair.score_carrying(*text, 16).beside["kl"], pair.score(*text).beside["kl"], rtol=0, atol=1e-5)
     with pytest.raises(UserError, match="a sequence has 300"):
         pair.score_carrying(np.zeros(301, np.uint32), np.array([0, 301]), 16)
 
 
 def test_entries_without_probability_add_nothing():
     """Of log p = log q = -inf; where the model alone excludes an entry that the reference does not, the divergence is infinite."""
-    pair = pair_of("zoo:attention", "zoo:attention")
     half = torch.full((1, VOCAB), -math.inf)
     half[0, :2] = 0.0
     first = half.clone()
     first[0, 1] = -math.inf
-    assert pair._divergence(half.clone(), half.clone()).tolist() == [0.0]
-    assert pair._divergence(first.clone(), half.clone()).tolist() == pytest.approx([math.log(2)])
-    assert pair._divergence(half.clone(), first.clone()).tolist() == [math.inf]
+
+    def between(p: Tensor, q: Tensor) -> list[float]:
+        sums = (each.logsumexp(1, keepdim=True) for each in (p, q))
+        return divergence(p.clone(), q.clone(), *sums).tolist()
+
+    assert between(half, half) == [0.0]
+    assert between(first, half) == pytest.approx([math.log(2)])
+    assert between(half, first) == [math.inf]
 
 
 def test_what_gives_no_predictions_is_refused(small_slices):
@@ -144,10 +148,10 @@ def test_a_variant_is_compared_as_it_reads(text, tiny_model):
     """In its own chunks, each of which sees a compressed past; with nothing compressed it is the model itself."""
     spec, ids = str(tiny_model("llama")), (text[0][:65], np.array([0, 65]))
     model, window, full = (load_model(spec_of(spec, cache)) for cache in (None, "window:1+8", "full"))
-    assert PairedModel(full, model, VOCAB).score(*ids).kl.max() < 1e-6
+    assert PairedModel(full, model, VOCAB).score(*ids).beside["kl"].max() < 1e-6
     found = PairedModel(window, model, VOCAB).score(*ids)
-    assert found.kl[:16].max() < 1e-6, "the first chunk has no past"
-    assert found.kl[16:].max() > 1e-4
+    assert found.beside["kl"][:16].max() < 1e-6, "the first chunk has no past"
+    assert found.beside["kl"][16:].max() > 1e-4
     np.testing.assert_allclose(found.nll, window.score(*ids).nll, rtol=0, atol=1e-6)
 
 

@@ -15,7 +15,7 @@ from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.compression import round_state
 from recallkit.models.language_model import LanguageModel
-from recallkit.models.variants import quantise_weights
+from recallkit.models.variants import Variant, quantise_weights
 from tests.models.families import build_model
 
 needs_torchao = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
@@ -140,3 +140,9 @@ def test_torchao_that_is_not_installed_is_named_before_any_model_is_scored(monke
     with pytest.raises(UserError, match=r'torchao is not installed; pip install "recallkit-lm\[weights\]"$'):
         recallkit.score({"before": "zoo:delta", "quantised": "zoo:delta,weights=int8"}, slices=small_slices)
     assert not list((small_slices / "scores").glob("before*"))
+
+
+def test_the_version_of_what_quantises_decides_the_scores(monkeypatch):
+    versions = iter(["1.0", "1.1"])
+    monkeypatch.setattr(metadata, "version", lambda package: next(versions))
+    assert Variant(weights="int8").identify() != Variant(weights="int8").identify()

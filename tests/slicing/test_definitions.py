@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import (
     COLUMNS,
+    CONTEXT_CLASSES,
     PARTITION,
     SLICES,
     STANDARD,
@@ -22,7 +23,7 @@ from recallkit.slicing.definitions import (
     parse_slice,
     parse_slices,
 )
-from recallkit.slicing.label_kernels import CONTEXT_CLASSES, label_bigrams, longest_matches
+from recallkit.slicing.label_kernels import label_bigrams, longest_matches
 
 ROWS = pa.table(
     {

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.slicing.label_kernels import CONTEXT_CLASSES, NO_DISTANCE, label_bigrams
+from recallkit.slicing.definitions import CONTEXT_CLASSES
+from recallkit.slicing.label_kernels import NO_DISTANCE, label_bigrams
 from tests.slicing.references import label_bigrams_reference
 
 id_lists = st.sampled_from([3, 20, 50_000, 2**32 - 1]).flatmap(lambda top: st.lists(st.integers(0, top), min_size=1, max_size=80))
