@@ -49,14 +49,11 @@ def _depths(task: str, rows: Sequence[Row], models: Sequence[str], reference: st
     names = labels(models, 20, reference)
     drawn = []
     for row in rows:
-        place = {
-            "panel": names[row["model"]],
-            "model": row["model"],
-            "length": f"{row['length']:,}",
-            "depth": f"{100 * row['depth']:.0f} %",
-        }
-        tip = f"{shorten(row['model'], 60)}, {task}, {row['length']:,} ids, depth {place['depth']}: {percent(row['accuracy'])}"
-        drawn.append({**place, "accuracy": row["accuracy"], "tip": f"{tip} of {counted(row['num_rows'], 'prompt')}"})
+        length, depth = f"{row['length']:,}", f"{100 * row['depth']:.0f} %"
+        found = f"{percent(row['accuracy'])} of {counted(row['num_rows'], 'prompt')}"
+        tip = f"{shorten(row['model'], 60)}, {task}, {length} ids, depth {depth}: {found}"
+        place = {"panel": names[row["model"]], "model": row["model"], "length": length, "depth": depth}
+        drawn.append({**place, "accuracy": row["accuracy"], "tip": tip})
     lengths, depths = (list(dict.fromkeys(cell[name] for cell in drawn)) for name in ("length", "depth"))
     plain: Spec = {"ticks": False, "domain": False}
     x = column("length", sort=lengths, axis={"title": "ids", "labelAngle": 0, **plain})
