@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from recallkit.recall.tables import RecallTables
     from recallkit.tracking.live import Tracker
     from recallkit.tracking.tables import TrackTables
-    from recallkit.training.tables import TradeoffTables
-    from recallkit.training.text import TrainingTables
+    from recallkit.training.tables import TradeoffTables, TrainingTables
 
 __all__ = [
     "AblationTables",
@@ -112,8 +111,7 @@ _PLACES = {
     "recallkit.recall.tables": ("RecallTables",),
     "recallkit.tracking.live": ("Tracker",),
     "recallkit.tracking.tables": ("TrackTables",),
-    "recallkit.training.tables": ("TradeoffTables",),
-    "recallkit.training.text": ("TrainingTables",),
+    "recallkit.training.tables": ("TradeoffTables", "TrainingTables"),
 }
 """Where each public name is defined."""
 

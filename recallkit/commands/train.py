@@ -1,5 +1,6 @@
 """`train`: a model on text, or a sweep of small models on a synthetic task."""
 
+import os
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, Union
 
@@ -18,8 +19,7 @@ from recallkit.options import (
 )
 
 if TYPE_CHECKING:
-    from recallkit.training.tables import TradeoffTables
-    from recallkit.training.text import TrainingTables
+    from recallkit.training.tables import TradeoffTables, TrainingTables
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
     def __post_init__(self) -> None:
         """Raises UsageError also for neither a model nor a task, for both, and for options of the other."""
         super().__post_init__()
+        if os.environ.get("RANK", "0") != "0":  # of torchrun's processes the first one logs
+            object.__setattr__(self, "log_to", None)
         if (self.model is None) == (self.task is None):
             problem = "a model and a task" if self.task else "neither a model nor a task"
             raise UsageError(problem, where="MODEL", remedy="name a model and its text, or give --task")
@@ -94,7 +96,7 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     out = path(asked.out)
     if asked.model is None:
         from recallkit.training.sweep import plan_sweep
-        from recallkit.training.view import look as look_at_sweep
+        from recallkit.training.view import look_at_sweep
 
         sweep = plan_sweep(asked.preset, asked.task or "", asked, out, asked.device)
         tradeoff = sweep.train(workers=asked.workers, force=asked.force)
@@ -102,10 +104,10 @@ def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
     from recallkit import builtin
     from recallkit.training.loop import is_first
     from recallkit.training.text import train_text
-    from recallkit.training.text_view import look
+    from recallkit.training.view import look_at_training
 
     text = builtin.or_builtin(asked, builtin.TRAINING_TEXT)
     tables = train_text(str(asked.model), text, asked, out, device=asked.device, force=asked.force)
     if not is_first():
         return Outcome(lambda: tables, lambda full: None, dict)
-    return Outcome.of(tables, lambda: look(out, tables))
+    return Outcome.of(tables, lambda: look_at_training(out, tables))

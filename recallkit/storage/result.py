@@ -189,11 +189,13 @@ KINDS: Mapping[str, Kind] = {
     "mqar": Kind(
         "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"
     ),
-    "training": Kind("trainings", "Training on text", "recallkit.training.text_view:look", "How well does this model predict by now?"),
+    "training": Kind(
+        "trainings", "Training on text", "recallkit.training.view:look_at_training", "How well does this model predict by now?"
+    ),
     "tradeoff": Kind(
         "sweeps of training",
         "Recall against bytes of state",
-        "recallkit.training.view:look",
+        "recallkit.training.view:look_at_sweep",
         "How much recall does a byte of state buy?",
     ),
     "profile": Kind("profiles", "What the text repeats", "recallkit.profiling.view:look", "How much does this text repeat?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -75,6 +76,9 @@ def _found(model: str, seq_len: int | None) -> Trained:
     if model.startswith(zoo.PREFIX):
         name, length = model.removeprefix(zoo.PREFIX), seq_len or zoo.CONTEXT
         return Trained(model, zoo.architecture(name, context=length), zoo_recipe(ZOO_RATES.get(name, 1.0)), length)
+    if not difflib.get_close_matches(model, presets.PRESETS, n=1):  # too many to list
+        remedy = "give one of `recallkit models --presets`, zoo:NAME or a .toml file"
+        raise UserError("no such preset", where=model, remedy=remedy)
     preset = registry.look_up(presets.PRESETS, model, "preset")
     length = seq_len or presets.CONTEXT
     return Trained(model, presets.preset(model, length), TABLES.get(preset.table, PAPER), length)
@@ -93,7 +97,7 @@ def _read(path: Path, seq_len: int) -> Trained:
             raise ValueError(f"a recipe has no {', '.join(unknown)}")  # noqa: TRY301
         if isinstance(rate := recipe.get("learning_rate"), float):
             recipe.setdefault("lowest", rate / 10)  # as that of the papers
-        recipe |= {"betas": tuple(recipe["betas"])} if "betas" in recipe else {}
+        recipe |= {"betas": tuple(recipe["betas"])} if isinstance(recipe.get("betas"), list) else {}
         return Trained(path.stem, made, replace(PAPER, **recipe), seq_len)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"not a model to train ({error})", where=path, remedy=remedy) from error

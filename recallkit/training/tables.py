@@ -1,4 +1,4 @@
-"""Tables of a sweep: every model at its best learning rate, all rates, accuracy by number of pairs and by distance."""
+"""Tables of a training on text, which is its curve, and of a sweep: models at their best rate, all rates, pairs, distances."""
 
 from __future__ import annotations
 
@@ -36,6 +36,17 @@ class TradeoffTables(Shown):
     by_rate: pl.DataFrame
     by_pairs: pl.DataFrame
     by_distance: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainingTables(Shown):
+    """A model trained on text. `training`: a row per point of the curve; `loss_nats` is the mean over the steps since the point before.
+
+    Every window of text is read once, so the loss is that of text which the model has not read yet. `lists_4`, `lists_16`: accuracy on
+    test lists of so many pairs, of models that are trained on lists, too.
+    """
+
+    training: pl.DataFrame
 
 
 def make_tables(runs: Sequence[Done]) -> TradeoffTables:

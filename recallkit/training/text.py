@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch import nn
 
 from recallkit import events
 from recallkit.declarations import amount
-from recallkit.display.notebook import Shown
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models import zoo
@@ -40,12 +39,12 @@ from recallkit.training.loop import (
     optimisers,
     wait_for_all,
 )
+from recallkit.training.tables import TrainingTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import polars as pl
     from torch import Tensor
 
     from recallkit.models.language_model import LanguageModel
@@ -56,18 +55,6 @@ if TYPE_CHECKING:
 POINTS = 50
 """Of the curve, each the mean of the steps since the one before."""
 SAVED_EVERY_SECONDS = 300
-TRAINING = "training"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class TrainingTables(Shown):
-    """A model trained on text. `training`: a row per point of the curve; `loss_nats` is the mean over the steps since the point before.
-
-    Every window of text is read once, so the loss is that of text which the model has not read yet. `lists_4`, `lists_16`: accuracy on
-    test lists of so many pairs, of models that are trained on lists, too.
-    """
-
-    training: pl.DataFrame
 
 
 def train_text(
@@ -90,19 +77,23 @@ def train_text(
         "seq_len": found.seq_len,
         "text": opened.identity(),
     }
-    result = Result(out / f"{TRAINING}.parquet", TRAINING, options, force=force)
+    result = Result(out / "training.parquet", "training", options, force=force)
     if result.reused() is None:
         timings = Timings()
-        with result.journal() if is_first() else contextlib.nullcontext() as journal:
-            run = _Run(found, asked, opened, out, chosen, result.journal().part, journal)
-            with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
-                stage.amounts["tokens"] = run.train()
-            if journal is not None:
-                facts = {"parameters": run.trainer.model.num_parameters(), "num_steps": run.num_steps, "machine": machine(chosen)}
-                tables = TrainingTables(schemas.frame_of("training/training", run.curve))
-                facts |= {"asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer)}}
-                result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
-                journal.finish()
+        try:
+            with result.journal() if is_first() else contextlib.nullcontext() as journal:
+                run = _Run(found, asked, opened, out, chosen, result.journal().part, journal)
+                with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
+                    stage.amounts["tokens"] = run.train()
+                if journal is not None:
+                    facts = {"parameters": run.trainer.model.num_parameters(), "num_steps": run.num_steps, "machine": machine(chosen)}
+                    tables = TrainingTables(schemas.frame_of("training/training", run.curve))
+                    facts |= {"asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer)}}
+                    result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
+                    journal.finish()
+        finally:
+            with contextlib.suppress(OSError):  # a run that was refused leaves no empty folder
+                out.rmdir()
     leave_processes()
     return TrainingTables(schemas.read_frame(result.path))
 

@@ -1,4 +1,4 @@
-"""A sweep as text and charts: accuracy beside bytes of state, by number of pairs, by distance."""
+"""What is shown of a sweep: accuracy by bytes of state, number of pairs, distance; and of a training on text: its loss."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
 from recallkit.display.cells import counted, percent, span
-from recallkit.display.charts import Figure, front_layer, line_chart, log_number, share
+from recallkit.display.charts import Figure, front_layer, line_chart, log_number, number, share
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
-from recallkit.training.tables import TradeoffTables
+from recallkit.training.tables import TradeoffTables, TrainingTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _NEAR = 0.05
 _MODEL = ("task", "model", "width", "size")
 
 
-def look(folder: Path, tables: TradeoffTables | None = None) -> Look:
+def look_at_sweep(folder: Path, tables: TradeoffTables | None = None) -> Look:
     """The sweep in a folder as people see it: its tables are read unless they are given."""
     tables, manifest = tables or read_tables(TradeoffTables, folder), artifacts.read_manifest(folder / "tradeoff.parquet")
     shown = shown_tradeoff(tables)
@@ -98,9 +98,9 @@ def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
     """What is printed, for each task: models at their best rate, accuracy by number of pairs, by distance."""
     found: dict[str, Table] = {}
     tasks, every_distance = _tasks(tables), _distances(tables)
-    for number, task in enumerate(tasks, 1):
+    for place, task in enumerate(tasks, 1):
         models, pairs = (frame.filter(task=task).to_dicts() for frame in (tables.tradeoff, tables.by_pairs))
-        ending = "" if len(tasks) == 1 else f"-{number}"
+        ending = "" if len(tasks) == 1 else f"-{place}"
         at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in models) else ""
         found[f"tradeoff{ending}"] = Table.of(
             f"{task}: accuracy at the best learning rate", _OF_MODEL, models, f"Pareto: {_PARETO}.{at_edge}"
@@ -180,3 +180,79 @@ def _drawn(rows: Sequence[Row], x: str, title: str, models: Sequence[str]) -> Sp
     before = [front_layer(y)] if x == "state_bytes" else []
     places = log_number("x", title, [point["x"] for point in points], base=2, labelOverlap=True)
     return line_chart(points, models, places, y, *before, panels=tasks if len(tasks) > 1 else ())
+
+
+# ------------------------------------------------------------------------------------------------------ a training on text
+
+_POINTS = 10
+"""Points of the curve that are printed, the last one among them."""
+
+
+def look_at_training(folder: Path, tables: TrainingTables | None = None) -> Look:
+    """The training in a folder as people see it: its table is read unless it is given."""
+    tables, manifest = tables or read_tables(TrainingTables, folder), artifacts.read_manifest(folder / "training.parquet")
+    where = f"The model is checkpoint-{manifest['num_steps']} in that folder: `gap`, `track` and every other command take it by its path."
+    shown, told = _training_table(tables), _training_answer(tables)
+    return Look(folder, "training", tables, shown, _training_figures, told, _training_method(manifest), training_command(manifest), [where])
+
+
+def _training_answer(tables: TrainingTables) -> str:
+    """One sentence: the loss at the end."""
+    last = tables.training.row(-1, named=True)
+    said = f"After {last['tokens']:,} tokens {last['model']} predicts text that it has not read at {last['loss_nats']:.3f} nats per token"
+    if last["lists_4"] is not None:
+        said += f", and {cells.percent(last['lists_4'])} of the values in lists of 4 pairs"
+    return f"{said}."
+
+
+def _training_table(tables: TrainingTables) -> dict[str, Table]:
+    """Points of the curve, equally far apart."""
+    rows = tables.training.to_dicts()
+    step = max(1, len(rows) // _POINTS)
+    kept = rows[::-1][::step][::-1]
+    columns = {
+        "step": lambda row: f"{row['step']:,}",
+        "tokens": lambda row: f"{row['tokens']:,}",
+        "loss (nats)": cells.number("loss_nats", ".3f"),
+        "learning rate": lambda row: f"{row['learning_rate']:.2g}",
+    }
+    if rows[0]["lists_4"] is not None:
+        columns |= {"lists of 4": cells.share("lists_4"), "of 16 pairs": cells.share("lists_16")}
+    caption = "Loss: the mean over the steps since the point before. Every sequence is read once, so it is of text not read before."
+    return {"training": Table.of(f"Training of {rows[0]['model']}", columns, kept, caption)}
+
+
+def _training_figures(tables: TrainingTables) -> list[Figure]:
+    """The curve."""
+    rows = tables.training.to_dicts()
+    model = rows[0]["model"]
+    points = [
+        {"model": model, "x": row["tokens"], "y": row["loss_nats"], "at": f"{row['tokens']:,} tokens", "shown": f"{row['loss_nats']:.3f}"}
+        for row in rows
+    ]
+    drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
+    return [Figure("training", "Loss by tokens read", f"Loss of {model} on text that it has not read yet, by tokens read.", drawn, [model])]
+
+
+def _training_method(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """How it was trained."""
+    options = manifest["options"]
+    recipe = options["recipe"]
+    optimiser = f"Muon at {recipe['muon']:g} for matrices, AdamW" if recipe["muon"] else "AdamW"
+    return {
+        "Model": f"{options['model']}, {manifest['parameters']:,} parameters, seed {options['seed']}",
+        "Text": f"{manifest['tokens']:,} tokens in sequences of {options['seq_len']:,}, {recipe['batch']} a step",
+        "Recipe": f"{optimiser} at {recipe['learning_rate']:g}, {recipe['decay']} decay to {recipe['lowest']:g}"
+        + (", key-value lists before and among the text" if recipe["lists"] else ""),
+        "Machine": manifest["machine"],
+    }
+
+
+def training_command(manifest: Mapping[str, Any]) -> str:
+    """The command that makes it again."""
+    options, asked = manifest["options"], manifest["asked"]
+    tokens = options["text"]["limit_tokens"]
+    chosen = {"tokens": tokens, "seq_len": options["seq_len"], "seed": options["seed"] or None, "batch": options["recipe"]["batch"]}
+    rate, alone = options["recipe"]["learning_rate"], options["model"].startswith("zoo:") and not options["recipe"]["lists"]
+    more = {"learning_rates": rate, "no_lists": alone, "tokenizer": asked["tokenizer"]}
+    return command_line("train", asked["model"], "TEXT", **chosen, **more, o="DIR")

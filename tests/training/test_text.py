@@ -17,7 +17,7 @@ import recallkit
 from recallkit import cli
 from recallkit.errors import UserError
 from recallkit.training.loop import Trainer
-from recallkit.training.text_view import look
+from recallkit.training.view import look_at_training
 
 TOML = """
 [model]
@@ -125,6 +125,9 @@ def test_two_processes_give_the_curve_of_one_and_write_once(home, model, text, t
         (TOML + "decay = 'steps'", "decay is cosine or linear"),
         (TOML + "betas = [0.9, 1]", "not two numbers below 1"),
         (TOML + "clip = 'much'", "clip is 'much'"),
+        (TOML + "betas = 5", "betas are 5, not two numbers"),
+        (TOML + "falling = 2", "falling is at most 1"),
+        (TOML.replace("batch = 4", "batch = true"), "batch is True"),
         (TOML.replace("0.01", "0"), "learning_rate"),
         (TOML.replace("batch = 4", "batch = 0"), "batch is 0"),
         (TOML.replace('"mamba"', '"mambo"'), "mamba"),
@@ -148,6 +151,7 @@ def test_too_little_text_and_options_of_the_other_kind_are_one_line(home, model,
         ([model, text, "--widths", "8"], "--widths"),
         ([model, text, "--workers", "2"], "--workers"),
         (["based-361m", text], "based-360m"),
+        (["llama", text], "give one of `recallkit models --presets`"),
         (["zoo:mambo", text], "mamba"),
         ([], "name a model"),
         ([model, "--task", "mqar"], "a model and a task"),
@@ -161,6 +165,7 @@ def test_too_little_text_and_options_of_the_other_kind_are_one_line(home, model,
         assert caught.value.code in (1, 2), given
         assert said in error, error
         assert "Traceback" not in error
+        assert not (tmp_path / "out").exists()
     recallkit.train(model, text, **SIZES, out=tmp_path / "out")  # nothing was left of them that is in the way
 
 
@@ -182,7 +187,10 @@ def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text
     for named, given in ((model.name, {}), ("zoo:attention", {"no_lists": True, "learning_rates": 0.002})):
         out = tmp_path / named[:3]
         tables = recallkit.train(named, text, tokens=1024, seq_len=256, device="cpu", out=out, **given)
-        words = [text if word == "TEXT" else "again" if word == "DIR" else word for word in shlex.split(look(out, tables).command)[1:]]
+        words = [
+            text if word == "TEXT" else "again" if word == "DIR" else word
+            for word in shlex.split(look_at_training(out, tables).command)[1:]
+        ]
         with pytest.raises(SystemExit) as ended:
             cli.run([*map(str, words), "--device", "cpu", "--force"])
         assert not ended.value.code
