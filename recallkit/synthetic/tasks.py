@@ -49,14 +49,6 @@ class Examples(NamedTuple):
     distances: Tensor
     """Ids back from the question to where its answer stands; 0 where nothing is asked."""
 
-    def to(self, device: torch.device) -> Examples:
-        """The same on a device."""
-        return Examples(*(part.to(device) for part in self))
-
-    def rows(self, chosen: Tensor | slice) -> Examples:
-        """Some of the sequences."""
-        return Examples(*(part[chosen] for part in self))
-
 
 def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, seed: int, **options: Any) -> Examples:
     """Examples of a task, the same for a seed on every machine.
@@ -75,7 +67,11 @@ def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, s
     if task in TASKS:
         examples: Examples = generate(num, length, pairs, vocab, generator, **options)
         return examples
-    return _checked(task, _of_user(task, generate, (num, length, pairs, vocab, generator), options), num, length, vocab)
+    from recallkit.models import user
+
+    with user.open_function(task)[0].running(task):
+        made = generate(num, length, pairs, vocab, generator, **options)
+    return _checked(task, made, num, length, vocab)
 
 
 def options_of_task(task: str) -> dict[str, str]:
@@ -158,14 +154,6 @@ def _check_option(task: str, name: str, value: Any, known: dict[str, str]) -> No
     wanted = _TYPES.get(known[name], object)
     if not isinstance(value, wanted) or (isinstance(value, bool) and known[name] != "bool" and wanted is not object):
         raise UserError(f"{name} is {value!r}", where=task, remedy=f"give a value of type {known[name]}")
-
-
-def _of_user(task: str, generate: Callable[..., Any], sizes: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What a user's function returns. Raises UserError for whatever it raises."""
-    from recallkit.models import user
-
-    with user.open_function(task)[0].running(task):
-        return generate(*sizes, **options)
 
 
 def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:

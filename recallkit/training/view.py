@@ -14,7 +14,7 @@ from recallkit.storage.result import read_tables
 from recallkit.training.tables import TradeoffTables, TrainingTables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.display.cells import Cell, Row
@@ -108,9 +108,9 @@ def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
         if len(pairs) > len(models):
             found[f"pairs{ending}"] = _pairs(models, pairs)
         distances = [row for row in every_distance if row["task"] == task]
-        columns = [(f"{high:,}", cell) for (high,), cell in _accuracies(distances, "high")]
+        columns = [(f"{high:,}", cell) for (high,), cell in _accuracies(distances, "high", form=_whole)]
         caption = "Ids, up to this many, from where an answer stands to where it is asked for; of all numbers of pairs together."
-        found[f"distance{ending}"] = Table.of("Accuracy by distance, at the best rate", [*_NAMED.items(), *columns], models, caption)
+        found[f"distance{ending}"] = Table.of("Accuracy by distance in %, at the best rate", [*_NAMED.items(), *columns], models, caption)
     return found
 
 
@@ -123,12 +123,17 @@ def _pairs(models: Sequence[Row], rows: Sequence[Row]) -> Table:
     return Table.of("Accuracy by number of pairs, at the best rate", [*_NAMED.items(), *headed], models, guess)
 
 
-def _accuracies(rows: Sequence[Row], *by: str) -> list[tuple[tuple[Any, ...], Cell]]:
+def _whole(share: float | None) -> str:
+    """A share in %, for a table of many columns."""
+    return cells.or_dash(share and 100 * share, ".0f")
+
+
+def _accuracies(rows: Sequence[Row], *by: str, form: Callable[[float | None], str] = percent) -> list[tuple[tuple[Any, ...], Cell]]:
     """A column of accuracies for each value of the columns `by`, in their order."""
     found = {(row["model"], _size(row), *(row[name] for name in by)): row["accuracy"] for row in rows}
 
     def column(place: tuple[Any, ...]) -> Cell:
-        return lambda row: percent(found.get((row["model"], _size(row), *place)))
+        return lambda row: form(found.get((row["model"], _size(row), *place)))
 
     return [(place, column(place)) for place in sorted({tuple(row[name] for name in by) for row in rows})]
 

@@ -9,6 +9,7 @@ import pytest
 import recallkit
 from recallkit import cli
 from recallkit.commands.adapter import DECLARED
+from recallkit.commands.train import Train
 from recallkit.errors import UserError
 from recallkit.storage.result import read_tables
 from recallkit.training.loop import Trainer
@@ -85,6 +86,12 @@ def test_a_stopped_sweep_resumes_run_by_run_and_ends_in_the_same_bytes(tmp_path,
     left[0] = 24
     assert call(capsys, *words(TINY), "-o", tmp_path / "parts", "--force")[0] == 0
     assert left[0] == 0
+
+
+def test_of_several_processes_the_first_one_logs(monkeypatch):
+    for rank, number in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert len(Train(task="mqar", log_to="wandb").log_to or ()) == number
 
 
 def test_the_presets_are_those_that_there_are():

@@ -51,7 +51,6 @@ def test_the_seed_decides_and_questions_lead_to_their_answers(task):
     assert all(part.dtype == torch.int64 for part in one)
     assert 0 <= int(one.ids.min()) <= int(one.ids.max()) < 32
     assert all(asked for _, asked in rows_of(one))
-    assert torch.equal(one.rows(slice(2, 4)).targets, one.targets[2:4])
     assert "->" in inspect.getdoc(getattr(__import__(TASKS[task].split(":")[0], fromlist="x"), task)), "a picture of a sequence"
 
 

@@ -61,7 +61,7 @@ def test_accuracy_by_distance_is_by_test_in_the_table_and_of_all_tests_where_it_
     assert found == [(2, 2, 2, 10, 0.9), (2, 5, 8, 30, 0.1), (4, 5, 8, 10, 0.9)]
     shown = shown_tradeoff(tables)["distance"]
     assert shown.headers[2:] == ["2", "8"]
-    assert shown.rows[0][2:] == ["90.0 %", "30.0 %"], "12 of 40"
+    assert shown.rows[0][2:] == ["90", "30"], "12 of 40"
     drawn = {figure.name: svg(figure) for figure in tradeoff_figures(tables)}["tradeoff_by_distance"]
     assert sorted(marks(drawn)) == ["attention, width 16, 2 ids: 90.0 %", "attention, width 16, 5 to 8 ids: 30.0 %"]
 
