@@ -88,18 +88,8 @@ class Sweep:
         else:
             events.note(f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
         outcomes = [(run, self.outcome(run) or {}) for run in self.runs]
-        tables, task = make_tables(outcomes), self.runs[0].task
-        facts = {
-            "preset": self.preset,
-            "task": self.task,
-            "choices": dict(self.choices),
-            "learning_rates": sorted({run.learning_rate for run in self.runs}),
-            "vocab": task.vocab,
-            "task_options": dict(task.options),
-            "seed": task.seed,
-            "machines": sorted({str(outcome["machine"]) for _, outcome in outcomes}),
-        }
-        result.write_tables(tables, facts, timings)
+        tables, machines = make_tables(outcomes), sorted({str(outcome["machine"]) for _, outcome in outcomes})
+        result.write_tables(tables, {"task": self.task, "choices": dict(self.choices), "machines": machines}, timings)
         return tables
 
     def _train(self, missing: Sequence[int], workers: int, timings: Timings) -> None:

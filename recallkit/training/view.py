@@ -66,10 +66,11 @@ def _named(row: Row) -> str:
 
 def method(manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the runs, their rates, the machines."""
-    rates = ", ".join(f"{rate:.2g}" for rate in manifest["learning_rates"])
+    runs = manifest["options"]["runs"]
+    rates = ", ".join(f"{rate:.2g}" for rate in sorted({run["learning_rate"] for run in runs}))
     return {
-        "Runs": f"{counted(len(manifest['options']['runs']), 'run')} at learning rates {rates}, of which each model's best counts; "
-        f"vocabulary of {manifest['vocab']:,} ids, seed {manifest['seed']}",
+        "Runs": f"{counted(len(runs), 'run')} at learning rates {rates}, of which each model's best counts; vocabulary of "
+        f"{runs[0]['task']['vocab']:,} ids, seed {runs[0]['seed']}",
         "State": "bytes in float32 after the longest test",
         "Machines": ", ".join(manifest["machines"]),
     }
@@ -77,7 +78,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again, with the options that are not those of the preset."""
-    return command_line("train", task=manifest["task"], preset=manifest["preset"], **manifest["choices"], o="DIR")
+    return command_line("train", task=manifest["task"], preset=manifest["options"]["preset"], **manifest["choices"], o="DIR")
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
