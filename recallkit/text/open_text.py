@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.display import console
 from recallkit.display.progress import progress
-from recallkit.errors import UserError
+from recallkit.errors import UserError, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,8 +89,8 @@ class OpenText:
             return draw(documents(), self.sample, self.tokenizer)
 
     def names(self) -> list[str]:
-        """The shards as the user named them: recorded in the manifest, but not part of the identity."""
-        return [shard.name for shard in self.corpus.shards]
+        """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""
+        return [redacted(shard.name) for shard in self.corpus.shards]
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
         """The stream of encoded documents from a position on, up to shard `stop`."""

@@ -14,7 +14,9 @@ import pytest
 
 from recallkit.options import TextOptions
 from recallkit.text import encoding, readers, tables, token_files, tokenizers
+from recallkit.text.fields import FieldFinder
 from recallkit.text.open_text import OpenText
+from recallkit.text.readers import Shard
 from recallkit.text.records import Position
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -68,3 +70,8 @@ def test_nothing_is_told_of_text_whose_size_is_not_known_or_that_has_a_limit(tmp
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
     limited = OpenText(TextOptions([str(path)], "train", tokenizer="bytes", limit_tokens=100))
     assert [limited.estimated_tokens(1000) for _ in limited.encoded(Position())] == [None]
+
+
+def test_a_manifest_has_no_password():
+    shard = Shard("https://me:secret@host/text.jsonl", "text", FieldFinder())
+    assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).names() == ["https://***@host/text.jsonl"]
