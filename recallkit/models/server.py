@@ -197,7 +197,7 @@ def _read(answer: Mapping[str, Any], sequences: Sequence[list[int]], more: int) 
 
 
 def _read_choice(found: Any, ids: list[int], more: int) -> list[tuple[float, int, int]]:
-    lists = [found.get(name) if isinstance(found, dict) else None for name in ("token_logprobs", "top_logprobs", "tokens")]
+    lists: list[Any] = [found.get(name) if isinstance(found, dict) else None for name in ("token_logprobs", "top_logprobs", "tokens")]
     if not all(isinstance(values, list) for values in lists):
         raise ValueError("it gives no log probabilities of the prompt (echo and logprobs)")
     own, top, tokens = lists
@@ -228,7 +228,7 @@ def _are_written(ids: list[int], tokens: list[Any]) -> bool:
         return False
     texts: dict[int, str] = {}
     others = sum(texts.setdefault(number, token) != token for number, token in zip(ids[1:], tokens[1:], strict=True))
-    return 2 * others <= len(ids) - 1 - len(texts)
+    return bool(2 * others <= len(ids) - 1 - len(texts))
 
 
 def _first_and_rank(token: int, own: float, text: str, top: Mapping[str, float]) -> tuple[int, int]:
