@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from recallkit import plugins
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def look_up(table: Mapping[str, Entry], name: str, kind: str) -> Entry:
 
 
 def resolve(table: Mapping[str, str], name: str, kind: str) -> Any:
-    """The object that `table` names, imported now; see `look_up`."""
+    """The object that `table` names, or a package's plug-in of this kind, imported now; see `look_up`."""
+    if name not in table and (plugin := plugins.find(name, kind)):
+        return plugin.load()
     module, _, attribute = look_up(table, name, kind).partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -25,6 +25,7 @@ errors
 config
 declarations
 events
+plugins
 registry
 ragged
 arrow

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
-from recallkit.models import published, rwkv_file, zoo
+from recallkit.models import published, rwkv_file, user, zoo
 from recallkit.models.spec import LIVE
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class ModelKind:
 
 
 def _is_user_model(spec: str) -> bool:
-    """`FILE.py:FUNCTION` unless something of that very name is there, or a file that ends in .py whose function was forgotten."""
-    return spec.endswith(".py") and Path(spec).is_file() if Path(spec).exists() else ".py:" in spec
+    """`FILE.py:FUNCTION` or a plug-in, unless something of that very name is there; or a file in .py whose function was forgotten."""
+    return spec.endswith(".py") and Path(spec).is_file() if Path(spec).exists() else user.is_user_function(spec)
 
 
 def _is_native_directory(spec: str) -> bool:

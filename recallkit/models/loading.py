@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config
+from recallkit import config, plugins
 from recallkit.errors import UsageError, UserError
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def describe_models() -> list[tuple[str, str]]:
-    """For `recallkit models`: (name or form of a name, a line)."""
-    return [form for kind in KINDS for form in kind.forms.items()]
+    """For `recallkit models`: (name or form of a name, a line), and all plug-ins, whatever they are."""
+    return [*(form for kind in KINDS for form in kind.forms.items()), *plugins.describe()]
 
 
 def identify_model(request: ModelRequest) -> str:

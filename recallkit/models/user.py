@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit import plugins
 from recallkit.errors import UserError
 from recallkit.models.devices import choose_device, memory_errors
 from recallkit.storage import artifacts
@@ -39,8 +40,8 @@ _PROTOCOL = ("vocab_size", "max_length", "batch_tokens", "score")
 
 
 def is_user_function(text: str) -> bool:
-    """Whether a name is FILE.py:FUNCTION."""
-    return ".py:" in text
+    """Whether a name is FILE.py:FUNCTION, or the function of a plug-in."""
+    return ".py:" in text or plugins.find_function(text) is not None
 
 
 def open_function(spec: str) -> tuple[UserCode, Callable[..., Any]]:
@@ -185,6 +186,8 @@ _RUN: dict[str, UserCode] = {}
 
 def _open(spec: str) -> tuple[UserCode, str]:
     """The code that a name refers to, after running it, and the name of its function, "" if there is none."""
+    plugin = None if Path(spec).exists() else plugins.find_function(spec)
+    spec = spec if plugin is None else plugin.function()
     file, _, name = spec.rpartition(":") if ".py:" in spec and not Path(spec).exists() else (spec, "", "")
     path = Path(file).absolute()
     if not check_file(path).is_file():

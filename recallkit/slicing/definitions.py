@@ -8,11 +8,11 @@ for aggregation, no query, no file), and polars parses what remains.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from recallkit import config
+from recallkit import config, plugins
 from recallkit.errors import UserError
 from recallkit.registry import look_up
 from recallkit.storage.schemas import LAYOUTS
@@ -174,6 +174,13 @@ def parse_slice(given: str) -> Slice:
         return _own_slice(name, expression)
     if name.startswith("copy:"):
         return _copy_slice(name)
+    if name not in SLICES and (plugin := plugins.find(name, "slice")):
+        expression = plugin.load()
+        if not isinstance(expression, str):
+            raise UserError(
+                f"an object of {type(expression).__name__}", where=f"slice {name}", remedy="a slice is a string, its expression"
+            )
+        return replace(_own_slice(plugin.entry.name, expression), name=name, given=name)
     return look_up({**SLICES, "copy:k4": SLICES["all"]}, name, "slice")  # a misspelt copy:kN gets "did you mean", too
 
 

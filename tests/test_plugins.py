@@ -1,0 +1,94 @@
+"""Packages that add models, mixers, slices, tasks and caches: the template of examples/plugin, installed for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recallkit import plugins
+
+TEMPLATE = Path(__file__).parent.parent / "examples" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    """The folder in which the template is installed."""
+    source = Path(shutil.copytree(TEMPLATE, tmp_path_factory.mktemp("plugin") / "source"))
+    target = source.parent / "target"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(target), str(source)]
+    subprocess.run(command, check=True, timeout=300)
+    return target
+
+
+@pytest.fixture
+def installed(package, monkeypatch):
+    """The package where Python finds it."""
+    monkeypatch.syspath_prepend(str(package))
+    plugins.installed.cache_clear()
+    yield package
+    plugins.installed.cache_clear()
+    sys.modules.pop("recallkit_example", None)
+
+
+def answer(done) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_kind_is_listed_with_its_origin(installed, run):
+    listed = {row["name"]: row["description"] for row in answer(run("models", "--json"))}
+    of_package = {name: what for name, what in listed.items() if name.startswith("recallkit-example.")}
+    assert of_package == {
+        "recallkit-example.halved": "cache of recallkit-example 1.0",
+        "recallkit-example.last": "synthetic task of recallkit-example 1.0",
+        "recallkit-example.mean": "mixer of recallkit-example 1.0",
+        "recallkit-example.nearby": "slice of recallkit-example 1.0",
+        "recallkit-example.uniform": "model of recallkit-example 1.0",
+    }
+
+
+def test_one_that_cannot_be_imported_is_a_note(package, tmp_path, monkeypatch, run):
+    broken = Path(shutil.copytree(package, tmp_path / "broken"))
+    (broken / "recallkit_example.py").write_text("import nowhere_at_all\n")
+    monkeypatch.syspath_prepend(str(broken))
+    plugins.installed.cache_clear()
+    try:
+        done = run("models")
+        assert (done.returncode, "recallkit-example" in done.stdout) == (0, False)
+        assert "recallkit-example.mean: recallkit-example 1.0 raised ModuleNotFoundError: No module named 'nowhere_at_all'" in done.stderr
+        done = run("train", "--task", "recallkit-example.last", "-o", tmp_path / "out")
+        assert done.returncode == 1
+        assert "nowhere_at_all" in done.stderr
+    finally:
+        plugins.installed.cache_clear()
+
+
+def test_a_model_a_slice_and_a_cache(installed, small_slices, tiny_model, tmp_path, run):
+    slices = shutil.copytree(small_slices, tmp_path / "slices")
+    base = tiny_model("llama")
+    models = [base, "recallkit-example.uniform", f"{base},cache=recallkit-example.halved", f"{base},cache=full"]
+    answer(run("gap", *models, "--slices", slices, "--slice", "recallkit-example.nearby", "-o", tmp_path / "gap", "--json"))
+    gap = pl.read_parquet(tmp_path / "gap" / "gap.parquet").filter(source="ALL")
+    nll = dict(gap.filter(slice="all").select("model", "nll_model").rows())
+    assert nll["recallkit-example.uniform"] == pytest.approx(8.3178, abs=1e-3)  # ln 4096
+    full, halved = (value for name, value in sorted(nll.items()) if "cache" in name)
+    assert abs(full - halved) > 1e-3
+    tokens = pl.read_parquet(slices / "tokens.parquet")
+    expected = tokens.filter(pl.col("repeated") & (pl.col("distance") <= 32)).height
+    assert set(gap.filter(slice="recallkit-example.nearby")["tokens"]) == {expected}
+
+
+def test_a_mixer_and_a_task_are_trained(installed, tmp_path, run):
+    sizes = ("--widths", 16, "--steps", 2, "--learning-rates", 0.01, "--vocab", 16, "--examples", 96, "--test-examples", 20, "--batch", 8)
+    mixers = ("--mixers", "recallkit-example.mean,attention")
+    answer(run("train", "--task", "recallkit-example.last", *mixers, *sizes, "-o", tmp_path / "out", "--json"))
+    [table] = tmp_path.rglob("tradeoff.parquet")
+    rows = pl.read_parquet(table)
+    assert sorted(rows["model"]) == ["attention", "recallkit-example.mean"]
+    assert rows.filter(model="recallkit-example.mean")["state_bytes"].item() == 4 * 2 * 17  # two layers: a sum of 16, and a count
