@@ -159,7 +159,7 @@ def test_a_cache_policy_is_a_line(clone):
     clone.add("cache policy", "longest", '    "longest": ("longest:0.5", functools.partial(_evicting, lambda keys: keys.norm(dim=-1))),')
     program = "from recallkit.models.spec import parse_model; from recallkit.models.cache_policies import parse_cache; import torch; "
     program += "keys = torch.tensor([1.0, 3, 2, 4]).view(1, 1, 4, 1); model = parse_model('zoo:attention,cache=longest:0.5'); "
-    program += "print(parse_cache(model.cache).keep(keys, keys, 4).keys.flatten().tolist())"
+    program += "print(parse_cache(model.cache)(keys, keys, 4).keys.flatten().tolist())"
     assert clone.run("-c", program) == "[3.0, 4.0]\n"
 
 

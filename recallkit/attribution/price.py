@@ -78,8 +78,8 @@ def prices(
         parts = sums.nlls[number] if less is None else sums.nlls[number] - sums.nlls[less]
         freedom = min(sums.freedom[at].min(), freedom_of_ratio(parts[:, at], sums.tokens[:, at]).min())
         values = [of[number] if less is None else of[number] - of[less] for of in means]
-        figures = (make(*(of[..., class_] for class_ in at)) for of in values)
-        found = estimates(name, *figures, sums.effective[at].min(), freedom)
+        figure, samples = (make(*(of[..., class_] for class_ in at)) for of in values)
+        found = estimates(name, figure, samples, sums.effective[at].min(), freedom)
         return {column: number_or_none(float(of)) for column, of in found.items()}
 
     rows = []

@@ -79,7 +79,7 @@ class UserScoringModel:
             if found.shape != (num_predictions,):
                 problem = f"score() returned no array {name} of {num_predictions} numbers, one per prediction"
                 raise UserError(problem, where=self.name, remedy="return recallkit.models.protocol.TokenScores")
-        return TokenScores(**values)
+        return TokenScores(values["nll"], values["argmax"], values["rank"])
 
 
 class UserModule(TorchModel):
