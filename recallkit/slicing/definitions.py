@@ -175,12 +175,10 @@ def parse_slice(given: str) -> Slice:
     if name.startswith("copy:"):
         return _copy_slice(name)
     if name not in SLICES and (plugin := plugins.find(name, "slice")):
-        expression = plugin.load()
-        if not isinstance(expression, str):
-            raise UserError(
-                f"an object of {type(expression).__name__}", where=f"slice {name}", remedy="a slice is a string, its expression"
-            )
-        return replace(_own_slice(plugin.entry.name, expression), name=name, given=name)
+        added: object = plugin.load()
+        if not isinstance(added, str):
+            raise UserError(f"an object of {type(added).__name__}", where=f"slice {name}", remedy="a slice is a string, its expression")
+        return replace(_own_slice(plugin.entry.name, added), name=name, given=name)
     return look_up({**SLICES, "copy:k4": SLICES["all"]}, name, "slice")  # a misspelt copy:kN gets "did you mean", too
 
 

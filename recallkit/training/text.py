@@ -79,10 +79,10 @@ def train_text(
     }
     result = Result(out / "training.parquet", "training", options, force=force)
     if result.reused() is None:
-        timings = Timings()
+        timings, was_there = Timings(), out.exists()
         try:
             with result.journal() if is_first() else contextlib.nullcontext() as journal:
-                run = _Run(found, asked, opened, out, chosen, result.journal().part, journal)
+                run = _Run(found, asked, opened, out, chosen, result.journal().part, journal, force=force)
                 with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
                     stage.amounts["tokens"] = run.train()
                 if journal is not None:
@@ -92,8 +92,9 @@ def train_text(
                     result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
                     journal.finish()
         finally:
-            with contextlib.suppress(OSError):  # a run that was refused leaves no empty folder
-                out.rmdir()
+            if not was_there:
+                with contextlib.suppress(OSError):  # a run that was refused leaves no empty folder
+                    out.rmdir()
     leave_processes()
     return TrainingTables(schemas.read_frame(result.path))
 
@@ -122,6 +123,10 @@ def _read_windows(path: Path, seq_len: int, opened: OpenText) -> np.ndarray:
     return np.memmap(path, _dtype(opened), "r").reshape(-1, seq_len + 1)
 
 
+def _damaged(path: Path) -> UserError:
+    return UserError("unfinished work is damaged", where=path, remedy="begin again with --force")
+
+
 def _dtype(opened: OpenText) -> type:
     return np.uint16 if opened.tokenizer.vocab_size <= 1 << 16 else np.uint32
 
@@ -138,6 +143,8 @@ class _Run:
         device: torch.device,
         part: Callable[[int], Path],
         journal: Journal | None,
+        *,
+        force: bool,
     ) -> None:
         """Packs the text and makes the model, or restores what an interrupted run has saved. Raises UserError."""
         self.found, self.asked, self.opened, self.out, self.journal = found, asked, opened, out, journal
@@ -145,7 +152,10 @@ class _Run:
         if journal is not None and not journal.resumed:
             _write_windows(opened, self.seq_len, part(0))
         wait_for_all()
-        self.windows = _read_windows(part(0), self.seq_len, opened)
+        try:
+            self.windows = _read_windows(part(0), self.seq_len, opened)
+        except (OSError, ValueError) as error:
+            raise _damaged(part(0)) from error
         self.num_steps = self._num_steps()
         self.trainer = Trainer(self._new_model(device), self.recipe, micro_batch=asked.micro_batch, is_compiled=asked.compiled)
         self.order = np.random.default_rng(asked.seed).permutation(len(self.windows))
@@ -153,6 +163,7 @@ class _Run:
         self.curve: list[dict[str, Any]] = []
         self.losses: list[float] = []
         if journal is not None and not journal.resumed:
+            self._check_checkpoints(force=force)
             journal.commit({"step": 0})
         self._take_up(part)
 
@@ -203,7 +214,7 @@ class _Run:
         try:
             self.trainer.restore(load_file(path))
         except Exception as error:
-            raise UserError("unfinished work is damaged", where=path, remedy="begin again with --force") from error
+            raise _damaged(path) from error
         self.step, self.curve, self.losses = state["step"], state["curve"], state["losses"]
         if self.journal is not None:
             self.journal.note_resumed(self.step, "steps")
@@ -281,6 +292,13 @@ class _Run:
         if every is None:
             return {self.num_steps}
         return {*(step for step in range(1, self.num_steps) if self.tokens(step) // every > self.tokens(step - 1) // every), self.num_steps}
+
+    def _check_checkpoints(self, *, force: bool) -> None:
+        """Raises UserError where a checkpoint is in the way: one of ours is replaced with `force` alone, another never."""
+        for step in sorted(self._checkpoint_steps()):
+            folder = self.out / f"checkpoint-{step}"
+            if folder.exists() and not (force and zoo.is_ours(folder)):
+                raise UserError("a checkpoint is there already", where=folder, remedy="choose another -o, or move it away")
 
     def _write_checkpoint(self) -> None:
         """A model folder that every command reads."""

@@ -88,6 +88,23 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(home, model, text
     assert not list((tmp_path / "parts").glob(".*partial"))
 
 
+def test_a_checkpoint_of_others_is_not_overwritten_and_damaged_work_is_one_line(home, model, text, tmp_path, monkeypatch):
+    theirs = (tmp_path / "out" / LAST).parent
+    theirs.mkdir(parents=True)
+    (theirs / "config.json").write_text('{"model_type": "llama"}')
+    for force in (False, True):
+        with pytest.raises(UserError, match="a checkpoint is there already; choose another -o, or move it away"):
+            recallkit.train(model, text, **SIZES, out=tmp_path / "out", force=force)
+    assert [path.name for path in theirs.iterdir()] == ["config.json"]
+    stop_at(monkeypatch, 5)
+    with pytest.raises(KeyboardInterrupt):
+        recallkit.train(model, text, **SIZES, out=tmp_path / "cut")
+    [windows] = tmp_path.glob("cut/.*partial/part-000000")
+    windows.write_bytes(windows.read_bytes()[:-3])
+    with pytest.raises(UserError, match="unfinished work is damaged; begin again with --force"):
+        recallkit.train(model, text, **SIZES, out=tmp_path / "cut")
+
+
 def test_accumulated_gradients_give_the_weights_of_a_whole_batch(home, model, text, tmp_path):
     for name, micro in (("whole", None), ("parts", 3)):
         recallkit.train(model, text, **SIZES, out=tmp_path / name, micro_batch=micro, learning_rates=1e-3)
