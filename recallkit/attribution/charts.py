@@ -121,25 +121,26 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     return _figure(comparison, "price", "Recall beside bytes of state", caption, drawn)
 
 
-_TALL, _TEXT = 240, 12
-"""Pixels: the chart's height, and from one line of text to the next."""
+_TALL = 240
+_ASIDE = [(dx, dy) for dy in (-6, 8, -18, 20, -30, 32) for dx in (7, -7)]
+"""Pixels: the chart's height, and places of a label beside its point."""
 
 
 def _place_labels(points: Sequence[dict[str, Any]]) -> None:
-    """Gives each label its place beside its point, `dx` and `dy` in pixels: as near as it can be without being on another label.
+    """Gives each label its place, `dx` and `dy` in pixels: the first of `_ASIDE` that is on no other label or point, if one is.
 
     Of a plot of WIDTH by _TALL, whose axes begin at the least `x` and at 0: in a wider one there is more room.
     """
     low, high, most = math.log1p(points[0]["x"]), math.log1p(points[-1]["x"]), max(point["y"] for point in points)
-    taken: list[tuple[float, float, int]] = []
-    for point in points:
-        long, x = _TEXT // 2 * len(point["label"]), WIDTH * (math.log1p(point["x"]) - low) / (high - low or 1)
-        is_left = x + long > WIDTH
-        start, y = x - long if is_left else x, -_TALL * point["y"] / (most or 1)
-        away = sorted(range(-5 * _TEXT, 6 * _TEXT, _TEXT), key=abs)
-        free = (dy for dy in away if not any(start < s + n and s < start + long and abs(y + dy - at) < _TEXT for s, at, n in taken))
-        point |= {"dx": -7 if is_left else 7, "dy": next(free, 0)}
-        taken.append((start, y + point["dy"], long))
+    places = [(WIDTH * (math.log1p(point["x"]) - low) / (high - low or 1), -_TALL * point["y"] / (most or 1)) for point in points]
+    taken = [(x - 5, y, 10.0) for x, y in places]
+    for point, (x, y) in zip(reversed(points), reversed(places), strict=True):
+        long = 6.0 * len(point["label"])
+        boxes = {(dx, dy): (x + dx - long * (dx < 0), y + dy, long) for dx, dy in _ASIDE}
+        inside = {at: box for at, box in boxes.items() if -5 < box[0] < WIDTH + 30 - long} or boxes
+        free = (at for at, (a, b, _) in inside.items() if not any(a < s + n and s < a + long and abs(b - t) < 11 for s, t, n in taken))
+        point["dx"], point["dy"] = next(free, next(iter(inside)))
+        taken.append(inside[point["dx"], point["dy"]])
 
 
 # ------------------------------------------------------------------------------------------------------- a row per model
