@@ -44,3 +44,18 @@ def _names(text: str) -> set[str]:
         for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
             found |= {f"{kind} {number}" for number in range(int(first), int(last or first) + 1)}
     return found
+
+
+def test_the_picture_of_the_hybrids_has_the_table_beside_it():
+    """What is lost in AR hits, of all tokens, is their share of tokens times what is lost on one of them."""
+    picture = (ROOT / "docs" / "hybrids.svg").read_text(encoding="utf-8")
+    drawn = re.findall(r'aria-label="([\w-]+), AR hits: ([-\d.]+) of [-\d.]+ nats, ([\d,]+) tokens"', picture)
+    others = re.findall(r'aria-label="([\w-]+), other tokens: [-\d.]+ of [-\d.]+ nats, ([\d,]+) tokens"', picture)
+    lost = [float(row) for row in re.findall(r"^\| .* \| ([\d.]+) \([\d.]+ to [\d.]+\) \|$", PAGE, re.MULTILINE)]
+    shares = [
+        int(a.replace(",", "")) / (int(a.replace(",", "")) + int(b.replace(",", ""))) for (*_, a), (_, b) in zip(drawn, others, strict=True)
+    ]
+    found = sorted(float(part) / share for (_, part, _), share in zip(drawn, shares, strict=True))
+    assert len(found) == 6
+    for nats in found:
+        assert min(abs(nats - row) for row in lost) < 0.006
