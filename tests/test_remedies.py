@@ -72,9 +72,10 @@ def texts(node: ast.expr) -> list[str]:
 
 def wrong_options(module: str, remedy: str) -> list[str]:
     """The options in a remedy that no command of its own has."""
-    wrong, named, package = [], None, BY_PACKAGE.get(module, BY_PACKAGE.get(module.split("/")[0], ()))
+    wrong, named, before, package = [], None, "", BY_PACKAGE.get(module, BY_PACKAGE.get(module.split("/")[0], ()))
     for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*|[\w-]+|[,;)]", remedy):
-        named = word if word in OPTIONS and word not in NOUNS else None if word in ",;)" else named  # a command is named for its clause
+        is_command = word in OPTIONS and (word not in NOUNS or before == "recallkit")
+        named, before = word if is_command else None if word in ",;)" else named, word  # a command is named for its clause
         if word.startswith("--") and word not in OF_OTHERS:
             of = (named,) if named else package
             has = [word in OPTIONS[name] for name in of] or [any(word in flags for flags in OPTIONS.values())]
