@@ -77,6 +77,12 @@ def linear_attention_chunked(
         return torch.cat(outputs, dim=2), state if final_state else None
 
 
+def summed_state(k: Tensor, v: Tensor, feature_map: FeatureMap, *, normalise: bool) -> LinearState:
+    """The state after tokens of these keys (b, h, t, f) and values (b, h, t, v), in whatever order; in float32 or wider."""
+    with torch.autocast(k.device.type, enabled=False):
+        return _advanced(_widened(k), _widened(v), None, feature_map, None, (Fading(), Fading()), normalise)
+
+
 def linear_attention_step(
     q: Tensor,
     k: Tensor,

@@ -49,6 +49,11 @@ class LanguageModel(nn.Module):
         limits = [self.config.max_length, *(block.mixer.max_length for block in self.blocks)]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @property
+    def prefix(self) -> int:
+        """Most ids at the beginning that are read in both directions, so that they are not predicted; 0 in a causal model."""
+        return max((block.mixer.prefix for block in self.blocks), default=0)
+
     def hidden(self, ids: Tensor) -> Tensor:
         """Ids (b, t) to normalised states (b, t, d), which `head_weight` maps to logits."""
         x = self._embedded(ids)

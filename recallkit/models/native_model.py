@@ -130,6 +130,10 @@ class NativeModel(TorchModel):
     model: LanguageModel
 
     def __init__(self, model: LanguageModel, name: str, device: torch.device) -> None:
+        """Raises UserError for a model whose prefix is read in both directions: its NLLs would be those of ids that it has seen."""
+        if model.prefix:
+            problem = f"it sees its first {model.prefix:,} ids before it predicts them"
+            raise UserError(problem, where=name, remedy="give a causal model, as of linear_attention")
         super().__init__(name, device, vocab_size=model.config.vocab_size, max_length=model.max_length)
         self.model = model
 

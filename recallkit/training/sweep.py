@@ -135,6 +135,10 @@ class Sweep:
         recipe = Recipe(run.learning_rate, 0.0, warm_up=0.1, betas=(0.9, 0.98), batch=run.batch)
         model = made_model(run.seed, run.config).to(device)
         training, test = examples_of(run.task)
+        first = min(int((some.targets != NOT_ASKED).nonzero()[:, 1].min()) for some in (*training, *test))
+        if model.prefix > first + 1:
+            problem = f"a question is at id {first + 1:,} of the prefix, where the model has seen what follows"
+            raise UserError(problem, where=f"prefix {model.prefix:,}", remedy=f"give prefix={first + 1} or less to --mixer-options")
         trainer, curve = Trainer(model, recipe), []
         read = batches([len(some.ids) for some in training], run.batch, run.seed)
         for step, (part, rows) in zip(range(1, run.steps + 1), read, strict=False):

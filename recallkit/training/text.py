@@ -195,6 +195,9 @@ class _Run:
         if model.max_length is not None and model.max_length < self.seq_len:
             problem, remedy = f"it reads at most {model.max_length:,} ids", f"give --seq-len {model.max_length}"
             raise UserError(problem, where=f"{self.found.name}, --seq-len {self.seq_len:,}", remedy=remedy)
+        if model.prefix:
+            problem = f"it sees its first {model.prefix:,} ids before it predicts them"
+            raise UserError(problem, where=self.found.name, remedy="train it on questions after them: --task mqar (docs/train.md)")
         if self.recipe.lists and (self.seq_len < lists.LENGTH or model.config.vocab_size <= lists.FIRST_IDS):
             remedy = "give --no-lists, or longer sequences and a larger vocabulary"
             raise UserError(f"lists have {lists.LENGTH} ids, of {lists.FIRST_IDS + 1} at least", where=self.found.name, remedy=remedy)

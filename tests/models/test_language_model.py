@@ -18,6 +18,7 @@ LENGTH = 24
 SMALL = {
     **{name: {"max_length": LENGTH} for name in ("long_conv", "base_conv", "hyena")},
     "gss": {"state": 8},
+    "prefix_linear_attention": {"prefix": 1},
     "rwkv5": {"head_size": 16},
     "rwkv7": {"head_size": 16},
     "mamba2": {"head_dim": 16},

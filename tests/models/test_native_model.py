@@ -187,3 +187,9 @@ def test_the_counts_are_of_the_tokens_that_the_models_saw():
     assert counts["count"].sum() == card["tokens"]
     assert counts.select("first", "second").is_duplicated().sum() == 0
     assert counts.select(pl.max_horizontal(pl.col("first", "second").max())).item() < zoo.VOCAB_SIZE
+
+
+def test_a_model_that_has_seen_what_it_predicts_is_refused(tmp_path):
+    write_checkpoint(tmp_path, [LayerConfig("linear_attention"), LayerConfig("prefix_linear_attention", {"prefix": 7})])
+    with pytest.raises(UserError, match="it sees its first 7 ids before it predicts them; give a causal model"):
+        load_model(request(tmp_path))

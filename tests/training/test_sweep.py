@@ -29,7 +29,7 @@ def outcome(sweep):
 
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_every_mixer_can_be_trained(mixer, tmp_path):
-    sweep = tiny(tmp_path, mixer)
+    sweep = tiny(tmp_path, mixer, mixer_options="prefix=4" if mixer == "prefix_linear_attention" else None)
     found = outcome(sweep)
     model = made_model(0, sweep.runs[0].config)
     assert len(model.blocks) == 2
@@ -58,6 +58,15 @@ def test_attention_learns_the_task_and_stops(tmp_path):
     assert found["loss_nats"] < 0.5
     assert found["accuracy"] > 0.99
     assert found["num_steps"] < 1500
+
+
+def test_a_prefix_is_read_in_both_directions_and_only_what_follows_it_is_asked_for(tmp_path):
+    """The 8 ids of four pairs are the prefix, of which the first question may be the last id; not the second one."""
+    sizes = {"seq_len": 24, "test_seq_len": 24, "pairs": 4, "test_pairs": 4, "vocab": 32}
+    sizes |= {"examples": 4000, "test_examples": 200, "steps": 800, "batch": 64, "mixer": "base_conv+prefix_linear_attention"}
+    assert outcome(tiny(tmp_path, mixer_options="prefix=8,feature_dim=8", **sizes))["accuracy"] > 0.95
+    with pytest.raises(UserError, match="prefix 10: a question is at id 9 of the prefix.*give prefix=9 or less to --mixer-options"):
+        outcome(tiny(tmp_path, mixer_options="prefix=10", **sizes))
 
 
 def test_a_runs_file_depends_on_every_choice_but_the_lines_name(tmp_path):

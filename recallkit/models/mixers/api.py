@@ -33,6 +33,8 @@ class Mixer(nn.Module):
     """Whether the mixer also depends on the token ids (to find repeated tokens): they are then passed as `ids`."""
     max_length: int | None = None
     """Longest sequence, where a filter has that length; None where there is no limit."""
+    prefix: int = 0
+    """Of what is read first, the tokens that also see what follows them among these: none in a causal mixer."""
     chunk: int
     """Of linear attentions: tokens per chunk, which are compared pair by pair; earlier ones act through the state."""
 

@@ -218,7 +218,7 @@ class LinearAttention(Mixer):
             chunk=self.chunk,
             positions=positions,
         )
-        return y, {} if last is None else _entries(last)
+        return y, {} if last is None else entries(last)
 
     def _advance(self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, state: State) -> tuple[Tensor, State]:
         """The same for one token: q, k (b, h, f), v (b, h, v), positions (b, 1, 1)."""
@@ -227,14 +227,15 @@ class LinearAttention(Mixer):
             return y, after._asdict()
         before, eps = LinearState(state["kv"], state.get("k")), self.eps if self.normalise else None
         y, last = linear_attention_step(q, k, v, before, self.feature_map, eps=eps, decay=self._decay(q), positions=positions)
-        return y, _entries(last)
+        return y, entries(last)
 
     def _decay(self, like: Tensor) -> Decay | None:
         """The heads' decays, in the precision in which `like` is summed."""
         return Decay(log_decays(self.num_heads, self.decay_exponent, widened(like)), self.decay_normaliser) if self.decay else None
 
 
-def _entries(state: LinearState) -> State:
+def entries(state: LinearState) -> State:
+    """The sums as a mixer's state has them: `kv`, and `k` where there is a normaliser."""
     return {name: value for name, value in state._asdict().items() if value is not None}
 
 

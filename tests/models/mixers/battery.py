@@ -68,7 +68,7 @@ def _check_forward(mixer: Mixer, lengths: Sequence[int]) -> None:
 
 
 def _check_causality(mixer: Mixer) -> None:
-    t, cut = LENGTHS[-1], LENGTHS[-1] // 2
+    t, cut = LENGTHS[-1], max(LENGTHS[-1] // 2, mixer.prefix)
     u, ids = inputs(mixer, t)
     other, other_ids = inputs(mixer, t, seed=2)
     mixed = torch.cat([u[:, :cut], other[:, cut:]], dim=1)
@@ -93,7 +93,10 @@ def _check_steps(mixer: Mixer) -> None:
     with torch.no_grad():
         whole = mixer(u, ids)
         state, stepped = mixer.initial_state(len(u)), []
-        for i in range(t):
+        if mixer.prefix:
+            y, state = mixer.read(u[:, : mixer.prefix], state)
+            stepped = list(y.unbind(1))
+        for i in range(mixer.prefix, t):
             before = {name: value.clone() for name, value in state.items()}
             y, new = mixer.step(u[:, i], state, None if ids is None else ids[:, i])
             assert all(torch.equal(state[name], before[name]) for name in before), "a step changed the state it was given"
@@ -105,12 +108,14 @@ def _check_steps(mixer: Mixer) -> None:
 
 
 def _read(mixer: Mixer, u: Tensor, ids: Tensor | None, pieces: tuple[int, ...]) -> tuple[Tensor, State]:
-    state, outputs, start = mixer.initial_state(len(u)), [], 0
+    """In pieces, of which those that end within the prefix are read with the next one: it is read at once."""
+    state, outputs, start, end = mixer.initial_state(len(u)), [], 0, 0
     for size in pieces:
-        part = slice(start, start + size)
-        y, state = mixer.read(u[:, part], state, None if ids is None else ids[:, part])
-        outputs.append(y)
-        start += size
+        end += size
+        if start or end >= min(mixer.prefix, u.shape[1]):
+            y, state = mixer.read(u[:, start:end], state, None if ids is None else ids[:, start:end])
+            outputs.append(y)
+            start = end
     return torch.cat(outputs, dim=1), state
 
 
@@ -118,7 +123,7 @@ def _check_ragged_rows(mixer: Mixer) -> None:
     """Rows that have read different numbers of tokens are joined as generation joins them, and go on as if alone."""
     t = LENGTHS[-1]
     u, ids = inputs(mixer, t)
-    lengths = (t - 3, 4)
+    lengths = (t - 3, max(4, mixer.prefix))
     with torch.no_grad():
         whole = mixer(u, ids)
         one, two, longer = (_read(mixer, *inputs(mixer, t, batch), (t,))[1] for batch, t in ((1, 2), (2, 2), (1, 3)))

@@ -80,7 +80,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "prefix_linear_attention": [
         {"num_heads": 2, "feature_dim": 6, "prefix": 11},
         {"num_heads": 2, "feature_dim": 6, "prefix": 1, "feature_map": "identity"},
-        {"num_heads": 1, "feature_dim": 4, "feature_map": "elu"},
+        {"num_heads": 1, "feature_dim": 4, "prefix": 26, "feature_map": "elu"},
     ],
     "retnet": [{"num_heads": 2, "value_factor": 2.0}, {"num_heads": 2, "value_factor": 1.25}],
     "gla": [
@@ -218,8 +218,9 @@ OPERATIONS = [
         103_080 + 40 * (2 * 2 * 16 + 16),
         3_098_844 + 300 * (2 * 2 * 32 + 32),
     ),
-    # Linear attention on 40 + 30 and 300 + 30 keys, less a projection to 2 x 4 and one to d, of 30 tokens.
-    ("prefix_linear_attention", {"num_heads": 2, "feature_dim": 4, "prefix": 30}, 229_730, 3_846_200),
+    # Linear attention; of 30 tokens two projections, features (22 operations for 15) and their sums by head; of the first chunk, of 40
+    # and of 128 tokens, features, a product with the encoder's state and its sum, and where there is a second one, the sum of the states.
+    ("prefix_linear_attention", {"num_heads": 2, "feature_dim": 4, "prefix": 30}, 173_380, 3_823_724),
     ("retnet", {"num_heads": 2}, 258_920, 9_434_684),
     ("gla", {"num_heads": 2, "gate_rank": 3}, 124_632, 3_276_528),
     ("delta_net", {"num_heads": 2}, 286_688, 6_975_440),

@@ -124,8 +124,8 @@ def test_decays_that_depend_on_the_input_in_plain_numbers():
         assert made == pytest.approx(applied(mixer.out_proj.weight, heads), rel=1e-9, abs=1e-12)
 
 
-def test_after_its_prefix_every_token_has_seen_all_of_it_twice():
-    """JRT's equation for tokens from the prefix's last on: the second keys and values of the whole prefix in both sums."""
+def test_every_token_has_seen_the_whole_prefix_also_those_before_its_end():
+    """JRT's equation in plain products: the encoder's keys and values of the whole prefix in both sums of every token."""
     mixer = randomised(PrefixLinearAttention(6, num_heads=1, feature_dim=4, prefix=5)).double().requires_grad_(False)
     u = normal(1, 9, 6)
     made = mixer(u)[0]
@@ -135,7 +135,7 @@ def test_after_its_prefix_every_token_has_seen_all_of_it_twice():
         scores = keys @ query / 2
         return 1 + scores + scores**2 / 2
 
-    for i in range(4, 9):
+    for i in range(9):
         own, second = weigh(q[i], k[: i + 1]), weigh(q[i], again[:5])
         wanted = mixer.out_proj((own @ v[: i + 1] + second @ again_v[:5]) / (own.sum() + second.sum()))
         torch.testing.assert_close(made[i], wanted)
