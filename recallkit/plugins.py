@@ -64,10 +64,12 @@ def installed() -> dict[str, Plugin]:
     return dict(sorted(found.items()))
 
 
-def describe() -> list[tuple[str, str]]:
-    """Name, and what it is and where it is from, of every plug-in that can be imported; a note says which cannot."""
+def describe(*kinds: str) -> list[tuple[str, str]]:
+    """Name, and what it is and where it is from, of every plug-in of these kinds that can be imported; a note says which cannot."""
     rows = []
     for name, plugin in installed().items():
+        if plugin.kind not in kinds:
+            continue
         try:
             plugin.load()
         except UserError as error:

@@ -42,11 +42,13 @@ def answer(done) -> dict:
 
 
 def test_every_kind_is_listed_with_its_origin(installed, run):
-    listed = {row["name"]: row["description"] for row in answer(run("models", "--json"))}
-    of_package = {name: what for name, what in listed.items() if name.startswith("recallkit-example.")}
-    assert of_package == {
+    listed = {command: {row["name"]: row["description"] for row in answer(run(command, "--json"))} for command in ("models", "tasks")}
+    of_package = {
+        command: {name: what for name, what in rows.items() if name.startswith("recallkit-example.")} for command, rows in listed.items()
+    }
+    assert of_package["tasks"] == {"recallkit-example.last": "synthetic task of recallkit-example 1.0"}
+    assert of_package["models"] == {
         "recallkit-example.halved": "cache of recallkit-example 1.0",
-        "recallkit-example.last": "synthetic task of recallkit-example 1.0",
         "recallkit-example.mean": "mixer of recallkit-example 1.0",
         "recallkit-example.nearby": "slice of recallkit-example 1.0",
         "recallkit-example.uniform": "model of recallkit-example 1.0",

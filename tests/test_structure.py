@@ -181,6 +181,13 @@ def test_neither_the_package_nor_its_help_imports_anything_heavy():
     assert (first, last) == ("['recallkit', 'recallkit.config', 'recallkit.errors']", "set()")
 
 
+def test_tasks_are_listed_without_torch():
+    program = "import sys\nfrom recallkit import cli\ntry: cli.run(['tasks'])\nfinally: print('torch' in sys.modules)"
+    *shown, has_torch = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert has_torch == "False"
+    assert any("two_hops" in line for line in shown)
+
+
 def test_no_signature_is_longer_than_twelve_parameters():
     """What goes together is a group of options, handed on as it is."""
     wrong = []

@@ -72,12 +72,14 @@ def sources(_: Options) -> Outcome[Rows]:
 
 @command("tasks", Options, examples=("recallkit tasks",))
 def tasks(_: Options) -> Outcome[Rows]:
-    """List the recall tasks of `eval-recall` and the synthetic ones of `mqar`, one per line."""
+    """List the recall tasks of `eval-recall` and the synthetic ones of `mqar` and `train`, one per line."""
+    from recallkit import plugins
     from recallkit.recall.run import describe_tasks
     from recallkit.synthetic.tasks import describe_tasks as describe_synthetic
 
     synthetic = [(name, f"synthetic: {description}") for name, description in describe_synthetic()]
-    return _listed("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`.", [*describe_tasks(), *synthetic])
+    rows = [*describe_tasks(), *synthetic, *plugins.describe("synthetic task")]
+    return _listed("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows)
 
 
 _many = partial(option, metavar="NUMBERS", least=1, most=config.LONGEST, joined=True)

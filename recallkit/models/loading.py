@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def describe_models() -> list[tuple[str, str]]:
-    """For `recallkit models`: (name or form of a name, a line), and all plug-ins, whatever they are."""
-    return [*(form for kind in KINDS for form in kind.forms.items()), *plugins.describe()]
+    """For `recallkit models`: (name or form of a name, a line), and plug-ins of all kinds that go into a model or a question about it."""
+    return [*(form for kind in KINDS for form in kind.forms.items()), *plugins.describe("model", "cache", "mixer", "slice")]
 
 
 def identify_model(request: ModelRequest) -> str:

@@ -7,12 +7,12 @@ FILE.py:FUNCTION is a task of the user's own.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
 
 from recallkit import registry
 from recallkit.errors import UserError
@@ -63,6 +63,8 @@ def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, s
     known = options_of_task(task)
     for name, value in options.items():
         _check_option(task, name, value, known)
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     if task in TASKS:
         examples: Examples = generate(num, length, pairs, vocab, generator, **options)
@@ -81,8 +83,14 @@ def options_of_task(task: str) -> dict[str, str]:
 
 
 def describe_tasks() -> list[tuple[str, str]]:
-    """Name and description of every task."""
-    return [(name, str(inspect.getdoc(registry.resolve(TASKS, name, "synthetic task"))).splitlines()[0]) for name in TASKS]
+    """Name and description of every task: the first line of its generator's docstring, read from its file, without importing torch."""
+    documented = {
+        node.name: str(ast.get_docstring(node)).splitlines()[0]
+        for file in ("pairs.py", "lists.py")
+        for node in ast.parse(Path(__file__).with_name(file).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    return [(name, documented[place.partition(":")[2]]) for name, place in TASKS.items()]
 
 
 def task_of(text: str) -> tuple[str, dict[str, Any]]:
@@ -120,6 +128,8 @@ def answered(examples: Examples) -> Tensor:
 
     Raises UserError where an answer would replace the id of the next question.
     """
+    import torch
+
     asked = examples.targets != NOT_ASKED
     ids = torch.cat([examples.ids, torch.zeros_like(examples.ids[:, :1])], dim=1)
     following = torch.where(asked, examples.targets, ids[:, 1:])
@@ -158,6 +168,8 @@ def _check_option(task: str, name: str, value: Any, known: dict[str, str]) -> No
 
 def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:
     """What a user's function returned as `Examples`. Raises UserError where it is not."""
+    import torch
+
     parts = made if isinstance(made, tuple) and len(made) == 3 else ()
     if not parts or not all(isinstance(part, torch.Tensor) and part.shape == (num, length) and part.dtype == torch.int64 for part in parts):
         wanted = f"return ids, targets and distances, int64 tensors of {num:,} x {length:,}"

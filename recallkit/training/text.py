@@ -78,6 +78,10 @@ def train_text(
         "text": opened.identity(),
     }
     result = Result(out / "training.parquet", "training", options, force=force)
+    finished, every = result.finished(), amount(asked.checkpoint_every)
+    if finished and every not in (None, finished["asked"].get("checkpoint_every")):
+        problem, remedy = "the run is finished, and was not asked for these", "leave it out, or train again with --force"
+        raise UserError(problem, where=f"--checkpoint-every {every:,}", remedy=remedy)
     if result.reused() is None:
         timings, was_there = Timings(), out.exists()
         try:
@@ -88,7 +92,7 @@ def train_text(
                 if journal is not None:
                     facts = {"parameters": run.trainer.model.num_parameters(), "num_steps": run.num_steps, "machine": machine(chosen)}
                     tables = TrainingTables(schemas.frame_of("training/training", run.curve))
-                    facts |= {"asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer)}}
+                    facts |= {"asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer), "checkpoint_every": every}}
                     result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
                     journal.finish()
         finally:

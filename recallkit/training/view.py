@@ -260,5 +260,5 @@ def training_command(manifest: Mapping[str, Any]) -> str:
     tokens = options["text"]["limit_tokens"]
     chosen = {"tokens": tokens, "seq_len": options["seq_len"], "seed": options["seed"] or None, "batch": options["recipe"]["batch"]}
     rate, alone = options["recipe"]["learning_rate"], options["model"].startswith("zoo:") and not options["recipe"]["lists"]
-    more = {"learning_rates": rate, "no_lists": alone, "tokenizer": asked["tokenizer"]}
+    more = {"learning_rates": rate, "no_lists": alone, **{name: asked.get(name) for name in ("tokenizer", "checkpoint_every")}}
     return command_line("train", asked["model"], "TEXT", **chosen, **more, o="DIR")

@@ -86,6 +86,10 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(home, model, text
     for name in (*(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)), "training.parquet"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert not list((tmp_path / "parts").glob(".*partial"))
+    for every in (None, "2048"):
+        recallkit.train(model, text, **SIZES, checkpoint_every=every, out=tmp_path / "parts")
+    with pytest.raises(UserError, match="--checkpoint-every 1,024: the run is finished, .* leave it out, or train again with --force"):
+        recallkit.train(model, text, **SIZES, checkpoint_every=1024, out=tmp_path / "parts")
 
 
 def test_a_checkpoint_of_others_is_not_overwritten_and_damaged_work_is_one_line(home, model, text, tmp_path, monkeypatch):
@@ -202,7 +206,7 @@ def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, t
 def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text, tmp_path, monkeypatch):
     monkeypatch.setattr("recallkit.training.lists.STEPS", 1)
     monkeypatch.chdir(tmp_path)
-    for named, given in ((model.name, {}), ("zoo:attention", {"no_lists": True, "learning_rates": 0.002})):
+    for named, given in ((model.name, {"checkpoint_every": 512}), ("zoo:attention", {"no_lists": True, "learning_rates": 0.002})):
         out = tmp_path / named[:3]
         tables = recallkit.train(named, text, tokens=1024, seq_len=256, device="cpu", out=out, **given)
         words = [
