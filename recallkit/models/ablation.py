@@ -227,11 +227,12 @@ _KINDS = (
     ("recurrence", r"RecurrentBlock"),
     ("rwkv", r"(?i)rwkv"),
     ("mlstm", r"xLSTM"),
+    ("linear_attention", r"LinearAttention"),
     ("attention", r"Attention|Attn"),
 )
 """Kinds of transformers' mixers, by the first of these that is in their class's name; else the kind is that name."""
 
-_SOFTMAX = re.compile(r"(sliding|chunked|indexed|local)_attention")
+_SOFTMAX = re.compile(r"(sliding|chunked|indexed|local|compressed_sparse|heavily_compressed)_attention")
 """Entries of `layer_types` that distinguish attention from attention; others say less than a class."""
 
 
@@ -243,9 +244,11 @@ def _layer_types(module: Any) -> list[str]:
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:
-    """The decoder layers: the list of modules with the most layers that have mixers."""
+    """The decoder layers: the list of modules with the most layers that have mixers, those that read images left out."""
     from torch import nn
 
+    decoder: Any = getattr(module, "get_decoder", None)
+    module = module if decoder is None else decoder()
     lists = [list(each) for each in module.modules() if isinstance(each, nn.ModuleList)]
     return max(lists, key=lambda layers: sum(bool(_mixers_in(layer)) for layer in layers), default=[])
 

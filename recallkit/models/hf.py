@@ -205,18 +205,33 @@ def _skeleton(spec: str, there: int | None) -> Any:
     Raises UserError where it asks for so many more weights than are `there` that making them would exhaust the memory.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     source, options = _place(spec)
     config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
     check_foreign(config.to_dict())
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model: Any = _auto_class(config, spec).from_config(config, trust_remote_code=False)
     model.tie_weights()
     wanted = sum(weight.numel() for weight in model.parameters())
     if there is not None and wanted > there * _MOST_UNSAVED + _FEW:
         raise UserError(f"its config asks for {wanted:,} weights, and its files have {there:,}", where=spec, remedy=_BELONG)
     return model
+
+
+def _auto_class(config: Any, spec: str) -> Any:
+    """The class of transformers that makes the language model of a config: of one that reads images, too, where it has none of text alone.
+
+    Raises UserError where it has neither, and for an encoder with a decoder.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+
+    if type(config) in AutoModelForCausalLM._model_mapping or hasattr(config, "auto_map"):
+        return AutoModelForCausalLM
+    if type(config) in AutoModelForMultimodalLM._model_mapping and not config.is_encoder_decoder:
+        return AutoModelForMultimodalLM
+    problem = f"the installed transformers has no model of {config.model_type} that continues a text"
+    raise UserError(problem, where=spec, remedy="give a causal language model")
 
 
 def _configured_dtype(config: Mapping[str, Any]) -> str | None:
@@ -231,7 +246,7 @@ def _configured_dtype(config: Mapping[str, Any]) -> str | None:
 
 def _from_pretrained(request: ModelRequest) -> Any:
     """The model that transformers makes of a checkpoint, if it is that of the files. Raises UserError as `load` does."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     spec, trusted, config, sizes = request.spec, request.trust_remote_code, read_config(request.spec), None
     source, options = _place(spec)
@@ -244,7 +259,10 @@ def _from_pretrained(request: ModelRequest) -> Any:
             if not trusted:
                 _made_without_weights(spec, config)
         loader = _own_class(config, source, options) if trusted else None
-        model, info = (loader or AutoModelForCausalLM).from_pretrained(
+        if loader is None:
+            of = options.get("config") or AutoConfig.from_pretrained(source, trust_remote_code=trusted, **options)
+            loader = _auto_class(of, spec)
+        model, info = loader.from_pretrained(
             source,
             dtype=choose_dtype(request.dtype),
             output_loading_info=True,

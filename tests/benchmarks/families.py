@@ -2,10 +2,12 @@
 
     python tests/benchmarks/families.py [--repeats 5] [FAMILY ...]
     python tests/benchmarks/families.py --model MODEL --text SOURCE
+    python tests/benchmarks/families.py --untested
 
 Tiny models with random weights, on one thread: their speeds say how a family's fast form fares, not how fast a large
 model is. Error is the distance of an NLL from the one computed in float64 throughout from the same weights. The second
-form gives the error of a real model on the beginnings of three documents: there bfloat16 rounds the weights, too.
+form gives the error of a real model on the beginnings of three documents: there bfloat16 rounds the weights, too. The third lists
+every other `model_type` of which the installed transformers makes a model that generates text.
 """
 
 from __future__ import annotations
@@ -154,12 +156,24 @@ def written(error: Error | None) -> str:
     return "fails" if error is None else f"{error.largest:.0e}, {error.mean:.0e}, {error.signed_mean:+.0e}"
 
 
+def untested() -> list[str]:
+    """Types of models that generate text in the installed transformers, of text alone or of images and sound, too, and not in the table."""
+    from transformers.models.auto import modeling_auto as auto
+
+    generating = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+    return sorted({*itertools.chain(*generating, auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES)} - set(FAMILIES))
+
+
 def main() -> None:
     parser = harness.parser_of(__doc__, repeats=5)
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="only these")
     parser.add_argument("--model", type=Path, help="a real model, directory or GGUF file, instead of the families")
     parser.add_argument("--text", default="demo:validation", help="what it reads")
+    parser.add_argument("--untested", action="store_true", help="only the names of families that are not in the table")
     given = parser.parse_args()
+    if given.untested:
+        print(*untested())
+        return
     if given.model:
         report_real_model(given.model, given.text)
         return

@@ -19,6 +19,8 @@ class Family:
     mixer: str
     config: dict[str, Any]
     special_tokens: dict[str, int] = field(default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0})
+    vision: dict[str, Any] | None = None
+    """Of a model that reads images, too: the configuration of that part, `config` being that of its text."""
 
 
 _ATTENTION = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
@@ -42,7 +44,20 @@ _LATENT = {
     "qk_nope_head_dim": 12,
     "v_head_dim": 12,
 }
+_INDEX = {"index_topk": 16, "index_head_dim": 16, "index_n_heads": 16}
+"""Far fewer ids than the tests' sequences have, so that some are left out."""
 _KIMI = {"layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 12, "linear_num_heads": 4}
+_INDEXED = {
+    **_LATENT,
+    **_INDEX,
+    "q_lora_rank": 24,
+    "max_position_embeddings": 1024,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "mlp_layer_types": ["dense", "sparse"],
+}
 
 FAMILIES: dict[str, Family] = {
     "gpt_neox": Family("attention", {"num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 1024}),
@@ -268,20 +283,100 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v32": Family(
         "indexed latent attention, mixture of experts",
+        {**_INDEXED, "layer_types": ["indexed_attention"] * 2},
+    ),
+    "glm_moe_dsa": Family(
+        "indexed latent attention, mixture of experts",
+        {**_INDEXED, "indexer_types": ["full", "shared"]},
+    ),
+    "glm5_next": Family(
+        "Kimi delta attention, indexed latent attention, mixture of experts",
         {
-            **_LATENT,
+            **_INDEXED,
+            **_KIMI,
+            "layer_types": ["linear_attention", "indexed_attention"],
+            "index_kpool": 4,
+            "qk_rope_head_dim": 0,
+            "hc_mult": 2,
+        },
+        vision={
+            "depth": 3,
+            "hidden_size": 24,
+            "num_heads": 2,
+            "intermediate_size": 24,
+            "out_hidden_size": 48,
+            "projection_intermediate_size": 24,
+            "image_size": 28,
+        },
+    ),
+    "deepseek_v4": Family(
+        "compressed attention, indexed compressed attention, mixture of experts",
+        {
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "head_dim": 16,
+            "partial_rotary_factor": 0.5,
             "q_lora_rank": 24,
-            "max_position_embeddings": 1024,
+            "o_groups": 2,
+            "o_lora_rank": 16,
+            "moe_intermediate_size": 48,
             "n_routed_experts": 4,
             "num_experts_per_tok": 2,
-            "n_group": 2,
-            "topk_group": 1,
-            "mlp_layer_types": ["dense", "sparse"],
-            "first_k_dense_replace": 1,
-            "index_topk": 1024,
+            "max_position_embeddings": 1024,
+            "sliding_window": 8,
+            "hc_mult": 2,
+            "layer_types": ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"],
+            "mlp_layer_types": ["hash_moe", "moe", "moe"],
+            "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 8},
+            "index_topk": 4,
             "index_head_dim": 16,
-            "index_n_heads": 2,
-            "layer_types": ["indexed_attention"] * 2,
+            "index_n_heads": 16,
+        },
+    ),
+    "mimo_v2_flash": Family(
+        "attention, sliding attention, mixture of experts",
+        {
+            **_ATTENTION,
+            "head_dim": 12,
+            "v_head_dim": 8,
+            "sliding_window": 16,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "mlp_layer_types": ["dense", "sparse"],
+            "intermediate_size": 96,
+            "moe_intermediate_size": 48,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "gemma4_text": Family(
+        "attention, sliding attention, mixture of experts",
+        {
+            **_ATTENTION,
+            "num_hidden_layers": 4,
+            "head_dim": 12,
+            "global_head_dim": 16,
+            "intermediate_size": 96,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 2,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "hidden_size_per_layer_input": 8,
+            "final_logit_softcapping": 30.0,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 48,
+        },
+    ),
+    "gpt_oss": Family(
+        "attention with sinks, sliding attention, mixture of experts",
+        {
+            **_ATTENTION,
+            **_MIXTURE,
+            "head_dim": 12,
+            "intermediate_size": 48,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"],
         },
     ),
     "minimax_m3_vl_text": Family(
@@ -314,17 +409,26 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+def class_of(name: str) -> Any:
+    """The class of transformers that makes and loads models of a family."""
+    import transformers
+
+    return transformers.AutoModelForCausalLM if FAMILIES[name].vision is None else transformers.AutoModelForMultimodalLM
+
+
 def build_model(name: str) -> Any:
     """The model of a family, float32, weights drawn from the family's name alone, in evaluation mode."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     family = FAMILIES[name]
     settings = {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 2, **family.special_tokens, **family.config}
+    if family.vision is not None:
+        settings = {"text_config": settings, "vision_config": family.vision}
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return with_noise(AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **settings)))
+        return with_noise(class_of(name).from_config(AutoConfig.for_model(name, **settings)))
 
 
 def with_noise(model: Any) -> Any:

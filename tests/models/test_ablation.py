@@ -79,6 +79,7 @@ FOUND = {
     "lfm2": ["0 short_conv", "1 attention"],
     "recurrent_gemma": ["0 recurrence", "1 recurrence", "2 sliding_attention"],
     "rwkv": ["0 rwkv", "1 rwkv"],
+    "glm5_next": ["0 linear_attention", "1 indexed_attention"],
 }
 PROJECTIONS = ("o_proj", "out_proj", "output")
 """The last layer of a mixer, where it has no bias: without its weights the output is zero."""

@@ -18,31 +18,33 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM
 
 from recallkit.errors import UserError
 from recallkit.models.loading import load_model
 from recallkit.models.precision import widened
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.transformers_model import TransformersModel
-from tests.models.families import FAMILIES, VOCAB_SIZE, save_model
+from tests.models.families import FAMILIES, VOCAB_SIZE, class_of, save_model
 from tests.models.test_generation import MOST, check, slow_loop
 
 RAGGED = [41, 33, 2, 17]
 """Longer than the chunks of every family's fast form (16), and no multiple of them."""
 
-CAPPED = {"recurrent_gemma", "xlstm"}
+CAPPED = {"recurrent_gemma", "xlstm", "gemma4_text"}
 STATE_ONLY = {"mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm"}
 SLIDING = {"recurrent_gemma"}
 IN_STEPS = {"mamba", "falcon_mamba", "jamba", "zamba", "recurrent_gemma", "minimax"}
 """Where more ids than one follow a state, transformers ignores a part of it: the state of the selective scan (mamba,
 falcon_mamba, jamba, zamba), the last inputs of the convolution (recurrent_gemma), what the attention layers hold (minimax)."""
 
-NOT_JOINED = {"rwkv", "minimax", "qwen4_exp_text"}
+NOT_JOINED = {"rwkv", "minimax", "qwen4_exp_text", "deepseek_v4"}
 """In transformers single steps of rwkv mix up the rows of a batch, and minimax masks nothing after its first layer's cache; what the
-indexed attention of qwen4_exp selects depends on padding."""
+indexed attention of qwen4_exp selects depends on padding, and so does what deepseek_v4 compresses."""
 
-ALIKE = {"falcon_mamba", "bamba", "zamba", "qwen3_5_text", "qwen3_5_moe_text", "bailing_hybrid", "lfm2_moe", "lfm3", "olmo_hybrid"}
+ALIKE = {
+    *("falcon_mamba", "bamba", "zamba", "qwen3_5_text", "qwen3_5_moe_text", "bailing_hybrid", "lfm2_moe", "lfm3", "olmo_hybrid"),
+    *("deepseek_v32", "mimo_v2_flash"),
+}
 """Families whose kinds of layer others have, too."""
 
 
@@ -68,7 +70,7 @@ def loaded(tmp_path_factory) -> Callable[[str], Loaded]:
     def get(name: str) -> Loaded:
         if name not in found:
             path = save_model(name, folder)
-            found[name] = Loaded(name, path, load(path), AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval())
+            found[name] = Loaded(name, path, load(path), class_of(name).from_pretrained(path, dtype=torch.float32).eval())
         return found[name]
 
     return get
@@ -195,7 +197,7 @@ def test_xlstm_is_not_rounded_between_stretches(loaded, tmp_path):
     path = copied(loaded("xlstm").path, tmp_path / "stretches", max_inference_chunksize=16)
     ids, offsets = sequences([65])
     exact = loaded("xlstm").model.score(ids, offsets).nll
-    bare = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    bare = class_of("xlstm").from_pretrained(path, dtype=torch.float32).eval()
     assert np.abs(each_alone(bare, ids, offsets)[0] - exact).max() > 1e-4
     np.testing.assert_allclose(load(path).score(ids, offsets).nll, exact, rtol=0, atol=1e-5)
 
@@ -205,7 +207,7 @@ def test_positions_that_stretch_with_the_length_are_scored_in_batches_of_equal_l
     factors = {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6, "factor": 4.0}
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16, **factors}
     path = copied(loaded("llama").path, tmp_path / "llama", rope_parameters=rope)
-    model, bare = load(path), AutoModelForCausalLM.from_pretrained(path).eval()
+    model, bare = load(path), class_of("llama").from_pretrained(path).eval()
     ids, offsets = sequences([12, 33, 12])
     assert (model.sharing, model.carrying, model.can_join) == ("equal", None, False)
     np.testing.assert_allclose(model.score(ids, offsets).nll, each_alone(bare, ids, offsets)[0], rtol=0, atol=1e-5)
@@ -219,6 +221,22 @@ def test_what_bfloat16_cannot_do_is_one_line(loaded):
     assert load(loaded("minimax").path, "bfloat16").carrying is None
     with pytest.raises(UserError, match=r"its forward pass fails \(expected m1 and m2 to have the same dtype.*--dtype float32"):
         load(loaded("xlstm").path, "bfloat16").score(*sequences([65]))
+
+
+@pytest.mark.parametrize("name", ["glm5_next", "deepseek_v4", "glm_moe_dsa"])
+def test_an_index_leaves_out_what_it_does_not_select(loaded, name):
+    """Of the same weights: up to as many ids as it selects all are read, beyond them scores are others than if all were read."""
+    model, (ids, offsets) = loaded(name).model, sequences([61])
+    sparse = model.score(ids, offsets).nll
+    indices = [module for module in model.model.modules() if hasattr(module, "index_topk")]
+    [selected] = {module.index_topk for module in indices}
+    for module in indices:
+        module.index_topk = 1024
+    dense = model.score(ids, offsets).nll
+    for module in indices:
+        module.index_topk = selected
+    np.testing.assert_allclose(dense[:selected], sparse[:selected], rtol=0, atol=1e-6)
+    assert np.abs(dense - sparse)[selected:].max() > 1e-3
 
 
 def test_attention_holds_no_more_with_its_state_carried(loaded):

@@ -97,6 +97,15 @@ def test_damaged_files_and_unknown_kinds_are_one_line(tiny_model, tmp_path):
             load_model(ModelRequest(str(path), 4096, device="cpu"))
 
 
+@pytest.mark.parametrize("family", ["t5", "florence2", "glm5_next_text"])
+def test_what_continues_no_text_is_named(tiny_model, tmp_path, family):
+    """Encoders with decoders, also those that read images; a part of a model without a head of its own."""
+    path = copied(tiny_model("llama"), tmp_path / family)
+    (path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(UserError, match=f"no model of {family} that continues a text; give a causal language model"):
+        load_model(ModelRequest(str(path), 512, device="cpu"))
+
+
 def test_bfloat16_weights_are_computed_with_in_float32(tiny_model):
     path = tiny_model("llama", dtype="bfloat16")
     model = load_model(ModelRequest(str(path), 4096, device="cpu"))
