@@ -81,7 +81,7 @@ class LogOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritingOptions(LogOptions, ForceOptions):
+class WritingOptions(ForceOptions, LogOptions):
     """What is done with a result that is written."""
 
 
@@ -203,6 +203,35 @@ class WorkerOptions(Options):
             raise UsageError("an address of no cluster", where="--address", remedy="give --engine ray as well")
 
 
+def _share(given: Any) -> tuple[int, int]:
+    """`3/16`: the third of 16. Raises ValueError for anything else."""
+    if isinstance(given, tuple):
+        return given
+    place, _, shares = given.partition("/")
+    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
+        raise ValueError(f"{given!r} is not a share; give one such as 3/16, from 1/16 to 16/16")
+    return int(place), int(shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOptions(WorkerOptions, WritingOptions):
+    """One of many jobs, started by a scheduler: options of the command line only."""
+
+    share: tuple[int, int] | None = option(
+        "Do the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
+        metavar="K/N",
+        parse=_share,
+        panel=MANY_DEVICES,
+    )
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for a share together with what needs all parts."""
+        super().__post_init__()
+        if self.share is not None and (self.force or self.engine == "ray" or self.log_to):
+            problem = "goes with none of --force, --engine ray and --log-to"
+            raise UsageError(problem, where="--share", remedy="leave one of them out")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CountingOptions(WorkerOptions):
     """How a text is counted. `hashes` of a count of some bigrams only are none."""
@@ -275,11 +304,17 @@ class ScoringOptions(WorkerOptions, ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(ModelOptions, ForceOptions):
-    """How models are run that are asked for answers; of the tasks, the first `limit` rows alone."""
+    """How models are run that are asked for answers."""
 
     dtype: Literal[Precision, "auto"] = option(f"Precision of the weights. {_AUTO}", "float32", panel=LOADING)
-    limit: int | None = option("The first rows of each task only.", least=1, most=config.MOST)
     context: int | None = context_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions(WorkerOptions, EvaluationOptions):
+    """How models are run that are asked by prompts; of the tasks, the first `limit` rows alone."""
+
+    limit: int | None = option("The first rows of each task only.", least=1, most=config.MOST)
     batch_size: int | None = option(
         "Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096, panel=LOADING
     )
@@ -292,7 +327,7 @@ CENTRED_TOKENS = 950
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallOptions(EvaluationOptions):
+class RecallOptions(PromptOptions):
     """What models are asked of documents, and how they are run."""
 
     data: File | None = option(
@@ -357,9 +392,7 @@ class RecallOptions(EvaluationOptions):
 class MqarOptions(EvaluationOptions):
     """What models are asked of made-up pairs, and how they are run: sequences of ids are batched by tokens, and are never cut."""
 
-    limit: int | None = field(default=None, init=False)
     context: int | None = field(default=None, init=False)
-    batch_size: int | None = field(default=None, init=False)
     task: str = option(
         "What is asked: a synthetic task (see `recallkit tasks`), with options as in overwriting,updates=8; or FILE.py:FUNCTION.",
         "mqar",

@@ -60,6 +60,27 @@ class Outcome(Generic[T]):
             figures=lambda models: [figure for each in seen() for figure in each.figures(models)],
         )
 
+    @staticmethod
+    def of_shares(made: Mapping[str, Mapping[str, Any]]) -> "Outcome[Any]":
+        """How far all shares of each result are together, by its name: `parts_done` of `num_parts`, or `joined`."""
+        from recallkit.display.console import print_line
+
+        def line(of: Mapping[str, Any]) -> str:
+            if of["joined"]:
+                return "joined"
+            rest = "run it without --share to join them" if of["parts_done"] == of["num_parts"] else "other shares are not done"
+            return f"{of['parts_done']:,} of {of['num_parts']:,} parts are there, {rest}"
+
+        def show(full: bool) -> None:
+            for name, of in made.items():
+                print_line(f"{name}: {line(of)}")
+
+        return Outcome(
+            value=lambda: made,
+            show=show,
+            json=lambda: made,
+        )
+
 
 def _inches(text: Any) -> float:
     from recallkit.display.figure_files import parse_width

@@ -14,6 +14,7 @@ from recallkit.options import (
     ComparisonOptions,
     InterventionOptions,
     ScoringOptions,
+    ShareOptions,
     WritingOptions,
     models_option,
     out_option,
@@ -35,6 +36,11 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
 
 
+@dataclass(frozen=True, kw_only=True)
+class InterveneLine(ShareOptions, Intervene):
+    """The same as one of many jobs."""
+
+
 @command(
     "intervene",
     Intervene,
@@ -44,7 +50,7 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
     ),
     answers=True,
 )
-def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
+def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
     """Measure what models recall by association: their loss when tokens of earlier occurrences are swapped with others; resumes.
 
     The first model is the reference: for each other model, the share of its gap that lies in AR hits, and how much of it would be gone
@@ -60,6 +66,8 @@ def intervene(asked: Intervene) -> Outcome["InterveneTables"]:
     if asked.models is None:
         asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
     target = path(asked.out) or intervening.intervention_path(folder, compared, asked)
+    if asked.share is not None:
+        return Outcome.of_shares(intervening.score_share(compared, folder, asked, asked, asked.share))
     tables = intervening.intervene(compared, folder, target, asked, asked)
     return Outcome.of(tables, lambda: look(target, tables))
 

@@ -12,11 +12,12 @@ from recallkit.errors import UsageError
 from recallkit.options import (
     MODEL_SYNTAX,
     AnyModels,
-    EvaluationOptions,
     ForceOptions,
     LogOptions,
     MqarOptions,
+    PromptOptions,
     RecallOptions,
+    ShareOptions,
     out_option,
     tokenizer_option,
 )
@@ -56,8 +57,8 @@ class EvalRecall(RecallOptions, LogOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalRecallLine(EvalRecall):
-    """What the command line has besides: in Python, `eval_stock` is a function."""
+class EvalRecallLine(ShareOptions, EvalRecall):
+    """What the command line has besides; in Python, `eval_stock` is a function."""
 
     lm_eval_task: str | Sequence[str] | None = option(
         "Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.", metavar="NAME"
@@ -94,6 +95,8 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
     if asked.shots is not None and not stock:
         raise UsageError("is for tasks of lm-eval", where="--shots", remedy="name some with --lm-eval-task, or --tasks superglue")
     stock_plan = plan_stock(compared, stock, folder, asked, shots=asked.shots) if stock else None
+    if asked.share is not None:
+        return Outcome.of_shares({name: of for plan in (own_plan, stock_plan) if plan for name, of in plan.run_share(asked.share).items()})
     recalled = own_plan.run() if own_plan else None
     own = Outcome.of(recalled[0], lambda: look(recalled[1], recalled[0])) if recalled else None
     metrics = stock_plan.run() if stock_plan else None
@@ -121,7 +124,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
 
 
 @dataclass(frozen=True)
-class EvalStock(EvaluationOptions):
+class EvalStock(PromptOptions):
     """Which models are asked, and in which tasks of lm-eval."""
 
     tasks: str | Sequence[str]

@@ -5,27 +5,16 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config
 from recallkit.commands.adapter import Outcome, command, no_figures
 from recallkit.declarations import File, option, path
 from recallkit.errors import UsageError
-from recallkit.options import MANY_DEVICES, AnyModels, ScoringOptions, WritingOptions, models_option, slices_option
+from recallkit.options import AnyModels, ScoringOptions, ShareOptions, WritingOptions, models_option, slices_option
 
 if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.display.notebook import Summary
     from recallkit.models.spec import ModelSpec
-
-
-def _share(given: Any) -> tuple[int, int]:
-    """`3/16`: the third of 16. Raises ValueError for anything else."""
-    if isinstance(given, tuple):
-        return given
-    place, _, shares = given.partition("/")
-    if not (place.isdecimal() and shares.isdecimal() and 1 <= int(place) <= int(shares) <= config.LONGEST):
-        raise ValueError(f"{given!r} is not a share; give one such as 3/16, from 1/16 to 16/16")
-    return int(place), int(shares)
 
 
 @dataclass(frozen=True)
@@ -38,25 +27,18 @@ class Score(ScoringOptions, WritingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreLine(Score):
-    """What the command line has besides: one of many jobs, started by a scheduler; in Python, `check_scores` is a function."""
+class ScoreLine(ShareOptions, Score):
+    """What the command line has besides; in Python, `check_scores` is a function."""
 
-    share: tuple[int, int] | None = option(
-        "Score the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
-        metavar="K/N",
-        parse=_share,
-        panel=MANY_DEVICES,
-    )
     check: bool = option(
         "Compare a sample with a float64 computation on CPU and print the differences (control models are float64).", False
     )
 
     def __post_init__(self) -> None:
-        """Raises UsageError also for a share together with what needs all parts."""
+        """Raises UsageError also for a check of a share, which is of no whole scores."""
         super().__post_init__()
-        if self.share is not None and (self.force or self.check or self.engine == "ray" or self.log_to):
-            problem = "goes with none of --force, --check, --engine ray and --log-to"
-            raise UsageError(problem, where="--share", remedy="leave one of them out")
+        if self.share is not None and self.check:
+            raise UsageError("compares whole scores, and --share makes a part of them", where="--check", remedy="leave one of them out")
 
 
 @command(
@@ -77,7 +59,7 @@ def score(asked: ScoreLine) -> Outcome["Summary"]:
     from recallkit.display.notebook import Summary
     from recallkit.display.progress import one_after_another
     from recallkit.models.kinds import kind_of
-    from recallkit.scoring.view import print_scores, print_shares, scores_json, scores_table
+    from recallkit.scoring.view import print_scores, scores_json, scores_table
 
     folder = path(asked.slices) or builtin.slices()
     plans = scoring.plan_scores(builtin.named_models(asked.models), folder, asked, force=asked.force, share=asked.share)
@@ -87,11 +69,7 @@ def score(asked: ScoreLine) -> Outcome["Summary"]:
     }
 
     if asked.share is not None:
-        return Outcome(
-            value=lambda: Summary(_rows(folder, {})),
-            show=lambda full: print_shares(manifests),
-            json=lambda: {model.shown: progress for model, progress in manifests.items()},
-        )
+        return Outcome.of_shares({model.shown: manifest for model, manifest in manifests.items()})
     return Outcome(
         value=lambda: Summary(_rows(folder, manifests)),
         show=lambda full: print_scores(folder, manifests, checks),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.spec import ModelSpec
+    from recallkit.parallel.parts import Share
 
 
 def intervention_path(slices: Path, models: Sequence[ModelSpec], options: InterventionOptions) -> Path:
@@ -102,16 +103,8 @@ def intervene(
     result = Result(out / "intervene.parquet", "intervene", question, force=options.force, beside=beside)
     result.finished()  # a result of another question is not replaced; one of the same question takes seconds, and is made again
     tokens = open_tokens(slices / "tokens.parquet")
-    if needed_columns(asked):
-        make_words(slices)
-    plans = plan_scores(specs, slices, scoring)
-    timings = Timings()
-    changes = BY_ASSOCIATION if options.changes == "moved" else tuple(CHANGES)
-    changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings, changes)
-    manifests = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
-    alike = [plan_scores([spec], changed.folder, as_scored(scoring, manifests[spec.shown]["options"]))[0] for spec in specs]
-    for plan in one_after_another(alike):
-        plan.run()
+    timings, changes = Timings(), _changes_of(options)
+    changed, manifests, _ = _score(specs, tokens, options, scoring, timings)
     with timings.stage("measuring"):
         files = {spec.shown: (score_path(slices, spec), score_path(changed.folder, spec)) for spec in specs}
         tables = measure(tokens, changed, files, asked, changes)
@@ -126,6 +119,38 @@ def intervene(
     }
     result.write_tables(tables, facts, timings)
     return tables
+
+
+def score_share(
+    models: Sequence[str | ModelSpec], slices: Path, options: InterventionOptions, scoring: ScoringOptions, share: Share
+) -> dict[str, dict[str, Any]]:
+    """Scores a share of the text and of the changed text; returns how far all shares of each are together, by model."""
+    tokens = open_tokens(slices / "tokens.parquet")
+    _, of_text, of_changed = _score(list_models(list(models)), tokens, options, scoring, Timings(), share)
+    return of_text | {f"{model}, changed text": of for model, of in of_changed.items()}
+
+
+def _changes_of(options: InterventionOptions) -> tuple[str, ...]:
+    return BY_ASSOCIATION if options.changes == "moved" else tuple(CHANGES)
+
+
+def _score(
+    specs: Sequence[ModelSpec],
+    tokens: LabelledTokens,
+    options: InterventionOptions,
+    scoring: ScoringOptions,
+    timings: Timings,
+    share: Share | None = None,
+) -> tuple[ChangedText, dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Makes the changed text and scores text and changed text where that is not done: what the plans of both return, by model."""
+    slices, asked = tokens.path.parent, asked_slices(options)
+    if needed_columns(asked):
+        make_words(slices)
+    plans = plan_scores(specs, slices, scoring, share=share)
+    changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings, _changes_of(options))
+    of_text = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
+    alike = [plan_scores([p.model], changed.folder, as_scored(scoring, p.result.options), share=share)[0] for p in plans]
+    return changed, of_text, {plan.model.shown: plan.run() for plan in one_after_another(alike)}
 
 
 SAMPLES = 500

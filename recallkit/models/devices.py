@@ -30,6 +30,14 @@ def memory_errors() -> Iterator[None]:
         raise
 
 
+def empty_cache() -> None:
+    """Gives the memory that torch keeps on a GPU for later back to other processes."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def choose_device(name: str) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a GPU that is missing, or an unknown value of RECALLKIT_KERNELS."""
     import torch

@@ -13,9 +13,17 @@ from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
-from recallkit.models.devices import check_device
+from recallkit.models.devices import check_device, empty_cache
 from recallkit.models.kinds import COPY_CONTROL, kind_of
-from recallkit.models.loading import check_model, find_precision, identify_tokenizer, own_tokenizer, tokenizer_name
+from recallkit.models.loading import (
+    check_model,
+    find_precision,
+    identify_tokenizer,
+    load_unchanged,
+    on_its_device,
+    own_tokenizer,
+    tokenizer_name,
+)
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.spec import list_models, one_model
 from recallkit.storage import artifacts
@@ -27,11 +35,13 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
     from recallkit.options import EvaluationOptions
+    from recallkit.parallel.job import WorkerSlot
     from recallkit.storage.result import Result
     from recallkit.text.tokenizers import TextTokenizer
 
 
 Evaluated = TypeVar("Evaluated", bound="EvaluatedModel")
+Made = TypeVar("Made")
 
 _USUAL_DTYPE = "float32"
 _SPARE_ENTRIES = 256
@@ -61,23 +71,25 @@ def missing_results(models: Mapping[str, EvaluatedModel], results: Mapping[tuple
 
 
 def make_missing(
-    models: Mapping[str, Evaluated], results: Mapping[tuple[str, Any], Result], make: Callable[[Evaluated, Any, Result], None]
-) -> None:
-    """Makes the results that are not complete, one model after the other, so that one is in memory at a time.
+    models: Mapping[str, Evaluated], results: Mapping[tuple[str, Any], Result], make: Callable[[Evaluated, Any, Result], Made]
+) -> dict[tuple[str, Any], Made]:
+    """Makes the results that are not complete, one model after the other, so that one is in memory at a time: what `make` returns of each.
 
     If that ends with a UserError, a note says how many are complete.
     """
+    made = {}
     try:
         for name, model in one_after_another(list(models.items())):
             with model.in_use():
                 for (of, question), result in results.items():
                     if of == name and not result.is_complete():
-                        make(model, question, result)
+                        made[of, question] = make(model, question, result)
     except UserError:
         done = sum(result.path.exists() for result in results.values())
         if done:
             console.note(f"{done} of {len(results)} tables are complete, and are reused once the rest is mended")
         raise
+    return made
 
 
 def check_named_once(kind: str, names: Sequence[str]) -> None:
@@ -224,6 +236,20 @@ class EvaluatedModel:
             problem = f"no tokenizer beside it, and its vocabulary of {vocab_size:,} entries is not that of {self.tokenizer.name}"
             raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
 
+    def load_in(self, slot: WorkerSlot) -> ScoringModel:
+        """The model, loaded for a worker. Raises UserError if its files have changed since this was sent there."""
+        return load_unchanged(on_its_device(self._request, slot), self.identity["model_digest"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to workers: all but the model, whose identity is known there."""
+        _ = self.identity
+        return {name: value for name, value in self.__dict__.items() if name != "model"}
+
+    def unload(self) -> None:
+        """Frees the memory of the model, which is loaded again when it is needed."""
+        if self.__dict__.pop("model", None) is not None:
+            empty_cache()
+
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """A block in which it is loaded when it is needed; at its end its memory is free for the next, and a live model as it was."""
@@ -233,4 +259,4 @@ class EvaluatedModel:
             try:
                 yield
             finally:
-                self.__dict__.pop("model", None)
+                self.unload()

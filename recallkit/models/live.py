@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from recallkit.models.protocol import ModelRequest, ScoringModel
+    from recallkit.models.spec import ModelSpec
+    from recallkit.options import WorkerOptions
 
 _LIBRARIES = ("torch", "transformers")
 """Packages whose classes are known by their names."""
@@ -74,6 +76,13 @@ def facts(request: ModelRequest) -> ModelFacts:
     module = _module(request)
     head = module.get_output_embeddings() if _is_transformers(module) else None
     return ModelFacts(vocab_size=None if head is None else int(head.weight.shape[0]), dtype=_dtype_of(module))
+
+
+def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
+    """Raises UserError where several processes are to run a live model: it is in this one alone."""
+    if model.is_live and (workers.workers > 1 or workers.engine != "local"):
+        problem = "a live model is run in this process alone"
+        raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
+    from recallkit.parallel.job import WorkerSlot
 
 
 def describe_models() -> list[tuple[str, str]]:
@@ -65,6 +66,24 @@ def load_model(request: ModelRequest) -> ScoringModel:
 
         apply_variant(model, request.variant)
     return model
+
+
+def load_unchanged(request: ModelRequest, digest: str) -> ScoringModel:
+    """`load_model`. Raises UserError if the model's files are not those of the digest, as where they were replaced meanwhile."""
+    model = load_model(request)
+    if identify_model(request) != digest:
+        raise UserError("its files changed while it was scored", where=request.spec, remedy="score it again as it is now")
+    return model
+
+
+def on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
+    """The request of a worker, with the slot's GPU, by turns; on CPU this process gets the slot's share of the threads."""
+    import torch
+
+    if request.device in ("auto", "cuda") and torch.cuda.is_available():
+        return replace(request, device=f"cuda:{slot.place % torch.cuda.device_count()}")
+    torch.set_num_threads(min(torch.get_num_threads(), slot.num_threads))
+    return request
 
 
 def check_model(request: ModelRequest) -> ModelFacts:

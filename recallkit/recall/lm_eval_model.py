@@ -1,13 +1,13 @@
-"""Our models behind lm-eval's interface: its requests are answered in batches, each of which is saved as soon as it is done.
+"""Our models behind lm-eval's interface: its requests become questions in ids, which `answering` answers.
 
-Batches are formed from all requests at once, longest first, and do not depend on what an earlier run has saved, so that a
-resumed evaluation gives the same numbers.
+Batches are formed from all requests at once, longest first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +17,25 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from recallkit.errors import UserError
-from recallkit.models.generation import generate
-from recallkit.ragged import offsets_of
+from recallkit.models.evaluated import make_missing
+from recallkit.parallel.parts import JOINED, make_parts
+from recallkit.recall.answering import AnsweringJob, Question
 from recallkit.recall.copying import copy_answer
 from recallkit.recall.lm_eval_run import RecallInstance, stops_of
 from recallkit.recall.prompts import GENERATED_TOKENS, Places, find_places
-from recallkit.storage import artifacts
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lm_eval.api.instance import Instance
 
     from recallkit.models.evaluated import EvaluatedModel
-    from recallkit.models.protocol import ScoringModel
-    from recallkit.storage.journal import Parts
+    from recallkit.options import PromptOptions
+    from recallkit.parallel.parts import Share
+    from recallkit.recall.answering import Outcome
+    from recallkit.storage.journal import PartsJournal
+    from recallkit.storage.result import Result
     from recallkit.text.tokenizers import TextTokenizer
 
 _MOST_GENERATED = 256
@@ -39,25 +43,6 @@ _MOST_GENERATED = 256
 
 _GREEDY_OPTIONS = {"until", "max_gen_toks", "do_sample", "temperature"}
 """Options of a generation that are supported; any other is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request in ids: the prompt, the continuation whose NLL is wanted, and how many ids to generate at most (0: none)."""
-
-    prompt: np.ndarray
-    answer: np.ndarray
-    most: int = 0
-    until: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a job: generated ids, the answer's NLLs (nats), and whether each of its ids was the argmax."""
-
-    ids: list[int]
-    answer_nll: list[float]
-    is_greedy: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,51 +59,52 @@ class Recall:
     places: Places
 
 
-class ModelLM(TemplateLM):  # type: ignore[misc]
-    """A model of ours behind lm-eval's interface.
+class UnfinishedError(Exception):
+    """Answers that other shares are to give are not all there."""
 
-    `load` is called when the model is first needed. `parts` stores answered batches of `batch_size` prompts;
-    `max_length` is the number of ids read at once at most, None for the model's own limit; `show` is called with the number of
-    requests done.
+
+class ModelLM(TemplateLM):  # type: ignore[misc]
+    """A model of ours behind lm-eval's interface, asked the requests of a task.
+
+    Answered batches are parts of `journal`. With a `share` only its batches are answered: then every request raises UnfinishedError,
+    and `of_shares` is how far all shares are together.
     """
 
     def __init__(
         self,
-        load: Callable[[], ScoringModel],
-        tokenizer: TextTokenizer,
-        parts: Parts,
-        *,
-        max_length: int | None = None,
-        batch_size: int | None = None,
-        show: Callable[[int], None] = lambda _: None,
+        model: EvaluatedModel,
+        task: str,
+        journal: PartsJournal,
+        options: PromptOptions,
+        timings: Timings,
+        share: Share | None = None,
     ) -> None:
         super().__init__()
-        self._load = load
-        self.text_tokenizer = tokenizer
-        self.parts = parts
-        self._given_length = max_length
-        self._batch_size = batch_size
-        self.show = show
-        self.recalls: dict[tuple[str, str], Recall] = {}
+        self.evaluated, self.text_tokenizer, self.recalls = model, model.tokenizer, dict[tuple[str, str], Recall]()
+        self._task, self._journal, self._options, self._timings, self._share = task, journal, options, timings, share
         self._num_parts = 0
-        self._num_done = 0
+        self.of_shares: dict[str, Any] = {"parts_done": 0, "num_parts": 0, "joined": False}
 
     @cached_property
-    def model(self) -> ScoringModel:
-        """The model, loaded on first use."""
-        return self._load()
+    def _settled(self) -> dict[str, int | None]:
+        """What the model decides of batches, the same in a resumed run and for all workers: its longest context, prompts per batch."""
 
-    @cached_property
+        def look() -> dict[str, int | None]:
+            model, options = self.evaluated.model, self._options
+            on_gpu = str(getattr(model, "device", "cpu")).startswith("cuda")
+            found = {"max_length": model.max_length, "batch_size": options.batch_size or (32 if on_gpu else 8)}
+            if options.workers > 1 or options.engine != "local":  # each of them loads it
+                self.evaluated.unload()
+            return found
+
+        settled: dict[str, int | None] = self._journal.parts.settle("batches", look)
+        return settled
+
+    @property
     def max_length(self) -> int | None:
         """Ids read at once at most; None if there is no limit."""
-        limits = [limit for limit in (self._given_length, self.model.max_length) if limit is not None]
-        return min(limits) if limits else None
-
-    @cached_property
-    def batch_size(self) -> int:
-        """Prompts per batch: the same in a resumed run."""
-        on_gpu = str(getattr(self.model, "device", "cpu")).startswith("cuda")
-        return int(self.parts.settle("batch_size", lambda: self._batch_size or (32 if on_gpu else 8)))
+        limits = [limit for limit in (self.evaluated.options.context, self._settled["max_length"]) if limit is not None]
+        return min(limits, default=None)
 
     @property
     def eot_token_id(self) -> int:
@@ -129,11 +115,6 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     def prefix_token_id(self) -> int:
         """The context of a text without any other context."""
         return self.text_tokenizer.begin_id
-
-    @cached_property
-    def stop_ids(self) -> frozenset[int]:
-        """Ids that end a generation: the tokenizer's, and those of the model's own configuration."""
-        return self.text_tokenizer.stop_ids | getattr(self.model, "end_ids", frozenset())
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text, preceded by those that the tokenizer puts before every text unless `add_special_tokens` is False."""
@@ -151,8 +132,8 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """Greedy generations, each ended at the first of its stop sequences."""
         if _is_recall(requests):
             return [recall.generation for recall in self._recall(requests)]
-        jobs = [self._generation(*request.args) for request in requests]
-        return [self._text(job, outcome.ids) for job, outcome in zip(jobs, self._run(jobs), strict=True)]
+        questions = [self._generation(*request.args) for request in requests]
+        return [self._text(question, outcome.ids) for question, outcome in zip(questions, self._run(questions), strict=True)]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Log-likelihood (nats) of each continuation, and whether greedy generation would produce it (unknown for recall)."""
@@ -163,30 +144,30 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood (nats) of each text, read in windows of the context, each token predicted once."""
-        jobs, owners = [], []
+        questions, owners = [], []
         for owner, request in enumerate(requests):
             ids = self.tok_encode(request.args[0])  # as in lm-eval, a token put before every text is predicted, too
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length or max(1, len(ids)), 1)
             for context, continuation in map(make_disjoint_window, windows):
-                jobs.append(Job(np.array(context), np.array(continuation)))
+                questions.append(Question(np.array(context), np.array(continuation)))
                 owners.append(owner)
         sums = np.zeros(len(requests))
-        for owner, outcome in zip(owners, self._run(jobs), strict=True):
+        for owner, outcome in zip(owners, self._run(questions), strict=True):
             sums[owner] -= math.fsum(outcome.answer_nll)
         return [float(value) for value in sums]
 
     def _loglikelihood_tokens(self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any) -> list[tuple[float, bool]]:
-        jobs = []
+        questions = []
         for texts, context, continuation in requests:
             room = self.max_length or len(context) + len(continuation)
             if not 0 < len(continuation) <= room:
                 problem = f"a continuation of {len(continuation):,} ids, but the context has room for 1 to {room:,} ({texts[1][:40]!r} ...)"
-                raise UserError(problem, where=self.model.name, remedy="choose another task, or give a longer --context")
+                raise UserError(problem, where=self.evaluated.spec, remedy="choose another task, or give a longer --context")
             kept = (context or [self.prefix_token_id])[max(0, len(context) + len(continuation) - room - 1) :]
-            jobs.append(Job(np.array(kept), np.array(continuation)))
-        return [(-math.fsum(outcome.answer_nll), bool(outcome.is_greedy)) for outcome in self._run(jobs)]
+            questions.append(Question(np.array(kept), np.array(continuation)))
+        return [(-math.fsum(outcome.answer_nll), bool(outcome.is_greedy)) for outcome in self._run(questions)]
 
-    def _generation(self, context: str, options: dict[str, Any]) -> Job:
+    def _generation(self, context: str, options: dict[str, Any]) -> Question:
         wanted = normalize_gen_kwargs(options, _MOST_GENERATED)
         more = {name: value for name, value in wanted.items() if name not in _GREEDY_OPTIONS and (name, value) != ("num_beams", 1)}
         if wanted.get("do_sample") or more:
@@ -195,7 +176,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         until = [stop for stop in handle_stop_sequences(wanted.get("until"), eos=None) if stop]
         most = int(wanted["max_gen_toks"])
         ids = self.tok_encode(context) or [self.prefix_token_id]
-        return Job(np.array(ids[self._num_cut(len(ids), most) :]), np.empty(0, np.int64), most, tuple(until))
+        return Question(np.array(ids[self._num_cut(len(ids), most) :]), np.empty(0, np.int64), most, tuple(until))
 
     def _num_cut(self, num_ids: int, most: int) -> int:
         """Ids to truncate on the left of a prompt, so that it and `most` further ones fit into the context."""
@@ -203,13 +184,13 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             return 0
         if self.max_length <= most:
             problem = f"a context of {self.max_length:,} ids has no room for a prompt and {most} generated ones"
-            is_own = self.max_length == self.model.max_length
-            raise UserError(problem, where=self.model.name, remedy="leave it out" if is_own else "give a longer --context")
+            is_own = self.max_length == self._settled["max_length"]
+            raise UserError(problem, where=self.evaluated.spec, remedy="leave it out" if is_own else "give a longer --context")
         return max(0, num_ids - (self.max_length - most))
 
-    def _text(self, job: Job, ids: Sequence[int]) -> str:
+    def _text(self, question: Question, ids: Sequence[int]) -> str:
         text = self.text_tokenizer.generated_text(ids)
-        cut: str = postprocess_generated_text(text, list(job.until), None)
+        cut: str = postprocess_generated_text(text, list(question.until), None)
         return cut
 
     # ------------------------------------------------------------------------------------------------ recall prompts
@@ -218,15 +199,15 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """The model's result on each prompt; both requests of a prompt are answered at the first of them."""
         if any(_key(request) not in self.recalls for request in requests):
             prompts = [self._recall_prompt(request) for request in requests]
-            outcomes = self._run([job for job, _, _ in prompts])
-            for request, (job, num_ids, places), outcome in zip(requests, prompts, outcomes, strict=True):
-                generation = self._text(job, outcome.ids)
-                recall = Recall(generation, outcome.answer_nll, num_ids, num_ids - len(job.prompt), places)
+            outcomes = self._run([question for question, _, _ in prompts])
+            for request, (question, num_ids, places), outcome in zip(requests, prompts, outcomes, strict=True):
+                generation = self._text(question, outcome.ids)
+                recall = Recall(generation, outcome.answer_nll, num_ids, num_ids - len(question.prompt), places)
                 self.recalls[_key(request)] = recall
         return [self.recalls[_key(request)] for request in requests]
 
-    def _recall_prompt(self, request: RecallInstance) -> tuple[Job, int, Places]:
-        """The job, the number of prompt ids before truncation, and where the value is in the prompt."""
+    def _recall_prompt(self, request: RecallInstance) -> tuple[Question, int, Places]:
+        """The question, the number of prompt ids before truncation, and where the value is in the prompt."""
         prompt = request.doc["prompt"]
         text_ids, stops = self.text_tokenizer.encode_with_stops([prompt])[0]
         prefix = self._prefix(text_ids.tolist())
@@ -234,67 +215,27 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         num_cut = self._num_cut(len(ids), GENERATED_TOKENS)
         if num_cut and request.doc.get("length") is not None:
             problem = f"reads {self.max_length:,} ids, and a prompt with its answer has {len(ids) + GENERATED_TOKENS:,}"
-            raise UserError(problem, where=self.model.name, remedy="give shorter --lengths")
+            raise UserError(problem, where=self.evaluated.spec, remedy="give shorter --lengths")
         answer = self.text_tokenizer.continuation.encode([request.answer])[0].astype(np.int64)
         places = find_places(prompt, request.doc["value"], stops, max(0, num_cut - len(prefix)))
-        return Job(ids[num_cut:], answer[:GENERATED_TOKENS], GENERATED_TOKENS, tuple(stops_of(request.doc))), len(ids), places
+        return Question(ids[num_cut:], answer[:GENERATED_TOKENS], GENERATED_TOKENS, tuple(stops_of(request.doc))), len(ids), places
 
     # --------------------------------------------------------------------------------------------------------- batches
 
-    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcome of every job, in order; longest first, in batches, of which those that an earlier run saved are reused."""
-        order = sorted(range(len(jobs)), key=lambda number: (-len(jobs[number].prompt) - len(jobs[number].answer), number))
-        outcomes: dict[int, Outcome] = {}
-        for start in range(0, len(order), self.batch_size):
-            batch = order[start : start + self.batch_size]
-            outcomes |= zip(batch, self._saved_or_answered([jobs[number] for number in batch]), strict=True)
-            self._num_done += len(batch)
-            self.show(self._num_done)
-        return [outcomes[number] for number in range(len(jobs))]
-
-    def _saved_or_answered(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """The outcomes of the next batch: those saved under its number, or new ones, which are saved."""
-        path = self.parts.path(self._num_parts)
-        self._num_parts += 1
-        if path.exists():
-            return [Outcome(**fields) for fields in artifacts.read_json(path)["outcomes"]]
-        found = self._answer(jobs)
-        artifacts.write_json(path, {"outcomes": [asdict(outcome) for outcome in found]})
-        return found
-
-    def _answer(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Answers one batch, in halves if it does not fit into memory. Raises UserError if a single job does not."""
-        try:
-            return self._generate(jobs) if any(job.most for job in jobs) else self._score(jobs)
-        except MemoryError:
-            if len(jobs) == 1:
-                problem = f"out of memory on a prompt of {len(jobs[0].prompt):,} ids"
-                raise UserError(problem, where=self.model.name, remedy="give a shorter --context") from None
-            half = len(jobs) // 2
-            return self._answer(jobs[:half]) + self._answer(jobs[half:])
-
-    def _generate(self, jobs: Sequence[Job]) -> list[Outcome]:
-        def is_done(number: int, ids: list[int]) -> bool:
-            if ids[-1] in self.stop_ids or len(ids) >= jobs[number].most:
-                return True
-            text = self.text_tokenizer.generated_text(ids, special=True)
-            return any(stop in text for stop in jobs[number].until)
-
-        prompts, answers = [job.prompt for job in jobs], [job.answer for job in jobs]
-        found = generate(self.model, prompts, answers, max(job.most for job in jobs), is_done)
-        return [Outcome([int(i) for i in each.ids], [float(nll) for nll in each.answer_nll]) for each in found]
-
-    def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """NLLs only, reading each prompt and its answer at once."""
-        sequences = [np.concatenate([job.prompt, job.answer]) for job in jobs]
-        offsets = offsets_of([len(sequence) for sequence in sequences])
-        scores = self.model.score(np.concatenate(sequences).astype(np.uint32), offsets)
-        outcomes = []
-        for job, stop in zip(jobs, offsets[1:] - np.arange(1, len(offsets)), strict=True):
-            answered = slice(stop - len(job.answer), stop)
-            is_greedy = bool((scores.argmax[answered] == job.answer).all())
-            outcomes.append(Outcome([], [float(nll) for nll in scores.nll[answered]], is_greedy))
-        return outcomes
+    def _run(self, questions: Sequence[Question]) -> list[Outcome]:
+        """The outcome of every question, in order; longest first, in batches, of which those that an earlier run saved are reused."""
+        order = sorted(range(len(questions)), key=lambda number: (-len(questions[number].prompt) - len(questions[number].answer), number))
+        size = self._settled["batch_size"]
+        assert size is not None
+        batches = [[questions[number] for number in order[start : start + size]] for start in range(0, len(order), size)]
+        job = AnsweringJob(self.evaluated, self._task, self._journal.parts, batches, self._num_parts)
+        self._num_parts += len(batches)
+        found = make_parts(job, self._journal, self._options, self._timings, self._share)
+        if self._share is not None:
+            self.of_shares = {**found, **{name: self.of_shares[name] + found[name] for name in ("parts_done", "num_parts")}}
+            raise UnfinishedError
+        outcomes = dict(zip(order, (outcome for batch in job.outcomes() for outcome in batch), strict=True))
+        return [outcomes[number] for number in range(len(questions))]
 
 
 def _is_recall(requests: Sequence[Instance]) -> bool:
@@ -306,13 +247,38 @@ def _key(request: RecallInstance) -> tuple[str, str]:
     return request.doc["prompt"], request.doc["value"]
 
 
-def lm_eval_model(evaluated: EvaluatedModel, parts: Parts, show: Callable[[int], None]) -> LM:
-    """A model as lm-eval sees it; `parts` stores its answers, `show` is called with the number of requests done."""
-    if evaluated.copies_text:
-        return CopyLM(evaluated.tokenizer)
-    options = evaluated.options
-    context, batch_size = options.context, options.batch_size
-    return ModelLM(lambda: evaluated.model, evaluated.tokenizer, parts, max_length=context, batch_size=batch_size, show=show)
+def lm_eval_model(
+    model: EvaluatedModel, task: str, journal: PartsJournal, options: PromptOptions, timings: Timings, share: Share | None = None
+) -> ModelLM | CopyLM:
+    """A model as lm-eval sees it, asked the requests of a task, or with a `share` some of them: see `ModelLM`."""
+    return CopyLM(model.tokenizer) if model.copies_text else ModelLM(model, task, journal, options, timings, share)
+
+
+def answer_share(
+    models: Mapping[str, EvaluatedModel],
+    results: Mapping[tuple[str, str], Result],
+    requests: Callable[[EvaluatedModel, str], Mapping[str, Sequence[Instance]]],
+    options: PromptOptions,
+    share: Share,
+) -> dict[str, dict[str, Any]]:
+    """Answers a share of `requests` (see `lm_eval_run.requests_of`) of each model and task whose result is not complete.
+
+    Returns how far all shares are together, by model and task; `control:copy` needs none.
+    """
+
+    def answer(model: EvaluatedModel, task: str, result: Result) -> dict[str, Any]:
+        with result.parts(shared=True, batch_size=options.batch_size) as journal:
+            lm = lm_eval_model(model, task, journal, options, Timings(), share)
+            if isinstance(lm, CopyLM):
+                return JOINED
+            for kind, of_kind in requests(model, task).items():
+                if kind == "generate_until" or not _is_recall(of_kind):  # the other request of a prompt is answered with its first
+                    with contextlib.suppress(UnfinishedError):
+                        getattr(lm, kind)(of_kind)
+            return lm.of_shares
+
+    made = make_missing(models, results, answer)
+    return {f"{model}, {task}": made.get((model, task), JOINED) for model, task in results}
 
 
 class CopyLM(LM):  # type: ignore[misc]

@@ -182,14 +182,29 @@ def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None =
 
 def digest_requests(loaded: dict[str, Any], limit: int | None, shots: int | None = None) -> str:
     """Digest of all requests of `load_tasks`' tasks, which covers their data, templates and code."""
-    _prepare(loaded, shots)
     state = hashlib.blake2b(digest_size=16)
-    with _quiet():
-        for name, task in loaded["tasks"].items():
-            task.build_all_requests(limit=get_sample_size(task, limit))
-            asked = [name, *([instance.request_type, instance.args, instance.doc] for instance in task.instances)]
-            state.update(json.dumps(asked, default=handle_non_serializable, sort_keys=True).encode())
+    for name, instances in _instances(loaded, limit, shots).items():
+        asked = [name, *([instance.request_type, instance.args, instance.doc] for instance in instances)]
+        state.update(json.dumps(asked, default=handle_non_serializable, sort_keys=True).encode())
     return state.hexdigest()
+
+
+def requests_of(loaded: dict[str, Any], limit: int | None = None, shots: int | None = None) -> dict[str, list[Instance]]:
+    """The requests of `load_tasks`' tasks by their types, as `run_tasks` has a model answer them: in the same order."""
+    found: dict[str, list[Instance]] = {}
+    for instances in _instances(loaded, limit, shots).values():
+        for instance in instances:
+            found.setdefault(instance.request_type, []).extend([instance] * instance.repeats)
+    return found
+
+
+def _instances(loaded: dict[str, Any], limit: int | None, shots: int | None) -> dict[str, list[Instance]]:
+    """The requests of each task."""
+    _prepare(loaded, shots)
+    with _quiet():
+        for task in loaded["tasks"].values():
+            task.build_all_requests(limit=get_sample_size(task, limit))
+    return {name: task.instances for name, task in loaded["tasks"].items()}
 
 
 def _prepare(loaded: dict[str, Any], shots: int | None) -> None:

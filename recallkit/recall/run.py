@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
-from recallkit import builtin
 from recallkit.declarations import path
 from recallkit.display.exports import bare
-from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
+from recallkit.models.evaluated import check_named_once, make_missing, missing_results
 from recallkit.options import CENTRED_TOKENS, RecallOptions
+from recallkit.recall.answering import open_prompted
 from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, longest_prompt, make_needle_rows
 from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
 from recallkit.storage import artifacts
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from recallkit.models.evaluated import EvaluatedModel
     from recallkit.models.spec import ModelSpec
+    from recallkit.parallel.parts import Share
     from recallkit.recall.lm_eval_model import Recall
     from recallkit.recall.rows import QuestionRow, RecallRow
     from recallkit.recall.tables import RecallTables
@@ -76,6 +77,16 @@ class RecallPlan:
     out: Path
     options: RecallOptions
 
+    def run_share(self, share: Share) -> dict[str, dict[str, Any]]:
+        """Answers a share of what is asked; see `lm_eval_model.answer_share`."""
+        from recallkit.recall.lm_eval_model import answer_share
+        from recallkit.recall.lm_eval_run import requests_of
+
+        def requests(model: EvaluatedModel, task: str) -> dict[str, Any]:
+            return requests_of(self._load(task, self._documents(model, task)))
+
+        return answer_share(self.models, self.documents, requests, self.options, share)
+
     def run(self) -> tuple[RecallTables, Path]:
         """Makes the missing documents tables and lm-eval's files, and the comparison, which is returned with its folder."""
         from recallkit.recall.tables import RecallTables, compare_recall
@@ -103,26 +114,29 @@ class RecallPlan:
         compared.write_tables(tables, facts, timings)
         return tables, folder
 
+    def _documents(self, evaluated: EvaluatedModel, task: str) -> list[dict[str, Any]]:
+        """What a model is asked."""
+        return list(_documents(task, self.rows[task].rows, evaluated.tokenizer, self.options))
+
+    def _load(self, task: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The task as lm-eval has it."""
+        from recallkit.recall.lm_eval_run import RecallTask, load_tasks
+
+        options = self.options
+        name = (TASKS[task].lm_eval_name or task) + variation(options).replace("-", "_")
+        return load_tasks([RecallTask(name, documents, options.task_version, {"prompt": options.prompt, "cut": options.cut})])
+
     def _evaluate(self, evaluated: EvaluatedModel, task: str, result: Result) -> None:
         """Makes one documents table, with lm-eval's files."""
         from recallkit.recall.lm_eval_model import lm_eval_model
-        from recallkit.recall.lm_eval_run import RecallTask, load_tasks, run_tasks, write_results
+        from recallkit.recall.lm_eval_run import run_tasks, write_results
         from recallkit.recall.tables import write_documents
 
-        options, rows = self.options, self.rows[task]
-        documents = list(_documents(task, rows.rows, evaluated.tokenizer, options))
+        options, rows, documents, timings = self.options, self.rows[task], self._documents(evaluated, task), Timings()
         with result.parts(batch_size=options.batch_size) as journal:
-            there = len(journal.parts.done())
-            journal.note_resumed(there, "batches")
-            timings, telling = Timings(), progress(f"{task}: {evaluated.shown}", total=len(documents), unit="prompts")
-            with timings.stage("evaluating", of=f"{evaluated.shown}, {task}", resumed=bool(there)) as stage, telling as show:
-                lm = lm_eval_model(evaluated, journal.parts, show)
-                name = (TASKS[task].lm_eval_name or task) + variation(options).replace("-", "_")
-                asked = RecallTask(name, documents, options.task_version, {"prompt": options.prompt, "cut": options.cut})
-                results = run_tasks(lm, load_tasks([asked]), model=evaluated.shown, limit=None)
-                write_results(results, self.out / "lm-eval", evaluated.key, evaluated.shown)
-                if not there:
-                    stage.amounts["prompts"] = len(documents)
+            lm = lm_eval_model(evaluated, task, journal, options, timings)
+            results = run_tasks(lm, self._load(task, documents), model=evaluated.shown, limit=None)
+            write_results(results, self.out / "lm-eval", evaluated.key, evaluated.shown)
             facts = {
                 **result.stamp(),
                 **_asked(task, options),
@@ -146,7 +160,7 @@ def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Pa
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
     check_named_once("task", tasks)
-    evaluated = open_models(models, options, lambda spec: EvaluatedModel(spec, options, builtin.counts))
+    evaluated = open_prompted(models, options)
     needles = [task for task in tasks if task in NEEDLE_TASKS]
     _check_needle_options(tasks, needles, options)
     rows = {task: load_rows(task, path(options.data), options.limit) for task in tasks if task not in needles}

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from recallkit import builtin
-from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
-from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
-from recallkit.options import EvaluationOptions
+from recallkit.models.evaluated import check_named_once, make_missing, missing_results
+from recallkit.recall.answering import open_prompted
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
+from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,10 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from recallkit.models.evaluated import EvaluatedModel
     from recallkit.models.spec import ModelSpec
+    from recallkit.options import PromptOptions
+    from recallkit.parallel.parts import Share
 
 SETS: dict[str, dict[str, tuple[str, ...]]] = {
     "commonsense": {
@@ -88,9 +90,17 @@ class StockPlan:
     metrics: dict[tuple[str, str], Result]
     """The metrics table of each model and task."""
     out: Path
-    options: EvaluationOptions
+    options: PromptOptions
     shots: int | None = None
     """Examples before each question; None: as the task says, else none."""
+
+    def run_share(self, share: Share) -> dict[str, dict[str, Any]]:
+        """Answers a share of the requests; see `lm_eval_model.answer_share`."""
+        from recallkit.recall.lm_eval_model import answer_share
+        from recallkit.recall.lm_eval_run import requests_of
+
+        asked = {task: requests_of(loaded, self.options.limit, self.shots) for task, loaded in self.tasks.items()}
+        return answer_share(self.models, self.metrics, lambda _, task: asked[task], self.options, share)
 
     def run(self) -> pl.DataFrame:
         """Makes the missing metrics tables and lm-eval's files: one row per model, task and metric."""
@@ -108,8 +118,8 @@ class StockPlan:
         from recallkit.recall.lm_eval_run import run_tasks, write_results
 
         model = evaluated.shown
-        with result.parts(batch_size=self.options.batch_size) as journal, progress(f"{task}: {model}", unit="requests") as show:
-            lm = lm_eval_model(evaluated, journal.parts, show)
+        with result.parts(batch_size=self.options.batch_size) as journal:
+            lm = lm_eval_model(evaluated, task, journal, self.options, Timings())
             results = run_tasks(lm, self.tasks[task], model=model, limit=self.options.limit, shots=self.shots)
             write_results(results, self.out / "lm-eval", evaluated.key, model)
             table = pl.DataFrame(list(_metrics(model, results)), infer_schema_length=None).to_arrow()
@@ -121,7 +131,7 @@ def plan_stock(
     models: Sequence[str | ModelSpec],
     tasks: Sequence[str],
     out: Path,
-    options: EvaluationOptions = EvaluationOptions(),
+    options: PromptOptions,
     *,
     shots: int | None = None,
 ) -> StockPlan:
@@ -134,7 +144,7 @@ def plan_stock(
     from recallkit.recall.lm_eval_run import digest_requests, load_tasks
 
     check_named_once("task", tasks)
-    evaluated = open_models(models, options, lambda spec: EvaluatedModel(spec, options, builtin.counts))
+    evaluated = open_prompted(models, options)
     for each in evaluated.values():
         if each.copies_text:
             raise UserError("it copies text and has no likelihoods", where=each.spec, remedy="leave it out of lm-eval's own tasks")

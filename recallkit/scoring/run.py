@@ -6,7 +6,6 @@ sequences, and how sequences longer than the model's context are read.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,13 @@ from recallkit import config
 from recallkit.counting.table import read_meta
 from recallkit.declarations import amount, path
 from recallkit.display import console
-from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models.devices import check_device
+from recallkit.models.live import check_alone
 from recallkit.models.loading import check_model, find_precision
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
+from recallkit.parallel.parts import JOINED, make_parts
 from recallkit.scoring.identity import (
     as_scored,
     identity_of,
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
     from recallkit.models.ablation import PlacedMixer
     from recallkit.models.protocol import ModelRequest
+    from recallkit.parallel.parts import Share
     from recallkit.scoring.mixer_means import MixerMeans
     from recallkit.scoring.scores import ContextWindow, LastIds, Which
     from recallkit.scoring.worker import ScoringJob
-    from recallkit.storage.journal import Parts, PartsJournal
+    from recallkit.storage.journal import Parts
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -63,14 +64,14 @@ def plan_scores(
     options: ScoringOptions = ScoringOptions(),
     *,
     force: bool = False,
-    share: tuple[int, int] | None = None,
+    share: Share | None = None,
     quiet: bool = False,
 ) -> list[ScoringPlan]:
     """Finds models, tokenizers and finished scores, and checks what can be checked before a weight is read.
 
-    So what is wrong with the last model is reported before hours of work with the first. `share` (k, n): only every n-th part, the
-    k-th of each n, for one of n jobs that share the directory; then nothing is joined. `quiet`: no note where a model without a
-    tokenizer is taken to read the ids of the slices. Raises UserError for everything a user can correct.
+    So what is wrong with the last model is reported before hours of work with the first. `share`: only these parts are made, and
+    nothing is joined. `quiet`: no note where a model without a tokenizer is taken to read the ids of the slices. Raises UserError for
+    everything a user can correct.
     """
     if options.counts is not None:
         read_meta(path(options.counts))
@@ -91,7 +92,7 @@ class ScoringPlan:
     """The model's own tokenizer with its name, if it is not that of the slices."""
     last: LastIds | None = None
     """If every prediction is made from its last ids alone."""
-    share: tuple[int, int] | None = None
+    share: Share | None = None
     pair: tuple[ScoringPlan, ScoringPlan] | None = None
     """Of a divergence: the plans of the model's own scores and of the reference's, see `against`."""
 
@@ -170,11 +171,9 @@ class ScoringPlan:
         """
         from recallkit.models.live import evaluating
 
-        options, result, sequences = self.options, self.result, self.sequences
+        options, result = self.options, self.result
         if (manifest := result.finished()) is not None:
-            num_parts = -(-sequences["num_sequences"] // self.sequences_per_part)
-            progress_of_all = {} if self.share is None else {"parts_done": num_parts, "num_parts": num_parts, "joined": True}
-            return {**manifest, **progress_of_all, "reused": True}
+            return {**manifest, **({} if self.share is None else JOINED), "reused": True}
         cut: dict[str, Any] = {"batch_tokens": amount(options.batch_tokens), "sequences_per_part": self.sequences_per_part}
         plans = self.pair or (self,)
         means = [plan.means() for plan in plans]
@@ -184,12 +183,11 @@ class ScoringPlan:
             job = self.job(journal.parts)
             for name, of in zip(("request", "reference"), means, strict=False):
                 job = job if of is None else replace(job, **{name: replace(getattr(job, name), means=of.by_mixer)})
-            num_parts = job.reader().num_parts()
             timings = Timings(self.device())
-            _score_parts(job, _wanted(num_parts, self.share), journal, sequences["num_rows"], options, timings)
+            of_shares = make_parts(job, journal, options, timings, self.share)
             if self.share is not None:
-                return {**result.options, "parts_done": len(journal.parts.done()), "num_parts": num_parts, "joined": False}
-            joined = [_join(plan, job, num_parts, timings, which) for plan, which in self._files()]
+                return {**result.options, **of_shares}
+            joined = [_join(plan, job, timings, which) for plan, which in self._files()]
             journal.finish()
         return joined[-1]
 
@@ -260,13 +258,9 @@ class ScoringPlan:
         )
 
 
-def _plan(
-    model: ModelSpec, slices: Path, options: ScoringOptions, *, force: bool, share: tuple[int, int] | None, quiet: bool
-) -> ScoringPlan:
+def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: bool, share: Share | None, quiet: bool) -> ScoringPlan:
     """The plan of one model, checked. Raises UserError for everything a user can correct."""
-    if model.is_live and (options.workers > 1 or options.engine != "local" or share is not None):
-        problem = "a live model is scored in this process alone"
-        raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
+    check_alone(model, options)
     file = score_path(slices, model)
     Result(file, "scores", {}).check_replaceable()
     found = artifacts.manifest_options(file, force=force)
@@ -312,47 +306,7 @@ def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
 # ------------------------------------------------------------------------------------------------------------ the work
 
 
-def _wanted(num_parts: int, share: tuple[int, int] | None) -> Sequence[int]:
-    """The numbers of the parts that this run is to score."""
-    if share is None:
-        return range(num_parts)
-    place, shares = share
-    return range(place - 1, num_parts, shares)
-
-
-def _score_parts(
-    job: ScoringJob, wanted: Sequence[int], journal: PartsJournal, num_rows: int, options: ScoringOptions, timings: Timings
-) -> None:
-    """Scores the `wanted` parts that do not exist yet."""
-    from recallkit.parallel import work
-
-    there = journal.parts.done()
-    missing = [number for number in wanted if number not in there]
-    before = done = _num_kept(job)
-    if missing:
-        journal.note_resumed(done, "tokens")
-    telling = progress(f"scoring {job.where}", total=num_rows, kept=lambda: _num_kept(job))
-    with timings.stage("scoring", of=job.where, resumed=done > 0) as stage:
-        working = work(job, missing, engine=options.engine, workers=options.workers, address=options.address)
-        with telling as show, contextlib.closing(working):
-            show(done)
-            for part in working:
-                done += part.num_tokens
-                show(done)
-        stage.amounts["tokens"] = _num_kept(job) - before
-
-
-def _num_kept(job: ScoringJob) -> int:
-    """The predicted tokens whose scores are on disk, of parts that are complete or begun."""
-    from recallkit.scoring.scores import part_rows
-    from recallkit.scoring.worker import tokens_saved
-
-    there = job.parts.done()
-    begun = (tokens_saved(job.parts.begun_path(number)) for number in range(job.reader().num_parts()) if number not in there)
-    return sum(part_rows(job.parts.path(number)) for number in there) + sum(begun)
-
-
-def _join(plan: ScoringPlan, job: ScoringJob, num_parts: int, timings: Timings, which: Which) -> dict[str, Any]:
+def _join(plan: ScoringPlan, job: ScoringJob, timings: Timings, which: Which) -> dict[str, Any]:
     """Makes a file of the parts: the scores, or the divergence, that `plan` is of."""
     from recallkit.scoring import scores
 
@@ -368,7 +322,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, num_parts: int, timings: Timings, 
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,
         "read_exactly": max((variant.once or 0 for variant in variants if variant is not None), default=0) or None,
     }
-    files = [job.parts.path(number) for number in range(num_parts)]
+    files = [job.parts.path(number) for number in job.numbers]
     manifest: dict[str, Any] = {}
     with result.writing(manifest, timings) as new, timings.stage("joining", of=job.where) as stage:
         manifest |= scores.join_parts(files, job.sequences_per_part, job.seq_len, new / result.path.name, facts, which)

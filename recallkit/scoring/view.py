@@ -96,14 +96,6 @@ def _notes(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> li
     return [f"Reused{when}: {'all' if len(names) == len(manifests) else ', '.join(names)}." for when, names in reused.items()]
 
 
-def print_shares(manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> None:
-    """The progress of all shares together."""
-    for model, manifest in manifests.items():
-        done, total = manifest["parts_done"], manifest["num_parts"]
-        rest = "joined" if manifest["joined"] else "run it without --share to join them" if done == total else "other shares are not done"
-        console.print_line(f"{model.shown}: {done:,} of {total:,} parts are there, {rest}")
-
-
 def checks_table(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """How far the scores are from a float64 computation."""
     places = [f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()]

@@ -16,7 +16,7 @@ import numpy as np
 
 from recallkit import arrow
 from recallkit.display import console
-from recallkit.errors import UserError
+from recallkit.models.loading import load_unchanged, on_its_device
 from recallkit.models.torch_model import TorchModel
 from recallkit.parallel import ahead
 from recallkit.parallel.job import Done
@@ -58,6 +58,7 @@ class ScoringJob:
     """The model whose predictions this one's are compared with, side by side; and its digest."""
     reference_digest: str = ""
 
+    unit: ClassVar[str] = "tokens"
     doing: ClassVar[str] = "scoring"
     remedy: ClassVar[str] = "give fewer --workers or a smaller --batch-tokens"
     max_items_per_task: ClassVar[int] = 8
@@ -79,12 +80,28 @@ class ScoringJob:
         """Loads the model, onto the slot's GPU if there is one. See `Job.open`."""
         if slot is None:
             return Scorer(self)
-        reference = None if self.reference is None else _on_its_device(self.reference, slot)
-        return Scorer(replace(self, request=_on_its_device(self.request, slot), reference=reference))
+        reference = None if self.reference is None else on_its_device(self.reference, slot)
+        return Scorer(replace(self, request=on_its_device(self.request, slot), reference=reference))
 
     def reader(self) -> SequenceReader:
         """A reader of the sequences by part."""
         return SequenceReader(self.slices / "sequences.parquet", self.sequences_per_part, self.sequences_digest)
+
+    @property
+    def numbers(self) -> range:
+        """The parts."""
+        return range(self.reader().num_parts())
+
+    @property
+    def total(self) -> int:
+        """Predicted tokens."""
+        return int(artifacts.read_manifest(self.slices / "sequences.parquet")["num_rows"])
+
+    def kept(self) -> int:
+        """The predicted tokens whose scores are on disk, of parts that are complete or begun."""
+        there = self.parts.done()
+        begun = (tokens_saved(self.parts.begun_path(number)) for number in self.numbers if number not in there)
+        return sum(scores.part_rows(self.parts.path(number)) for number in there) + sum(begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +124,13 @@ class Scorer:
     def __init__(self, job: ScoringJob) -> None:
         self.job = job
         self.translator = _open_translator(job)
-        self.model = _load(job.request, job.model_digest)
+        self.model = load_unchanged(job.request, job.model_digest)
         self._sides = [("", job.request.name, self.model)]
         """The models that are loaded: how the names of their facts end, what messages call them."""
         if job.reference is not None:
             from recallkit.models.paired import PairedModel
 
-            reference = _load(job.reference, job.reference_digest)
+            reference = load_unchanged(job.reference, job.reference_digest)
             self._sides.append((REFERENCE, job.reference.name, reference))
             self.model = PairedModel(self.model, reference, job.request.vocab_size)
         self.limit = BatchLimit(job.parts.settle("batch_tokens", self._choose_batch), console.note)
@@ -199,16 +216,6 @@ def _facts_of_state(model: ScoringModel, name: str, part: _Part, window: Context
     return found
 
 
-def _load(request: ModelRequest, digest: str) -> ScoringModel:
-    """The model of a request. Raises UserError if its files are not those of the digest."""
-    from recallkit.models.loading import identify_model, load_model
-
-    model = load_model(request)
-    if identify_model(request) != digest:
-        raise UserError("its files changed while it was scored", where=request.spec, remedy="score it again as it is now")
-    return model
-
-
 def _open_translator(job: ScoringJob) -> Translator | None:
     if job.tokenizer is None:
         return None
@@ -218,16 +225,6 @@ def _open_translator(job: ScoringJob) -> Translator | None:
     described = artifacts.read_manifest(job.slices / "sequences.parquet")["tokenizer"]
     other = load_tokenizer(job.tokenizer, end_token=job.end_token)
     return Translator(load_slices_tokenizer(job.slices, described), other, notify=console.note)
-
-
-def _on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
-    """The request with a GPU for this slot, assigned round-robin; on CPU the slot's share of the threads is set."""
-    import torch
-
-    if request.device in ("auto", "cuda") and torch.cuda.is_available():
-        return replace(request, device=f"cuda:{slot.place % torch.cuda.device_count()}")
-    torch.set_num_threads(min(torch.get_num_threads(), slot.num_threads))
-    return request
 
 
 # ------------------------------------------------------------------------------------------------------- begun parts

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.models.loading import load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.options import PromptOptions
 from recallkit.recall import lm_eval_run
+from recallkit.recall.answering import open_prompted
 from recallkit.recall.lm_eval_model import ModelLM
 from recallkit.recall.lm_eval_run import RecallTask
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts
-from recallkit.text.tokenizers import load_tokenizer
+from recallkit.storage.timings import Timings
 from tests.conftest import made_up_texts
 from tests.made_tokenizers import byte_level
 
@@ -63,13 +64,19 @@ def tokenizer(*, begins: bool):
 @pytest.fixture
 def ours(model_path, tmp_path):
     def lm(family: str, *, begins: bool = False, **options) -> ModelLM:
-        path = str(model_path(family, begins=begins))
-        tokenizer = load_tokenizer(path)
-        (tmp_path / "parts").mkdir(exist_ok=True)
-        parts = Parts(tmp_path / "parts", options.pop("mark", "test"))
-        return ModelLM(lambda: load_model(ModelRequest(path, tokenizer.vocab_size, device="cpu")), tokenizer, parts, **options)
+        folder = tmp_path / options.pop("mark", "test")
+        return behind_lm_eval(model_path(family, begins=begins), folder, context=options.pop("max_length", None), **options)
 
     return lm
+
+
+def behind_lm_eval(model: Path, folder: Path, **given: object) -> ModelLM:
+    """The model, its answers in a folder."""
+    folder.mkdir(exist_ok=True)
+    options = PromptOptions(device="cpu", **given)
+    [evaluated] = open_prompted([str(model)], options).values()
+    journal = SimpleNamespace(parts=Parts(folder, "test"), note_resumed=lambda *_: None)
+    return ModelLM(evaluated, "test", journal, options, Timings())
 
 
 @pytest.fixture(scope="module")
@@ -167,14 +174,14 @@ def test_batches_are_kept_and_the_same_whoever_made_them(ours, tmp_path):
     def evaluated(mark: str) -> tuple[list[str], list[bytes]]:
         lm = ours("llama", batch_size=4, mark=mark)
         texts = [row["filtered_resps"][0] for row in samples(lm, RecallTask("t", documents, 1, {}))]
-        return texts, [path.read_bytes() for path in sorted((tmp_path / "parts").glob(f"part-{mark}-*"))]
+        return texts, [path.read_bytes() for path in sorted((tmp_path / mark).glob("part-*"))]
 
     texts, parts = evaluated("one")
     assert len(parts) == 3
     for number in (0, 2):
-        (tmp_path / "parts" / f"part-one-{number:06d}").unlink()
+        (tmp_path / "one" / f"part-test-{number:06d}").unlink()
     assert evaluated("one") == (texts, parts) == evaluated("two")
-    part = tmp_path / "parts" / "part-one-000001"
+    part = tmp_path / "one" / "part-test-000001"
     changed = artifacts.read_json(part)
     changed["outcomes"][0]["ids"] = [1]
     artifacts.write_json(part, changed)
@@ -208,9 +215,7 @@ def test_generation_stops_where_the_models_configuration_says(ours, theirs, mode
     from lm_eval.models.huggingface import HFLM
 
     expected = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=1).generate_until(requests("generate_until", asked))
-    tokens = load_tokenizer(str(folder))
-    parts = Parts(folder, "turns")
-    lm = ModelLM(lambda: load_model(ModelRequest(str(folder), tokens.vocab_size, device="cpu")), tokens, parts)
+    lm = behind_lm_eval(folder, folder / "answers")
     assert lm.generate_until(requests("generate_until", asked)) == expected
     assert len(reader(expected[0])["input_ids"]) == 4
 
@@ -218,7 +223,8 @@ def test_generation_stops_where_the_models_configuration_says(ours, theirs, mode
 def test_a_batch_that_does_not_fit_is_halved(ours):
     lm, whole = ours("llama", batch_size=8, mark="a"), ours("llama", batch_size=8, mark="b")
     pairs = [(f"the state {word}", " model") for word in ("a", "b", "c", "d", "e")]
-    score, seen = lm.model.score, []
+    model = lm.evaluated.model
+    score, seen = model.score, []
 
     def small(ids: np.ndarray, offsets: np.ndarray):
         seen.append(len(offsets) - 1)
@@ -226,10 +232,10 @@ def test_a_batch_that_does_not_fit_is_halved(ours):
             raise MemoryError
         return score(ids, offsets)
 
-    lm.model.score = small
+    model.score = small
     found = lm.loglikelihood(requests("loglikelihood", pairs))
     assert [value for value, _ in found] == pytest.approx([v for v, _ in whole.loglikelihood(requests("loglikelihood", pairs))], abs=1e-5)
     assert seen == [5, 2, 3, 1, 2]
-    lm.model.score = lambda ids, offsets: (_ for _ in ()).throw(MemoryError())
+    model.score = lambda ids, offsets: (_ for _ in ()).throw(MemoryError())
     with pytest.raises(UserError, match="out of memory on a prompt of"):
         lm.loglikelihood(requests("loglikelihood", [("the", " x y")]))
