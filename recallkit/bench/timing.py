@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import statistics
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from recallkit.models.devices import describe_device
 from recallkit.quiet_transformers import first_line
 
 if TYPE_CHECKING:
@@ -80,6 +80,5 @@ def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, Any]
         from triton import __version__ as triton
     except ImportError:
         triton = None
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}, threads: {torch.get_num_threads()}"
     versions = {"torch": torch.__version__, "triton": triton}
-    return {"device": device.type, "name": name, "dtype": str(dtype).removeprefix("torch."), **versions}
+    return {"device": device.type, "name": describe_device(device), "dtype": str(dtype).removeprefix("torch."), **versions}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from recallkit import config
 from recallkit.doctor.checks import Check, Status
+from recallkit.models.devices import processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +33,7 @@ def check_processor() -> list[Check]:
     pairs = [text.split() for text in _limits("cpu.max")]
     quota = min((int(time) / int(period) for time, period in pairs if time.isdigit()), default=None)
     limits = [f"{allowed} of {cores} cores allowed"] + ([f"a quota of {quota:g}"] if quota is not None else [])
-    return [Check("processor", "ok", f"{_processor()}, {', '.join(limits)}")]
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    return [Check("processor", "ok", f"{processor()}, {', '.join(limits)}")]
 
 
 def check_memory() -> list[Check]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
@@ -58,6 +60,21 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"no such GPU, there are {torch.cuda.device_count()}", where=name, remedy="use a smaller number")
     return device
+
+
+def describe_device(device: torch.device) -> str:
+    """The GPU, or the processor and the number of threads."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{processor()}, threads: {torch.get_num_threads()}"
+
+
+def processor() -> str:
+    """The processor's model, or else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def check_device(name: str) -> None:

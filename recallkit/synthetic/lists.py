@@ -11,7 +11,7 @@ from recallkit.synthetic.pairs import check_room, distinct
 from recallkit.synthetic.tasks import NOT_ASKED, Examples
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 MARK = 0
 """Precedes each list of `copying`, and is one of its ids, too."""
@@ -19,7 +19,7 @@ BEGIN, BETWEEN, END = 1, 2, 3
 """The marks of `set_disjointness`; id 0 is unused, as in the authors' code, where it masks."""
 
 
-def copying(num: int, length: int, pairs: int, vocab: int, generator: torch.Generator) -> Examples:
+def copying(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
     """A list is read, then copied: Yun et al. 2020 (arXiv 2006.04862), section 5.2, Table 2.
 
         0 s1 s2 s3 0 s1 s2 s3
@@ -40,7 +40,7 @@ def copying(num: int, length: int, pairs: int, vocab: int, generator: torch.Gene
     return _examples(ids, torch.arange(pairs + 1, length - 1).expand(num, -1), listed[:, 1:], pairs)
 
 
-def set_disjointness(num: int, length: int, pairs: int, vocab: int, generator: torch.Generator) -> Examples:
+def set_disjointness(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
     """Two lists that share one id, which is asked for: `disjoint_sets` of the code of JRT (arXiv 2407.05483).
 
         1 a1 a2 a3 2 b1 b2 a2 b3 b4 3

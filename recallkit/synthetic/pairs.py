@@ -19,16 +19,14 @@ from recallkit.errors import UserError
 from recallkit.synthetic.tasks import NOT_ASKED, Examples
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 POWER = 0.1
 """The exponent of the power law of places: Zoology, F.1."""
 FILLERS = ("zero", "random")
 
 
-def mqar(
-    num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER, filler: str = "zero"
-) -> Examples:
+def mqar(num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero") -> Examples:
     """Multi-query associative recall: Zoology, Algorithm 1 and E.1.
 
         k1 v1 k2 v2 k3 v3  k2 . . . k1 . k3 . . . . .
@@ -41,15 +39,7 @@ def mqar(
 
 
 def read_twice(
-    num: int,
-    length: int,
-    pairs: int,
-    vocab: int,
-    generator: torch.Generator,
-    *,
-    power: float = POWER,
-    filler: str = "zero",
-    passes: int = 2,
+    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero", passes: int = 2
 ) -> Examples:
     """MQAR with its pairs repeated, `passes` times in all: what does a model gain that reads twice (JRT, arXiv 2407.05483)?
 
@@ -69,15 +59,7 @@ def read_twice(
 
 
 def overwriting(
-    num: int,
-    length: int,
-    pairs: int,
-    vocab: int,
-    generator: torch.Generator,
-    *,
-    power: float = POWER,
-    filler: str = "zero",
-    updates: int = 4,
+    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero", updates: int = 4
 ) -> Examples:
     """Keys that are given a new value, of which the last one counts: `forgetting_mqar` of Zoology's code.
 
@@ -97,7 +79,7 @@ def overwriting(
     return _asked(context, keys[..., None], values.gather(1, last), 2 * last + 1, length, vocab, power, filler, generator)
 
 
-def distractors(num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER) -> Examples:
+def distractors(num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER) -> Examples:
     """MQAR whose filler is further pairs, which are never asked for: does a state keep what it read first?
 
         k1 v1 k2 v2  d1 u1 k2 . d2 u2 k1 . d3 u3
@@ -122,7 +104,7 @@ def distractors(num: int, length: int, pairs: int, vocab: int, generator: torch.
 
 
 def compositional(
-    num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER, filler: str = "zero"
+    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero"
 ) -> Examples:
     """Keys of two ids, neither of which alone determines the value: `compositional_mqar` of Zoology's code.
 
@@ -146,7 +128,7 @@ def compositional(
 
 
 def two_hops(
-    num: int, length: int, pairs: int, vocab: int, generator: torch.Generator, *, power: float = POWER, filler: str = "zero"
+    num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero"
 ) -> Examples:
     """Chains from a key through a middle to a value, which a question must follow in two lookups.
 
@@ -176,7 +158,7 @@ def check_room(what: str, count: int, length: int, vocab: int, least_length: int
         raise UserError(f"{count:,} {what} do not fit into {length:,} ids of a vocabulary of {vocab:,}", remedy=needed)
 
 
-def keys_and_values(num: int, pairs: int, num_values: int, vocab: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def keys_and_values(num: int, pairs: int, num_values: int, vocab: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Keys (num, pairs) from 1 to vocab / 2 - 1, and values (num, num_values) from vocab / 2 on, all different in a row."""
     first_value = vocab // 2
     keys = 1 + distinct(num, pairs, first_value - 1, generator)
@@ -192,7 +174,7 @@ def _asked(
     vocab: int,
     power: float,
     filler: str,
-    generator: torch.Generator,
+    generator: Generator,
 ) -> Examples:
     """`context` (n, c), and each of the `questions` (n, q, w) in a slot of w + 1 ids behind it, asked for at its last id.
 
@@ -216,7 +198,7 @@ def _asked(
     return Examples(ids, targets, distances)
 
 
-def distinct(num: int, size: int, population: int, generator: torch.Generator) -> Tensor:
+def distinct(num: int, size: int, population: int, generator: Generator) -> Tensor:
     """Rows of `size` distinct numbers below `population`, in random order: (num, size) int64, by Floyd's algorithm.
 
     A row costs size^2 comparisons, without a permutation of the population.
@@ -230,7 +212,7 @@ def distinct(num: int, size: int, population: int, generator: torch.Generator) -
     return chosen.gather(1, order)
 
 
-def weighted_draws(num: int, size: int, slots: int, power: float, generator: torch.Generator) -> Tensor:
+def weighted_draws(num: int, size: int, slots: int, power: float, generator: Generator) -> Tensor:
     """Rows of `size` distinct slots, drawn one after another with weights (slot + 1)^(power - 1): (num, size) int64.
 
     The largest of log-weights plus Gumbel noise, in descending order, are such draws without replacement (Efraimidis and Spirakis 2006).

@@ -37,8 +37,6 @@ TASKS: dict[str, str] = {
 }
 """Name -> generator."""
 
-_TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
-
 
 class Examples(NamedTuple):
     """Sequences, the questions in them and how far back the answers are: three tensors (n, t), int64."""
@@ -76,10 +74,10 @@ def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, s
     return _checked(task, made, num, length, vocab)
 
 
-def options_of_task(task: str) -> dict[str, str]:
-    """The options of a task: names, and types as annotated ("" where a user's function has no annotation)."""
+def options_of_task(task: str) -> dict[str, Any]:
+    """The options of a task: names, and defaults (None where a user's function has none)."""
     parameters = inspect.signature(_generator_of(task)).parameters.values()
-    return {p.name: _type_name(p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return {p.name: None if p.default is p.empty else p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def describe_tasks() -> list[tuple[str, str]]:
@@ -139,12 +137,6 @@ def answered(examples: Examples) -> Tensor:
     return ids if asked[:, -1].any() else ids[:, :-1]
 
 
-def _type_name(annotation: Any) -> str:
-    if annotation is inspect.Parameter.empty:
-        return ""
-    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-
-
 def _generator_of(task: str) -> Callable[..., Any]:
     """The function of a name, or of FILE.py:FUNCTION, whose file is run. Raises UserError where there is none."""
     from recallkit.models import user
@@ -155,15 +147,15 @@ def _generator_of(task: str) -> Callable[..., Any]:
     return generate
 
 
-def _check_option(task: str, name: str, value: Any, known: dict[str, str]) -> None:
-    """Raises UserError for an option that a task does not have, or a value of another type."""
+def _check_option(task: str, name: str, value: Any, known: dict[str, Any]) -> None:
+    """Raises UserError for an option that a task does not have, or a value of another type than its default."""
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
         raise UserError(f"no option {name!r}", where=task, remedy=remedy)
-    wanted = _TYPES.get(known[name], object)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and known[name] != "bool" and wanted is not object):
-        raise UserError(f"{name} is {value!r}", where=task, remedy=f"give a value of type {known[name]}")
+    kind = type(known[name])
+    if known[name] is not None and type(value) is not kind and not (kind is float and type(value) is int):
+        raise UserError(f"{name} is {value!r}", where=task, remedy=f"give a value of type {kind.__name__}")
 
 
 def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -176,17 +174,12 @@ class Trainer:
 
 def optimisers(model: LanguageModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """AdamW for all parameters; or Muon for the matrices of blocks, and AdamW, without weight decay, for the rest."""
-    matrices = {
-        id(module.weight): module.weight for name, module in model.named_modules() if isinstance(module, nn.Linear) and "filter" not in name
-    }
-    by_muon = []
-    if recipe.muon:
-        in_blocks = (module.weight for block in model.blocks for module in block.modules() if isinstance(module, nn.Linear))
-        by_muon = [weight for weight in in_blocks if min(weight.shape) > 1]
-        matrices = {}
-    apart = {*matrices, *map(id, by_muon)}
+    matrices = [(name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    by_muon = [weight for name, weight in matrices if name.startswith("blocks.") and min(weight.shape) > 1] if recipe.muon else []
+    decayed = [weight for name, weight in matrices if "filter" not in name] if not recipe.muon else []
+    apart = set(map(id, by_muon + decayed))
     rest = [parameter for parameter in model.parameters() if id(parameter) not in apart]
-    groups = [{"params": list(matrices.values()), "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     made: list[torch.optim.Optimizer] = [torch.optim.AdamW([g for g in groups if g["params"]], lr=recipe.learning_rate, betas=recipe.betas)]
     if by_muon:
         made.append(torch.optim.Muon(by_muon, lr=recipe.muon, momentum=0.95, weight_decay=0.01))
@@ -249,16 +242,6 @@ def measure(model: LanguageModel, test: Examples) -> Measured:
     every = torch.cat(is_right)
     loss_nats, accuracy = (found / len(every)).tolist()
     return Measured(accuracy, loss_nats, every)
-
-
-def machine(device: torch.device) -> str:
-    """The GPU, or the processor and the number of threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "CPU")
-    return f"{name}, threads: {torch.get_num_threads()}"
 
 
 # ----------------------------------------------------------------------------------------------------------- processes

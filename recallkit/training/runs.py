@@ -81,13 +81,16 @@ def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:
 
     `task`: a name, and its options after commas. Raises UserError for names that there are not, and for sizes that do not fit together.
     """
-    preset, swept = _changed(PRESETS[name], choices), _options(names(choices.mixer_options))
-    rates: Any = choices.learning_rates
+    chosen = {name: getattr(choices, name) for name in ("examples", "test_examples", "vocab", "steps", "batch", "layers")}
+    preset = replace(PRESETS[name], **{name: value for name, value in chosen.items() if value is not None})
+    given: Any = choices.learning_rates
+    swept, rates = _options(names(choices.mixer_options)), numbers(given) or preset.learning_rates
     found: dict[str, Run] = {}
     used: set[str] = set()
     for shapes in preset.tasks:
         made = _task(preset, task, choices, *shapes)
-        for label, line in preset.lines.items():
+        for label in names(choices.mixers) or preset.lines:
+            line = preset.lines.get(label, Line(label))
             known = {option for mixer in line.mixers.split("+") for option in _known(mixer)}
             options = {**line.options, **{option: values for option, values in swept.items() if option in known}}
             used |= options.keys()
@@ -95,7 +98,7 @@ def runs_of(name: str, task: str, choices: SweepOptions) -> list[Run]:
                 sizes = {option: width if value == AS_WIDE else value for option, value in zip(options, values, strict=True)}
                 size = ", ".join(f"{option} {value}" for option, value in sizes.items())
                 config = _config(line.mixers.split("+"), sizes, width, preset, made)
-                for rate in numbers(rates) or preset.learning_rates:
+                for rate in rates:
                     run = Run(label, size, config, made, rate, *_steps(preset, made, width), choices.seed)
                     found.setdefault(run.digest, run)
     if unused := sorted(swept.keys() - used):
@@ -116,32 +119,26 @@ def _options(words: Sequence[str]) -> dict[str, list[Any]]:
     return found
 
 
-def _changed(preset: Preset, choices: SweepOptions) -> Preset:
-    """The preset with what is chosen in its place. A length or pairs for training alone apply to the tests, too, where both were equal."""
-    given = {name: getattr(choices, name) for name in ("examples", "test_examples", "vocab", "steps", "batch", "layers")}
-    tasks = []
-    for training, test in preset.tasks:
-        trained = (choices.seq_len or training[0], tuple(numbers(choices.pairs)) or training[1])
-        base = trained if training == test else test
-        tasks.append((trained, (choices.test_seq_len or base[0], tuple(numbers(choices.test_pairs)) or base[1])))
-    lines = {name: preset.lines.get(name, Line(name)) for name in names(choices.mixers) or preset.lines}
-    return replace(preset, tasks=tuple(tasks), lines=lines, **{name: value for name, value in given.items() if value is not None})
+def _task(preset: Preset, named: str, choices: SweepOptions, training: Shape, test: Shape) -> Task:
+    """What is trained on and tested on, each number of pairs with an equal part of the examples. One of each is made, to see if it fits.
 
-
-def _task(preset: Preset, named: str, choices: SweepOptions, *shapes: Shape) -> Task:
-    """What is trained on and tested on, each number of pairs with an equal part of the examples. One of each is made, to see if it fits."""
+    A length or pairs that are chosen for training alone apply to the tests, too, where both are equal in the preset.
+    """
     name, options = task_of(named)
     options = {option: value for option, value in preset.options.items() if option in options_of_task(name)} | options
-    numbers_of_examples = (("--examples", preset.examples), ("--test-examples", preset.test_examples))
-    parts = []
-    for (length, pairs), (where, examples) in zip(shapes, numbers_of_examples, strict=True):
+    trained = (choices.seq_len or training[0], numbers(choices.pairs) or training[1])
+    tested = trained if training == test else test
+    tested = (choices.test_seq_len or tested[0], numbers(choices.test_pairs) or tested[1])
+
+    def parts(length: int, pairs: Sequence[int], where: str, examples: int) -> tuple[Part, ...]:
         if examples < len(pairs):
             raise UsageError(f"fewer than {len(pairs)} numbers of pairs", where=where, remedy="give more")
-        parts.append(tuple(Part(length, number, examples // len(pairs)) for number in pairs))
         for number in pairs:
             make_examples(name, num=1, length=length, pairs=number, vocab=preset.vocab, seed=0, **options)
-    training, test = parts
-    return Task(name, training, test, preset.vocab, tuple(sorted(options.items())), choices.seed)
+        return tuple(Part(length, number, examples // len(pairs)) for number in pairs)
+
+    made = parts(*trained, "--examples", preset.examples), parts(*tested, "--test-examples", preset.test_examples)
+    return Task(name, *made, preset.vocab, tuple(sorted(options.items())), choices.seed)
 
 
 def _steps(preset: Preset, task: Task, width: int) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from recallkit.config import VERSION
 from recallkit.declarations import parameters_of
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
-from recallkit.models.devices import choose_device
+from recallkit.models.devices import choose_device, describe_device
 from recallkit.options import SweepOptions
 from recallkit.parallel import work
 from recallkit.parallel.job import Done
@@ -27,7 +27,7 @@ from recallkit.storage.given_files import check_regular
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 from recallkit.synthetic.tasks import NOT_ASKED, make_examples
-from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, machine, made_model, measure
+from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, made_model, measure
 from recallkit.training.runs import runs_of
 from recallkit.training.tables import TradeoffTables, make_tables
 
@@ -84,27 +84,24 @@ class Sweep:
             choose_device(self.device)
             for run in {str(self.runs[place].config): self.runs[place] for place in missing}.values():
                 made_model(run.seed, run.config)  # sizes that do not fit together are reported before hours of work
-            self._train(missing, workers, timings)
+            total, left = (sum(self.runs[place].steps for place in places) for places in (range(len(self.runs)), missing))
+            done = total - left
+            if done:
+                events.note(f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are done: resumes")
+            working = work(self, missing, workers=workers)
+            showing = progress(f"training {len(missing)} of {len(self.runs)} runs", total=total, unit="steps")
+            with timings.stage("training", resumed=done > 0) as stage, showing as show, contextlib.closing(working):
+                show(done)
+                for part in working:
+                    done += part.num_tokens
+                    show(done)
+                stage.amounts["steps"] = left
         else:
             events.note(f"all {len(self.runs)} runs are in {self.out / 'runs'}: reused (--force makes them again)")
         outcomes = [(run, self.outcome(run) or {}) for run in self.runs]
         tables, machines = make_tables(outcomes), sorted({str(outcome["machine"]) for _, outcome in outcomes})
         result.write_tables(tables, {"task": self.task, "choices": dict(self.choices), "machines": machines}, timings)
         return tables
-
-    def _train(self, missing: Sequence[int], workers: int, timings: Timings) -> None:
-        total, left = (sum(self.runs[place].steps for place in places) for places in (range(len(self.runs)), missing))
-        done = total - left
-        if done:
-            events.note(f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are done: resumes")
-        working = work(self, missing, workers=workers)
-        showing = progress(f"training {len(missing)} of {len(self.runs)} runs", total=total, unit="steps")
-        with timings.stage("training", resumed=done > 0) as stage, showing as show, contextlib.closing(working):
-            show(done)
-            for part in working:
-                done += part.num_tokens
-                show(done)
-            stage.amounts["steps"] = left
 
     @property
     def prefers_gpu(self) -> bool:
@@ -163,7 +160,7 @@ class Sweep:
             "by_distance": [by_distance(each.right, some) for each, some in zip(measured, test, strict=True)],
             "num_steps": done,
             "curve": curve,
-            "machine": machine(device),
+            "machine": describe_device(device),
             "seconds": round(time.monotonic() - begun, 1),
         }
         path = self._file(run)

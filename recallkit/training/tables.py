@@ -55,7 +55,10 @@ def make_tables(runs: Sequence[Done]) -> TradeoffTables:
     for run, found in runs:
         groups.setdefault((run.task, run.line, run.config.d_model, run.size), []).append((run, found))
     best = [(_best(of_model), of_model) for of_model in groups.values()]
-    models = [{**_row(run), "at_edge": _is_at_edge(run, of_model)} for run, of_model in best]
+    models = []
+    for (run, found), of_model in best:
+        rates = [other.learning_rate for other, _ in of_model]
+        models.append({**_row((run, found)), "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates))})
     for row in models:
         of_task = [other for other in models if other["task"] == row["task"]]
         row["pareto"] = on_front(of_task, "state_bytes", "accuracy")[of_task.index(row)]
@@ -71,11 +74,6 @@ def make_tables(runs: Sequence[Done]) -> TradeoffTables:
 def _best(runs: Sequence[Done]) -> Done:
     """The run with the highest accuracy; among equals, the lowest loss. A loss that is not a number is the worst."""
     return max(runs, key=lambda run: (run[1]["accuracy"], -run[1]["loss_nats"] if math.isfinite(run[1]["loss_nats"]) else -math.inf))
-
-
-def _is_at_edge(best: Done, runs: Sequence[Done]) -> bool:
-    rates = [run.learning_rate for run, _ in runs]
-    return len(rates) > 1 and best[0].learning_rate in (min(rates), max(rates))
 
 
 def _row(done: Done) -> dict[str, Any]:

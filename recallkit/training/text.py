@@ -18,7 +18,7 @@ from recallkit.declarations import amount
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.models import zoo
-from recallkit.models.devices import choose_device, memory_errors
+from recallkit.models.devices import choose_device, describe_device, memory_errors
 from recallkit.options import TextOptions
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.result import Result
@@ -34,7 +34,6 @@ from recallkit.training.loop import (
     is_first,
     join_processes,
     leave_processes,
-    machine,
     made_model,
     optimisers,
     wait_for_all,
@@ -90,10 +89,15 @@ def train_text(
                 with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
                     stage.amounts["tokens"] = run.train()
                 if journal is not None:
-                    facts = {"parameters": run.trainer.model.num_parameters(), "num_steps": run.num_steps, "machine": machine(chosen)}
-                    tables = TrainingTables(schemas.frame_of("training/training", run.curve))
-                    facts |= {"asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer), "checkpoint_every": every}}
-                    result.write_tables(tables, {**facts, "tokens": run.tokens(run.num_steps), "names": opened.names()}, timings)
+                    facts = {
+                        "asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer), "checkpoint_every": every},
+                        "names": opened.names(),
+                        "parameters": run.trainer.model.num_parameters(),
+                        "num_steps": run.num_steps,
+                        "tokens": run.tokens(run.num_steps),
+                        "machine": describe_device(chosen),
+                    }
+                    result.write_tables(TrainingTables(schemas.frame_of("training/training", run.curve)), facts, timings)
                     journal.finish()
         finally:
             if not was_there:

@@ -254,7 +254,7 @@ def test_a_task_of_the_users_own(tmp_path):
     path.write_text(OWN)
     examples = made(f"{path}:echo", shift=2)
     assert torch.equal(examples.targets[:, 2:], examples.ids[:, :-2])
-    assert options_of_task(f"{path}:echo") == {"shift": "int"}
+    assert options_of_task(f"{path}:echo") == {"shift": 1}
     for name, message in [
         ("narrow", "return ids, targets and distances, int64 tensors of 7 x 24"),
         ("beyond", "ids are not below 32"),
@@ -267,7 +267,7 @@ def test_a_task_of_the_users_own(tmp_path):
 
 
 def test_what_is_wrong_is_refused_in_one_line():
-    assert options_of_task("overwriting") == {"power": "float", "filler": "str", "updates": "int"}
+    assert options_of_task("overwriting") == {"power": 0.1, "filler": "zero", "updates": 4}
     for task, options, message in [
         ("mqra", {}, "no such synthetic task; did you mean mqar"),
         ("mqar", {"pairs": 0}, "pairs is 0; choose 1 or more"),

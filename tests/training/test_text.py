@@ -88,7 +88,7 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(home, model, text
     assert not list((tmp_path / "parts").glob(".*partial"))
     for every in (None, "2048"):
         recallkit.train(model, text, **SIZES, checkpoint_every=every, out=tmp_path / "parts")
-    with pytest.raises(UserError, match="--checkpoint-every 1,024: the run is finished, .* leave it out, or train again with --force"):
+    with pytest.raises(UserError, match=r"--checkpoint-every 1,024: the run is finished, .* leave it out, or train again with --force"):
         recallkit.train(model, text, **SIZES, checkpoint_every=1024, out=tmp_path / "parts")
 
 
