@@ -279,6 +279,6 @@ def from_first(value: Any) -> Any:
 
 def leave_processes() -> None:
     """Waits for all, and ends the group."""
+    wait_for_all()
     if distributed.is_initialized():
-        distributed.barrier()
         distributed.destroy_process_group()

@@ -82,8 +82,8 @@ class Sweep:
         timings = Timings()
         if missing := [place for place, run in enumerate(self.runs) if self.outcome(run) is None]:
             choose_device(self.device)
-            for run in {str(self.runs[place].config): self.runs[place] for place in missing}.values():
-                made_model(run.seed, run.config)  # sizes that do not fit together are reported before hours of work
+            for run in {(str(run.config), run.task): run for run in (self.runs[place] for place in missing)}.values():
+                _check_questions(made_model(run.seed, run.config).prefix, run.task)  # what does not fit is said before hours of work
             total, left = (sum(self.runs[place].steps for place in places) for places in (range(len(self.runs)), missing))
             done = total - left
             if done:
@@ -132,10 +132,6 @@ class Sweep:
         recipe = Recipe(run.learning_rate, 0.0, warm_up=0.1, betas=(0.9, 0.98), batch=run.batch)
         model = made_model(run.seed, run.config).to(device)
         training, test = examples_of(run.task)
-        first = min(int((some.targets != NOT_ASKED).nonzero()[:, 1].min()) for some in (*training, *test))
-        if model.prefix > first + 1:
-            problem = f"a question is at id {first + 1:,} of the prefix, where the model has seen what follows"
-            raise UserError(problem, where=f"prefix {model.prefix:,}", remedy=f"give prefix={first + 1} or less to --mixer-options")
         trainer, curve = Trainer(model, recipe), []
         read = batches([len(some.ids) for some in training], run.batch, run.seed)
         for step, (part, rows) in zip(range(1, run.steps + 1), read, strict=False):
@@ -200,6 +196,16 @@ def examples_of(task: Task) -> tuple[list[Examples], list[Examples]]:
         shape = {"num": part.examples, "length": part.length, "pairs": part.pairs, "vocab": task.vocab}
         made.append(make_examples(task.name, **shape, seed=seed, **dict(task.options)))
     return made[: len(task.training)], made[len(task.training) :]
+
+
+def _check_questions(prefix: int, task: Task) -> None:
+    """Raises UserError where a question is in a prefix, of which a model has seen what follows it."""
+    if not prefix:
+        return
+    first = 1 + min(int((some.targets != NOT_ASKED).nonzero()[:, 1].min()) for sets in examples_of(task) for some in sets)
+    if prefix > first:
+        problem = f"a question is at id {first:,} of the prefix, where the model has seen what follows"
+        raise UserError(problem, where=f"prefix {prefix:,}", remedy=f"give prefix={first} or less to --mixer-options")
 
 
 def by_distance(right: torch.Tensor, test: Examples) -> list[tuple[int, int, int]]:

@@ -82,27 +82,22 @@ def train_text(
         problem, remedy = "the run is finished, and was not asked for these", "leave it out, or train again with --force"
         raise UserError(problem, where=f"--checkpoint-every {every:,}", remedy=remedy)
     if result.reused() is None:
-        timings, was_there = Timings(), out.exists()
-        try:
-            with result.journal() if is_first() else contextlib.nullcontext() as journal:
-                run = _Run(found, asked, opened, out, chosen, result.journal().part, journal, force=force)
-                with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
-                    stage.amounts["tokens"] = run.train()
-                if journal is not None:
-                    facts = {
-                        "asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer), "checkpoint_every": every},
-                        "names": opened.names(),
-                        "parameters": run.trainer.model.num_parameters(),
-                        "num_steps": run.num_steps,
-                        "tokens": run.tokens(run.num_steps),
-                        "machine": describe_device(chosen),
-                    }
-                    result.write_tables(TrainingTables(schemas.frame_of("training/training", run.curve)), facts, timings)
-                    journal.finish()
-        finally:
-            if not was_there:
-                with contextlib.suppress(OSError):  # a run that was refused leaves no empty folder
-                    out.rmdir()
+        timings = Timings()
+        with result.journal() if is_first() else contextlib.nullcontext() as journal:
+            run = _Run(found, asked, opened, out, chosen, result.journal().part, journal, force=force)
+            with timings.stage("training", resumed=run.step > 0) as stage, memory_errors():
+                stage.amounts["tokens"] = run.train()
+            if journal is not None:
+                facts = {
+                    "asked": {"model": model, "tokenizer": text.tokenizer and str(text.tokenizer), "checkpoint_every": every},
+                    "names": opened.names(),
+                    "parameters": run.trainer.model.num_parameters(),
+                    "num_steps": run.num_steps,
+                    "tokens": run.tokens(run.num_steps),
+                    "machine": describe_device(chosen),
+                }
+                result.write_tables(TrainingTables(schemas.frame_of("training/training", run.curve)), facts, timings)
+                journal.finish()
     leave_processes()
     return TrainingTables(schemas.read_frame(result.path))
 
