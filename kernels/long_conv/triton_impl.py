@@ -107,7 +107,7 @@ def _config(time: int, inner: int, columns: int, warps: int, stages: int) -> tri
     return triton.Config(blocks, num_warps=warps, num_stages=stages)
 
 
-HALF_PRODUCTS = Launcher(toeplitz_kernel, [_config(128, 64, 64, 4, 4), _config(128, 64, 128, 8, 3)], ("COPIES",))
+HALF_PRODUCTS = Launcher(toeplitz_kernel, [_config(128, 64, 128, 4, 3), _config(128, 64, 64, 4, 4)], ("COPIES",))
 FLOAT_PRODUCTS = Launcher(toeplitz_kernel, [_config(64, 32, 32, 8, 2), _config(32, 32, 16, 4, 2)], ("COPIES",))
 ARRANGE = Launcher(arrange_kernel, [triton.Config({"BLOCK_T": 64, "BLOCK_C": 64}, num_warps=4)], ("c", "HAS_GATE"))
 FINISH = Launcher(finish_kernel, [triton.Config({"BLOCK_T": 64, "BLOCK_C": 64}, num_warps=4)], ("c", "HAS_GATE", "HAS_BIAS"))

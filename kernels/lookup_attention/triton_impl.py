@@ -78,7 +78,7 @@ def _config(block: int, numbers: int, warps: int) -> triton.Config:
     return triton.Config({"BLOCK": block, "NUMBERS": numbers}, num_warps=warps, num_stages=2)
 
 
-LOOKUPS = Launcher(lookup_kernel, [_config(16, 256, 4), _config(16, 64, 1), _config(32, 128, 4)], ("width", "num_heads"))
+LOOKUPS = Launcher(lookup_kernel, [_config(8, 128, 1), _config(16, 64, 1)], ("width", "num_heads"))
 
 
 @torch.library.custom_op("recallkit::lookup_attention", mutates_args=())

@@ -64,7 +64,7 @@ def _check(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: Rwkv4State
         raise ValueError(f"k must be (t, b, d), not of shape {tuple(k.shape)}")
     _, b, d = k.shape
     check_shapes(v=(v, k.shape), gate=(gate, k.shape), decay=(decay, (d,)), bonus=(bonus, (d,)))
-    check_shapes(**{f"the state's {name}": (part, (b, d)) for name, part in zip(Rwkv4State._fields, state or (), strict=bool(state))})
+    check_shapes(**{f"the state's {name}": (part, (b, d)) for name, part in zip(Rwkv4State._fields, state or (), strict=state is not None)})
     strange = [x.dtype for x in (k, v, gate, decay, bonus, *(state or ())) if x is not None and not x.is_floating_point()]
     if strange:
         raise ValueError(f"rwkv4_attention takes floating-point tensors, not {strange[0]}")

@@ -73,7 +73,7 @@ def _config(times: int, channels: int, warps: int) -> triton.Config:
     return triton.Config({"TIMES": times, "BLOCK": channels}, num_warps=warps)
 
 
-HALF_TILES = Launcher(conv_kernel, [_config(16, 256, 1), _config(8, 256, 1)], ("c", "K"))
+HALF_TILES = Launcher(conv_kernel, [_config(4, 256, 1), _config(8, 256, 1)], ("c", "K"))
 FLOAT_TILES = Launcher(conv_kernel, [_config(16, 128, 1), _config(8, 128, 1)], ("c", "K"))
 STEP = Launcher(conv_kernel, [_config(1, 128, 1)], ("c", "K"))
 

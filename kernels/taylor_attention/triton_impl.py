@@ -224,8 +224,8 @@ def _outputs(queries: int, keys: int, features: int, warps: int, stages: int) ->
 
 
 _KEY = ("v_dim", "F")
-HALF_STATES = Launcher(chunk_state_kernel, [_states(64, 64, 4, 3), _states(64, 32, 4, 4)], _KEY)
-HALF_OUTPUTS = Launcher(output_kernel, [_outputs(128, 64, 32, 8, 2), _outputs(64, 64, 32, 4, 2)], _KEY)
+HALF_STATES = Launcher(chunk_state_kernel, [_states(64, 64, 4, 4), _states(64, 32, 4, 4)], _KEY)
+HALF_OUTPUTS = Launcher(output_kernel, [_outputs(128, 64, 32, 4, 3), _outputs(64, 64, 32, 4, 3)], _KEY)
 FLOAT_STATES = Launcher(chunk_state_kernel, [_states(32, 32, 4, 1), _states(32, 64, 4, 1)], _KEY)
 FLOAT_OUTPUTS = Launcher(output_kernel, [_outputs(64, 32, 16, 8, 1), _outputs(32, 32, 16, 4, 1)], _KEY)
 PREFIXES = Launcher(prefix_kernel, [triton.Config({"BLOCK": 512, "AHEAD": 4}, num_warps=4)], ("kv_width",))

@@ -145,8 +145,8 @@ def _config(tile: int, warps: int) -> triton.Config:
 
 
 _KEY = ("WINDOW", "WIDTH", "INPLACE")
-HALF_STEP = Launcher(step_kernel, [_config(8192, 4), _config(8192, 8), _config(4096, 4)], _KEY)
-"""TILE: elements of a ring that a program processes at once; in half precision, windows of 64 and 128 with heads of 64 are one tile."""
+HALF_STEP = Launcher(step_kernel, [_config(4096, 2), _config(8192, 4)], _KEY)
+"""TILE: elements of a ring that a program processes at once; a window of 64 with heads of 64 is one tile."""
 FLOAT_STEP = Launcher(step_kernel, [_config(4096, 4), _config(4096, 8)], _KEY)
 
 

@@ -86,14 +86,11 @@ def _compiler() -> Any:
     return process
 
 
-def assert_compiles(cases: list[Case], *, matrix: str | None = "HGMMA", stack: int = 0) -> list[Resources]:
-    """That no case spills or takes more memory than there is, and that those on half precision use the instructions `matrix`.
-
-    `stack`: bytes that a case may spill all the same.
-    """
+def assert_compiles(cases: list[Case], *, matrix: str | None = "HGMMA") -> list[Resources]:
+    """That no case spills or takes more memory than there is, and that those on half precision use the instructions `matrix`."""
     found = compile_all(cases)
     for case, resources in zip(cases, found, strict=True):
-        assert not resources.spills or 0 < resources.stack <= stack, f"{case} spills: {resources}"
+        assert not resources.spills, f"{case} spills: {resources}"
         assert resources.shared <= MOST_SHARED_MEMORY, f"{case}: {resources}"
         if matrix and case.arguments.get("DOT") in (["bf16"], ["fp16"]):
             assert resources.instructions.get(matrix), f"{case} uses no {matrix}: {resources}"

@@ -218,12 +218,12 @@ def test_triton_equals_reference(kind, t, heads, width, std):
     check("triton", *qkv(2, heads, t, width, std=std), *lists(counts_of(kind, 2, t), t), times=2)
 
 
-@pytest.mark.parametrize("config", range(3))
+@pytest.mark.parametrize("config", range(2))
 def test_every_configuration_gives_the_result(config):
     """With lists of a block and one more, of two blocks, and longer ones."""
     from recallkit.kernels.lookup_attention.triton_impl import LOOKUPS, lookup_attention_triton
 
-    assert len(LOOKUPS.configs) == 3
+    assert len(LOOKUPS.configs) == 2
     given = lists([0, 1, 15, 16, 17, 31, 32, 33, 64, 65, 70, 70] + [0] * 58, 70)
     parts = qkv(1, 3, 70, 40, std=3)
     assert_close(lookup_attention_triton(*parts, *given, config), exact(*parts, *given), times=2)
@@ -294,7 +294,7 @@ def test_auto_leaves_lists_of_many_pairs_to_the_mask(caplog):
 def compiled_cases() -> list[Case]:
     """Every configuration, in half and single precision, for 16 heads of 64, and the first for one wide head."""
     found = []
-    for kind, heads, width, configs in (("bf16", 16, 64, range(3)), ("fp32", 16, 64, range(3)), ("bf16", 1, 200, range(1))):
+    for kind, heads, width, configs in (("bf16", 16, 64, range(2)), ("fp32", 16, 64, range(2)), ("bf16", 1, 200, range(1))):
         given = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), f"*{kind}") | {"offsets_ptr": "*i64", "keys_ptr": "*i64"}
         given |= {"batch": 4, "num_heads": heads, "t": 8192, "width": width, "num_keys": 200_000, "scale": 0.18}
         given |= {
@@ -307,10 +307,7 @@ def compiled_cases() -> list[Case]:
 
 @pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills():
-    """But for one register of the first configuration in float32, once a query, with some versions of Triton: docs/gpu.md."""
-    import triton
-
-    assert_compiles(compiled_cases(), matrix=None, stack=0 if triton.__version__.startswith("3.7.") else 8)
+    assert_compiles(compiled_cases(), matrix=None)
 
 
 @pytest.mark.gpu
@@ -324,7 +321,7 @@ def test_on_a_gpu_a_text_of_8192_equals_float64(width, dtype):
     ids = (torch.rand(2, 8192, generator=generator) ** 3 * 2000).long().cuda()
     q, k, v = qkv(2, 4, 8192, width, dtype=dtype)
     offsets, keys = follower_lists(ids)
-    for config in range(3):
+    for config in range(2):
         made = lookup_attention_triton(q, k, v, offsets, keys, config)
         wanted = torch_impl.attend_by_pair(q.double(), k.double(), v.double(), offsets, keys)
         assert_close(made, wanted, dtype=dtype)

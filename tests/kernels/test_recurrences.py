@@ -19,7 +19,7 @@ from recallkit.kernels import choice
 from recallkit.kernels.recurrences import triton_impl
 from recallkit.kernels.recurrences.api import decayed_attention, delta_rule, gated_linear_attention, rwkv5_attention, rwkv7_attention
 from recallkit.kernels.recurrences.chunks import states_between, weigh_pairs
-from tests.kernels.checks import assert_close, draw, pairwise, relative_error
+from tests.kernels.checks import DEVICE, assert_close, draw, pairwise, relative_error
 from tests.kernels.fla_stand_in import stand_in_for_the_library
 
 Inputs = dict[str, Tensor]
@@ -119,7 +119,7 @@ def test_from_no_forgetting_to_all_of_it_in_any_chunks(kind, strength):
     """Log decays of 0, of -400, whose inverse overflows, and of minus infinity, from a state, of chunks that are full and not."""
     for t, chunk in ((64, 64), (70, 64), (70, 5), (70, 1000)):
         given = kind.draw(2, 2, t, 8, 24, torch.float32, strength=strength)
-        kind.check(given, torch.randn(2, 2, 8, 24, generator=torch.Generator().manual_seed(t)), chunk=chunk)
+        kind.check(given, draw(2, 2, 8, 24, seed=t), chunk=chunk)
 
 
 def test_a_thousand_slow_tokens_in_float32(kind):
@@ -228,8 +228,9 @@ def test_what_they_are_of_each_other():
 def test_without_forgetting_it_is_linear_attention_and_with_decays_retention():
     """All pairs at once: arXiv 2307.08621, equation 5."""
     given = KINDS["decayed, constant"].draw(1, 2, 40, 6, 7, torch.float64)
-    apart = (torch.arange(40)[:, None] - torch.arange(40)).clamp(min=0)
-    for logs in (torch.zeros(2), torch.tensor([-1 / 31, -0.7])):
+    places = torch.arange(40, device=DEVICE)
+    apart = (places[:, None] - places).clamp(min=0)
+    for logs in (torch.zeros(2, device=DEVICE), torch.tensor([-1 / 31, -0.7], device=DEVICE)):
         scores = given["q"] @ given["k"].mT * torch.exp(logs.double()[:, None, None] * apart)
         made, _ = decayed_attention(**given | {"log_decay": logs.double()}, scale=2.0)
         assert_close(made, 2 * scores.tril() @ given["v"])
@@ -237,8 +238,8 @@ def test_without_forgetting_it_is_linear_attention_and_with_decays_retention():
 
 def test_a_strength_of_one_leaves_the_latest_value_of_each_key_and_of_two_mirrors():
     given = KINDS["delta"].draw(1, 1, 40, 8, 12, torch.float64)
-    which = torch.arange(40) % 5
-    given |= {"k": torch.eye(8, dtype=torch.float64)[which][None, None], "strength": torch.ones(1, 1, 40, dtype=torch.float64)}
+    keys = torch.eye(8, dtype=torch.float64, device=DEVICE)[torch.arange(40) % 5]
+    given |= {"k": keys[None, None], "strength": torch.ones_like(given["strength"])}
     _, state = delta_rule(**given)
     assert_close(state[0, 0, :5], given["v"][0, 0, 35:])
     assert not state[0, 0, 5:].any()
@@ -249,16 +250,17 @@ def test_a_strength_of_one_leaves_the_latest_value_of_each_key_and_of_two_mirror
 
 def test_a_state_can_swap_its_rows():
     """Taking e1 - e2 away under e1 - e2 exchanges two rows: what no decay does (arXiv 2503.14456, on tracking states)."""
-    pair = torch.tensor([1.0, -1.0, 0.0, 0.0], dtype=torch.float64).expand(1, 1, 3, 4)
-    none, state = torch.zeros(1, 1, 3, 4, dtype=torch.float64), draw(1, 1, 4, 5, dtype=torch.float64)
-    _, after = rwkv7_attention(none, none, torch.zeros(1, 1, 3, 5, dtype=torch.float64), pair, pair, none, state)
+    state = draw(1, 1, 4, 5, dtype=torch.float64)
+    pair = state.new_tensor([1.0, -1.0, 0.0, 0.0]).expand(1, 1, 3, 4)
+    none = torch.zeros_like(pair)
+    _, after = rwkv7_attention(none, none, state.new_zeros(1, 1, 3, 5), pair, pair, none, state)
     assert_close(after, state[:, :, [1, 0, 2, 3]])
 
 
 def test_weak_decays_after_or_beside_strong_ones_are_kept():
     """0.016 after a sum of 10240, which float32 keeps to 0.001; channels of which half forget at each token."""
     after = KINDS["decayed, of tokens"].draw(2, 1, 64, 8, 4, torch.float32)
-    after["log_decay"] = torch.tensor([-320.0] * 32 + [-0.016] * 32).expand(2, 1, 64)
+    after["log_decay"] = torch.tensor([-320.0] * 32 + [-0.016] * 32, device=DEVICE).expand(2, 1, 64)
     beside = KINDS["gated"].draw(1, 2, 100, 8, 8, torch.float32)
     beside["log_decay"] = torch.where(draw(1, 2, 100, 8, seed=9) > 0, -300.0, -1e-3)
     KINDS["decayed, of tokens"].check(after)

@@ -94,7 +94,7 @@ class TestRwkv4(StatefulBattery):
     def assert_states_close(self, state, exact, *, times=1):
         """The same sums; what rounding moves their exponent by, the sums make up for."""
         state, exact = Rwkv4State(*state), Rwkv4State(*exact)
-        torch.testing.assert_close(state.exponent.double(), exact.exponent.double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(state.exponent.double(), exact.exponent.double(), rtol=2e-5 * times, atol=1e-5)
         moved = torch.exp(state.exponent.double() - exact.exponent.double())
         for mine, theirs in zip(state[:2], exact[:2], strict=True):
             assert_close(mine * moved, theirs, dtype=state.exponent.dtype, times=times)
@@ -286,8 +286,9 @@ def test_on_a_gpu_triton_equals_torch(sizes, dtype, std):
     arguments = given(*sizes, dtype, std=std)
     y, *last = run(arguments, "triton")
     exact, *exact_last = run(exactly(arguments), "torch")
-    assert_close(y, exact, times=10 if dtype == torch.float32 else 1)
-    BATTERY.assert_states_close(last, exact_last, times=10)
+    times = max(10, sizes[0] / 500)  # each token rounds sums and exponent once, in PyTorch's float32 as here
+    assert_close(y, exact, times=times if dtype == torch.float32 else 1)
+    BATTERY.assert_states_close(last, exact_last, times=times)
 
 
 @pytest.mark.gpu

@@ -220,13 +220,13 @@ def test_large_scores_do_not_overflow():
         assert_close(y, exact[0], times=0.05 / TOLERANCES[torch.float32])
 
 
-@pytest.mark.parametrize("config", range(3))
+@pytest.mark.parametrize("config", range(2))
 def test_every_configuration_gives_the_result(config):
     """On rings that are several tiles in each, with one slot in the last, in which the first row is."""
     from recallkit.kernels.window_attention import triton_impl
 
     launchers = (triton_impl.HALF_STEP, triton_impl.FLOAT_STEP)
-    assert [len(launcher.configs) for launcher in launchers] == [3, 2]
+    assert [len(launcher.configs) for launcher in launchers] == [2, 2]
     state, (q, k, v) = filled([128, 300], 1, 129, 100, std=3.0), tokens(2, 1, 100, std=3.0)
     exact = exact_step(q, k, v, state, rope_width=50)
     with pytest.MonkeyPatch.context() as patch:
@@ -234,10 +234,9 @@ def test_every_configuration_gives_the_result(config):
         patch.setattr(triton_impl, "FLOAT_STEP", launchers[0])
         y, *after = triton_impl.window_attention_step_new(q, k, v, *state, 10000.0, 50, config)
     assert_steps((y, WindowState(*after)), exact, torch.float32)
-    if config < 2:
-        made = copied(state)
-        y, seen = triton_impl.window_attention_step_inplace(q, k, v, *made, 10000.0, 50, config)
-        assert_steps((y, made._replace(seen=seen)), exact, torch.float32)
+    made = copied(state)
+    y, seen = triton_impl.window_attention_step_inplace(q, k, v, *made, 10000.0, 50, config)
+    assert_steps((y, made._replace(seen=seen)), exact, torch.float32)
 
 
 def test_a_step_takes_any_strides_and_no_rows():
@@ -354,7 +353,7 @@ def compiled_cases() -> list[Case]:
     module, found = "recallkit.kernels.window_attention.triton_impl", []
     tensors = ("q_ptr", "k_ptr", "v_ptr", "keys_ptr", "values_ptr", "y_ptr", "new_keys_ptr", "new_values_ptr")
     # A new ring takes more registers than one that is written in place.
-    kinds = [("bf16", 64, 64, 64, False, config) for config in range(3)] + [("fp32", 64, 64, 64, False, config) for config in range(2)]
+    kinds = [("bf16", 64, 64, 64, False, config) for config in range(2)] + [("fp32", 64, 64, 64, False, config) for config in range(2)]
     kinds += [
         ("bf16", 64, 64, 64, True, 0),
         ("fp16", 128, 64, 32, False, 0),

@@ -53,7 +53,7 @@ class RWKV4(Mixer):
         k, v, r = self._projected(u, before)
         outputs = []
         for i in range(u.shape[1]):
-            ages = torch.arange(i - 1, -1, -1, dtype=u.dtype)[:, None]
+            ages = torch.arange(i - 1, -1, -1, dtype=u.dtype, device=u.device)[:, None]
             exponents = torch.cat([k[:, :i] - ages * torch.exp(self.time_decay), (self.time_first + k[:, i])[:, None]], dim=1)
             outputs.append((torch.softmax(exponents, dim=1) * v[:, : i + 1]).sum(1))
         return applied(self.out_proj, torch.sigmoid(r) * torch.stack(outputs, dim=1))
