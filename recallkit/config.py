@@ -13,7 +13,7 @@ VERSION = "0.1.0"
 DISTRIBUTION = "recallkit-lm"
 """What pip installs, as in pyproject.toml; the distribution `recallkit` of the package index is another project's."""
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Version of all table schemas; readers refuse tables of another version."""
 
 SEQ_LEN = 2048

@@ -16,13 +16,13 @@ from recallkit.declarations import path
 from recallkit.display import console
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import one_after_another
-from recallkit.errors import UsageError
+from recallkit.errors import UsageError, UserError
 from recallkit.intervening.run import SAMPLES, AskedHits
 from recallkit.measure.intervals import estimates, number_or_none
 from recallkit.measure.labelled import open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
+from recallkit.measure.shares import WholeGap, excess_losses, gap_intervals, gap_rows
 from recallkit.measure.sums import add_up
-from recallkit.models.ablation import NONE, Ablation, choose_mixers
+from recallkit.models.ablation import NONE, Ablation, choose_mixers, heads_of
 from recallkit.models.spec import list_models, one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
@@ -33,16 +33,20 @@ from recallkit.storage.schemas import frame_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
+    from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.ablation import By, PlacedMixer
     from recallkit.models.spec import ModelSpec
 
 PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
 """Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
+
+LEAST = 0.05
+"""What is lost without mixers that are needed, by its interval: of what is recalled; of heads, also of the largest excess of a group."""
 
 _RENAMED = {
     "nll_reference": "nll",
@@ -59,11 +63,13 @@ _RENAMED = {
 
 @dataclass(frozen=True, slots=True)
 class AblatedSet:
-    """Mixers that are replaced together: as they are named, their layer if they are in one, their kind (several joined with +)."""
+    """Mixers or heads that are replaced together: as they are named, their layer if they are in one, their kind (several joined with +)."""
 
     mixers: str
     kind: str
     layer: int | None
+    num_heads: int = 0
+    """Of heads of mixers how many."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,8 +79,9 @@ class AblationTables(Shown):
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
     `loss` = `nll_ablated` - `nll`; `share`: the slice's share of the whole loss; `share_of_tokens`: of the tokens. `void`: the share
     means nothing (`measure.shares.WholeGap`).
-    mixers: a row per set, the largest `recall_lost` first. `recall`: what the model as it is recalls by association, nats per AR hit
-    (docs/causal.md), of so many `effective_documents`; `recall_lost`: that less what it recalls without the mixers.
+    mixers: a row per set, the largest `recall_lost` first; of heads, groups whose `excess` is shown to be above 0 come first, of them the
+    smaller ones. `excess`: the loss on AR hits less that on all other tokens. `recall`: what the model as it is recalls by association,
+    nats per AR hit (docs/causal.md), of so many `effective_documents`; `recall_lost`: that less what it recalls without the mixers.
 
     `*_ci_*`: 95 % intervals (`measure.intervals.expanded_interval`), of losses and shares over clusters, of recall over documents, from the
     same resamples for all sets: they are paired.
@@ -108,6 +115,7 @@ def measure_losses(
     names, table = found.rows["slices"].keys["slice"], found.tables["slices"]
     sums = table.at(np.array([list(names).index(name) for name in ("all", *PARTS)]))
     intervals, recall = gap_intervals({"slices": sums}, {})["slices"], _recall(recalled, hits)
+    excess = excess_losses(sums.at(np.arange(2)))
     slices, mixers = [], []
     for number, of_set in enumerate(sets):
         common = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}
@@ -122,8 +130,9 @@ def measure_losses(
                 row |= dict.fromkeys(("share", "share_ci_low", "share_ci_high"))
         slices += [{**common, **row} for row in rows]
         every, of_hits, first = (row["loss"] for row in rows[:3])
-        mixers.append({**common, "loss": every, "loss_ar_hit": of_hits, "loss_first_rare": first, **recall[number]})
-    mixers.sort(key=lambda row: row["recall_lost"], reverse=True)
+        lost = {"loss": every, "loss_ar_hit": of_hits, "loss_first_rare": first}
+        mixers.append({**common, **lost, **excess[number], **recall[number]})
+    mixers.sort(key=_head_rank if any(each.num_heads for each in sets) else lambda row: -row["recall_lost"])
     return AblationTables(frame_of("ablation/ablation", slices), frame_of("ablation/mixers", mixers))
 
 
@@ -141,11 +150,18 @@ EACH = "each"
 
 
 def ablation_path(
-    slices: Path, model: ModelSpec, asked: Sequence[str] = (EACH,), by: By = "zero", *, clean: bool = False, samples: int = SAMPLES
+    slices: Path,
+    model: ModelSpec,
+    asked: Sequence[str] = (EACH,),
+    by: By = "zero",
+    *,
+    heads: bool = False,
+    clean: bool = False,
+    samples: int = SAMPLES,
 ) -> Path:
     """Default folder of the ablations of a model: each question has a folder of its own."""
     of_samples = "" if samples == SAMPLES else f" {samples}"
-    which = "" if list(asked) == [EACH] else f" {','.join(asked)}"
+    which = ("" if list(asked) == [EACH] else f" {','.join(asked)}") + " heads" * heads
     return slices / "ablation" / artifacts.file_slug(f"{model.key}{which}{' by mean' * (by == 'mean')}{' clean' * clean}{of_samples}")
 
 
@@ -158,49 +174,65 @@ def ablate(
     force: bool = False,
     asked: Sequence[str] = (EACH,),
     by: By = "zero",
+    heads: bool = False,
     cluster: str = "document",
     clean: bool = False,
     samples: int = SAMPLES,
 ) -> AblationTables:
     """What `model` loses without its mixers, set by set; scores what is not scored yet.
 
-    `asked`: the sets, each as `Ablation.parse` reads it, or `each`. Writes `ablation.parquet` and `mixers.parquet` to `out` (default
-    `ablation_path`). Raises UserError for everything a user can correct.
+    `asked`: the sets, each as `Ablation.parse` reads it, or `each`. `heads`: not the mixers that are asked for, but their heads: those of a
+    mixer together, then halves of every group without which AR hits are shown to lose more than other tokens (by `LEAST` of what they do
+    without the group that matters most), down to single ones.
+    Writes `ablation.parquet` and `mixers.parquet` to `out` (default `ablation_path`). Raises UserError for everything a user can correct.
     """
     spec = one_model(model)
     if spec.ablate is not None:
         raise UsageError("it is ablated already", where=spec.typed(), remedy="give the model as it is, and name mixers with --mixers")
-    out = out or ablation_path(slices, spec, asked, by, clean=clean)
+    if heads and by == "mean":
+        raise UsageError("heads are replaced by zero alone", where="--by mean", remedy="leave out --heads or --by")
+    out = out or ablation_path(slices, spec, asked, by, heads=heads, clean=clean, samples=samples)
     beside = table_files(AblationTables, out)
     Result(out / "ablation.parquet", "ablation", {}, beside=beside).check_replaceable()
     [intact] = plan_scores([spec], slices, options)
-    question = {"model": spec.key, "mixers": list(asked), "by": by, "cluster": cluster, "clean": clean, "samples": samples}
+    question = {"model": spec.key, "mixers": list(asked), "by": by, "heads": heads, "cluster": cluster, "clean": clean, "samples": samples}
     question |= {"scores": intact.result.options}
     result = Result(out / "ablation.parquet", "ablation", question, force=force, beside=beside)
     if result.reused() is not None:
         return read_tables(AblationTables, out)
     placed = intact.mixers()
-    sets = choose_sets(placed, asked, by, spec.shown)
-    specs = list_models([spec, *(spec.ablated(each) for each in sets)])
+    sets = groups_of_heads(placed, asked, spec.shown) if heads else choose_sets(placed, asked, by, spec.shown)
     labels = open_tokens(slices / "tokens.parquet")
     hits = AskedHits.of(labels, path(options.counts), samples, clean=clean)
     length = 1 + hits.changed.manifest["changed_tokens"] / labels.num_rows
-    console.note(
-        f"{spec.shown}: {len(specs)} passes over {length:.1f} times the text, one with each of {len(sets)} sets of mixers replaced"
-    )
-    plans = plan_scores(specs, slices, options)
-    manifests = [plan.run() for plan in one_after_another(plans)]
-    for each, manifest in zip(specs, manifests, strict=True):
-        hits.score(each, options, manifest)
+    passes, most = 1 + len(sets), 1 + sum(2 * _num_heads(each) - 1 for each in sets)
+    of = f"of {len(sets)} {'groups of heads' if heads else 'sets of mixers'}"
+    then = f"; then halves of the groups that recall needs, at most {most} passes in all" if heads and most > passes else ""
+    tokens = f"{labels.num_rows * length:,.0f} tokens, {length:.1f} times the text"
+    console.note(f"{spec.shown}: {passes} passes over {tokens}, one with each {of} replaced{then}")
+    specs, todo, largest = [spec], list(sets), 0.0
+    while todo:
+        now = list_models([spec, *(spec.ablated(each) for each in todo)])
+        for each, plan in zip(now, one_after_another(plan_scores(now, slices, options)), strict=True):
+            if each != spec or len(specs) == 1:
+                hits.score(each, options, plan.run())
+        specs += now[1:]
+        losses = _excess(labels, [score_path(slices, each) for each in now], cluster, clean=clean) if heads else []
+        largest = max([largest, *(row["excess"] or 0.0 for row in losses)])
+        needed = [(row["excess_ci_low"] or 0.0) > LEAST * largest for row in losses]
+        todo = [half for each, is_needed in zip(todo, needed, strict=heads) if is_needed for half in _halves(each)]
+        sets += todo
+        if todo:
+            console.note(f"{spec.shown}: {len(todo)} passes, one without each half of {len(todo) // 2} groups")
     timings = Timings()
     with timings.stage("measuring") as stage:
         scores = [score_path(slices, each) for each in specs]
-        named = [AblatedSet("+".join(each.named), *_where(choose_mixers(placed, each, spec.shown))) for each in sets]
+        named = [AblatedSet("+".join(each.named), *_where(choose_mixers(placed, each, spec.shown)), _num_heads(each)) for each in sets]
         recalled = hits.recalled(scores, [hits.path(each) for each in specs])
         tables = measure_losses(
             labels.path, scores[0], scores[1:], named, model=spec.shown, recalled=recalled, hits=hits, cluster=cluster, clean=clean
         )
-        stage.amounts["tokens"] = manifests[0]["num_rows"] * len(specs)
+        stage.amounts["tokens"] = labels.num_rows * len(specs)
     facts: dict[str, Any] = {
         "model": spec.shown,
         "by": by,
@@ -238,3 +270,44 @@ def _where(chosen: Sequence[PlacedMixer]) -> tuple[str, int | None]:
     """The kind of mixers, and their layer if they are in one."""
     layers = {mixer.layer for mixer in chosen}
     return "+".join(dict.fromkeys(mixer.kind for mixer in chosen)), layers.pop() if len(layers) == 1 else None
+
+
+# ---------------------------------------------------------------------------------------------------------------- heads
+
+
+def groups_of_heads(placed: Sequence[PlacedMixer], asked: Sequence[str], where: str) -> list[Ablation]:
+    """All heads of each mixer that is asked for, with which a search begins. Raises UserError where none has heads."""
+    wanted = [part for each in choose_sets(placed, asked, "zero", where) for part in choose_mixers(placed, each, where)]
+    groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in wanted if mixer.num_heads and mixer.heads is None]
+    if not groups:
+        remedy = "leave out --heads, or name others with --mixers"
+        raise UserError("no heads of its mixers can be replaced", where=where, remedy=remedy)
+    return list(dict.fromkeys(groups))
+
+
+def _num_heads(ablation: Ablation) -> int:
+    """Of how many heads it is; 0 of whole mixers."""
+    ends = [heads_of(name) for name in ablation.named]
+    return sum(last - first + 1 for _, first, last in filter(None, ends))
+
+
+def _halves(group: Ablation) -> list[Ablation]:
+    """`2.h0-2` -> `2.h0-1`, `2.h2`; none of a single head."""
+    [(mixer, first, last)] = filter(None, map(heads_of, group.named))
+    middle = (first + last) // 2
+    return [] if first == last else [_group(mixer, first, middle), _group(mixer, middle + 1, last)]
+
+
+def _group(mixer: str, first: int, last: int) -> Ablation:
+    return Ablation.parse(f"{mixer}.h{first}" if first == last else f"{mixer}.h{first}-{last}")
+
+
+def _excess(labels: LabelledTokens, paths: Sequence[Path], cluster: str, *, clean: bool) -> list[dict[str, float | None]]:
+    """`excess_losses` of each model after the first."""
+    found = add_up(labels, [open_scores(path, labels) for path in paths], [], cluster, clean=clean, every_table=False)
+    names = list(found.rows["slices"].keys["slice"])
+    return excess_losses(found.tables["slices"].at(np.array([names.index("all"), names.index("ar_hit")])))
+
+
+def _head_rank(row: Mapping[str, Any]) -> tuple[bool, int, float]:
+    return not (row["excess_ci_low"] or 0) > 0, _num_heads(Ablation.parse(row["mixers"])), -(row["excess"] or 0)

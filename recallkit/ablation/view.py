@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.ablation.tables import AblationTables
+from recallkit.ablation.tables import LEAST, AblationTables
 from recallkit.display import cells
 from recallkit.display.cells import or_dash, percent, resampled, too_few
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
@@ -12,6 +12,7 @@ from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import enrichment
+from recallkit.models.ablation import heads_of
 from recallkit.slicing.view import what_is_rare
 from recallkit.storage import artifacts
 from recallkit.storage.result import read_tables
@@ -75,10 +76,11 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
     """How it was measured: the text, what replaces the outputs, the intervals."""
     slices, one = manifest["slices"], tables.ablation.filter(slice="ar_hit").row(0, named=True)
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
+    which = "heads of a mixer" if _are_heads(tables) else "a mixer, or of all of a kind,"
     return {
         "Text": f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences of up to {slices['seq_len']:,}; "
         f"{SLICES}",
-        "Ablation": f"the outputs of a mixer, or of all of a kind, are replaced by {instead}; the text is read again, nothing is trained",
+        "Ablation": f"the outputs of {which} are replaced by {instead}; the text is read again, nothing is trained",
         "Recall": f"by association, of {manifest['asked']:,} AR hits",
         "95 % intervals": resampled(one, which=" with AR hits"),
     }
@@ -88,7 +90,7 @@ def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again."""
     options = manifest["options"]
     cluster = None if options["cluster"] == "document" else options["cluster"]
-    more = {"by": options["by"], "cluster": cluster, "clean": options["clean"], "samples": options["samples"]}
+    more = {"heads": options["heads"], "by": options["by"], "cluster": cluster, "clean": options["clean"], "samples": options["samples"]}
     return command_line("ablate", manifest["model"], slices="DIR", mixers=list(options["mixers"]), **more)
 
 
@@ -100,8 +102,8 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
 def which_recall(tables: AblationTables) -> str:
     """Which single mixers recall by association goes through (of sets if there are no single ones), or why none can be named.
 
-    Without them less is recalled, with an interval above 0, and AR hits lose in particular, since a model that breaks recalls nothing
-    either: their share of the whole loss is more than `ENRICHED` times their share of the tokens, with its interval.
+    Without them less is recalled, with an interval above `LEAST` of what is recalled, and AR hits lose in particular, since a model that
+    breaks recalls nothing either: their share of the whole loss is more than `ENRICHED` times their share of the tokens, with its interval.
     """
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
     rows = list(tables.mixers.iter_rows(named=True))
@@ -111,7 +113,8 @@ def which_recall(tables: AblationTables) -> str:
         return f"Which mixers recall goes through is not known: {too_few('AR hits', whole['effective_documents'])}."
     if whole["recall_ci_low"] <= 0:
         return f"{whole['model']} is not shown to recall by association ({recall}), so no mixer can be named."
-    less = [row for row in single or rows if row["recall_lost_ci_low"] > 0]
+    less = [row for row in single or rows if row["recall_lost_ci_low"] > LEAST * whole["recall"]]
+    less = [row for row in less if not any(_is_part(other, row) for other in less)]
     through = [row for row in less if _is_enriched(hits[row["mixers"]])]
     others = ", ".join(labelled(row) for row in less if row not in through)
     named = ", ".join(f"{labelled(row)} ({row['recall_lost']:.2f} lost without it)" for row in through)
@@ -133,6 +136,14 @@ def _is_enriched(hits: Row) -> bool:
     return not hits["void"] and hits["share_ci_low"] is not None and hits["share_ci_low"] > ENRICHED * hits["share_of_tokens"]
 
 
+def _is_part(row: Row, of: Row) -> bool:
+    """Whether the heads of one row are some of those of the other: where both are needed, the smaller group is named."""
+    part, whole = heads_of(row["mixers"]), heads_of(of["mixers"])
+    if part is None or whole is None or part == whole:
+        return False
+    return part[0] == whole[0] and whole[1] <= part[1] and part[2] <= whole[2]
+
+
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     losses: dict[str, dict[str, Row]] = {}
     for row in tables.ablation.iter_rows(named=True):
@@ -142,8 +153,9 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
     share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
-    caption = f"The mixers' outputs are replaced by {instead}. {SLICES} {what_is_rare(manifest['slices'])}"
-    title = f"What {first['all']['model']} loses without its mixers, nats per token"
+    what = "heads" if _are_heads(tables) else "mixers"
+    caption = f"The outputs of {what} are replaced by {instead}. {SLICES} {what_is_rare(manifest['slices'])}"
+    title = f"What {first['all']['model']} loses without its {what}, nats per token"
     return Table(title, ["without", *HEADERS.values()], [nll, *rows, share], caption=caption)
 
 
@@ -151,21 +163,24 @@ def _mixers(tables: AblationTables) -> Table:
     hits = {row["mixers"]: row for row in tables.ablation.iter_rows(named=True) if row["slice"] == "ar_hit"}
     one, effective = next(iter(hits.values())), tables.mixers["effective_documents"][0]
     times = {mixers: enrichment(row["share"], row["share_of_tokens"]) for mixers, row in hits.items()}
-    return Table.of(
-        "Which mixers recall goes through",
-        {
-            "without": labelled,
-            "recall lost": cells.number("recall_lost", "+.2f"),
-            "95 % interval": cells.interval("recall_lost", "+.2f"),
-            "AR share": cells.valid(cells.share("share")),
-            "enrichment": cells.valid(cells.number("enrichment", ".1f")),
-        },
-        [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)],
+    rows = [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)]
+    lost = {"recall lost": cells.number("recall_lost", "+.2f"), "95 % interval": cells.interval("recall_lost", "+.2f")}
+    caption = (
         f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association "
-        "(lost when the ids of earlier matches are separated). AR share: of the whole loss; enrichment: over their share of the "
-        f"tokens, {percent(one['share_of_tokens'], 2)}. "
-        f"Intervals: {resampled(one, which=' with AR hits')}; of recall lost, effectively {effective:,.1f} documents.",
+        "(lost when the ids of earlier matches are separated). "
     )
+    ends = f"Intervals: {resampled(one, which=' with AR hits')}; of recall lost, effectively {effective:,.1f} documents."
+    if _are_heads(tables):
+        excess = {"AR beyond other": cells.number("excess", "+.2f"), "interval": cells.interval("excess", "+.2f")}
+        caption = f"AR beyond other: nats per token that AR hits lose beyond what other tokens lose. {caption}"
+        return Table.of("Which heads recall goes through", {"without": labelled, **excess, **lost}, rows, caption + ends)
+    shares = {"AR share": cells.valid(cells.share("share")), "enrichment": cells.valid(cells.number("enrichment", ".1f"))}
+    caption += f"AR share: of the whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. "
+    return Table.of("Which mixers recall goes through", {"without": labelled, **lost, **shares}, rows, caption + ends)
+
+
+def _are_heads(tables: AblationTables) -> bool:
+    return any(map(heads_of, tables.mixers["mixers"]))
 
 
 # ------------------------------------------------------------------------------------------------------------- charts
@@ -195,8 +210,11 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
 
 
 def labelled(row: Row) -> str:
-    """`3 mamba`; of mixers of several layers only what they are named."""
-    return str(row["mixers"]) if row["layer"] is None else f"{row['layer']} {row['kind']}"
+    """`3 mamba`, `3 mamba h0-1`; of mixers of several layers only what they are named."""
+    if row["layer"] is None or "+" in row["mixers"]:
+        return str(row["mixers"])
+    heads = heads_of(row["mixers"])
+    return f"{row['layer']} {row['kind']}" + ("" if heads is None else f" {row['mixers'].rpartition('.')[2]}")
 
 
 def _drawn(rows: Sequence[Row]) -> Spec:

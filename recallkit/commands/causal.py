@@ -88,6 +88,11 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         "each",
         metavar="SETS",
     )
+    heads: bool = option(
+        "Search the heads of these mixers: those of each mixer together, then halves of the groups without which AR hits lose more than "
+        "other tokens, down to single heads.",
+        default=False,
+    )
     by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
     samples: int = option("AR hits to sample, to measure how much less is recalled.", 500, least=1, most=config.LONGEST)
 
@@ -98,6 +103,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     examples=(
         "recallkit ablate zoo:hybrid --mixers each --figures figures",
         "recallkit ablate path/to/model --slices slices -o ablation",
+        "recallkit ablate zoo:hybrid --mixers attention --heads",
     ),
     answers=True,
 )
@@ -116,7 +122,7 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     if not sets:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
     model, folder = one_model(_MODEL if asked.model is None else asked.model), path(asked.slices) or builtin.slices()
-    target = path(asked.out) or ablation.ablation_path(folder, model, sets, asked.by, clean=asked.clean, samples=asked.samples)
-    question: dict[str, Any] = {"asked": sets, "by": asked.by, "cluster": asked.cluster, "clean": asked.clean, "samples": asked.samples}
-    tables = ablation.ablate(model, folder, target, asked, force=asked.force, **question)
+    which: dict[str, Any] = {name: getattr(asked, name) for name in ("by", "heads", "clean", "samples")}
+    target = path(asked.out) or ablation.ablation_path(folder, model, sets, **which)
+    tables = ablation.ablate(model, folder, target, asked, force=asked.force, asked=sets, cluster=asked.cluster, **which)
     return Outcome.of(tables, lambda: look(target, tables))

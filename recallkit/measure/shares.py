@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display.cells import too_few
-from recallkit.measure.intervals import MIN_CLUSTERS, NUM_RESAMPLES, expanded_interval, freedom_of_ratio, holm, p_values
+from recallkit.measure.intervals import (
+    MIN_CLUSTERS,
+    NUM_RESAMPLES,
+    estimates,
+    expanded_interval,
+    freedom_of_ratio,
+    holm,
+    number_or_none,
+    p_values,
+)
 from recallkit.measure.sums import resampled
 
 if TYPE_CHECKING:
@@ -185,6 +194,26 @@ def gap_intervals(
         p = p_values(np.stack([values, *delta_nll]), freedom)
         found[name] = GapIntervals(delta_nll, share, np.where(np.isnan(p), np.nan, holm(p)))
     return found
+
+
+def excess_losses(sums: RowSums) -> list[dict[str, float | None]]:
+    """What each model after the first loses on AR hits beyond what it loses on the other tokens, nats per token, with its interval.
+
+    `sums`: of two rows, all tokens and AR hits. A row for each model: `excess`, `excess_ci_low`, `excess_ci_high`.
+    """
+
+    def excess(tokens: np.ndarray, gaps: np.ndarray) -> np.ndarray:  # (..., 2) -> (...)
+        found: np.ndarray = gaps[..., 1] / tokens[..., 1] - (gaps[..., 0] - gaps[..., 1]) / (tokens[..., 0] - tokens[..., 1])
+        return found
+
+    [(tokens, reference, *models)], totals, rows = resampled([sums]), sums.totals, []
+    for number, model in enumerate(models):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value, samples = excess(totals[0], totals[2 + number] - totals[1]), excess(tokens, model - reference)
+        freedom = np.minimum(sums.freedom[1], freedom_of_ratio(sums.gaps(number)[:, 1], sums.tokens[:, 1]))
+        of = estimates("excess", value, samples, sums.effective[1], freedom)
+        rows.append({name: number_or_none(float(figure)) for name, figure in of.items()})
+    return rows
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from recallkit.errors import UsageError, UserError
@@ -31,13 +31,17 @@ By = Literal["zero", "mean"]
 NONE = "none"
 """An ablation of no mixer: the model as it is."""
 
-_NAMED = re.compile(r"(0|[1-9]\d{0,5})(\.[a-z][a-z0-9_]*)?|[a-z][a-z0-9_]*")
-SYNTAX = "layers or kinds joined with +, such as ablate=1+3, ablate=attention or ablate=1:mean"
+_NAMED = re.compile(r"(0|[1-9]\d{0,5})(\.[a-z][a-z0-9_]*)?(\.h\d{1,5}(-\d{1,5})?)?|[a-z][a-z0-9_]*")
+_HEADS = re.compile(r"(.+)\.h(\d+)(?:-(\d+))?")
+SYNTAX = "layers, heads or kinds joined with +, such as ablate=1+3, ablate=attention, ablate=2.h0-3 or ablate=1:mean"
 
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """Which mixers are replaced, by what. `named`: layers (`3`), kinds (`attention`), one of several in a layer (`3.attention`)."""
+    """Which mixers are replaced, by what. `named`: layers (`3`), kinds (`attention`), one of several in a layer (`3.attention`), heads.
+
+    Heads are those from the first to the last of one mixer, counted from 0: `3.h5`, `3.h4-7`, `3.attention.h0`. They are replaced by zero.
+    """
 
     named: tuple[str, ...]
     by: By = "zero"
@@ -47,7 +51,8 @@ class Ablation:
         """The ablation that `1+3`, `attention`, `3.mamba:mean` or `none` means, in one order. Raises UsageError for anything else."""
         names, _, by = text.partition(":")
         named = names.split("+")
-        if not all(map(_NAMED.fullmatch, named)) or (NONE in named and len(named) > 1) or (by or "zero") not in get_args(By):
+        wrong = (NONE in named and len(named) > 1) or (by or "zero") not in get_args(By)
+        if wrong or not all(map(_NAMED.fullmatch, named)) or (by == "mean" and any(map(heads_of, named))):
             raise UsageError("no mixers", where=f"ablate={text}", remedy=f"give {SYNTAX}")
         return cls(tuple(sorted(dict.fromkeys(named), key=_in_order)), "mean" if by == "mean" else "zero")
 
@@ -64,6 +69,12 @@ class Ablation:
     def shown(self) -> str:
         """What the names of ablated models end in."""
         return f"{'with the mean of' if self.by == 'mean' else 'without'} {'+'.join(self.named)}"
+
+
+def heads_of(name: str) -> tuple[str, int, int] | None:
+    """The mixer, the first and the last head that a name means; None of whole mixers."""
+    found = _HEADS.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]), int(found[3] or found[2]))
 
 
 def _in_order(name: str) -> tuple[bool, int, str]:
@@ -86,19 +97,32 @@ class PlacedMixer:
     """None where only its place matters."""
     block: Any = None
     """The block of a `LanguageModel` whose `mixer` it is; None where the module is only ever called."""
+    num_heads: int | None = None
+    """How many heads it has whose outputs one layer joins; None where there are none."""
+    heads: tuple[int, int] | None = None
+    """The first and the last of those that are meant; None of all of it."""
 
     @property
     def key(self) -> str:
         """A name that is unique whatever else is in the layer."""
         return f"{self.layer}.{self.kind}"
 
-    def answers_to(self, name: str) -> bool:
-        """Whether it is one of those that an ablation names so."""
-        return name in (str(self.layer), self.kind, self.key)
+    def part(self, name: str) -> PlacedMixer | None:
+        """The mixer, or so many of its heads, if it is one of those that an ablation names so."""
+        if heads := heads_of(name):
+            mixer, first, last = heads
+            known = mixer in (str(self.layer), self.key) and first <= last < (self.num_heads or 0)
+            return replace(self, heads=(first, last)) if known else None
+        return self if name in (str(self.layer), self.kind, self.key) else None
 
     def change(self, change: Change) -> Callable[[], None]:
-        """Passes every output through `change` from now on; returns a function that ends it."""
+        """Passes every output, or those of its `heads` before they are joined, through `change` from now on; returns what ends it."""
         assert self.module is not None, "a mixer of a loaded model"
+        if self.heads is not None:
+            found, (first, last) = _joining(self.module), self.heads
+            assert found is not None, "a mixer with heads"
+            joining, number = found
+            return joining.register_forward_pre_hook(lambda _, inputs: (_changed_heads(inputs[0], number, first, last, change),)).remove
         if self.block is None:
             return self.module.register_forward_hook(lambda module, inputs, output: _changed(output, change)).remove
         before, self.block.change = self.block.change, change
@@ -110,14 +134,25 @@ def _changed(output: Any, change: Change) -> Any:
     return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
 
 
+def _changed_heads(joined: Tensor, number: int, first: int, last: int, change: Change) -> Tensor:
+    """The outputs of all heads side by side (..., number * width), those from `first` to `last` changed."""
+    width = joined.shape[-1] // number
+    changed = joined.clone()
+    changed[..., first * width : (last + 1) * width] = change(joined[..., first * width : (last + 1) * width])
+    return changed
+
+
 def choose_mixers(mixers: Sequence[PlacedMixer], ablation: Ablation, where: str) -> list[PlacedMixer]:
     """Those of a model's mixers that an ablation names. Raises UserError, about the model `where`, for a name of none."""
-    names = [name for name in ablation.named if name != NONE]
+    names, chosen = [name for name in ablation.named if name != NONE], []
     for name in names:
-        if not any(mixer.answers_to(name) for mixer in mixers):
-            listed = ", ".join(f"{mixer.layer} ({mixer.kind})" for mixer in mixers)
+        parts = [part for mixer in mixers if (part := mixer.part(name)) is not None]
+        if not parts:
+            heads = {mixer.key: f", {mixer.num_heads} heads" if mixer.num_heads else "" for mixer in mixers}
+            listed = ", ".join(f"{mixer.layer} ({mixer.kind}{heads[mixer.key] if '.h' in name else ''})" for mixer in mixers)
             raise UserError(f"it has no mixer {name}", where=where, remedy=f"its mixers are {listed}")
-    return [mixer for mixer in mixers if any(mixer.answers_to(name) for name in names)]
+        chosen += parts
+    return sorted({(part.key, part.heads): part for part in chosen}.values(), key=lambda part: part.layer)
 
 
 def ablate(model: ScoringModel, ablation: Ablation, means: Mapping[str, np.ndarray] | None = None) -> None:
@@ -190,8 +225,32 @@ def find_mixers(model: ScoringModel) -> list[PlacedMixer]:
         raise UserError("no mixer of it can be replaced", where=model.name, remedy=remedy)
     several = {layer for layer, number in Counter(layer for layer, *_ in found).items() if number > 1}
     return [
-        PlacedMixer(layer, kind, f"{layer}.{kind}" if layer in several else str(layer), mixer, block) for layer, kind, mixer, block in found
+        PlacedMixer(layer, kind, f"{layer}.{kind}" if layer in several else str(layer), mixer, block, (_joining(mixer) or (None, None))[1])
+        for layer, kind, mixer, block in found
     ]
+
+
+_JOINING = ("o_proj", "out_proj", "dense", "c_proj", "output")
+"""What mixers call the layer that joins the outputs of their heads."""
+
+_NUMBERS = ("num_v_heads", "num_heads", "num_attention_heads", "n_heads")
+"""What they call the number of their heads, of value heads first; attention of transformers leaves it to its config."""
+
+
+def _joining(mixer: nn.Module) -> tuple[nn.Module, int] | None:
+    """The layer that joins the outputs of a mixer's heads, which lie side by side in its input, and their number; None without heads."""
+    joining = next((layer for name in _JOINING if (layer := getattr(mixer, name, None)) is not None), None)
+    weight = getattr(joining, "weight", None)
+    if joining is None or weight is None or weight.ndim != 2:
+        return None
+    width = weight.shape[0] if type(joining).__name__ == "Conv1D" else weight.shape[1]
+    number = next((found for name in _NUMBERS if isinstance(found := getattr(mixer, name, None), int)), None)
+    if number is None:
+        head = next((size for name in ("v_head_dim", "head_dim", "head_size") if isinstance(size := getattr(mixer, name, None), int)), None)
+        number = getattr(getattr(mixer, "config", None), "num_attention_heads", None)
+        if number is None or head is None or number * head != width:
+            return None
+    return (joining, number) if number and width % number == 0 else None
 
 
 def _of_module(module: nn.Module) -> list[tuple[int, str, nn.Module, Any]]:
@@ -227,7 +286,7 @@ _KINDS = (
     ("recurrence", r"RecurrentBlock"),
     ("rwkv", r"(?i)rwkv"),
     ("mlstm", r"xLSTM"),
-    ("linear_attention", r"LinearAttention"),
+    ("linear_attention", r"(?<!^Kimi)LinearAttention"),
     ("attention", r"Attention|Attn"),
 )
 """Kinds of transformers' mixers, by the first of these that is in their class's name; else the kind is that name."""

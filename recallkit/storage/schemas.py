@@ -157,7 +157,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     "ablation/mixers": _columns(
         "model mixers kind text, layer whole?, cluster text, "
-        f"loss loss_ar_hit loss_first_rare {_with_ends('recall recall_lost', *_CI)} real?, effective_documents real"
+        f"loss loss_ar_hit loss_first_rare {_with_ends('excess recall recall_lost', *_CI)} real?, effective_documents real"
     ),
     "profile/profile": _columns(
         f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "

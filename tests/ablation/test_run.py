@@ -29,15 +29,16 @@ CPU = ScoringOptions(device="cpu", batch_tokens=2048)
 RECALL, NOISE = 1, (0, 2)
 
 
-def built(folder, copied: float) -> str:
+def built(folder, copied: float, head: int | None = None) -> str:
     """A hybrid whose layer 1 recalls by construction: it adds what followed the earlier occurrences of the token; the others add noise.
 
     It attends to the places after the token's occurrences (`keys="matches"`), all alike since keys are zero, and copies so much of what it
-    finds.
+    finds. Of four heads (`head`) it does so with one alone; the others read the same places, and nothing of them is used.
     """
+    heads = 1 if head is None else 4
     layers = (
         LayerConfig("gated_short_conv"),
-        LayerConfig("selective_attention", {"num_heads": 1, "keys": "matches"}),
+        LayerConfig("selective_attention", {"num_heads": heads, "keys": "matches"}),
         LayerConfig("mamba"),
     )
     torch.manual_seed(0)
@@ -45,7 +46,8 @@ def built(folder, copied: float) -> str:
     with torch.no_grad():
         model.embedding.weight.copy_(0.15 * torch.randn(VOCAB, WIDTH))
         model.blocks[RECALL].mixer.qkv.weight.copy_(torch.cat([torch.zeros(2 * WIDTH, WIDTH), torch.eye(WIDTH)]))
-        model.blocks[RECALL].mixer.out_proj.weight.copy_(copied * torch.eye(WIDTH))
+        used = torch.ones(WIDTH) if head is None else (torch.arange(WIDTH) // (WIDTH // heads) == head) + 1e-3
+        model.blocks[RECALL].mixer.out_proj.weight.copy_(copied * torch.eye(WIDTH) * used)
         for place in NOISE:
             for parameter in model.blocks[place].mixer.out_proj.parameters():
                 parameter.mul_(1e-3)
@@ -148,6 +150,32 @@ def test_finished_work_is_reused_and_none_is_the_model_itself(tables, recaller, 
     assert intact.equals(same)
     manifest = artifacts.read_manifest(score_path(slices, ModelSpec(recaller, ablate="1")))
     assert manifest["model"] == "recaller without 1"
+
+
+def test_the_head_that_recalls_is_found_by_halves_and_the_rest_is_left_whole(slices, tmp_path, capsys):
+    """Head 2 of 4: h0-3, then h0-1 and h2-3, then h2 and h3; the other layers have no heads, and h0-1 is not divided."""
+    model = built(tmp_path / "one head", 3.0, head=2)
+    found = ablate(model, slices, options=CPU, heads=True, samples=100)
+    assert sorted(found.mixers["mixers"]) == ["1.h0-1", "1.h0-3", "1.h2", "1.h2-3", "1.h3"]
+    best = found.mixers.row(0, named=True)
+    assert (best["mixers"], best["kind"], best["layer"]) == ("1.h2", "selective_attention", 1)
+    assert 0 < best["excess_ci_low"] < best["excess"] < best["excess_ci_high"]
+    assert best["recall_lost"] == pytest.approx(best["recall"], abs=0.1)
+    whole, hits = (losses(found, name) for name in ("all", "ar_hit"))
+    [share] = set(found.ablation.filter(slice="ar_hit")["share_of_tokens"])
+    other = (whole["1.h2"] - share * hits["1.h2"]) / (1 - share)
+    assert best["excess"] == pytest.approx(hits["1.h2"] - other, abs=1e-9)
+    assert max(abs(hits[name]) for name in ("1.h3", "1.h0-1")) < 0.05
+    assert " goes through 1 selective_attention h2 (" in which_recall(found)
+    assert which_recall(found).count("lost without it") == 1, "groups with that head are not named again"
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert "2 passes over " in said
+    assert "one with each of 1 groups of heads replaced; then halves of the groups that recall needs, at most 8 passes in all" in said
+    assert said.count("2 passes, one without each half of 1 groups") == 2
+    with pytest.raises(UserError, match="no heads of its mixers can be replaced"):
+        ablate(model, slices, options=CPU, heads=True, asked=["mamba"])
+    with pytest.raises(UsageError, match="heads are replaced by zero alone"):
+        ablate(model, slices, options=CPU, heads=True, by="mean")
 
 
 def test_sets_are_mixers_and_kinds_each_once():

@@ -90,6 +90,29 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
     )
 
 
+def test_heads_have_their_own_table_and_the_smallest_group_is_named(tables):
+    """h2 of h0-3: both are needed, and the whole is not named again."""
+    renamed = {"0": "1.h0-3", "1": "1.h2"}
+    ablation, mixers = (
+        of.filter(pl.col("mixers").is_in(["0", "1"])).with_columns(
+            pl.col("mixers").replace(renamed), kind=pl.lit("attention"), layer=pl.lit(1), excess=3.0, excess_ci_low=2.0, excess_ci_high=4.0
+        )
+        for of in (tables.ablation.with_columns(share=0.8, share_ci_low=0.7, share_ci_high=0.9), tables.mixers)
+    )
+    heads = AblationTables(ablation, mixers)
+    assert which_recall(heads) == f"Recall by association {RECALL} goes through 1 attention h2 (3.88 lost without it)."
+    shown = ablation_tables(heads, MANIFEST)["mixers"]
+    assert shown.title == "Which heads recall goes through"
+    other = ablation_tables(heads, MANIFEST)["ablation"]
+    assert other.title == "What m loses without its heads, nats per token"
+    assert "The outputs of heads are replaced by zero." in str(other.caption)
+    assert shown.rows[0] == ["1 attention h2", "+3.00", "+2.00 to +4.00", "+3.88", "+3.38 to +4.38"]
+    other = AblationTables(ablation, mixers.with_columns(pl.col("mixers").replace({"1.h2": "1.mamba.h2"})))
+    assert "h0-3" in which_recall(AblationTables(ablation.with_columns(pl.col("mixers").replace({"1.h2": "1.mamba.h2"})), other.mixers))
+    slight = AblationTables(ablation, mixers.with_columns(recall_lost_ci_low=0.1))
+    assert which_recall(slight).endswith("is not shown to go through any of these mixers."), "5 % of 4.5 is 0.225"
+
+
 @pytest.mark.parametrize(
     ("recall", "said"),
     [

@@ -40,3 +40,17 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
     assert str(model.parent) not in text
     tables = recallkit.ablate(model, slices=small_slices, mixers="1,0+1", device="cpu", out=out)
     assert tables.ablation.equals(read_tables(AblationTables, out).ablation)
+
+
+def test_heads_of_a_layer_are_searched(tiny_model, small_slices, tmp_path, capsys):
+    """On random weights no group is needed: the search ends with the first."""
+    model, out = tiny_model("llama"), tmp_path / "heads"
+    arguments = ("ablate", model, "--slices", small_slices, "--mixers", "1", "--heads", "--device", "cpu", "-o", out)
+    status, shown = call(capsys, *arguments)
+    assert status == 0
+    assert "Which heads recall goes through" in shown.out
+    assert "1 attention h0-3" in shown.out
+    assert max(len(line) for line in shown.out.splitlines() if str(out) not in line) <= 80
+    status, shown = call(capsys, *arguments, "--json")
+    assert {row["mixers"] for row in json.loads(shown.out)["mixers"]} == {"1.h0-3"}
+    assert call(capsys, *arguments, "--by", "mean")[0] == 2

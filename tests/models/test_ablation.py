@@ -34,6 +34,7 @@ IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 30).astype(np.uint32), np
         "1.mamba:mean": (("1.mamba",), "mean"),
         "none": (("none",), "zero"),
         "2:zero": (("2",), "zero"),
+        "2.h3+1.mamba.h0-3": (("1.mamba.h0-3", "2.h3"), "zero"),
     }.items(),
 )
 def test_a_text_means_one_ablation_whatever_its_order(text, means):
@@ -42,7 +43,7 @@ def test_a_text_means_one_ablation_whatever_its_order(text, means):
     assert Ablation.parse(str(ablation)) == ablation
 
 
-@pytest.mark.parametrize("text", ["", "1++2", "-1", "1:median", "none+1", "Attention", "../x"])
+@pytest.mark.parametrize("text", ["", "1++2", "-1", "1:median", "none+1", "Attention", "../x", "2.h1:mean", "2.h-1", "mamba.h1"])
 def test_what_names_no_mixers_is_refused(text):
     with pytest.raises(UsageError, match="no mixers"):
         Ablation.parse(text)
@@ -165,6 +166,68 @@ def test_the_means_are_those_of_the_outputs(tmp_path):
             outputs.append(model.blocks[0].mixer.reference(model.blocks[0].mixer_norm(x))[0])
     assert set(found) == {"0.mamba", "1.attention"}
     np.testing.assert_allclose(found["0.mamba"], torch.cat(outputs).mean(0).numpy(), rtol=0, atol=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------------------------ heads
+
+
+def without_values(model, mixer, first: int, last: int) -> None:
+    """Those heads of value rows are zero: what attention then reads of them is zero, whatever it attends to."""
+    attention = find_mixers(model)[mixer].module
+    values = attention.v_proj.weight if hasattr(attention, "v_proj") else attention.qkv.weight[-32:]
+    width = len(values) // 2  # both have two heads of keys and values
+    with torch.no_grad():
+        values[first * width : (last + 1) * width] = 0
+
+
+def test_heads_are_those_of_the_values(tmp_path):
+    """Of llama the first of two heads of keys and values has the queries' heads 0 and 1; our attention has two heads of each."""
+    ours = write_checkpoint(tmp_path / "ours", layers=[LayerConfig("mamba"), LayerConfig("attention", {"num_heads": 2})])
+    for path, vocab, mixer, kv, named in (
+        (save_model("llama", tmp_path), VOCAB_SIZE, 1, 0, "1.h0-1"),
+        (tmp_path / "ours", ours.config.vocab_size, 1, 1, "1.attention.h1"),
+    ):
+        request = ModelRequest(str(path), vocab, device="cpu", dtype="float64")
+        ids, offsets = random_sequences(30, 12)
+        intact, emptied = load_model(request), load_model(request)
+        without_values(emptied, mixer, kv, kv)
+        ablated = load_model(dataclasses.replace(request, ablation=Ablation.parse(named)))
+        wanted = emptied.score(ids, offsets).nll
+        assert np.abs(wanted - intact.score(ids, offsets).nll).max() > 1e-4
+        np.testing.assert_allclose(ablated.score(ids, offsets).nll, wanted, rtol=0, atol=1e-6)
+        for chunk in (7, 1):
+            np.testing.assert_allclose(ablated.score_carrying(ids, offsets, chunk).nll, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "bamba", "qwen3_next", "falcon_h1", "minimax", "kimi_linear", "glm5_next"])
+def test_all_heads_together_are_the_mixer_and_each_counts(tmp_path, name):
+    """Attention with sinks or gates, value heads of linear attention, Mamba beside attention in a block: up to a bias behind the heads."""
+    model = load_model(ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", dtype="float64"))
+    intact, mixers = model.score(*IDS).nll, find_mixers(model)
+    for mixer in mixers:
+        end = mixer.change(torch.zeros_like)
+        whole = model.score(*IDS).nll
+        end()
+        alone = []
+        for heads in (f"h0-{mixer.num_heads - 1}", *(f"h{head}" for head in range(mixer.num_heads))):
+            end = mixer.part(f"{mixer.key}.{heads}").change(torch.zeros_like)
+            alone.append(model.score(*IDS).nll)
+            end()
+        if name not in ("gpt2", "gpt_neox"):
+            np.testing.assert_allclose(alone[0], whole, rtol=0, atol=1e-6, err_msg=mixer.key)
+        assert all(np.abs(nll - intact).max() > 1e-6 for nll in alone), mixer.key
+        assert len({float(np.abs(nll - intact).sum()) for nll in alone}) == len(alone), "each is another"
+    np.testing.assert_array_equal(model.score(*IDS).nll, intact)
+
+
+def test_heads_that_are_not_there_are_refused(tmp_path):
+    request = ModelRequest(str(save_model("falcon_h1", tmp_path)), VOCAB_SIZE, device="cpu")
+    for name in ("0.attention.h4", "0.attention.h2-1", "0.conv.h0"):
+        with pytest.raises(UserError, match=rf"it has no mixer {name}; its mixers are 0 \(mamba, 8 heads\), 0 \(attention, 4 heads\)"):
+            load_model(dataclasses.replace(request, ablation=Ablation.parse(name)))
+    jamba = ModelRequest(str(save_model("jamba", tmp_path)), VOCAB_SIZE, device="cpu", ablation=Ablation.parse("0.h0"))
+    with pytest.raises(UserError, match=r"it has no mixer 0.h0; its mixers are 0 \(mamba\), 1 \(attention, 4 heads\)"):
+        load_model(jamba)
 
 
 # ----------------------------------------------------------------------------------------------------- identity, refusals
