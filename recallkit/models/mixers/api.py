@@ -1,4 +1,4 @@
-"""The interface of sequence mixers: a causal map of a sequence, in parallel or token by token, and its cost."""
+"""The interface of sequence mixers: a map of a sequence, causal after a prefix, in parallel or token by token, and its cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACCUMULATED = ("kv", "k", "scan", "poles", "numerator", "denominator")
 
 
 class Mixer(nn.Module):
-    """A causal sequence mixer (b, t, d) -> (b, t, d): output i depends on inputs 0..i of its own row alone.
+    """A sequence mixer (b, t, d) -> (b, t, d): output i depends on inputs 0..i of its own row, and on those of `prefix`, alone.
 
     `forward` is the fast implementation, `reference` the readable one, `step` the recurrent one: all three give the same values.
     """
