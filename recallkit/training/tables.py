@@ -11,7 +11,7 @@ from recallkit.display.notebook import Shown
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -54,26 +54,28 @@ def make_tables(runs: Sequence[Done]) -> TradeoffTables:
     groups: dict[Any, list[Done]] = {}
     for run, found in runs:
         groups.setdefault((run.task, run.line, run.config.d_model, run.size), []).append((run, found))
-    best = [(_best(of_model), of_model) for of_model in groups.values()]
-    models = []
-    for (run, found), of_model in best:
-        rates = [other.learning_rate for other, _ in of_model]
-        models.append({**_row((run, found)), "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates))})
-    for row in models:
-        of_task = [other for other in models if other["task"] == row["task"]]
+    made: dict[str, list[dict[str, Any]]] = {name: [] for name in ("tradeoff", "by_rate", "by_pairs", "by_distance")}
+    for of_model in groups.values():
+        best = max(of_model, key=_goodness)
+        (run, found), rates = best, [other.learning_rate for other, _ in of_model]
+        made["tradeoff"].append({**_row(best), "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates))})
+        made["by_rate"] += [{**_row(other), "best": other is best} for other in of_model]
+        for part, (accuracy, loss, num_queries), buckets in zip(run.task.test, found["by_pairs"], found["by_distance"], strict=True):
+            row = {**_row(best), "length": part.length, "pairs": part.pairs}
+            made["by_pairs"].append({**row, "num_queries": num_queries, "accuracy": accuracy, "loss_nats": loss})
+            for high, asked, right in buckets:  # up to 1, 2, 3 to 4, 5 to 8 ...
+                near = {"low": high // 2 + 1 if high > 1 else 1, "high": high}
+                made["by_distance"].append({**row, **near, "num_queries": asked, "accuracy": right / asked})
+    for row in made["tradeoff"]:
+        of_task = [other for other in made["tradeoff"] if other["task"] == row["task"]]
         row["pareto"] = on_front(of_task, "state_bytes", "accuracy")[of_task.index(row)]
-    made = {
-        "tradeoff": models,
-        "by_rate": [{**_row(run), "best": run is chosen} for chosen, of_model in best for run in of_model],
-        "by_pairs": [row for run, _ in best for row in _pair_rows(run)],
-        "by_distance": [row for run, _ in best for row in _distance_rows(run)],
-    }
     return TradeoffTables(**{name: schemas.frame_of(f"tradeoff/{name}", rows) for name, rows in made.items()})
 
 
-def _best(runs: Sequence[Done]) -> Done:
-    """The run with the highest accuracy; among equals, the lowest loss. A loss that is not a number is the worst."""
-    return max(runs, key=lambda run: (run[1]["accuracy"], -run[1]["loss_nats"] if math.isfinite(run[1]["loss_nats"]) else -math.inf))
+def _goodness(done: Done) -> tuple[float, float]:
+    """A run's accuracy; among equals the lower loss is better, and one that is not a number the worst."""
+    loss = done[1]["loss_nats"]
+    return done[1]["accuracy"], -loss if math.isfinite(loss) else -math.inf
 
 
 def _row(done: Done) -> dict[str, Any]:
@@ -82,18 +84,3 @@ def _row(done: Done) -> dict[str, Any]:
     named = {"task": run.task.shown, "model": run.line, "width": run.config.d_model, "size": run.size}
     facts = {name: found[name] for name in ("parameters", "state_bytes", "num_steps", "accuracy", "loss_nats")}
     return {**named, "learning_rate": run.learning_rate, "batch": run.batch, **facts}
-
-
-def _pair_rows(done: Done) -> Iterator[dict[str, Any]]:
-    """A row for each test of a run."""
-    for part, (accuracy, loss, num_queries) in zip(done[0].task.test, done[1]["by_pairs"], strict=True):
-        shape = {"length": part.length, "pairs": part.pairs, "num_queries": num_queries}
-        yield {**_row(done), **shape, "accuracy": accuracy, "loss_nats": loss}
-
-
-def _distance_rows(done: Done) -> Iterator[dict[str, Any]]:
-    """A row for each test of a run and each bucket."""
-    for part, buckets in zip(done[0].task.test, done[1]["by_distance"], strict=True):
-        for high, num_queries, right in buckets:
-            shape = {"length": part.length, "pairs": part.pairs, "low": high // 2 + 1 if high > 1 else 1, "high": high}
-            yield {**_row(done), **shape, "num_queries": num_queries, "accuracy": right / num_queries}
