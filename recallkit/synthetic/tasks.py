@@ -26,14 +26,8 @@ NOT_ASKED = -100
 """The target where nothing is asked: what torch's cross-entropy ignores."""
 
 TASKS: dict[str, str] = {
-    "mqar": "recallkit.synthetic.pairs:mqar",
-    "read_twice": "recallkit.synthetic.pairs:read_twice",
-    "overwriting": "recallkit.synthetic.pairs:overwriting",
-    "distractors": "recallkit.synthetic.pairs:distractors",
-    "compositional": "recallkit.synthetic.pairs:compositional",
-    "two_hops": "recallkit.synthetic.pairs:two_hops",
-    "copying": "recallkit.synthetic.lists:copying",
-    "set_disjointness": "recallkit.synthetic.lists:set_disjointness",
+    name: f"recallkit.synthetic.generators:{name}"
+    for name in ["mqar", "read_twice", "overwriting", "distractors", "compositional", "two_hops", "copying", "set_disjointness"]
 }
 """Name -> generator."""
 
@@ -82,13 +76,9 @@ def options_of_task(task: str) -> dict[str, Any]:
 
 def describe_tasks() -> list[tuple[str, str]]:
     """Name and description of every task: the first line of its generator's docstring, read from its file, without importing torch."""
-    documented = {
-        node.name: str(ast.get_docstring(node)).splitlines()[0]
-        for file in ("pairs.py", "lists.py")
-        for node in ast.parse(Path(__file__).with_name(file).read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    return [(name, documented[place.partition(":")[2]]) for name, place in TASKS.items()]
+    file = Path(__file__).with_name("generators.py")
+    functions = {node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+    return [(name, str(ast.get_docstring(functions[name])).splitlines()[0]) for name in TASKS]
 
 
 def task_of(text: str) -> tuple[str, dict[str, Any]]:

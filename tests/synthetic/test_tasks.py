@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.errors import UserError
-from recallkit.synthetic.pairs import weighted_draws
+from recallkit.synthetic.generators import weighted_draws
 from recallkit.synthetic.tasks import NOT_ASKED, TASKS, answered, describe_tasks, make_examples, options_of_task, task_of
 from tests.conftest import ROOT
 

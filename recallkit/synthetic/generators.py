@@ -1,6 +1,6 @@
-"""Tasks of keys and values: all pairs are read first, then keys are asked for, each in a place drawn by a power law.
+"""Generators of the tasks: keys and values that are asked for in places drawn by a power law; lists that are repeated or compared.
 
-`mqar` is Zoology's Algorithm 1 (arXiv 2312.04927); the others change one thing about it. In the pictures `.` is id 0, the filler,
+`mqar` is Zoology's Algorithm 1 (arXiv 2312.04927); other tasks of pairs change one thing about it. In the pictures `.` is id 0, the filler,
 and `?` below a key marks a question; what follows it there is another filler, never the answer. Keys, values and what is between them
 are from ranges of their own, and all different within a sequence. What stands behind the pairs is divided into slots as long as a
 question and one filler, and question after question takes one of the free slots, slot s = 0, 1, ... with a probability
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 POWER = 0.1
 """The exponent of the power law of places: Zoology, F.1."""
 FILLERS = ("zero", "random")
+MARK = 0
+"""Precedes each list of `copying`, and is one of its ids, too."""
+BEGIN, BETWEEN, END = 1, 2, 3
+"""The marks of `set_disjointness`; id 0 is unused, as in the authors' code, where it masks."""
 
 
 def mqar(num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER, filler: str = "zero") -> Examples:
@@ -148,6 +152,47 @@ def two_hops(
     return _asked(torch.cat(hops, dim=1).flatten(1), keys[..., None], values, stands, length, vocab, power, filler, generator)
 
 
+def copying(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
+    """A list is read, then copied: Yun et al. 2020 (arXiv 2006.04862), section 5.2, Table 2.
+
+        0 s1 s2 s3 0 s1 s2 s3
+                   ? ?  ?       -> s1, s2, s3
+
+    `pairs` ids (s), of all ids below `vocab`, which can repeat, fill the length: 2 pairs + 2.
+    """
+    if length != 2 * pairs + 2:
+        raise UserError(
+            f"{pairs:,} ids and their copy are {2 * pairs + 2:,} ids, not {length:,}",
+            where="copying",
+            remedy=f"choose {length // 2 - 1:,} pairs and a length of {length // 2 * 2:,}",
+        )
+    listed = torch.randint(vocab, (num, pairs + 1), generator=generator)
+    listed[:, 0] = MARK
+    ids = torch.cat([listed, listed], dim=1)
+    # The place before an id of the copy is pairs ids behind it in the list: with s = s1 s2, place 3 (the second mark) asks for place 1.
+    return _examples(ids, torch.arange(pairs + 1, length - 1).expand(num, -1), listed[:, 1:], pairs)
+
+
+def set_disjointness(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
+    """Two lists that share one id, which is asked for: `disjoint_sets` of the code of JRT (arXiv 2407.05483).
+
+        1 a1 a2 a3 2 b1 b2 a2 b3 b4 3
+                                    ?   -> a2
+
+    1, 2 and 3 are marks. The first list has `pairs` ids and the second fills the length, so that either can be the shorter; ids are
+    from 4 to vocab - 1, all different but the shared one. The authors draw each list from a random half of them, which comes to
+    the same, but bounds each list by half of the vocabulary. The distance is to the second list.
+    """
+    second = length - pairs - 3
+    check_room("ids of the first set", pairs, length, vocab, pairs + 4, max(length, pairs + 4) + 1)
+    listed = 4 + distinct(num, pairs + second, vocab - 4, generator)
+    shared = listed.gather(1, torch.randint(pairs, (num, 1), generator=generator))
+    place = torch.randint(second, (num, 1), generator=generator)
+    marks = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1)
+    ids = torch.cat([marks[:, :1], listed[:, :pairs], marks[:, 1:2], listed[:, pairs:].scatter(1, place, shared), marks[:, 2:]], dim=1)
+    return _examples(ids, torch.full((num, 1), length - 1), shared, second - place)
+
+
 # --------------------------------------------------------------------------------------------------------------- draws
 
 
@@ -191,11 +236,15 @@ def _asked(
     for place in range(width):
         ids.scatter_(1, first + place, questions[..., place])
     places = first + width - 1
-    targets = torch.full_like(ids, NOT_ASKED).scatter_(1, places, answers)
-    distances = torch.zeros_like(ids).scatter_(1, places, places - stands)
     if filler == "random":
         ids = torch.where(ids == 0, torch.randint(vocab, ids.shape, generator=generator), ids)
-    return Examples(ids, targets, distances)
+    return _examples(ids, places, answers, places - stands)
+
+
+def _examples(ids: Tensor, places: Tensor, answers: Tensor, distances: Tensor | int) -> Examples:
+    """Examples with these answers (n, q) at `places` (n, q)."""
+    targets = torch.full_like(ids, NOT_ASKED).scatter_(1, places, answers)
+    return Examples(ids, targets, torch.zeros_like(ids).scatter_(1, places, distances))
 
 
 def distinct(num: int, size: int, population: int, generator: Generator) -> Tensor:
