@@ -46,6 +46,10 @@ class UserError(Exception):
         return printable(redacted(text))
 
 
+class AbsentError(UserError):
+    """The files of a model are not on this machine, nor can they be had from the hub."""
+
+
 class UsageError(UserError):
     """Options that conflict, or that no run could use: nothing was started, and the command line exits with status 2."""
 

@@ -13,7 +13,7 @@ from recallkit import config
 from recallkit.counting.table import read_meta
 from recallkit.declarations import amount, path
 from recallkit.display import console
-from recallkit.errors import UserError
+from recallkit.errors import AbsentError, UserError
 from recallkit.models.devices import check_device
 from recallkit.models.live import check_alone
 from recallkit.models.loading import check_model, find_precision
@@ -270,7 +270,14 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: boo
     check_device(request.device)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)
-    result = Result(file, "scores", identity_of(request, sequences, options), force=force, remedy=again)
+    try:
+        identity = identity_of(request, sequences, options)
+    except AbsentError:  # scored on another machine: all is checked but the weights
+        if not found or force:
+            raise
+        console.note(f"{model.shown}: not on this machine; its scores are taken as they are")
+        identity = {**found, "sequences_digest": sequences["sequences_digest"], "dtype": request.dtype}
+    result = Result(file, "scores", identity, force=force, remedy=again)
     plan = ScoringPlan(model, request, slices, options, sequences, result, share=share)
     if result.finished() is not None:
         return plan

@@ -6,7 +6,7 @@ import logging
 import threading
 from pathlib import Path
 
-from recallkit.errors import UserError
+from recallkit.errors import AbsentError, UserError
 from recallkit.registry import OLD_NAMES, may_be_hub_id, split_revision
 
 _unreachable = threading.Event()
@@ -28,13 +28,13 @@ def hub_place(spec: str) -> tuple[str, str | None]:
 def hub_file(spec: str, name: str, *, local: str = _LOCAL) -> Path:
     """A file of a hub id (OWNER/NAME or OWNER/NAME@REVISION), in the hub's cache. `local`: what else can be given.
 
-    Raises UserError where there is none, and for a name that is not a hub id.
+    Raises AbsentError where there is none, and for a name that is not a hub id.
     """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     if not may_be_hub_id(spec):
-        raise UserError("no such file or directory", where=spec, remedy=f"{local}, or a hub id (OWNER/NAME)")
+        raise AbsentError("no such file or directory", where=spec, remedy=f"{local}, or a hub id (OWNER/NAME)")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs each retry, then raises
     try:
         hub_id, revision = hub_place(spec)
@@ -44,7 +44,7 @@ def hub_file(spec: str, name: str, *, local: str = _LOCAL) -> Path:
         if not (is_answer or constants.HF_HUB_OFFLINE):
             _unreachable.set()
         problem, remedy = _reason(error, name) if is_answer else _absence(constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE)
-        raise UserError(problem, where=spec, remedy=f"{remedy}, or {local}") from error
+        raise AbsentError(problem, where=spec, remedy=f"{remedy}, or {local}") from error
 
 
 def _absence(cache: str, is_offline: bool) -> tuple[str, str]:

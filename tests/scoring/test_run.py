@@ -235,6 +235,46 @@ def test_a_damaged_part_is_removed_and_made_anew(whole, small_slices, tiny_model
     assert only_scores(slices) == whole
 
 
+def test_scores_of_several_machines_come_together_in_one_folder(run, small_slices, tiny_model, tmp_path):
+    """The models stay where they were scored."""
+    models = {"attention": tiny_model("gpt_neox"), "mamba": tiny_model("mamba")}
+    together = copy_of(small_slices, tmp_path / "together")
+    (together / "scores").mkdir()
+    for name, model in models.items():
+        there = copy_of(small_slices, tmp_path / name)
+        shutil.copytree(model, tmp_path / name / "model")
+        assert run("score", f"{name}={tmp_path / name}/model", "--slices", there, "--device", "cpu").returncode == 0
+        shutil.rmtree(tmp_path / name / "model")
+        for file in (there / "scores").iterdir():
+            shutil.copy(file, together / "scores")
+    asked = [f"{name}=model" for name in models]
+    compared = run("gap", *asked, "--slices", together, "--json")
+    assert compared.returncode == 0, compared.stderr
+    assert "mamba: not on this machine; its scores are taken as they are" in compared.stderr
+    [row] = [row for row in json.loads(compared.stdout)["gap"] if row["slice"] == "all" and row["source"] == "ALL"]
+    nlls = {name: pl.read_parquet(together / "scores" / f"{name}.parquet")["nll"].mean() for name in models}
+    assert {"attention": row["nll_reference"], "mamba": row["nll_model"]} == pytest.approx(nlls)
+
+    other, made = tmp_path / "other" / "slices", small_slices.parent
+    sliced = run("slice", made / "other.jsonl", "-o", other, "--counts", made / "counts.duckdb", "--max-count", 20, "--seq-len", 64)
+    assert sliced.returncode == 0, sliced.stderr
+    shutil.copytree(together / "scores", other / "scores")
+    refused = run("gap", *asked, "--slices", other)
+    assert refused.returncode == 1
+    assert "attention.parquet: already made with other options (differs in sequences_digest)" in refused.stderr.splitlines()[-1]
+    score = together / "scores" / "mamba.parquet"
+    content = score.read_bytes()
+    score.write_bytes(content[:2000] + bytes(8) + content[2008:])
+    damaged = run("gap", *asked, "--slices", together)
+    assert damaged.returncode == 1
+    assert "mamba.parquet: damaged (changed since it was written)" in damaged.stderr.splitlines()[-1]
+    missing = run("gap", asked[0], "rwkv=model", "--slices", together)
+    assert "model: no such file or directory" in missing.stderr.splitlines()[-1]
+    forced = run("score", asked[0], "--slices", together, "--force")
+    assert "model: no such file or directory" in forced.stderr.splitlines()[-1]
+    assert "taken as they are" not in forced.stderr
+
+
 def test_a_wrong_option_of_a_share_blocks_nobody(small_slices, tiny_model, tmp_path):
     """Where no part was made yet, another job with other options goes on; where one was, it is told."""
     slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
