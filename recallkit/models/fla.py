@@ -1,6 +1,7 @@
 """Checkpoints of flash-linear-attention, as fla-hub and flame have them: config.json with its `model_type`, and safetensors.
 
-DeltaNet, Gated DeltaNet, KDA and GLA are read into the shape of `recallkit.models.language_model`, and need neither a GPU nor fla.
+DeltaNet, Gated DeltaNet, KDA, GLA and RetNet, also with layers of attention in between, are read into the shape of
+`recallkit.models.language_model`, and need neither a GPU nor fla.
 Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself, its classes registered.
 """
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_OF_EACH = {"hidden_act": "swish", "attn": None, "attnres_block_size": None, "use_l2warp": False}
+_OF_EACH = {"hidden_act": "swish", "attnres_block_size": None, "use_l2warp": False}
 _OF_DELTA = {**_OF_EACH, "use_short_conv": True, "allow_neg_eigval": False}
 _EXPECTED: dict[str, dict[str, Any]] = {
     "gated_deltanet": {**_OF_DELTA, "use_gate": True, "output_gate_activation": "swish", "num_v_heads": None},
@@ -43,10 +44,20 @@ _EXPECTED: dict[str, dict[str, Any]] = {
         "num_kv_heads": None,
         "fuse_norm": True,
     },
+    "retnet": {
+        **_OF_EACH,
+        "feature_map": None,
+        "use_short_conv": False,
+        "use_output_gate": True,
+        "elementwise_affine": True,
+        "num_kv_heads": None,
+        "expand_k": 1.0,
+        "fuse_norm": True,
+    },
 }
 """For each `model_type`, entries that our mixers have no option for, with fla's defaults."""
 
-_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "kda": "kda", "gla": "gla"}
+_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "kda": "kda", "gla": "gla", "retnet": "retnet"}
 _NAMES = {
     "embeddings.": "embedding.",
     "layers.": "blocks.",
@@ -69,13 +80,29 @@ _JOINED = {
     "mixer.conv1d.weight": [f"mixer.{name}_conv1d.weight" for name in "qkv"],
     "mlp.up.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
 }
-"""Weights here, and the ones of fla whose rows they are; GLA has its queries, keys and values apart."""
+"""Weights here, and the ones of fla whose rows they are; GLA and RetNet have their queries, keys and values apart."""
 
 
 def is_readable(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a checkpoint of fla that our mixers compute."""
     expected = _EXPECTED.get(str(config.get("model_type")))
-    return expected is not None and all(config.get(name, value) in (value, _same(config, name)) for name, value in expected.items())
+    if expected is None or _attention(config) is None:
+        return False
+    return all(config.get(name, value) in (value, _same(config, name)) for name, value in expected.items())
+
+
+_OF_ATTENTION = {"layers", "num_heads", "num_kv_heads", "qkv_bias", "window_size", "rope_theta"}
+
+
+def _attention(config: Mapping[str, Any]) -> dict[int, dict[str, Any]] | None:
+    """The entries of a config about its layers of attention, by number; None where it is nothing that our mixers compute."""
+    found = config.get("attn") or []
+    found = [found] if isinstance(found, dict) else found
+    if not isinstance(found, list) or not all(isinstance(of, dict) and isinstance(of.get("layers"), list) for of in found):
+        return None
+    if any(of.keys() - _OF_ATTENTION or of.get("qkv_bias") or "num_heads" not in of for of in found):
+        return None
+    return {layer: of for of in found for layer in of["layers"] if isinstance(layer, int)}
 
 
 def _same(config: Mapping[str, Any], name: str) -> Any:
@@ -95,26 +122,53 @@ def read_fla(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     vocab_size, d_model = weights.shape("embedding.weight")
     mlp_width, _ = weights.shape("blocks.0.mlp.gate_proj.weight")
     eps = weights.real(config, "norm_eps", 1e-6)
-    layer = LayerConfig(_MIXERS[kind], {**_options(kind, config, weights, d_model), "eps": eps})
-    layers = (layer,) * weights.whole(config, "num_hidden_layers", MAX_LAYERS)
-    for i in range(len(layers)):
-        for name, parts in _JOINED.items():
-            if not (kind == "gla" and name.startswith("mixer")):
-                _join(weights, f"blocks.{i}.", name, parts)
+    attention, layers = _attention(config) or {}, list[LayerConfig]()
+    for i in range(weights.whole(config, "num_hidden_layers", MAX_LAYERS)):
+        block, joined = f"blocks.{i}.", set(_JOINED)
+        if i in attention:
+            layers.append(_attention_layer(attention[i], weights, block, d_model))
+            joined.remove("mixer.conv1d.weight")
+        else:
+            options = {**_options(kind, config, weights, block, d_model), "eps": eps}
+            layers.append(LayerConfig(_MIXERS[kind], options))
+            joined -= {"mixer.qkv.weight", "mixer.conv1d.weight"} if kind in ("gla", "retnet") else set()
+        for name in joined:
+            _join(weights, block, name, _JOINED[name])
     tied = bool(config.get("tie_word_embeddings", False))
     if tied:
         weights.drop_tied_head()
-    return ArchitectureConfig(vocab_size, d_model, layers, mlp_width=mlp_width, norm_eps=eps, tied_head=tied), weights.named
+    return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp_width=mlp_width, norm_eps=eps, tied_head=tied), weights.named
 
 
-def _options(kind: str, config: Mapping[str, Any], weights: Weights, d_model: int) -> dict[str, Any]:
-    """The options of the mixers; widths are those of the first layer's weights."""
-    at, heads = "blocks.0.mixer", weights.whole(config, "num_heads")
+def _attention_layer(of: Mapping[str, Any], weights: Weights, block: str, d_model: int) -> LayerConfig:
+    """A layer of attention; heads of keys and values that several heads of queries share are repeated for each of them."""
+    heads = weights.whole(of, "num_heads")
+    groups = heads if of.get("num_kv_heads") is None else weights.whole(of, "num_kv_heads")
+    for name in (f"{block}mixer.{part}_proj.weight" for part in "kv"):
+        rows, width = weights.shape(name)
+        if heads % groups or rows * heads != groups * d_model:
+            raise UserError(f"weight {name} has {rows} rows, which are not those of {groups} heads", where=weights.where.parent)
+        weights.named[name] = weights.named[name].view(groups, -1, width).repeat_interleave(heads // groups, dim=0).flatten(0, 1)
+    options = {"num_heads": heads, "rope_base": weights.real(of, "rope_theta", 10000.0)}
+    if of.get("window_size") is None:
+        return LayerConfig("attention", options)
+    return LayerConfig("sliding_window", {**options, "window": weights.whole(of, "window_size")})
+
+
+def _options(kind: str, config: Mapping[str, Any], weights: Weights, block: str, d_model: int) -> dict[str, Any]:
+    """The options of a layer's mixer; widths are those of its weights."""
+    at, heads = f"{block}mixer", weights.whole(config, "num_heads")
     key_width, value_width = (weights.shape(f"{at}.{name}_proj.weight")[0] for name in "kv")
     # Factors are multiplied by the width and rounded down: half a channel more, lest rounding should lose one.
     options = {"key_factor": (key_width + 0.5) / d_model, "value_factor": (value_width + 0.5) / d_model, "num_heads": heads}
     if kind == "gla":  # fla's defaults of the gate's rank and temperature are not in its config
         return {**options, "gate_rank": weights.shape(f"{at}.decay_in.weight")[0]}
+    if kind == "retnet":  # ours has a norm without weights: they become factors of the columns that follow it
+        [value_dim], name = weights.shape(f"{at}.norm.weight", 1), f"{at}.out_proj.weight"
+        if value_dim * heads != value_width or weights.shape(name)[1] != value_width:
+            raise UserError(f"weight {at}.norm.weight is not that of {heads} heads", where=weights.where.parent)
+        weights.named[name] = weights.named[name] * weights.named.pop(f"{at}.norm.weight").repeat(heads)
+        return {"value_factor": options["value_factor"], "num_heads": heads, "rope_base": 10000.0}
     options["short_conv"] = weights.shape(f"{at}.q_conv1d.weight", 3)[2]
     return {**options, "gate_bias": True} if kind == "kda" else options
 

@@ -1,8 +1,8 @@
 """Checkpoints saved by the real fla score as its own forward pass does, where our mixers compute them and where fla does.
 
-fla's kernels run in Triton's interpreter here, each in its first configuration and token by token, which is the form that fla takes for
-sequences of at most 64 ids. fla is no part of the development environment, since transformers uses it where it finds it: install it
-into a folder of its own, and name that in PYTHONPATH.
+fla's attention needs flash-attn, which needs a GPU: torch's attention is in its place. fla's kernels run in Triton's interpreter, each
+in its first configuration and token by token, which is the form that fla takes for sequences of at most 64 ids. fla is no part of the
+development environment, since transformers uses it where it finds it: install it into a folder of its own, and name that in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ OURS = {
     "delta_net": {"expand_k": 0.5, "expand_v": 1.5},
     "kda": {"head_dim": 16, "expand_v": 2.0},
     "gla": {"expand_k": 0.75},
+    "retnet": {},
+    "retnet, hybrid": {"attn": {"layers": [1], "num_heads": 2, "window_size": None}},
+    "gated_deltanet, hybrid": {"head_dim": 16, "attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2, "rope_theta": 500.0}},
+    "gla, hybrid": {"num_hidden_layers": 3, "attn": [{"layers": [1], "num_heads": 2, "window_size": 5}, {"layers": [2], "num_heads": 4}]},
 }
 THEIRS = {
     "gated_deltanet": {"head_dim": 16, "num_v_heads": 4, "attn_mode": "fused_recurrent"},
     "rwkv7": {"head_dim": 32, "num_heads": None},
-    "retnet": {},
     "hgrn": {"num_heads": None},
     "rwkv6": {},
 }
 KINDS = {
     "gated_deltanet": "gated_delta_net",
     "rwkv7": "rwkv7_attention",
-    "retnet": "multi_scale_retention",
     "hgrn": "hgrn_attention",
     "rwkv6": "rwkv6_attention",
 }
@@ -62,7 +64,14 @@ def first(self, *arguments, **options):
     self.configs = self.configs[:1]
     return run(self, *arguments, **options)
 Autotuner.run = first
-import numpy as np, torch, fla.models
+import numpy as np, torch, fla.models, fla.layers.attn
+def attend(q, k, v, causal, window_size):
+    # what flash_attn_func of flash-attn 2 gives, by its documentation: heads third (b, t, h, d), ids to the left and to the right
+    i, j = torch.arange(q.shape[1])[:, None], torch.arange(k.shape[1])
+    seen = (j <= i) & ((window_size[0] < 0) | (j >= i - window_size[0]))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True).transpose(1, 2)
+fla.layers.attn.flash_attn_func = attend
 from transformers import AutoConfig, AutoModelForCausalLM
 folder, name, settings, scored = json.loads(sys.argv[1])
 torch.manual_seed(0)
@@ -223,6 +232,34 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
         load_model(request(tmp_path))
 
 
+def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its_own(tmp_path):
+    """A second layer of attention, two heads on one of keys and values; then the same rows twice in the file, with a window, and cut."""
+    from safetensors.torch import load_file, save_file
+
+    second = {name.replace(".0.", ".1."): shape for name, shape in SHAPES.items() if "_norm" in name and ".attn." not in name}
+    second |= {name.replace(".0.", ".1."): shape for name, shape in SHAPES.items() if ".mlp." in name}
+    second |= {f"model.layers.1.attn.{name}_proj.weight": (4 if name in "kv" else 8, 8) for name in "qkvo"}
+    write_weights(tmp_path, SHAPES | second)
+    ids, offsets = np.random.default_rng(0).integers(0, VOCAB, 20), np.array([0, 13, 20])
+
+    def scored(**attention: object) -> np.ndarray:
+        attn = {"layers": [1], "num_heads": 2, **attention}
+        write = {**DELTA, "num_hidden_layers": 2, "attn": attn}
+        (tmp_path / "config.json").write_text(json.dumps(write))
+        return load_model(request(tmp_path)).score(ids, offsets).nll
+
+    shared, narrow, turned = scored(num_kv_heads=1), scored(num_kv_heads=1, window_size=2), scored(num_kv_heads=1, rope_theta=10.0)
+    assert np.abs(shared - narrow).max() > 1e-3
+    assert np.abs(shared - turned).max() > 1e-3
+    with pytest.raises(UserError, match=r"k_proj.weight has 4 rows, which are not those of 2 heads"):
+        scored()
+    weights = load_file(tmp_path / "model.safetensors")
+    weights |= {name: weights[name].repeat(2, 1) for name in (f"model.layers.1.attn.{part}_proj.weight" for part in "kv")}
+    save_file(weights, tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(scored(num_kv_heads=2), shared)
+    np.testing.assert_array_equal(scored(num_kv_heads=2, window_size=2), narrow)
+
+
 @pytest.mark.parametrize(
     ("entries", "readable"),
     [
@@ -232,9 +269,15 @@ def test_every_weight_is_needed_and_no_other_one_is_taken(tmp_path):
         ({"model_type": "kda", "safe_gate": True, "lower_bound": -5.0}, False),
         ({"model_type": "gla", "num_heads": 4, "num_kv_heads": 2}, False),
         ({"model_type": "delta_net", "use_gate": True}, False),
+        ({"model_type": "gated_deltanet", "attn": {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "qkv_bias": False}}, True),
+        ({"model_type": "gated_deltanet", "attn": {"layers": [1], "num_heads": 2, "qkv_bias": True}}, False),
+        ({"model_type": "gated_deltanet", "attn": {"layers": [1], "num_heads": 2, "qk_norm": True}}, False),
         ({"model_type": "gated_deltanet", "attn": {"layers": [1]}}, False),
+        ({"model_type": "gated_deltanet", "attn": "all"}, False),
         ({"model_type": "gated_deltanet", "hidden_act": "powlu"}, False),
-        ({"model_type": "retnet"}, False),
+        ({"model_type": "retnet"}, True),
+        ({"model_type": "retnet", "expand_k": 0.5}, False),
+        ({"model_type": "hgrn"}, False),
         ({"model_type": "mamba2"}, False),
         ({}, False),
     ],

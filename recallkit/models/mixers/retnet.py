@@ -27,15 +27,24 @@ class RetNet(Mixer):
         y = (swish(W_g u) * norm(o)) W_o,  q and k rotated by their positions, k divided by sqrt(d/h)
 
     As in the authors' code (torchscale) the norm of each head is a root mean square without weights (GroupNorm in the
-    paper), and the frequencies of the rotation are 10000^(-i/(n-1)), i < n = d/2h. Their division of the scores by row
-    sums is left out: the norm undoes it, which is why they call the output invariant to it. `short_conv` (not theirs, off by
-    default) applies a causal convolution of that many taps to every channel of q, k and v; its last inputs, `recent`, are then
-    part of the state.
+    paper), and the frequencies of the rotation are 10000^(-i/(n-1)), i < n = d/2h; with `rope_base` B, as fla has it, B^(-i/n).
+    Their division of the scores by row sums is left out: the norm undoes it, which is why they call the output invariant to it.
+    `short_conv` (not theirs, off by default) applies a causal convolution of that many taps to every channel of q, k and v; its last
+    inputs, `recent`, are then part of the state.
     """
 
     chunk = 128
 
-    def __init__(self, d_model: int, *, num_heads: int = 4, value_factor: float = 2.0, eps: float = 1e-6, short_conv: int = 0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        num_heads: int = 4,
+        value_factor: float = 2.0,
+        eps: float = 1e-6,
+        short_conv: int = 0,
+        rope_base: float | None = None,
+    ) -> None:
         super().__init__(d_model)
         if num_heads < 1 or d_model % (2 * num_heads):
             raise ValueError(f"d_model {d_model} is not a multiple of twice num_heads {num_heads}")
@@ -43,7 +52,7 @@ class RetNet(Mixer):
         self.num_heads, self.eps = num_heads, eps
         self.key_dim, self.value_dim = d_model // num_heads, values // num_heads
         half = self.key_dim // 2
-        self.base = math.pow(10000, half / max(1, half - 1))
+        self.base = math.pow(10000, half / max(1, half - 1)) if rope_base is None else rope_base
         self.q_proj = nn.Linear(d_model, d_model, bias=False)
         self.k_proj = nn.Linear(d_model, d_model, bias=False)
         self.v_proj = nn.Linear(d_model, values, bias=False)
