@@ -17,6 +17,9 @@ WITHIN = 0.5
 """Nats per token within which two costs are the same. Repetitions are a little cheaper also without any recall, because a context is
 about something: by 0.0 to 0.5 nats at every training count for zoo models that learnt no recall (Mamba, Hyena, RWKV)."""
 
+_MOST_LISTED = 10
+"""Models whose knees are all in the sentence."""
+
 MIN_TOKENS = 100
 """Buckets of fewer repeated tokens are left out: with single differences of some 4 nats, their mean is uncertain by more than 0.4."""
 
@@ -100,11 +103,16 @@ def knees(by_count: pl.DataFrame) -> dict[str, Knee]:
 
 
 def describe_knees(by_count: pl.DataFrame) -> str | None:
-    """A sentence with the knee of the reference and of every model; None if none is known."""
+    """A sentence with the knee of the reference and of every model, of many models the least and the largest; None if none is known."""
     found = knees(by_count)
     if all(knee.largest is None for knee in found.values()):
         return None
-    listed = ", ".join(f"{name} {knee}" for name, knee in found.items())
+    if len(found) > _MOST_LISTED:
+        known = [name for name, knee in found.items() if knee.largest is not None]
+        placed = sorted(known, key=lambda name: math.inf if (count := found[name].count) is None else count)
+        listed = f"from {found[placed[0]]} ({placed[0]}) to {found[placed[-1]]} ({placed[-1]})"
+    else:
+        listed = ", ".join(f"{name} {knee}" for name, knee in found.items())
     what = f"the training count from which on a bigram's first occurrence costs at most {WITHIN} nats more than its repetitions"
     return f"Knee, {what}: {listed}."
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     Facts = Mapping[str, Any]
 
 _KINDS = tuple(slice_.name for slice_ in SPLIT)
+_MOST_AS_NAMED = 10
+"""Models that a terminal shows in the order in which they were named; more are ranked by perplexity, as on a page."""
 _MOST_SOURCES = 5
 """Sources in the table by source, as many as a terminal shows; the Parquet file and pages contain all."""
 
@@ -52,6 +54,8 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     `recalled`: how much of each model's gap would be gone if neither could recall, where that is known (`answer.Recalled`).
     """
     tables, slices, manifest, folder = comparison.tables, comparison.manifest["slices"], comparison.manifest, comparison.folder
+    if len(comparison.models) > _MOST_AS_NAMED:
+        tables = tables.ordered(comparison.models)
     totals, recalled, models = comparison.totals, recalled or {}, _models(tables)
     shown = shown_tables(tables, slices, manifest, recalled, _MOST_SOURCES)
     is_priced = tables.by_price is not None
@@ -67,7 +71,7 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
     return Look(
         folder,
         "gap",
-        tables,
+        comparison.tables,
         shown,
         lambda of: figures(comparison, of.gap["model"].unique().to_list()),
         comparison_answer(comparison, recalled),
@@ -241,16 +245,17 @@ def comparators_table(tables: GapTables) -> Table:
 
 
 def share_notes(pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    """A line for each model whose share needs one; of each its rows of the gap table of all tokens and of AR hits.
+    """What is to be known of shares, a line for all models of which it holds; of each its rows of the gap table: all tokens, AR hits.
 
     Where it is only the AR hits' share that is void, that the model leads is a line of its own: other shares are of its lead.
     """
-    lines = []
+    told: dict[str, list[str]] = {}
     for whole, hits in pairs:
-        lead = is_void(hits) and not is_void(whole) and whole["delta_nll"] < 0
-        lines += [f"{hits['model']}: {MODEL_BETTER}"] if lead else []
-        lines += [f"{hits['model']}: {'the share means nothing: ' * is_void(hits)}{hits['note']}"] if hits["note"] else []
-    return lines
+        if is_void(hits) and not is_void(whole) and whole["delta_nll"] < 0:
+            told.setdefault(MODEL_BETTER, []).append(hits["model"])
+        if hits["note"]:
+            told.setdefault("the share means nothing: " * is_void(hits) + hits["note"], []).append(hits["model"])
+    return [f"{cells.some_of(models)}: {note}" for note, models in told.items()]
 
 
 def _leads(tables: GapTables, models: Sequence[str] | None = None) -> str:

@@ -39,6 +39,12 @@ class Struck(str):
 # -------------------------------------------------------------------------------------------------------------- figures
 
 
+def some_of(names: Sequence[str], most: int = 4) -> str:
+    """The names, joined with commas; of more than `most` the first ones and how many there are besides: `a, b, c, d and 7 more`."""
+    more = len(names) - most
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:most])} and {more:,} more"
+
+
 def abbreviate(number: float) -> str:
     """1234567 -> 1.23M: three digits for people."""
     number = float(f"{number:.3g}")
@@ -227,8 +233,7 @@ def difference_phrase(difference: float, low: float | None, high: float | None) 
 def shares_of_leads(leads: Iterable[str]) -> str:
     """Which of the shares shown are of a lead, named by model or source, once each, after a space; empty if none is."""
     names = list(dict.fromkeys(leads))
-    more = f" and {len(names) - _MOST_LEADS:,} more" if len(names) > _MOST_LEADS else ""
-    return f" Shares of a lead: {', '.join(names[:_MOST_LEADS])}{more}." if names else ""
+    return f" Shares of a lead: {some_of(names, _MOST_LEADS)}." if names else ""
 
 
 def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -13,8 +14,8 @@ from recallkit.attribution.comparison import Comparison
 from recallkit.attribution.tables import GapTables
 from recallkit.attribution.view import by_source_table, comparators_table, gap_table, look, shown_tables
 from recallkit.display import console
-from recallkit.display.cells import Struck
-from recallkit.measure.shares import GAP_MAY_BE_ZERO
+from recallkit.display.cells import Struck, some_of
+from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
 from recallkit.slicing.definitions import PARTITION
 
 SLICES = {"counts": {"num_tokens": 10_000}, "max_count": 4}
@@ -202,3 +203,26 @@ def test_the_largest_source_stands_first():
     tokens = pl.col("source").replace_strict({"ALL": 60, "a": 10, "b": 30, "c": 20})
     tables = replace(made, gap=made.gap.with_columns(tokens=tokens))
     assert [header[0] for header in by_source_table(tables).headers[1:]] == ["b", "c", "a"]
+
+
+def test_of_many_models_the_terminal_ranks_all_and_says_the_same_once(small_slices, run, tmp_path):
+    """Eleven names of three models: one line for all with equal notes, the knees' range, the best model on top."""
+    named = [f"{name}-{size}=control:{name}" for size in range(4) for name in ("unigram", "bigram", "recall")][:11]
+    done = run("gap", "reference=control:recall", *named, "--slices", small_slices, "-o", tmp_path / "gap", "--full")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("Perplexity, and")[1].split("\n\n")[0]
+    shown = re.findall(r"^(\w+-\d)\b", table, re.MULTILINE)
+    assert len(shown) == 11
+    assert [name.split("-")[0] for name in shown] == ["bigram"] * 4 + ["recall"] * 3 + ["unigram"] * 4
+    notes = " ".join(done.stdout.split())
+    assert f"recall-0, recall-1, recall-2: the share means nothing: {NO_GAP}" in notes
+    assert re.search(r"Knee, .* repetitions: from [^,(]+ \(\S+\) to [^,(]+ \(\S+\)\.", notes)
+    few = run("gap", "reference=control:recall", *named[:4], "--slices", small_slices, "-o", tmp_path / "few", "--full")
+    shown = re.findall(r"^(\w+-\d)\b", few.stdout.split("Perplexity, and")[1].split("\n\n")[0], re.MULTILINE)
+    assert shown == ["unigram-0", "bigram-0", "recall-0", "unigram-1"], "as they were named"
+    assert "recall-0 " in " ".join(few.stdout.split()).split("Knee, ")[1]
+
+
+def test_names_of_many_models_are_counted():
+    assert some_of(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert some_of(list("abcdefg")) == "a, b, c, d and 3 more"
