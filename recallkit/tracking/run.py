@@ -72,18 +72,12 @@ class TrackedRun:
             self.score([self.reference])
 
     def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
-        """Scores text and changed text, unless that is done already, or with `force`."""
+        """Scores text and changed text, unless that is done already; again with `force`, or where the whole run is forced."""
+        force = force or self.force
         for spec, plan in zip(
             specs, one_after_another(plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)), strict=True
         ):
             self.hits.score(spec, self.scoring, plan.run(), force=force, quiet=self.quiet)
-
-    def score_again(self, specs: Sequence[ModelSpec]) -> None:
-        """Scores checkpoints that may have been replaced since this run scored them: where their scores are those of other weights."""
-        try:
-            self.score(specs)
-        except UserError:
-            self.score(specs, force=True)
 
     def add(self, step: int, spec: ModelSpec) -> None:
         """Adds a checkpoint that has just been scored."""
@@ -169,7 +163,7 @@ def watch(
                 continue
             read[spec.location] = waiting.state(spec)
             try:
-                run.score_again([spec]) if step_of(spec) in run.scores else run.score([spec])
+                run.score([spec], force=step_of(spec) in run.scores)
             except (UserError, OSError) as error:
                 if isinstance(error, OSError) and Path(spec.location).name not in str(error):  # of another file than the checkpoint's
                     raise

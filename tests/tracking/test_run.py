@@ -14,7 +14,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models, parse_model
 from recallkit.scoring import ScoringOptions
-from recallkit.tracking.run import watch
+from recallkit.tracking.run import track, watch
 
 STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")
 
@@ -103,6 +103,12 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path,
     told = capsys.readouterr().err
     assert told.count("checkpoint-20") >= 1, told
     assert told.count("tried again when its files change") == 1
+    shutil.rmtree(tmp_path / "run" / "checkpoint-0")
+    copy("checkpoint-0")
+    with pytest.raises(UserError, match="--force"):
+        track(reference, given, small_slices, out, options)
+    tables, _ = track(reference, given, small_slices, out, options, force=True)
+    assert tables.track["nll"][1] == shown[0][0], "scored again"
 
 
 def test_a_watch_needs_a_readable_reference(small_slices, tmp_path):
