@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import dataclass
+from types import MethodType, SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests.documented import blocks
 
 def recipe(beginning: str) -> str:
     [found] = [block.text for block in blocks(ROOT / "docs" / "track.md") if block.kind == "python" and block.text.startswith(beginning)]
-    assert len(found.splitlines()) <= 5
+    assert len(found.splitlines()) <= 10
     return found
 
 
@@ -51,7 +52,9 @@ def test_torchtitan(model, tracker):
     logged = {}
 
     class Trainer:
-        """What a recipe needs of torchtitan.train.Trainer, version 0.2.2."""
+        """What a recipe needs of torchtitan.trainer.Trainer, version 0.3.0."""
+
+        class Config: ...
 
         step = 0
         model_parts = (model,)
@@ -65,7 +68,7 @@ def test_torchtitan(model, tracker):
         def train_step(self, data_iterator):
             assert self.step not in logged, "the step is trained first"
 
-    names = {"tracker": tracker, "Trainer": Trainer}
+    names = {"tracker": tracker, "Trainer": Trainer, "dataclass": dataclass}
     exec(recipe("class Followed"), names)
     names["Followed"]().train(501)
     assert logged == {500: of_step(tracker, 500)}
@@ -75,7 +78,7 @@ def test_olmo_core(model, tracker):
     logged = {}
 
     class Callback:
-        """What a recipe needs of olmo_core.train.callbacks.Callback, version 2.5.0."""
+        """What a recipe needs of olmo_core.train.callbacks.Callback, version 3.0.0."""
 
         @property
         def step(self):
@@ -89,3 +92,49 @@ def test_olmo_core(model, tracker):
     for trainer.global_step in range(1, 502):
         callback.post_step()
     assert logged == {500: pytest.approx(of_step(tracker, 500), abs=1e-6)}
+
+
+@pytest.mark.slow
+def test_torchtitan_itself(model, tracker, monkeypatch):
+    """The real trainer, built by its configuration, with its own loggers; of a step only what the recipe adds."""
+    titan = pytest.importorskip("torchtitan.trainer", reason="needs torchtitan 0.3: pip install torchtitan")
+    from torchtitan.components.metrics import BaseLogger, LoggerContainer
+
+    logged = {}
+
+    class Logger(BaseLogger):
+        def log(self, metrics, step):
+            logged[step] = metrics
+
+    def begin(trainer, config):
+        trainer.step, trainer.model_parts = 500, [model]
+        trainer.metrics_processor = SimpleNamespace(logger=LoggerContainer())
+        trainer.metrics_processor.logger.add_logger(Logger())
+
+    trained = []
+    monkeypatch.setattr(titan.Trainer, "__init__", begin)
+    monkeypatch.setattr(titan.Trainer, "train_step", lambda self, data_iterator: trained.append(self.step))
+    names = {"tracker": tracker, "Trainer": titan.Trainer, "dataclass": dataclass, "__name__": "recipe"}
+    exec(recipe("class Followed"), names)
+    trainer = names["Followed"].Config().build()
+    trainer.train_step(iter(()))
+    assert trained == [500]
+    assert logged == {500: of_step(tracker, 500)}
+
+
+@pytest.mark.slow
+def test_olmo_core_itself(model, tracker):
+    """Its callback, and its trainer's record of metrics."""
+    callbacks = pytest.importorskip("olmo_core.train.callbacks", reason="needs OLMo-core 3: pip install ai2-olmo-core")
+    from olmo_core.train.trainer import Trainer
+
+    names = {"tracker": tracker, "Callback": callbacks.Callback}
+    exec(recipe("class Recall"), names)
+    trainer = SimpleNamespace(global_step=499, train_module=SimpleNamespace(model=model), _metrics={}, _metrics_reduce_type={})
+    trainer.record_metric = MethodType(Trainer.record_metric, trainer)
+    callback = names["Recall"]()
+    callback.trainer = trainer
+    for trainer.global_step in (499, 500, 501):
+        callback.post_step()
+    found = {step: {name: value.item() for name, value in metrics.items()} for step, metrics in trainer._metrics.items()}
+    assert found == {500: pytest.approx(of_step(tracker, 500), abs=1e-6)}
