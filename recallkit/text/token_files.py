@@ -146,7 +146,8 @@ class TokenFileShard(FileShard):
 
     def _layout_of_npy(self, path: Path) -> _Layout:
         try:
-            array = np.lib.format.open_memmap(path, mode="r")
+            with np.errstate(over="raise"):  # else a shape that overflows is a warning before the error
+                array = np.lib.format.open_memmap(path, mode="r")
         except Exception as error:  # of headers that are no Python literal, too
             if lacks_resources(error):
                 raise
