@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import recallkit
+from recallkit.errors import UserError
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from tests.conftest import ROOT
@@ -95,7 +96,7 @@ def test_olmo_core(model, tracker):
 
 
 @pytest.mark.slow
-def test_torchtitan_itself(model, tracker, monkeypatch):
+def test_torchtitan_itself(model, tracker, monkeypatch, tmp_path):
     """The real trainer, built by its configuration, with its own loggers; of a step only what the recipe adds."""
     titan = pytest.importorskip("torchtitan.trainer", reason="needs torchtitan 0.3: pip install torchtitan")
     from torchtitan.components.metrics import BaseLogger, LoggerContainer
@@ -120,6 +121,9 @@ def test_torchtitan_itself(model, tracker, monkeypatch):
     trainer.train_step(iter(()))
     assert trained == [500]
     assert logged == {500: of_step(tracker, 500)}
+    asks_for_masks = pytest.importorskip("torchtitan.models.llama3").model_registry("debugmodel").model.build()
+    with pytest.raises(UserError, match="attention_masks must be"):
+        recallkit.Tracker(slices=tracker._run.slices, out=tmp_path / "own", tokenizer="bytes").log(1, asks_for_masks)
 
 
 @pytest.mark.slow
