@@ -23,7 +23,7 @@ Texts = Iterable[str | Mapping[str, Any]] | None
 """Python's only: the text itself in place of sources."""
 
 slices_option = partial(option, "A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")
-counts_option = partial(option, "A table made by `recallkit count`.", metavar="FILE")
+counts_option = partial(option, "A table made by `recallkit count`, or its URL (https://, hf://OWNER/NAME/FILE).", metavar="FILE")
 tokenizer_option = partial(
     option,
     "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",

@@ -9,7 +9,7 @@ printed, as JSON with `--json`, or written with `--export`, `--figures`.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
 
@@ -176,7 +176,7 @@ class Command:
 
             check_figures_folder(folder)
         trackers = _open_trackers(asked)
-        outcome = self.function(asked)
+        outcome = self.function(_with_counts_here(asked))
         written = _export(outcome, formats) if formats else []
         if isinstance(printed, _Drawn) and folder is not None:
             written += _draw(outcome, folder, printed)
@@ -195,7 +195,7 @@ class Command:
         from recallkit.display.notebook import Shown
 
         trackers = _open_trackers(asked)
-        outcome = self.function(asked)
+        outcome = self.function(_with_counts_here(asked))
         value = outcome.value()
         if isinstance(value, Shown):
             value.show_as(
@@ -215,6 +215,15 @@ class Command:
 
         options = {name: value for name, value in asked.not_usual().items() if name in parameters_of(type(asked)) and name != "log_to"}
         return not log_result(trackers, lambda folder: make_record(self.name, options, outcome.exports(), outcome.figures(()), folder))
+
+
+def _with_counts_here(asked: E) -> E:
+    """The options, with counts that are at a URL downloaded. Raises UserError as `downloaded_counts` does."""
+    if "://" not in str(getattr(asked, "counts", "")):
+        return asked
+    from recallkit.counting.remote import counts_here
+
+    return replace(asked, counts=counts_here(asked.counts))  # type: ignore[type-var, attr-defined]
 
 
 def _open_trackers(asked: Options) -> "dict[Destination, Tracker]":
@@ -287,7 +296,7 @@ def checked(options: Callable[P, E]) -> Callable[[Callable[[E], T]], Callable[P,
 
     def made(function: Callable[[E], T]) -> Callable[P, T]:
         made_of: Callable[..., E] = options
-        called: Callable[P, T] = _python(function, options, lambda given: function(made_of(**given)))
+        called: Callable[P, T] = _python(function, options, lambda given: function(_with_counts_here(made_of(**given))))
         return called
 
     return made

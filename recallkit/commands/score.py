@@ -109,11 +109,12 @@ def check_scores(
     import polars as pl
 
     from recallkit import builtin, scoring
+    from recallkit.counting.remote import counts_here
     from recallkit.display.console import print_table
     from recallkit.display.notebook import Summary
     from recallkit.scoring.view import checks_table
 
-    folder, options = path(slices) or builtin.slices(), ScoringOptions(counts=counts, trust_remote_code=trust_remote_code)
+    folder, options = path(slices) or builtin.slices(), ScoringOptions(counts=counts_here(counts), trust_remote_code=trust_remote_code)
     checks = {each: scoring.check_scores(each, folder, options) for each in builtin.named_models(models)}
     found = Summary(pl.DataFrame([{"model": each.shown, **check} for each, check in checks.items()]))
     found.show_as(lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures)

@@ -133,9 +133,10 @@ def bigrams(counts: File | None = None, *, limit: int | None = None) -> "pl.Data
     """
     import polars as pl
 
+    from recallkit.counting.remote import counts_here
     from recallkit.counting.table import open_counts
 
-    table = open_counts(path(counts) or zoo_counts())
+    table = open_counts(counts_here(counts) or zoo_counts())
     keys = pl.Series("key", table.keys)
     ids = {"first": (keys // (1 << 32)).cast(pl.Int32), "second": (keys % (1 << 32)).cast(pl.Int32)}
     frame = pl.DataFrame({**ids, "count": pl.Series(table.counts).cast(pl.Int64)})

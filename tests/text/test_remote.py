@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import sys
@@ -22,7 +23,7 @@ from recallkit.text.records import Position
 from tests.conftest import made_up_texts
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
+class FileHandler(http.server.SimpleHTTPRequestHandler):
     """Files of a folder, whole or in ranges, with a tag that changes with their content, as stores of objects give them."""
 
     ranges = True
@@ -60,18 +61,27 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@contextlib.contextmanager
+def serving(folder: Path, handler: type[FileHandler] = FileHandler) -> Iterator[str]:
+    """The address of a server of the files in a folder."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            FileHandler.ranges, FileHandler.cut = True, False
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """The address of a server of files, and their folder."""
     folder = tmp_path / "served"
     folder.mkdir()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder))) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{serving.server_port}", folder
-        serving.shutdown()
-        thread.join()
-    _Handler.ranges, _Handler.cut = True, False
+    with serving(folder) as address:
+        yield address, folder
 
 
 @pytest.fixture
@@ -100,7 +110,7 @@ def error_of(*arguments: str) -> str:
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_server_gives_what_the_disk_does(server: tuple[str, Path], ranges: bool) -> None:
     address, folder = server
-    _Handler.ranges = ranges
+    FileHandler.ranges = ranges
     made = made_up_texts(300, 400)
     (folder / "a.jsonl").write_bytes(lines(*made))
     (folder / "b.jsonl.zst").write_bytes(zstandard.compress(lines(*made)))
@@ -179,7 +189,7 @@ def test_errors_are_one_line_with_a_remedy(server: tuple[str, Path]) -> None:
     assert "unknown protocol" in error_of("nonsense://bucket/a.jsonl")
     assert "no file of text" in error_of(f"{address}/a.exe")
     (folder / "a.jsonl").write_bytes(lines(*made_up_texts(200, 400)))
-    _Handler.cut = True
+    FileHandler.cut = True
     line = error_of(f"{address}/a.jsonl")
     assert f"{address}/a.jsonl, line 1: cannot be read further" in line
     assert "check the network" in line

@@ -1,0 +1,142 @@
+"""Counts tables at URLs: downloaded once from a server of this machine, resumed, and refused unless they are what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+from huggingface_hub import HfFileSystem
+
+import recallkit
+from recallkit.counting import open_counts, remote
+from recallkit.counting.table import read_meta
+from recallkit.errors import UserError
+from tests.counting.test_table import changed, counted  # noqa: F401 - a fixture
+from tests.text.test_remote import FileHandler, server, serving  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def shared(server, counted, tmp_path, monkeypatch) -> tuple[str, Path]:  # noqa: F811
+    """The URL of a counts table, and the file that is served."""
+    monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
+    address, folder = server
+    (folder / "counts.duckdb").write_bytes(counted.read_bytes())
+    return f"{address}/counts.duckdb", folder / "counts.duckdb"
+
+
+def refused(url: str) -> str:
+    with pytest.raises(UserError) as caught:
+        remote.downloaded_counts(url)
+    assert "\n" not in caught.value.line()
+    return caught.value.line()
+
+
+def nothing_is_left(home: Path) -> bool:
+    return not [path for path in home.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_table_is_downloaded_once(shared, counted, monkeypatch, ranges):  # noqa: F811
+    url, served = shared
+    monkeypatch.setattr(FileHandler, "ranges", ranges)
+    wanted = read_meta(counted)["id"]
+    expected = recallkit.bigrams(counted).rows()
+    assert recallkit.bigrams(url).rows() == recallkit.bigrams(f"{url}#{wanted}").rows() == expected
+    served.unlink()
+    assert recallkit.bigrams(url).rows() == recallkit.bigrams(f"{url}#{wanted}").rows() == expected
+
+
+def test_slices_have_its_counts(shared, counted, tmp_path, run):  # noqa: F811
+    url, _ = shared
+    told = run("slice", "demo:validation", "--limit-tokens", "2k", "--counts", url, "-o", tmp_path / "slices", "--json")
+    assert told.returncode == 0, told.stderr
+    known = json.loads((tmp_path / "slices/manifest.json").read_text())["counts"]
+    assert known["id"] == read_meta(counted)["id"]
+    assert Path(known["path"]).read_bytes() == counted.read_bytes()
+
+
+def test_an_interrupted_download_resumes(shared, monkeypatch, tmp_path):
+    url, served = shared
+    monkeypatch.setattr(remote, "_CHUNK", served.stat().st_size // 4)
+    monkeypatch.setattr(FileHandler, "cut", True)
+    assert "cannot be read" in refused(url) or "it ends after" in refused(url)
+    monkeypatch.setattr(FileHandler, "cut", False)
+    commit, done = remote.Journal.commit, []
+
+    def interrupted(journal, state):
+        commit(journal, state)
+        done.append(state["bytes"])
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.Journal, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            remote.downloaded_counts(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(remote.Journal, "commit", lambda journal, state: (done.append(state["bytes"]), commit(journal, state)))
+        found = remote.downloaded_counts(url)
+    assert done[2] > done[1] == 2 * (served.stat().st_size // 4), "the first two quarters are not asked for again"
+    assert found.read_bytes() == served.read_bytes()
+    assert [path.name for path in (tmp_path / "home/counts").iterdir()] == [found.name]
+
+
+def test_what_is_not_the_table_is_refused(shared, counted, tmp_path):  # noqa: F811
+    url, served = shared
+    whole = counted.read_bytes()
+    assert f"its id is {read_meta(counted)['id']}, not {'0' * 32}" in refused(f"{url}#{'0' * 32}")
+    served.write_bytes(whole[: len(whole) // 2])
+    assert "not a whole counts table" in refused(url)
+    served.write_bytes(changed(counted, tmp_path, 'UPDATE bigrams SET "count" = "count" + 1 WHERE "first" < 50').read_bytes())
+    assert "not a whole counts table (damaged (the digest of its counts differs))" in refused(url)
+    served.write_text("<html>")
+    assert "not a whole counts table" in refused(url)
+    served.unlink()
+    key = f"{url.replace('http://', 'http://me:secret@')}?key=secret"
+    assert "no such file there" in refused(key)
+    assert "secret" not in refused(key)
+    assert "unknown protocol" in refused("nowhere://me/counts.duckdb")
+    assert nothing_is_left(tmp_path / "home")
+
+
+class _Hub(FileHandler):
+    """The part of the hub's interface by which files are read: a data set me/counts with one file."""
+
+    def do_GET(self) -> None:  # noqa: N802 - http.server's name
+        if not self.path.startswith("/api/"):
+            self._answer(with_body=True)
+            return
+        known = {"id": "me/counts", "sha": "2" * 40, "siblings": []}
+        files = [
+            {"type": "file", "path": "counts.duckdb", "size": (Path(self.directory) / "counts.duckdb").stat().st_size, "oid": "1" * 40}
+        ]
+        found = None if not self.path.startswith("/api/datasets/me/counts") else files if "/tree/main" in self.path else known
+        body = json.dumps(found or {}).encode()
+        self.send_response(404 if found is None else 200)
+        if found is None:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:  # noqa: N802
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.path += "/tree/main"
+        self.do_GET()
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path(path.replace("/datasets/me/counts/resolve/main/", "/"))
+
+
+def test_a_data_set_of_the_hub(shared, counted, monkeypatch):  # noqa: F811
+    _, served = shared
+    endpoint, template = huggingface_hub.constants.ENDPOINT, huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE
+    with serving(served.parent, _Hub) as here:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", here)
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template.replace(endpoint, here))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        HfFileSystem.clear_instance_cache()
+        assert open_counts(remote.downloaded_counts("hf://me/counts/counts.duckdb")).meta == read_meta(counted)
+        assert "no such file there" in refused("hf://me/others/counts.duckdb")
