@@ -14,8 +14,6 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from recallkit import events
 from recallkit.commands.app import EXIT_DEFECT, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, app
 from recallkit.errors import UsageError, UserError, lacks_resources, redacted
@@ -42,9 +40,11 @@ def run(arguments: list[str] | None = None) -> None:
         with _insistent_interrupts(interrupts):
             status: Any = app(args=given, standalone_mode=False)
     except BaseException as error:  # an interrupt is an interrupt, whatever it was converted to on its way
-        if not interrupts and not isinstance(error, click.Abort):  # click's Ctrl-C
+        if not interrupts:
             _explain(error)
             raise
+        status = EXIT_INTERRUPTED
+    if status == EXIT_INTERRUPTED:  # typer turns Ctrl-C inside a command into this status
         what = "with -o DIR the same command resumes" if command == "bench" else "the same command resumes from here"
         _stop_interrupted(what, is_terminated=signal.SIGTERM in interrupts)
     sys.exit(status if isinstance(status, int) else 0)
@@ -124,7 +124,7 @@ def _explain(error: BaseException) -> None:
     """Ends the program with one line for an error a user can correct: ours, usage errors, the system's, a full disk; or for a defect."""
     if isinstance(error, UserError):
         _stop(error, EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED)
-    if isinstance(error, click.ClickException):
+    if callable(getattr(error, "show", None)):
         _show_usage(error)
     if "no space left" in str(error).lower():
         where, remedy = getattr(error, "filename", None) or "writing", "free some and run the same command again: it resumes from here"
@@ -160,14 +160,12 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
     _stop(UserError(problem, remedy=f"a mistake in recallkit, not in what it was given: please report it with {file.name}"), EXIT_DEFECT)
 
 
-def _show_usage(error: click.ClickException) -> None:
-    """Prints click's message on options that it cannot accept, and exits with its status."""
+def _show_usage(error: Any) -> None:
+    """Prints typer's message on options that it cannot accept, and exits with its status."""
+    status = int(getattr(error, "exit_code", EXIT_USAGE))
     if not events.are_on():
         error.show()
-        sys.exit(error.exit_code)
+        sys.exit(status)
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "recallkit"
-    is_bare = isinstance(error, click.exceptions.NoArgsIsHelpError)  # its message is the help
-    _stop(
-        UserError("no command is given" if is_bare else error.format_message().rstrip("."), remedy=f"see {command} --help"), error.exit_code
-    )
+    _stop(UserError(error.format_message().rstrip(".") or "no command is given", remedy=f"see {command} --help"), status)

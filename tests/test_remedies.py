@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 
 import pytest
+import typer
 
 from recallkit import cli
 from recallkit.commands import COMMANDS
 from tests.conftest import ROOT
 
-OPTIONS = {name: {flag for parameter in cli.app.get_command(None, name).params for flag in parameter.opts} for name in COMMANDS}
+GROUP = typer.main.get_command(cli.app)
+OPTIONS = {name: {flag for parameter in GROUP.commands[name].params for flag in parameter.opts} for name in COMMANDS}
 
 SCORING = ("score", "gap", "track", "intervene", "ablate")
 BY_PACKAGE = {

@@ -147,11 +147,6 @@ class Command:
     examples: tuple[str, ...]
 
     @property
-    def summary(self) -> str:
-        """What it does: the first paragraph of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n\n")[0]
-
-    @property
     def parameters(self) -> list[Parameter]:
         """All options of the command, in the order of its help: what is written and how comes last."""
         last = ("force", "as_json")

@@ -10,14 +10,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-import click
 import polars as pl
 import pytest
+import typer
 
 from recallkit import cli
 from recallkit.commands import COMMANDS, PANELS, adapter
 from recallkit.commands.adapter import Outcome, command
-from recallkit.commands.app import AsCommand
+from recallkit.commands.app import as_typer
 from recallkit.declarations import File, Options, amount, argument, names, option, parameters_of, path
 from recallkit.display import console
 from recallkit.display.charts import Figure, StyleOf
@@ -95,7 +95,10 @@ def toy(monkeypatch):
 @pytest.fixture
 def invoke(toy, monkeypatch, capsys):
     """The toy on the command line: (status, stdout, stderr)."""
-    monkeypatch.setattr(cli, "app", click.Group("recallkit", {"toy": AsCommand(adapter.DECLARED["toy"])}))
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    as_typer(app, adapter.DECLARED["toy"])
+    monkeypatch.setattr(cli, "app", app)
 
     def call(*words):
         with pytest.raises(SystemExit) as stopped:
@@ -221,7 +224,7 @@ def test_the_function_is_told_with_its_arguments(toy):
 
 def test_help_tells_what_a_reader_needs(invoke):
     _, out, _ = invoke("--help")
-    shown = " ".join(out.split())
+    shown = " ".join(out.replace("│", " ").split())
     for part in ("[2 to 5] [default: 2]", "pack|document", "red|dark-blue", "-o", "[default: here]", "--shout", "--export", "--json"):
         assert part in shown
     assert "Returns all of it" not in shown, "only the first paragraph"
@@ -246,7 +249,7 @@ def test_a_group_is_handed_on_as_it_is():
 
 # --------------------------------------------------------------------------------------------------- the real commands
 
-REAL = {name: cli.app.get_command(None, name) for name in cli.app.list_commands(None)}
+REAL = typer.main.get_command(cli.app).commands
 
 
 def test_every_command_that_scores_takes_every_option_of_how_models_are_run():
@@ -262,7 +265,7 @@ def test_every_command_is_in_its_place():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
     lines = run(name, "--help").stdout.rstrip()
-    shown = " ".join(lines.split())
+    shown = " ".join(lines.replace("│", " ").split())
     assert not re.search(r"<(bool|str|int|float|list)\b", shown), "the name of a type of Python's"
     assert [number for number in re.findall(r"\d+", shown) if int(number) > 10**9] == []
     examples = adapter.DECLARED[name].examples
@@ -274,7 +277,7 @@ def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
 
 
 def test_every_option_of_a_command_is_declared():
-    """A flag that click makes up, such as --no-force, would be one that no declaration knows."""
+    """A flag that typer makes up, such as --no-force, would be one that no declaration knows."""
     for name in COMMANDS:
         declared = {flag for option in adapter.DECLARED[name].parameters for flag in option.flags if not option.option.is_argument}
         known = {flag for option in REAL[name].params for flag in (*option.opts, *option.secondary_opts) if flag.startswith("-")}

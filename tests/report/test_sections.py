@@ -115,13 +115,15 @@ def test_the_command_writes_the_page_and_its_figures_and_opens_it(run, evaluatio
 
 def test_commands_that_make_results_again_are_commands(written):
     """What a page says is accepted by the command line, option by option, with the values of the run."""
+    from typer.main import get_command
+
     from recallkit.commands.app import app
 
     page = Page.read(written.page)
     found = [shlex.split(line) for text in page.texts("code") for line in text.splitlines() if line.startswith("recallkit ")]
     assert sorted(line[1] for line in found) == ["eval-recall", "gap", "mqar", "profile", "report", "slice"]
     for _, name, *given in found:
-        command = app.get_command(None, name)
+        command = get_command(app).commands[name]
         parsed = command.make_context(name, list(given)).params
         if name == "mqar":
             assert (parsed["models"], parsed["seq_len"], parsed["samples"]) == ([REFERENCE, MODELS[0]], 64, 12)
