@@ -22,7 +22,7 @@ from recallkit.display.cells import (
     share_range,
     shares_of_leads,
 )
-from recallkit.display.exports import Look
+from recallkit.display.exports import MOST_NAMED, Look, Measured, bare
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import MODEL_BETTER, is_void
@@ -31,7 +31,7 @@ from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from recallkit.attribution.answer import Recalled
     from recallkit.attribution.comparison import Comparison
@@ -93,7 +93,21 @@ def look(comparison: Comparison, recalled: Recalled | None = None) -> Look:
             "clean": manifest.get("clean", False),
         },
         untold=("by_document",),
+        measured=list(_measured(comparison)),
     )
+
+
+def _measured(comparison: Comparison) -> Iterator[Measured]:
+    """Figures for model cards, the reference first: perplexities, and the share of its gap that lies in AR hits."""
+    text = ", ".join(bare(name) for name in (comparison.manifest["slices"].get("names") or ["text"])[:MOST_NAMED])
+    whole, hits = ([comparison.totals[model, slice_] for model in _models(comparison.tables)] for slice_ in ("all", "ar_hit"))
+    for side, rows in (("reference", list(zip(whole, hits, strict=True))[:1]), ("model", zip(whole, hits, strict=True))):
+        for of_all, of_hits in rows:
+            for name, row in (("Perplexity", of_all), ("Perplexity of AR hits", of_hits)):
+                yield Measured(row[side], "perplexity", name, row[f"ppl_{side}"], text)
+            if side == "model" and not of_hits["void"]:
+                shared = f"Share of the gap to {of_hits['reference']} that lies in AR hits"
+                yield Measured(of_hits["model"], "gap_share", shared, of_hits["gap_share"], text)
 
 
 def comparison_answer(comparison: Comparison, recalled: Recalled) -> str:

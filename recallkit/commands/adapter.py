@@ -38,7 +38,7 @@ class Outcome(Generic[T]):
 
     `show` prints the answer, or all there is (`full`). `exports` are frames by name (a dataclass or a mapping), tables as they are
     printed, and the folder, if there is one; with `figures`, of some models or of all, they are also what a notebook shows of the value.
-    `failure` ends the command with status 1, after this note.
+    `looks` have what is in model cards. `failure` ends the command with status 1, after this note.
     """
 
     value: Callable[[], T]
@@ -46,6 +46,7 @@ class Outcome(Generic[T]):
     json: Callable[[], Any]
     exports: Callable[[], Iterable[tuple[Any, Mapping[str, "Table"], Path | None]]] = tuple
     figures: Callable[[Sequence[str]], Sequence["Figure"]] = no_figures
+    looks: Callable[[], Sequence["Look"]] = tuple
     failure: str | None = None
 
     @classmethod
@@ -58,6 +59,7 @@ class Outcome(Generic[T]):
             json=lambda: seen()[0].json(),
             exports=lambda: [(each.frames, each.shown, each.folder) for each in seen()],
             figures=lambda models: [figure for each in seen() for figure in each.figures(models)],
+            looks=seen,
         )
 
     @staticmethod
@@ -117,7 +119,7 @@ class _Exported(_Drawn):
     """The same of a result with tables and figures."""
 
     export: str | None = option(
-        "Also write the tables as csv or json, and formatted as md or tex; joined with commas.",
+        "Also write the tables as csv or json, formatted as md or tex, or in model cards (card); joined with commas.",
         metavar="FORMATS",
         parse=_formats,
         panel=OUTPUT,
@@ -231,6 +233,7 @@ def _open_trackers(asked: Options) -> "dict[Destination, Tracker]":
 
 
 def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
+    from recallkit.display.cards import write_cards
     from recallkit.display.exports import export
 
     written = []
@@ -238,6 +241,11 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
         if folder is None:
             raise UsageError("no directory to write to", where="--export", remedy="name it with -o DIR")
         written += export(tables, shown, folder, formats)
+    if "card" in formats:
+        measured = [each for each in outcome.looks() if each.measured]
+        if not measured:
+            raise UsageError("has no figures for a model card", where="--export card", remedy="`gap` and `eval-recall` have some")
+        written += [file for each in measured for file in write_cards(each)]
     return written
 
 

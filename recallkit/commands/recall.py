@@ -120,7 +120,9 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
             raise UsageError("tasks of lm-eval have other metrics", where="tasks", remedy="ask eval_stock for them")
         return own.value()
 
-    return Outcome(value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures)
+    return Outcome(
+        value=value, show=show, json=json, exports=exports, figures=own.figures if own else no_figures, looks=own.looks if own else tuple
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recallkit.display import console
 from recallkit.events import strict
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     Value = str | int | float | None | Sequence[str | int | float]
 
 
+class Measured(NamedTuple):
+    """A figure of a model: the hub's name of the metric (`perplexity`), ours, and what it was measured on, a hub id or other name."""
+
+    model: str
+    metric: str
+    name: str
+    value: float
+    dataset: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Look:
     """A result in `folder` as people see it: printed, as JSON, exported, on a page.
@@ -42,6 +52,7 @@ class Look:
     are for Parquet alone. `facts` of the run are for JSON. `shown`: tables of an export and a page; a terminal has those `printed`, if they
     are others, always the first `leading` ones, and below them `lines`, always the first `brief` ones, and further `places`. On a page:
     `method`, how it was measured, as facts by name; `command` makes it again; `files` are read beside its tables.
+    `measured`: figures for model cards.
     """
 
     folder: Path
@@ -60,6 +71,7 @@ class Look:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     untold: Sequence[str] = ()
     files: Sequence[str] = ()
+    measured: Sequence[Measured] = ()
 
     def figures(self, models: Sequence[str] = ()) -> Sequence[Figure]:
         """What can be drawn of it, of some `models` or of all."""
@@ -99,7 +111,7 @@ class Look:
         return {"path": str(self.folder), **self.facts, **rows, "timings": timings}
 
 
-FORMATS = ("csv", "json", "md", "tex")
+FORMATS = ("csv", "json", "md", "tex", "card")
 
 _FORMULA = r"^[=+\-@'\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 """The first characters of formulas, including the fullwidth forms of East Asian keyboards. A name that begins with an apostrophe
@@ -134,9 +146,8 @@ def export(tables: Any, shown: Mapping[str, Table], folder: Path, formats: Seque
     Numbers are written in full precision; a null is empty in CSV and null in JSON, where non-finite numbers are null, too.
     Returns the files. Raises UserError, before anything is written, if recallkit did not write a file of that name.
     """
-    if not formats:
+    if not (files := _contents(tables, shown, formats)):
         return []
-    files = _contents(tables, shown, formats)
     with artifacts.adding_members(folder, list(files)) as new:
         for name, text in files.items():
             (new / name).write_text(text, encoding="utf-8", newline="")
@@ -152,7 +163,7 @@ def _contents(tables: Any, shown: Mapping[str, Table], formats: Sequence[str]) -
         "md": {name: table.markdown() for name, table in shown.items()} if "md" in formats else {},
         "tex": {name: table.latex(name) for name, table in shown.items()} if "tex" in formats else {},
     }
-    return {f"{name}.{ending}": content for ending in formats for name, content in made[ending].items()}
+    return {f"{name}.{ending}": content for ending in formats for name, content in made.get(ending, {}).items()}
 
 
 def _csv(frame: pl.DataFrame) -> str:

@@ -102,12 +102,12 @@ class Table:
 
     def markdown(self) -> str:
         """A pipe table with the title above it and the caption below."""
-        lines = [[_markdown(cell) for cell in row] for row in (self.headers, *self.rows)]
+        lines = [[markdown(cell) for cell in row] for row in (self.headers, *self.rows)]
         rule = [":--", *["--:"] * (len(self.headers) - 1)]
         body = "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
-        below = _MARKDOWN_START.sub(r"\1\\", _markdown(self.caption or ""))
+        below = _MARKDOWN_START.sub(r"\1\\", markdown(self.caption or ""))
         caption = f"\n{below}\n" if below else ""
-        title = _markdown(self.title)
+        title = markdown(self.title)
         above = f"**{title}**\n\n" if title else ""  # "****" alone would be a rule
         return f"{MARKDOWN_HEAD}\n{above}{body}\n{caption}"
 
@@ -132,7 +132,7 @@ class Table:
         return LATEX_HEAD + _LATEX_FIT + letters + struck + body
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
     """Text escaped for Markdown and HTML."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
     shown = escaped.replace("&", "&amp;").replace("<", "&lt;")

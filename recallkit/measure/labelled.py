@@ -77,7 +77,7 @@ class LabelledTokens:
         kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "max_count", "counts", "tokenizer")
         return {
             **{name: self.manifest[name] for name in kept},
-            **{name: self.manifest.get(name) for name in ("threshold", "in_training", "unseen")},
+            **{name: self.manifest.get(name) for name in ("threshold", "in_training", "unseen", "names")},
         }
 
     def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:

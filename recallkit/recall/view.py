@@ -17,7 +17,7 @@ from recallkit.display.cells import (
     powers_of_two,
     sparkline,
 )
-from recallkit.display.exports import Look, bare, command_line
+from recallkit.display.exports import Look, Measured, bare, command_line
 from recallkit.display.tables import Table
 from recallkit.recall.charts import figures
 from recallkit.recall.prompts import GENERATED_TOKENS
@@ -76,6 +76,11 @@ def look(folder: Path, tables: RecallTables | None = None) -> Look:
         printed=printed_tables(tables),
         places={"prompts": out / "documents", "lm_eval": out / "lm-eval"},
         files=[name for name in documents if any(out.glob(name))],
+        measured=[
+            Measured(row["model"], "accuracy", f"{row['task']}: value in the generation, share of prompts", row["accuracy"], origin)
+            for row in tables.recall.iter_rows(named=True)
+            for origin in [bare(manifest["rows"][row["task"]]["origin"]).partition("@")[0]]
+        ],
     )
 
 
