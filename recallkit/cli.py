@@ -63,7 +63,7 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
     """Ctrl-C, and SIGTERM, which batch systems send before they kill, raise KeyboardInterrupt where it is safe, until it takes effect.
 
     Python drops an exception that is raised in a destructor. One raised in an import can leave the import lock
-    taken, so that the program waits for ever, or a library takes it for a missing package: there it waits for the end.
+    taken, so that the program waits for ever, or a library takes it for a missing package: there it waits for the end, as in `events.held`.
     `heard` is empty until an end is requested. Once the block has ended on such a request, further ones are
     ignored: a repetition already under way, or a second Ctrl-C, would otherwise end the interpreter by the signal.
     """
@@ -73,13 +73,13 @@ def _insistent_interrupts(heard: list[signal.Signals]) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         if has_ended:
             return
-        importing = _is_importing(frame)
-        again = threading.Timer(0.02 if importing else 1.0, os.kill, (os.getpid(), number))
+        waits = events.are_held or _is_importing(frame)
+        again = threading.Timer(0.02 if waits else 1.0, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
         waiting.append(again)
         heard.append(signal.Signals(number))
-        if not importing:
+        if not waits:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}

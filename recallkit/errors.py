@@ -23,6 +23,8 @@ _LACKING_WORDS = (
     "can't start new thread",
     "resource temporarily unavailable",
     "too many open files",
+    "failed to map segment",  # a module of compiled code, as it is imported
+    "could not create a primitive",  # oneDNN, in torch
 )
 
 

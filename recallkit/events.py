@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError, as_utf8, printable, redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 OPTION = "--log-json"
 VARIABLE = "RECALLKIT_LOG_JSON"
@@ -33,6 +33,9 @@ _LONGEST_OUTPUT = 1 << 20
 """Bytes of foreign output that one event contains at most: a progress bar that never ends its line must not fill the memory."""
 _SECONDS_TO_DRAIN = 2.0
 """How long the program waits at its end for output still in the pipe: the reader of the log may be slow."""
+
+are_held = False
+"""Whether an interrupt waits, because a block of `held` is under way."""
 
 _lock = threading.RLock()
 _pump: _Pump | None = None
@@ -92,6 +95,17 @@ def note(message: str, *, event: str = "note", level: str = "info", **fields: An
         return
     sys.stderr.write(f"recallkit: {printable(redacted(message))}\n")
     sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """A short block that Ctrl-C and SIGTERM do not cut: they are heard once it has ended."""
+    global are_held
+    are_held = True
+    try:
+        yield
+    finally:
+        are_held = False
 
 
 def emit_error(problem: str, *, where: object = None, remedy: str | None = None, **fields: Any) -> None:

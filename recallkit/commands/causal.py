@@ -91,7 +91,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     heads: bool = option(
         "Search the heads of these mixers: those of each mixer together, then halves of the groups without which AR hits lose more than "
         "other tokens, down to single heads.",
-        default=False,
+        False,
     )
     by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
     samples: int = option("AR hits to sample, to measure how much less is recalled.", 500, least=1, most=config.LONGEST)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from recallkit import config
-from recallkit.errors import UserError
+from recallkit.errors import UserError, lacks_resources
 from recallkit.parallel import ahead
 from recallkit.ragged import offsets_of
 from recallkit.text.records import EncodedDocuments
@@ -132,8 +132,10 @@ def limited(call: Callable[[], Any], size: int, where: object) -> Any:
 
 
 def fails(error: BaseException, where: object, remedy: str) -> UserError:
-    """The error of a tokenizer that fails on a text."""
+    """The error of a tokenizer that fails on a text. Raises MemoryError where the machine lacks memory or threads."""
     reason = next(iter(str(error).splitlines()), "no reason given")
+    if lacks_resources(error):
+        raise MemoryError(reason) from error
     return UserError(f"the tokenizer fails ({reason})", where=where, remedy=remedy)
 
 

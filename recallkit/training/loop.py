@@ -123,13 +123,16 @@ class Trainer:
         self.answers: Any = torch.compile(answers) if is_compiled else answers
 
     def step(self, ids: Tensor, targets: Tensor, share: float, among: Tensor | None = None) -> tuple[float, float]:
-        """One step at a share of the learning rates. Returns the mean NLL of what is asked for, in nats, and the accuracy.
+        """One step at a share of the learning rates: `gradients`, `update`. Returns what `gradients` does."""
+        found = self.gradients(ids, targets, among)
+        self.update(share)
+        return found
+
+    def gradients(self, ids: Tensor, targets: Tensor, among: Tensor | None = None) -> tuple[float, float]:
+        """Computes gradients. Returns the mean NLL of what is asked for, in nats, and the accuracy.
 
         ids: (b, t); targets: (b, t), `NOT_ASKED` where nothing is; `among` as in `Answers`.
         """
-        for optimiser in self.optimisers:
-            for group in optimiser.param_groups:
-                group["lr"] = group["initial_lr"] * share
         device = self.model.embedding.weight.device
         num_rows, num_asked = len(ids), int((targets != NOT_ASKED).sum())
         mine = slice(self.rank, None, self.world)
@@ -142,15 +145,20 @@ class Trainer:
                 loss = nll / num_asked if extra is None else nll / num_asked + extra * (len(some) / num_rows)
                 (loss * self.world).backward()  # gradients are averaged over processes
             found += torch.stack([nll.detach(), right.sum()])
-        if self.recipe.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        for optimiser in self.optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
         if self.world > 1:
             distributed.all_reduce(found)
         loss_nats, accuracy = (found / num_asked).tolist()
         return loss_nats, accuracy
+
+    def update(self, share: float) -> None:
+        """Changes the weights by their gradients, at a share of the learning rates."""
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = group["initial_lr"] * share
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, Tensor]:
         """Weights and what the optimisers keep, by name."""

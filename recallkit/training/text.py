@@ -41,7 +41,7 @@ from recallkit.training.loop import (
 from recallkit.training.tables import TrainingTables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from torch import Tensor
@@ -232,7 +232,7 @@ class _Run:
             self._learn_lists()
         points = {max(1, round(self.num_steps * point / POINTS)) for point in range(1, POINTS + 1)}
         checkpoints = self._checkpoint_steps()
-        with progress(f"training {self.found.name}", total=self.tokens(self.num_steps)) as show:
+        with progress(f"training {self.found.name}", total=self.tokens(self.num_steps)) as show, self._saved_if_interrupted():
             show(self.tokens(self.step))
             while self.step < self.num_steps:
                 self._make_step(is_point=self.step + 1 in points)
@@ -244,19 +244,30 @@ class _Run:
                 show(self.tokens(self.step))
         return self.tokens(self.num_steps) - self.tokens(first)
 
+    @contextlib.contextmanager
+    def _saved_if_interrupted(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.step:
+                self._save()
+            raise
+
     def _make_step(self, *, is_point: bool) -> None:
         torch.manual_seed(self.asked.seed + self.step)  # mixers that draw in training draw the same after a resumption
         ids, targets, num_lists = self._batch()
         share = self.recipe.share(self.step, self.num_steps)
-        loss, _ = self.trainer.step(ids, targets, share)
-        self.step += 1
-        if not math.isfinite(loss):
-            remedy = "choose lower --learning-rates, and --force"
-            raise UserError(f"the loss is {loss} at step {self.step:,}", where=self.found.name, remedy=remedy)
-        if not num_lists:  # the curve is of text alone
-            self.losses.append(loss)
-        if is_point and self.losses:
-            self._add_point(share)
+        loss, _ = self.trainer.gradients(ids, targets)
+        with events.held():  # weights, step and curve change together
+            self.trainer.update(share)
+            self.step += 1
+            if not math.isfinite(loss):
+                remedy = "choose lower --learning-rates, and --force"
+                raise UserError(f"the loss is {loss} at step {self.step:,}", where=self.found.name, remedy=remedy)
+            if not num_lists:  # the curve is of text alone
+                self.losses.append(loss)
+            if is_point and self.losses:
+                self._add_point(share)
 
     def _learn_lists(self) -> None:
         with progress(f"teaching {self.found.name} lists", total=lists.STEPS, unit="steps") as show:
@@ -322,10 +333,11 @@ class _Run:
         if self.journal is None or self.step == self.num_steps:
             return
         number = self.journal.num_parts
-        _write_tensors(self.journal.part(number), self.trainer.state())
-        self.journal.commit({"step": self.step, "saved": number, "curve": self.curve, "losses": self.losses})
-        if number > 1:
-            self.journal.part(number - 1).unlink(missing_ok=True)
+        with events.held():
+            _write_tensors(self.journal.part(number), self.trainer.state())
+            self.journal.commit({"step": self.step, "saved": number, "curve": self.curve, "losses": self.losses})
+            if number > 1:
+                self.journal.part(number - 1).unlink(missing_ok=True)
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -40,6 +40,9 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
     assert str(model.parent) not in text
     tables = recallkit.ablate(model, slices=small_slices, mixers="1,0+1", device="cpu", out=out)
     assert tables.ablation.equals(read_tables(AblationTables, out).ablation)
+    status, shown = call(capsys, *arguments[:-2])
+    assert status == 0, shown.err
+    assert str(small_slices / "ablation") in shown.out
 
 
 def test_heads_of_a_layer_are_searched(tiny_model, small_slices, tmp_path, capsys):

@@ -24,8 +24,9 @@ def commit_often() -> None:
     from recallkit.mqar import run as mqar
     from recallkit.scoring import scores, worker
     from recallkit.text import encoding, sequences
+    from recallkit.training import text as training
 
-    bigrams.SECONDS_PER_CHUNK = worker.SECONDS_BETWEEN_SAVES = 0.0
+    bigrams.SECONDS_PER_CHUNK = worker.SECONDS_BETWEEN_SAVES = training.SAVED_EVERY_SECONDS = 0.0
     encoding._BATCH_CHARACTERS = 20_000
     scores.SEQUENCES_PER_PART, mqar.CPU_BATCH_TOKENS = 2, 64
     sequences.SEQUENCES_PER_ROW_GROUP = scores.SEQUENCES_PER_ROW_GROUP = 16
@@ -110,8 +111,9 @@ def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str
     (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def make(name: str, folder: Path) -> list[object]:
-        if name in ("score", "gap") and not (folder / "slices").exists():
+        if name in ("score", "gap", "ablate") and not (folder / "slices").exists():
             shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+        training = ["--device", "cpu", "--tokens", 3000, "--seq-len", 64, "--batch", 4, "--checkpoint-every", 1000]
         evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
         commands: dict[str, list[object]] = {
             "count": [text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet"],
@@ -121,6 +123,8 @@ def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str
             "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
             "report": [compared, "-o", folder / "r.html"],
             "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
+            "ablate": [tiny_model("llama"), "--mixers", "1", "--slices", folder / "slices", "--device", "cpu", "-o", folder / "a"],
+            "train": ["zoo:mamba", text, "--no-lists", *training, "-o", folder / "t"],
             "mqar": [tiny_model("rwkv"), "--device", "cpu", "--seq-len", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
         }
         return [name, *commands[name]]

@@ -56,6 +56,35 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
     assert not list((tmp_path / "cut").rglob(".*"))
 
 
+def terminate_in_an_update() -> None:
+    """SIGTERM as the weights of the sixth step are there, and before the step is counted."""
+    from recallkit.training.loop import Trainer
+
+    real, left = Trainer.update, [6]
+
+    def update(self: Trainer, share: float) -> None:
+        real(self, share)
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Trainer.update = update  # type: ignore[method-assign]
+
+
+def test_training_that_is_asked_to_end_loses_no_step(start, command, tmp_path):
+    for name, prepared in (("whole", None), ("cut", terminate_in_an_update)):
+        (tmp_path / name).mkdir()
+        process = start(*command("train", tmp_path / name), prepared=prepared)
+        process.join(120)
+    check_stopped(process, signal.SIGTERM)
+    assert not left_over(tmp_path / "cut")
+    process = start(*command("train", tmp_path / "cut"))
+    process.join(120)
+    assert process.exitcode == 0, process.err.read_text()
+    assert "resuming after 6 steps" in process.err.read_text()
+    assert made_of(tmp_path / "cut") == made_of(tmp_path / "whole")
+
+
 def test_ctrl_c_is_heard_at_any_moment(home, tmp_path):
     """Also while modules are being imported, where an exception would be lost or leave the import lock taken."""
     shard = write_jsonl(tmp_path / "long.jsonl", made_up_texts(400, 400) * 20)

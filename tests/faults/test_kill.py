@@ -21,6 +21,7 @@ COMMANDS = {
     "count": ["--limit-tokens", 30_000],
     "slice": [],
     "score": ["--batch-tokens", 64],
+    "ablate": ["--batch-tokens", 64],
     "eval-recall": [],
     "mqar": [],
 }

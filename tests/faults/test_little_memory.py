@@ -148,6 +148,8 @@ def test_what_the_machine_lacks_removes_no_part(tmp_path, error):
         "Out of Memory Error: failed to allocate data of size 16.0 KiB",
         "IO Error: Cannot open file: Too many open files",
         "Failed to launch worker thread: Resource temporarily unavailable",
+        "_pydantic_core.so: failed to map segment from shared object",
+        "could not create a primitive",
     ],
 )
 def test_a_table_is_not_called_damaged_where_the_machine_lacks_something(small_slices, monkeypatch, capsys, words):

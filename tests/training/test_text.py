@@ -46,7 +46,7 @@ def text(short_text):
 
 def stop_at(monkeypatch, step):
     """Ctrl-C as a step begins, counted from 1."""
-    real, left = Trainer.step, [step]
+    real, left = Trainer.gradients, [step]
 
     def stopped(self, *arguments):
         left[0] -= 1
@@ -54,7 +54,7 @@ def stop_at(monkeypatch, step):
             raise KeyboardInterrupt
         return real(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "step", stopped)
+    monkeypatch.setattr(Trainer, "gradients", stopped)
 
 
 def weights_of(folder):
@@ -81,7 +81,7 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(home, model, text
     with pytest.raises(KeyboardInterrupt):
         recallkit.train(model, text, **options, out=tmp_path / "parts")
     assert not (tmp_path / "parts" / "training.parquet").exists()
-    stop_at(monkeypatch, 1 + 32 - 16 + 1)  # from the save at step 16 on, and no step more
+    stop_at(monkeypatch, 1 + 32 - 20 + 1)  # from step 20 on, where it was saved as it ended, and no step more
     recallkit.train(model, text, **options, out=tmp_path / "parts")
     for name in (*(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)), "training.parquet"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
