@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from recallkit import config, counting, slicing
 from recallkit.config import VERSION
+from recallkit.counting.infini_gram import index_named
 from recallkit.declarations import path
 from recallkit.errors import UsageError
 from recallkit.models import zoo
@@ -88,7 +89,7 @@ class Slicing:
 
     text: TextOptions
     out: Path
-    counts: Path | None
+    counts: Path | str | None
     rare: slicing.RareCount
     seq_len: int
 
@@ -103,7 +104,7 @@ def resolve_slice_defaults(asked: LabelledTextOptions, out: Path | None = None, 
     return Slicing(
         text=or_builtin(asked, VALIDATION_TEXT),
         out=results_folder(name, out, is_builtin=is_builtin),
-        counts=counts() if asked.counts is None and is_ours else path(asked.counts),
+        counts=counts() if asked.counts is None and is_ours else index_named(asked.counts) or path(asked.counts),
         rare=slicing.RareCount(asked.max_count, asked.max_rate),
         seq_len=asked.seq_len if asked.seq_len is not None else config.BUILTIN_SEQ_LEN if is_ours else config.SEQ_LEN,
     )

@@ -147,7 +147,10 @@ class TextOptions(Options):
 class LabelOptions(Options):
     """How tokens are labelled: in which sequences, and what counts as rare."""
 
-    counts: File | None = counts_option()
+    counts: File | None = option(
+        "A table made by `recallkit count`, its URL (https://, hf://OWNER/NAME/FILE), or infini-gram:INDEX (docs/counting.md).",
+        metavar="FILE",
+    )
     max_count: int | None = option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
     max_rate: float | None = option("The same as occurrences per billion training tokens.", least=0, default="the papers' 125")
     seq_len: int | None = option(

@@ -22,6 +22,7 @@ WITH classes AS (
         )::BIGINT AS largest_count,
         COLUMNS('(nll|first)_\d+')
     FROM tokens
+    WHERE train_count IS NOT NULL -- of an index only those of repeated bigrams are known
 )
 
 SELECT cluster, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(nll|first)_\d+')::DOUBLE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.knee import describe_knees
 from recallkit.attribution.price import measured
+from recallkit.counting.table import REPEATED_ONLY
 from recallkit.display.cells import bounds, counted, percent, shares_of_leads, size, span
 from recallkit.display.charts import (
     FEW,
@@ -317,7 +318,9 @@ def _by_source(comparison: Comparison) -> list[Figure]:
 
 
 def _by_partition(comparison: Comparison) -> list[Figure]:
-    """The share of the gap in each class of PARTITION."""
+    """The share of the gap in each class of PARTITION, where it is known of which class a token is."""
+    if comparison.manifest["slices"]["counts"].get(REPEATED_ONLY):
+        return []
     rows = [row for row in comparison.tables.by_partition.to_dicts() if row["model"] in comparison.models and not is_void(row)]
     rows = [row for row in rows if _has_share(comparison, row["model"])]
     caption = (

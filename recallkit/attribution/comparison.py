@@ -201,7 +201,7 @@ def gap(
     result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
     # Labels that cannot answer the question are reported before hours of scoring.
     tokens = open_tokens(slices / "tokens.parquet")
-    tokens.check_copies_known(given, clean=clean)
+    tokens.check_known(given, clean=clean)
     if needed_columns(given):
         make_words(slices)
     # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.

@@ -49,7 +49,7 @@ class GapTables(Shown):
     by_count: `nll_first_*` are the mean NLLs of the first occurrences, in the same sequence, of the bigrams of a bucket's repeated tokens.
     by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated, which by_distance omits.
     by_threshold: model x largest training count of an AR hit; shares of all tokens.
-    by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all.
+    by_partition: model x class of `slicing.definitions.PARTITION`, whose tokens and shares add up to all that have a training count.
     by_context, only with `context_gain`: model x `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
     key_tokens) x whether the reference gains at least 1 nat from the context further back (null: either). `gain_*`: NLL with the last ids
     alone less that with the full context; `delta_nll` = `local_gap` + `far_gap`; `far_share`: of the whole gap; `mirror_share`: the same

@@ -12,6 +12,7 @@ from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.divergence import divergence_table, in_a_sentence
 from recallkit.attribution.knee import describe_knees, knee_facts
 from recallkit.attribution.published import REFERENCE
+from recallkit.counting.table import REPEATED_ONLY
 from recallkit.display import cells, console
 from recallkit.display.cells import (
     DASH,
@@ -148,7 +149,7 @@ def shown_tables(
         "by_source": by_source_table(tables, most_sources),
         "by_slice": given_table(tables),
         "by_overlap": overlap_table(tables),
-        "by_partition": partition_table(tables, slices),
+        "by_partition": None if slices["counts"].get(REPEATED_ONLY) else partition_table(tables, slices),
         **context_tables(tables, manifest),
         "by_price": None if tables.by_price is None else price.price_table(tables.by_price, slices["seq_len"]),
         "divergence": None if tables.by_divergence is None else divergence_table(tables.by_divergence),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, ge
 
 from recallkit.declarations import OUTPUT, File, Options, Parameter, option, parameters_of, path
 from recallkit.errors import UsageError
+from recallkit.options import LabelOptions
 
 if TYPE_CHECKING:
     from recallkit.display.charts import Figure
@@ -215,8 +216,10 @@ class Command:
 
 
 def _with_counts_here(asked: E) -> E:
-    """The options, with counts that are at a URL downloaded. Raises UserError as `downloaded_counts` does."""
-    if "://" not in str(getattr(asked, "counts", "")):
+    """The options, with counts that are at a URL downloaded. Raises UserError as `counts_here` does."""
+    given = str(getattr(asked, "counts", ""))
+    is_index = given.startswith("infini-gram:")
+    if (is_index and isinstance(asked, LabelOptions)) or not (is_index or "://" in given):
         return asked
     from recallkit.counting.remote import counts_here
 

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from recallkit import config
+from recallkit.counting.infini_gram import index_named
 from recallkit.counting.table import open_counts
 from recallkit.declarations import File, path
 from recallkit.display.progress import progress
@@ -30,7 +31,12 @@ _AGAIN = "run the same command again: it resumes from here"
 
 
 def counts_here(given: File | None) -> Path | None:
-    """The counts table that is given, as a file here: one at a URL is downloaded. Raises UserError as `downloaded_counts` does."""
+    """The counts table that is given, as a file here: one at a URL is downloaded.
+
+    Raises UserError as `downloaded_counts` does, and for an index.
+    """
+    if index_named(given):
+        raise UserError("an index is asked for the bigrams of a text", where="--counts", remedy="name it with `slice`, or give a table")
     return downloaded_counts(given) if isinstance(given, str) and is_url(given) else path(given)
 
 

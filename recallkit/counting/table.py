@@ -26,6 +26,9 @@ NGRAM_HASHES = "ngram_hashes"
 """The fact of the meta about hashes of the training text's n-grams: how many were to be kept of each size (`most`), their number by size
 (`num`), their `digest`. Tables that were imported, counted with --only or made by older versions have none."""
 
+REPEATED_ONLY = "repeated_only"
+"""The fact of the meta of a table that `is_of_repeated`."""
+
 _AGAIN = "make it again with --force"
 
 _HALF = np.uint64(32)
@@ -71,6 +74,11 @@ class CountsTable:
     def num_tokens(self) -> int:
         """Training tokens that were counted."""
         return int(self.meta["num_tokens"])
+
+    @property
+    def is_of_repeated(self) -> bool:
+        """Whether it has the counts of those bigrams alone that one text repeats (`infini_gram`), and of no single token."""
+        return bool(self.meta.get(REPEATED_ONLY))
 
     @cached_property
     def _rows(self) -> np.ndarray | None:
@@ -140,6 +148,7 @@ class CountsTable:
             "num_bigrams": len(self.keys),
             "boundary": self.meta.get("boundary"),
             "unseen": self.meta.get("unseen"),
+            **({REPEATED_ONLY: True} if self.is_of_repeated else {}),
             **({} if self.hash_facts is None else {"hashes": self.hash_facts["digest"]}),
         }
 

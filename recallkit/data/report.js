@@ -457,7 +457,7 @@ function tipParts(data, excerpt, state, at) {
   const facts = [
     back ? `bigram last occurred ${counted(back, "token")} earlier${where}` : "first occurrence of this bigram here",
     ...(back ? [counted(excerpt.occurrences[at], "earlier occurrence")] : []),
-    excerpt.count[at] ? `${counted(excerpt.count[at], "time")} in training` : "never in training",
+    excerpt.count[at] === null ? "its training count is not known" : excerpt.count[at] ? `${counted(excerpt.count[at], "time")} in training` : "never in training",
   ];
   return [
     make("p", { class: "head" }, make("span", {}, code(at - 1, "first"), code(at, "last")), make("span", { class: `sample ${verdict}` }, VERDICTS[verdict])),

@@ -107,6 +107,9 @@ def _open_counts(tokens: LabelledTokens, given: Path | None) -> CountsTable:
     """The counts with which the text was labelled."""
     known = tokens.manifest["counts"]
     table = open_counts(given or Path(known["path"]))
+    if table.is_of_repeated:
+        problem = "counts of repeated bigrams alone, and replacements are drawn from those of all tokens"
+        raise UserError(problem, where=tokens.path, remedy="slice with a table that `recallkit count` made")
     if table.meta["id"] != known["id"]:
         raise UserError("other counts than those of the labels", where=table.path, remedy="name those with --counts, or slice again")
     return table

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit import arrow
+from recallkit.counting.table import REPEATED_ONLY
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import members
 from recallkit.slicing.words import needed_columns, words_options, words_path
@@ -80,8 +81,12 @@ class LabelledTokens:
             **{name: self.manifest.get(name) for name in ("threshold", "in_training", "unseen", "names")},
         }
 
-    def check_copies_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
-        """Raises UserError if slices, or that the text be `clean`, need a column `in_training` of which nothing is known."""
+    def check_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
+        """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or training counts that are not known."""
+        unknown = [slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")]
+        if unknown and (self.manifest["counts"] or {}).get(REPEATED_ONLY):
+            problem = f"labelled with counts of repeated bigrams alone, so that no token is known to be in {unknown[0]}"
+            raise UserError(problem, where=self.path, remedy="slice with a table that `recallkit count` made")
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
         if is_needed and self.manifest.get("in_training") is None:
             raise UserError(
@@ -210,7 +215,7 @@ def batches(
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """
-    tokens.check_copies_known(slices, clean=clean)
+    tokens.check_known(slices, clean=clean)
     of_words = needed_columns(slices)
     needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
     names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])

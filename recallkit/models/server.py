@@ -7,24 +7,17 @@ is involved. Nothing is sent anywhere but to the URL that was named: redirection
 from __future__ import annotations
 
 import contextlib
-import http.client
 import itertools
-import json
-import os
-import textwrap
-import time
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from recallkit.display import console
-from recallkit.errors import API_KEY, UserError, redacted
+from recallkit.errors import API_KEY, UserError
 from recallkit.models.protocol import TokenScores
 from recallkit.storage import artifacts
-from recallkit.text.encoding import call_within
+from recallkit.text.json_server import JsonServer, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,28 +30,10 @@ TOP = 5
 
 _REMEDY = f"check the URL, the name of the model and {API_KEY}; finished parts are kept"
 _SEQUENCES = 8
-_SECONDS = 600.0
-"""How long one answer may take, from its request to its last byte."""
 _BYTES, _BYTES_PER_ID = 1 << 24, 1 << 10
 """How long an answer may be: a list of models, and for each id of a prompt six tokens with their log probabilities."""
 _LEAST, _ROUNDING = -1e30, 1e-6
 """Between which log probabilities are: finite as float32, and not above 0 but by rounding."""
-_TRIES = 8
-"""Of which the last is two minutes after the first."""
-_sleep = time.sleep
-_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-
-
-class _RefusedError(UserError):
-    """The server answers, and not what is asked for: another try is of no use."""
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirection is an answer like any other error."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """None: it is not followed."""
-        return
 
 
 def parse(spec: str) -> tuple[str, str]:
@@ -94,12 +69,12 @@ class ServerModel:
         """`vocab_size`: that of the tokenizer in use; the server refuses ids that it does not have."""
         self.name = spec
         self.vocab_size = vocab_size
-        self._url, self._model = parse(spec)
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        url, self._model = parse(spec)
+        self._server = JsonServer(url, spec, _REMEDY, has_key=True)
         self._new_tokens = 0
         try:
             self._score([[0, 0]])
-        except _RefusedError:
+        except RefusedError:
             self._new_tokens = 1  # some servers refuse to generate nothing
             self._score([[0, 0]])
         longest = self._longest()
@@ -123,63 +98,23 @@ class ServerModel:
     def _score(self, sequences: Sequence[list[int]]) -> list[list[tuple[float, int, int]]]:
         """For each sequence the NLL (nats), argmax and rank of every id but the first."""
         asked = {"echo": True, "logprobs": TOP, "max_tokens": self._new_tokens, "temperature": 0, "return_tokens_as_token_ids": True}
-        answer = self._ask("completions", {"model": self._model, "prompt": sequences, **asked}, sum(map(len, sequences)))
+        answer = self._server.ask(
+            "completions", {"model": self._model, "prompt": sequences, **asked}, _BYTES + _BYTES_PER_ID * sum(map(len, sequences))
+        )
         try:
             return _read(answer, sequences, self._new_tokens)
         except ValueError as error:
-            raise self._refusal(str(error)) from error
+            raise self._server.refusal(str(error)) from error
 
     def _longest(self) -> int | None:
         """The context of the model, where the server tells it (vLLM's `max_model_len`)."""
         try:
-            listed = self._ask("models", None).get("data")
+            listed = self._server.ask("models", None, _BYTES).get("data")
         except UserError:
             return None
         entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
         found = next((entry.get("max_model_len") for entry in entries if entry.get("id") == self._model), None)
         return found if type(found) is int and found > 1 + self._new_tokens else None
-
-    def _ask(self, path: str, content: Mapping[str, Any] | None, num_ids: int = 0) -> dict[str, Any]:
-        """The JSON object that the server answers, with further tries, ever later, where a failure may pass."""
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if key := os.environ.get(API_KEY, "").strip():
-            if not (key.isascii() and key.isprintable()):
-                raise UserError("characters that no key has", where=API_KEY, remedy="copy the key again")
-            headers["Authorization"] = f"Bearer {key}"
-        body = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(f"{self._url}/{path}", body, headers)  # noqa: S310 - `parse` allows http and https alone
-        most = _BYTES + _BYTES_PER_ID * num_ids
-        for tried in range(_TRIES):
-            if tried:
-                _sleep(2.0 ** (tried - 1))
-            try:
-                status, answer = call_within(_SECONDS, lambda: self._exchange(request, most), computes=False)
-                if status < 300 and len(answer) <= most:
-                    return dict(json.loads(answer))
-            except TimeoutError as error:
-                raise self._refusal(f"no whole answer within {_SECONDS:,.0f} s") from error
-            except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError) as error:
-                problem = f"it cannot be reached or read ({getattr(error, 'reason', error) or type(error).__name__})"
-                continue
-            if status < 300:
-                raise self._refusal(f"an answer of more than {most:,} bytes")
-            said = "a redirection, which is not followed" if status < 400 else redacted(answer.decode(errors="replace"))
-            problem = f"it answers {status} ({textwrap.shorten(said or http.client.responses.get(status, ''), 300)})"
-            if status not in _TRANSIENT:
-                raise self._refusal(problem)
-        raise UserError(f"{problem}, after {_TRIES} tries", where=self.name, remedy=_REMEDY)
-
-    def _exchange(self, request: urllib.request.Request, most: int) -> tuple[int, bytes]:
-        """The status of an answer and its bytes, one more than `most` of a longer one; of an error its beginning."""
-        try:
-            with self._opener.open(request, timeout=_SECONDS) as answer:
-                return answer.status, answer.read(most + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read(2000)
-
-    def _refusal(self, problem: str) -> _RefusedError:
-        return _RefusedError(problem, where=self.name, remedy=_REMEDY)
 
 
 def _read(answer: Mapping[str, Any], sequences: Sequence[list[int]], more: int) -> list[list[tuple[float, int, int]]]:

@@ -35,7 +35,7 @@ def profile(
     text: TextOptions,
     out: Path,
     *,
-    counts: Path | None = None,
+    counts: Path | str | None = None,
     rare: RareCount = BY_DEFAULT,
     seq_len: int = config.SEQ_LEN,
     options: ProfileOptions = _DEFAULTS,

@@ -18,7 +18,7 @@ from recallkit.parallel import ahead
 from recallkit.slicing.definitions import CONTEXT_CLASSES
 from recallkit.slicing.label_kernels import label_bigrams, longest_matches
 from recallkit.storage.schemas import arrow_schema
-from recallkit.text.sequences import group_ids
+from recallkit.text.sequences import group_ids, sequence_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -55,7 +55,8 @@ def ar_hits(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np
 def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_training: np.ndarray | None = None) -> pa.Table:
     """Labels a row group of `sequences.parquet`: its rows of `tokens.parquet`.
 
-    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is not. `in_training`: the marks of
+    Without `counts` the columns `train_count` and `ar_hit` are null: repetition is known, rarity is not. Counts of repeated bigrams alone
+    (`CountsTable.is_of_repeated`) leave `train_count` null where nothing is repeated. `in_training`: the marks of
     copies (see `CopyFinder`), int8 (n,), if they are known.
     """
     import pyarrow as pa
@@ -75,6 +76,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     )
     documents, sources = _spans(group, offsets)
     train_count = None if counts is None else counts.lookup(previous, token)
+    unknown = ~is_repeated if counts is not None and counts.is_of_repeated else None
     columns = [
         arrow.array(np.repeat(group["sequence"].to_numpy(), lengths)),
         arrow.array(np.concatenate([position[:length] for length in lengths.tolist()])),
@@ -89,11 +91,22 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
         arrow.array(found.occurrences),
         arrow.array(match_length),
         arrow.array(found.overwritten),
-        pa.nulls(len(token), pa.int64()) if train_count is None else arrow.array(train_count),
+        pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count, mask=unknown),
         pa.nulls(len(token), pa.bool_()) if train_count is None else arrow.array(ar_hits(is_repeated, train_count, max_count)),
         pa.nulls(len(token), pa.int8()) if in_training is None else arrow.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
+
+
+def repeated_bigrams(sequences: Path) -> np.ndarray:
+    """The distinct bigrams that `sequences.parquet` repeats, each within one sequence: sorted keys (uint64), first << 32 | second."""
+    found = [np.empty(0, np.uint64)]
+    for group in sequence_groups(sequences):
+        labels = label_group(group, None, 0)
+        labels = labels.filter(labels["repeated"])
+        first, second = (labels[name].to_numpy().astype(np.uint64) for name in ("prev_token", "token"))
+        found.append(np.unique((first << np.uint64(32)) | second))
+    return np.unique(np.concatenate(found))
 
 
 def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
+from recallkit.counting.infini_gram import InfiniGram
 from recallkit.counting.table import open_counts
 from recallkit.display import console
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.parallel import ahead
+from recallkit.slicing.labels import repeated_bigrams
 from recallkit.slicing.threshold import BY_DEFAULT, RareCount
 from recallkit.storage import artifacts, schemas
 from recallkit.storage.artifacts import MANIFEST
@@ -22,7 +25,6 @@ from recallkit.text.tokenizers import SLICES_TOKENIZER, write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -38,7 +40,7 @@ def slice_text(
     text: TextOptions,
     out: Path,
     *,
-    counts: Path | None,
+    counts: Path | str | None,
     rare: RareCount = BY_DEFAULT,
     seq_len: int = config.SEQ_LEN,
     sample: Sample | None = None,
@@ -47,21 +49,25 @@ def slice_text(
     """Labels every predicted token of a text into the directory `out`; returns the manifest of `tokens.parquet`.
 
     Tokenising is the slow part and can be resumed: sequences that exist already are labelled again without it. Without
-    `counts` only repetition is labelled, and they can be added later. Raises UserError for everything a user can correct.
+    `counts` only repetition is labelled, and they can be added later; an index, infini-gram:INDEX, is asked for repeated bigrams.
+    Raises UserError for everything a user can correct.
     """
     if seq_len < 1:
         raise UserError("a sequence needs at least one prediction", where=f"--seq-len {seq_len}")
-    table = open_counts(counts) if counts else None
+    table = open_counts(counts) if isinstance(counts, Path) else None
     opened = OpenText(text, sample=sample)
+    index = InfiniGram(counts, opened.tokenizer) if isinstance(counts, str) else None
     if table is not None:
         table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     for result in (Result(out / "sequences.parquet", "sequences", {}), _labels_result(out, {})):
         result.check_replaceable()
-    threshold = rare.resolve(table)
+    threshold = rare.resolve(table or index)
     timings = Timings()
     made = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
+    if index is not None:
+        table = open_counts(index.table(repeated_bigrams(out / "sequences.parquet"), made["sequences_digest"]))
     only = None if table is None else table.meta.get("only")
     if only not in (None, made["sequences_digest"]):
         raise UserError(
@@ -157,7 +163,7 @@ def make_labels(
     if (finished := result.reused()) is not None:
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
-    unseen = labels.UnseenBigrams() if table is not None else None
+    unseen = labels.UnseenBigrams() if table is not None and not table.is_of_repeated else None
     copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
 
     def manifest_at_end() -> dict[str, Any]:

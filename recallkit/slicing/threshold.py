@@ -14,6 +14,7 @@ from recallkit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from recallkit.counting.infini_gram import InfiniGram
     from recallkit.counting.table import CountsTable
 
 PAPERS_RATE = 125.0
@@ -63,7 +64,7 @@ class RareCount:
     max_count: int | None = None
     max_rate: float | None = None
 
-    def resolve(self, counts: CountsTable | None) -> Threshold:
+    def resolve(self, counts: CountsTable | InfiniGram | None) -> Threshold:
         """The threshold for these counts. Raises UserError for a rate without counts, or one that is less than one occurrence.
 
         Without `counts` nothing is labelled as rare, and the threshold is of no consequence.
@@ -80,7 +81,7 @@ class RareCount:
         return Threshold(int(expected), BY_RATE, self.max_rate)
 
     @staticmethod
-    def _default(counts: CountsTable | None) -> Threshold:
+    def _default(counts: CountsTable | InfiniGram | None) -> Threshold:
         if counts is None:
             return Threshold(config.MAX_COUNT)
         expected = papers_count(counts.num_tokens)

@@ -14,6 +14,7 @@ from recallkit.models import server
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.scoring import score_path
+from recallkit.text import json_server
 from tests.models.completions_server import Server
 from tests.models.test_hf import direct, ragged
 
@@ -61,7 +62,7 @@ def test_scores_are_the_models_own(serve, server_of_llama, tiny_model, settings)
 
 def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypatch):
     waited = []
-    monkeypatch.setattr(server, "_sleep", waited.append)
+    monkeypatch.setattr(json_server, "_sleep", waited.append)
     model = load_model(request(serve(faults=[None, 429, 500, "drop", 503, None, 500])))
     for seed in (0, 1):
         ids, offsets = ragged([33, 17], 4096, seed)
@@ -72,7 +73,7 @@ def test_what_passes_is_tried_again(serve, server_of_llama, tiny_model, monkeypa
 
 def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     waited = []
-    monkeypatch.setattr(server, "_sleep", waited.append)
+    monkeypatch.setattr(json_server, "_sleep", waited.append)
     model = load_model(request(serve(faults=[None, *[500] * 8, 400])))
     ids, offsets = ragged([9], 4096)
     with pytest.raises(UserError, match=r"it answers 500 \(.*in the middle.*\), after 8 tries; check the URL") as caught:
@@ -172,9 +173,9 @@ def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
     ids=["long", "slow", "deep"],
 )
 def test_an_answer_without_end_is_one_line(serve, monkeypatch, settings, problem):
-    monkeypatch.setattr(server, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(json_server, "_sleep", lambda seconds: None)
     monkeypatch.setattr(server, "_BYTES", 100_000)
-    monkeypatch.setattr(server, "_SECONDS", 0.3 if "faults" in settings else 60)
+    monkeypatch.setattr(json_server, "_SECONDS", 0.3 if "faults" in settings else 60)
     with pytest.raises(UserError, match=problem):
         load_model(request(serve(**settings)))
 

@@ -1,0 +1,90 @@
+"""A server of this or another machine that answers JSON: bounded size and time, further tries where a failure may pass, no redirections."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from recallkit.errors import API_KEY, UserError, redacted
+from recallkit.text.encoding import call_within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SECONDS = 600.0
+"""How long one answer may take, from its request to its last byte."""
+_TRIES = 8
+"""Of which the last is two minutes after the first."""
+_sleep = time.sleep
+_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+
+
+class RefusedError(UserError):
+    """The server answers, and not what is asked for: another try is of no use."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirection is an answer like any other error."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: it is not followed."""
+        return
+
+
+class JsonServer:
+    """A server at `url`, http or https, which errors call `name`; with `has_key` it is sent the key in $RECALLKIT_API_KEY."""
+
+    def __init__(self, url: str, name: str, remedy: str, *, has_key: bool) -> None:
+        self._url, self._name, self._remedy, self._has_key = url, name, remedy, has_key
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def ask(self, path: str, content: Mapping[str, Any] | None, most: int) -> dict[str, Any]:
+        """The JSON object, of at most so many bytes, that answers a POST of `content`, or a GET. Several threads may ask at once.
+
+        A failure that may pass is tried again, ever later. Raises UserError, or RefusedError where another try is of no use.
+        """
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._has_key and (key := os.environ.get(API_KEY, "").strip()):
+            if not (key.isascii() and key.isprintable()):
+                raise UserError("characters that no key has", where=API_KEY, remedy="copy the key again")
+            headers["Authorization"] = f"Bearer {key}"
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(f"{self._url}/{path}", body, headers)  # noqa: S310 - http and https alone
+        for tried in range(_TRIES):
+            if tried:
+                _sleep(2.0 ** (tried - 1))
+            try:
+                status, answer = call_within(_SECONDS, lambda: self._exchange(request, most), computes=False)
+                if status < 300 and len(answer) <= most:
+                    return dict(json.loads(answer))
+            except TimeoutError as error:
+                raise self.refusal(f"no whole answer within {_SECONDS:,.0f} s") from error
+            except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError) as error:
+                problem = f"it cannot be reached or read ({getattr(error, 'reason', error) or type(error).__name__})"
+                continue
+            if status < 300:
+                raise self.refusal(f"an answer of more than {most:,} bytes")
+            said = "a redirection, which is not followed" if status < 400 else redacted(answer.decode(errors="replace"))
+            problem = f"it answers {status} ({textwrap.shorten(said or http.client.responses.get(status, ''), 300)})"
+            if status not in _TRANSIENT:
+                raise self.refusal(problem)
+        raise UserError(f"{problem}, after {_TRIES} tries", where=self._name, remedy=self._remedy)
+
+    def _exchange(self, request: urllib.request.Request, most: int) -> tuple[int, bytes]:
+        """The status of an answer and its bytes, one more than `most` of a longer one; of an error its beginning."""
+        try:
+            with self._opener.open(request, timeout=_SECONDS) as answer:
+                return answer.status, answer.read(most + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(2000)
+
+    def refusal(self, problem: str) -> RefusedError:
+        """The error of an answer that is not what was asked for."""
+        return RefusedError(problem, where=self._name, remedy=self._remedy)
