@@ -58,7 +58,7 @@ def downloaded_counts(url: str) -> Path:
     with _in_one_line(address, shown):
         size, digest = place.info().get("size"), place.digest()
     if size is None:
-        raise UserError("the server does not say how long it is", where=shown, remedy="download it, and give --counts the file")
+        raise UserError("the server does not say how long it is", where=shown, remedy="download it, and name the file")
     with Journal(target, {"url": address, "digest": digest}, force=True, patient=True) as journal:
         if target.exists():  # another process made it meanwhile
             journal.finish()

@@ -20,7 +20,7 @@ from recallkit.options import TextOptions
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 
-TEXTS = made_up_texts(12, 60)
+TEXTS = [*made_up_texts(12, 60), "the end", "the end"]
 SEPARATOR = 65535
 
 
@@ -70,7 +70,7 @@ def server(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def text(tmp_path) -> TextOptions:
-    return TextOptions([str(write_jsonl(tmp_path / "valid.jsonl", [*TEXTS[3:7], *made_up_texts(4, 900, seed=9)]))])
+    return TextOptions([str(write_jsonl(tmp_path / "valid.jsonl", [*["the end"] * 4, *TEXTS[3:7], *made_up_texts(4, 900, seed=9)]))])
 
 
 def labels(folder: Path) -> pl.DataFrame:
@@ -92,6 +92,7 @@ def test_labels_are_those_of_counting_its_text(server, text, tmp_path):
     assert made["counts"]["num_tokens"] == server.total
     repeated = own.filter("repeated").select("prev_token", "token").unique().rows()
     end = load_tokenizer(None).end_token_id
+    assert any(end in pair for pair in repeated)
     assert sorted(pairs(server.asked)) == sorted(tuple(SEPARATOR if token == end else token for token in pair) for pair in repeated)
     before = len(pairs(server.asked))
     slicing.slice_text(text, tmp_path / "remote", counts=server.spec, seq_len=128, force=True)
