@@ -22,6 +22,7 @@ from recallkit.errors import UserError
 from recallkit.options import TextOptions
 from recallkit.storage import db
 from recallkit.storage.journal import removing_damage
+from recallkit.text import encoding
 from tests.conftest import made_up_texts, write_jsonl
 from tests.faults.conftest import left_over
 
@@ -168,3 +169,19 @@ def test_a_table_is_not_called_damaged_where_the_machine_lacks_something(small_s
     assert words in line
     assert "not enough memory, threads or open files" in line
     assert "--force" not in line
+
+
+def test_a_tokenizer_is_not_blamed_where_the_machine_lacks_threads(small_slices, monkeypatch, capsys):
+    panic = type("PanicException", (BaseException,), {})("ThreadPoolBuildError: Resource temporarily unavailable")
+
+    def lack(*_: object, **__: object) -> None:
+        raise panic
+
+    monkeypatch.setattr(encoding, "call_within", lack)
+    folder = small_slices.parent
+    with pytest.raises(SystemExit) as ended:
+        cli.run(["slice", str(folder / "valid.jsonl"), "-o", str(folder / "unmade")])
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 1
+    assert "not enough memory, threads or open files" in line
+    assert "another tokenizer" not in line
