@@ -61,7 +61,6 @@ CI = (
     *("models/test_families.py", "models/test_ablation.py", "models/test_gguf.py", "models/test_fla.py"),
     *(
         "commands/test_log_json.py",
-        "counting/test_index_import.py",
         "counting/test_unseen.py",
         "doctor/test_doctor.py",
         "recall/test_lm_eval_model.py",

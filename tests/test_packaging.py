@@ -42,7 +42,7 @@ UNDECLARED = {
 }
 """Modules that are imported and are no dependency of ours, and why they need be none."""
 ELSEWHERE = {"gigatoken": "gigatoken", "fla": "fla-core", "ray": "ray", "triton": "triton", "selenium": "selenium"}
-ELSEWHERE |= {"tokengrams": "tokengrams", "infini_gram": "infini-gram", "entmax": "entmax", "torchao": "torchao"}
+ELSEWHERE |= {"entmax": "entmax", "torchao": "torchao"}
 ELSEWHERE |= {name: name for name in ("trackio", "wandb", "mlflow", "tensorboard")}
 """Modules of optional dependencies, which need not be installed where the tests run, with their distributions."""
 
@@ -82,11 +82,11 @@ def test_every_dependency_is_imported():
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("recallkit", ("fast", "ray", "gpu", "indexes", "peft", "fla", "trackio", "mlflow", "tensorboard", "weights")),
+        ("recallkit", ("fast", "ray", "gpu", "peft", "fla", "trackio", "mlflow", "tensorboard", "weights")),
         ("kernels", ("gpu",)),
         ("examples", ("fast",)),
         ("scripts", ("docs",)),
-        ("tests", ("fast", "ray", "gpu", "indexes", "trackio", "wandb", "mlflow", "tensorboard", "dev")),
+        ("tests", ("fast", "ray", "gpu", "trackio", "wandb", "mlflow", "tensorboard", "dev")),
     ],
 )
 def test_every_import_is_declared(folder, extras):

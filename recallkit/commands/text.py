@@ -37,10 +37,9 @@ class Count(TextOptions, CountingOptions, ForceOptions):
     _: KW_ONLY
     only: File | None = option("Keep only the bigrams that this slice directory contains.", metavar="DIR")
     import_file: File | None = option(
-        "Make the table from a Parquet or CSV file with columns first, second, count, or from an n-gram index: "
-        "tokengrams (.bin with .idx) or infini-gram (a directory). An index needs --tokenizer.",
+        "Make the table from a Parquet or CSV file with columns first, second, count.",
         flags=("--import",),
-        metavar="PATH",
+        metavar="FILE",
     )
     training_tokens: int | str | None = option(
         "With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=amount

@@ -83,21 +83,12 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
 def import_counts(
     file: Path, out: Path, *, tokenizer: str | None, num_tokens: int | None, boundary: Boundary, force: bool, end_token: str | None = None
 ) -> dict[str, Any]:
-    """Makes a counts database from counts or an index made by another program; returns its meta.
+    """Makes a counts database from counts made by another program; returns its meta.
 
-    `file` is a table (Parquet or CSV: first, second, count) or an index of tokengrams or infini-gram, whose ids are counted like
-    those of a text: `tokenizer` is theirs, `end_token` ends documents. Raises UserError for everything a user can correct.
+    `file` is a table (Parquet or CSV: first, second, count). Raises UserError for everything a user can correct.
     """
-    from recallkit.counting import indexes
     from recallkit.text.tokenizers import load_tokenizer
 
-    if indexes.is_index(file):
-        if num_tokens is not None:
-            raise UserError("an index contains its number of tokens", where="--training-tokens", remedy="leave it out")
-        if tokenizer is None:
-            raise UserError("the ids of an index need their tokenizer", where=file, remedy="name it with --tokenizer")
-        text = TextOptions([str(file)], tokenizer=tokenizer, end_token=end_token, boundary=boundary)
-        return _import_index(file, out, text, force=force)
     described = load_tokenizer(tokenizer, end_token=end_token).describe() if tokenizer else None
     options = {
         "imported": artifacts.digest_file(file) if file.is_file() else None,
@@ -112,30 +103,6 @@ def import_counts(
     if num_tokens is not None:
         counted = replace(counted, num_tokens=num_tokens)
     return make_table.write_counts(out, counted, {**result.stamp(), "tokenizer": described, "boundary": boundary, "only": None})
-
-
-def _import_index(place: Path, out: Path, text: TextOptions, *, force: bool) -> dict[str, Any]:
-    """Counts the ids of the index at `place`."""
-    from recallkit.counting import indexes
-    from recallkit.text.tokenizers import load_tokenizer
-
-    tokenizer = load_tokenizer(text.tokenizer_name, end_token=text.end_token)
-    index = indexes.open_index(place, tokenizer, text.boundary)
-    opened = OpenText(replace(text, limit_tokens=index.num_ids), shards=index.shards)
-    described = {"tokenizer": tokenizer.describe(), "boundary": text.boundary}
-    options = {"imported": index.identity(), "reversed": index.is_reversed, **described, "given_num_tokens": None}
-    result = counts_result(out, options, force=force)
-    if (meta := result.reused()) is not None:
-        return meta
-    with result.parts() as journal:
-        timings = Timings()
-        counted = count_text(opened, journal, CountingOptions(hashes=0), timings)
-        if tokenizer.end_token_id not in counted.tokens:
-            console.note(f"{place}: no {tokenizer.end_token} among its ids, so bigrams cross from each document into the next")
-        facts = {**result.stamp(), **described, "only": None, "index": index.describe()}
-        meta = make_table.write_counts(out, counted, facts, timings)
-        journal.finish()
-    return meta
 
 
 def count_text(
