@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -42,8 +40,7 @@ PREFIX = "infini-gram:"
 
 _PUBLIC = "https://api.infini-gram.io"
 _PER_SECOND = 10.0
-_AT_ONCE = 4
-"""Requests that wait for an answer at the same time; together they are at most _PER_SECOND."""
+"""Requests to the public service, one after another, at most."""
 _CHUNK = 100
 """Answers between two commits."""
 _BYTES = 1 << 16
@@ -100,18 +97,11 @@ class InfiniGram:
             if missing:
                 about = "" if self._pace.seconds == 0 else f", {duration(len(missing) * self._pace.seconds)} or more"
                 console.note(f"asking {self._url} for {len(missing):,} of {len(keys):,} bigrams{about}; answers are kept")
-            with (
-                progress("asking for counts", total=len(keys), unit="bigrams", kept=lambda: len(known)) as show,
-                ThreadPoolExecutor(_AT_ONCE) as pool,
-            ):
+            with progress("asking for counts", total=len(keys), unit="bigrams", kept=lambda: len(known)) as show:
                 for start in range(0, len(missing), _CHUNK):
                     show(len(keys) - len(missing) + start)
                     chunk = missing[start : start + _CHUNK]
-                    try:
-                        found = list(pool.map(self._count, chunk))
-                    except BaseException:
-                        pool.shutdown(wait=False, cancel_futures=True)
-                        raise
+                    found = [self._count(key) for key in chunk]
                     _keep(connection, np.array(chunk, np.uint64), np.array(found, np.uint64))
                     known.update(zip(chunk, found, strict=True))
         return np.array([known[key] for key in keys.tolist()], np.uint64)
@@ -147,17 +137,14 @@ class InfiniGram:
 
 
 class _Pace:
-    """At most so many calls of `wait` return per second, from all threads together."""
+    """At most so many calls of `wait` return per second."""
 
     def __init__(self, per_second: float) -> None:
-        self.seconds = 1 / per_second
-        self._lock, self._next = threading.Lock(), 0.0
+        self.seconds, self._next = 1 / per_second, 0.0
 
     def wait(self) -> None:
-        with self._lock:
-            mine = max(self._next, time.monotonic())
-            self._next = mine + self.seconds
-        time.sleep(max(0.0, mine - time.monotonic()))
+        time.sleep(max(0.0, self._next - time.monotonic()))
+        self._next = time.monotonic() + self.seconds
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ class JsonServer:
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def ask(self, path: str, content: Mapping[str, Any] | None, most: int) -> dict[str, Any]:
-        """The JSON object, of at most so many bytes, that answers a POST of `content`, or a GET. Several threads may ask at once.
+        """The JSON object, of at most so many bytes, that answers a POST of `content`, or a GET.
 
         A failure that may pass is tried again, ever later. Raises UserError, or RefusedError where another try is of no use.
         """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -151,15 +154,35 @@ def test_another_tokenizer_and_what_is_no_index_are_refused(server, text, tmp_pa
     assert not (tmp_path / "slices").exists(), "before any text is read"
 
 
-def test_requests_are_paced():
-    pace, waited = infini_gram._Pace(50), []
-    threads = [threading.Thread(target=lambda: (pace.wait(), waited.append(infini_gram.time.monotonic()))) for _ in range(6)]
-    begun = infini_gram.time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert max(waited) - begun >= 5 / 50
+def test_requests_are_paced(server, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(infini_gram, "_PUBLIC", server.spec.removeprefix("infini-gram:").partition("#")[0])
+    monkeypatch.setattr(infini_gram, "_PER_SECOND", 200.0)
+    begun = time.monotonic()
+    slicing.slice_text(text, tmp_path / "slices", counts="infini-gram:v4_mine", seq_len=128)
+    assert len(server.asked) > 100
+    assert time.monotonic() - begun >= (len(server.asked) - 1) / 200
+
+
+def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, monkeypatch):
+    answered, slow = Handler.answer, threading.Event()
+
+    def answer(handler, status, content):
+        if len(server.asked) == 50:
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            slow.wait(60)
+        answered(handler, status, content)
+
+    monkeypatch.setattr(Handler, "answer", answer)
+    monkeypatch.setattr(infini_gram, "_CHUNK", 20)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
+    slow.set()
+    assert time.monotonic() - begun < 30
+    server.asked.clear()
+    server.asked += [{}] * 60
+    slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
+    assert len(pairs(server.asked)) < 110, "40 of more than 130 are kept"
 
 
 def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
