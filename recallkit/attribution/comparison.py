@@ -186,7 +186,7 @@ def gap(
     from recallkit.attribution.price import prices
     from recallkit.attribution.tables import GapTables, attribute_gap
     from recallkit.measure.labelled import open_tokens
-    from recallkit.slicing.words import make_words, needed_columns
+    from recallkit.slicing.words import make_words, needed_columns, words_path
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
@@ -198,7 +198,7 @@ def gap(
     question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
     question |= ({"price": True} if price else {}) | ({"divergence": True} if divergence else {})
     result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
-    result.finished()  # a comparison of other models is not replaced; one of the same models takes seconds, and is made again
+    kept = result.finished()  # a comparison of other models is not replaced
     # Labels that cannot answer the question are reported before hours of scoring.
     tokens = open_tokens(slices / "tokens.parquet")
     tokens.check_known(given, clean=clean)
@@ -212,24 +212,10 @@ def gap(
     made = [plan.run() for plan in one_after_another([*pairs, *plans, *shorter])]
     manifests = dict(zip(names, made[len(pairs) :], strict=False))
     _note_other_readings(manifests)
-    recalled = None if price is None else price()
-    timings = Timings()
-    with timings.stage("attributing") as stage:
-        scores = {spec.shown: score_path(slices, spec) for spec in specs}
-        files = list(scores.values())
-        tables = attribute_gap(tokens.path, files[0], files[1:], names=names, slices=given, cluster=cluster, clean=clean)
-        if context_gain:
-            by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
-            gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
-            tables = replace(tables, by_context=gains)
-        if recalled is not None:
-            of_models = _about_states(specs, manifests)
-            tables = replace(tables, by_price=prices(tokens.path, scores, of_models, recalled, cluster=cluster, clean=clean))
-        if divergence:
-            paired = {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]}
-            found = divergences(tokens.path, names[0], paired, slices=given, cluster=cluster, clean=clean)
-            tables = replace(tables, by_divergence=found)
-        stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
+    recalled, states = None if price is None else price(), _about_states(specs, manifests)
+    scores = {spec.shown: score_path(slices, spec) for spec in specs}
+    by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
+    paired = {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]} if divergence else {}
     reading = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     facts = {
         **question,
@@ -240,11 +226,29 @@ def gap(
         "slices": {**tokens.facts, "read_exactly": max(made.get("read_exactly") or 0 for made in manifests.values())},
         "scores": {name: manifests[name]["options"] for name in names},
         **({"reading": reading} if reading else {}),
-        "knee": knee_facts(tables.by_count),
-        **({"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}),
-        **({"overlap": True} if tables.by_overlap is not None else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }
+    words = [words_path(tokens.path)] if needed_columns(given) else []
+    files = [tokens.path, *words, *scores.values(), *(path for paths in by_last.values() for path in paths), *paired.values()]
+    facts["inputs"] = artifacts.digest_inputs([facts, recalled, states], files)
+    if kept is not None and kept.get("inputs") == facts["inputs"]:
+        return read_tables(GapTables, out)
+    timings = Timings()
+    with timings.stage("attributing") as stage:
+        reference_scores, *others = scores.values()
+        tables = attribute_gap(tokens.path, reference_scores, others, names=names, slices=given, cluster=cluster, clean=clean)
+        if context_gain:
+            gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
+            tables = replace(tables, by_context=gains)
+        if recalled is not None:
+            tables = replace(tables, by_price=prices(tokens.path, scores, states, recalled, cluster=cluster, clean=clean))
+        if divergence:
+            found = divergences(tokens.path, names[0], paired, slices=given, cluster=cluster, clean=clean)
+            tables = replace(tables, by_divergence=found)
+        stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
+    facts["knee"] = knee_facts(tables.by_count)
+    facts |= {"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}
+    facts |= {"overlap": True} if tables.by_overlap is not None else {}
     result.write_tables(tables, facts, timings)
     return tables
 

@@ -52,8 +52,8 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
 
     slices = builtin.slices(force=asked.force)
     reference, *models = builtin.MODELS
-    for model in builtin.MODELS:
-        scoring.score(model, slices, force=asked.force)
+    for model in builtin.MODELS if asked.force else ():  # `gap` scores what is not scored
+        scoring.score(model, slices, force=True)
     tables = attribution.gap(reference, models, slices, force=asked.force)
     out = attribution.gap_path(slices, reference, models)
     specs = builtin.named_models(None)

@@ -24,7 +24,7 @@ from recallkit.models.spec import list_models
 from recallkit.options import BUILTIN_SAMPLES, InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES, parse_slices
-from recallkit.slicing.words import make_words, needed_columns
+from recallkit.slicing.words import make_words, needed_columns, words_path
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings
@@ -101,13 +101,10 @@ def intervene(
     }
     beside = table_files(InterveneTables, out)
     result = Result(out / "intervene.parquet", "intervene", question, force=options.force, beside=beside)
-    result.finished()  # a result of another question is not replaced; one of the same question takes seconds, and is made again
+    kept = result.finished()  # a result of another question is not replaced
     tokens = open_tokens(slices / "tokens.parquet")
     timings, changes = Timings(), _changes_of(options)
     changed, manifests, _ = _score(specs, tokens, options, scoring, timings)
-    with timings.stage("measuring"):
-        files = {spec.shown: (score_path(slices, spec), score_path(changed.folder, spec)) for spec in specs}
-        tables = measure(tokens, changed, files, asked, changes)
     counted = ("tokens_of_slices", "excluded", "num_far", "changed_tokens")
     facts = {
         **question,
@@ -117,6 +114,14 @@ def intervene(
         **{name: changed.manifest[name] for name in counted},
         "slices": {name: tokens.manifest[name] for name in _LABELS},
     }
+    files = {spec.shown: (score_path(slices, spec), score_path(changed.folder, spec)) for spec in specs}
+    words = [words_path(tokens.path)] if needed_columns(asked) else []
+    read = [tokens.path, *words, changed.folder / "samples.parquet", *(path for paths in files.values() for path in paths)]
+    facts["inputs"] = artifacts.digest_inputs(facts, read)
+    if kept is not None and kept.get("inputs") == facts["inputs"]:
+        return read_tables(InterveneTables, out)
+    with timings.stage("measuring"):
+        tables = measure(tokens, changed, files, asked, changes)
     result.write_tables(tables, facts, timings)
     return tables
 

@@ -224,7 +224,7 @@ def batches(
     exactly = max((score.read_exactly for score in scores), default=0)
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
-        back = rows["first_distance"].fill_null(0).to_numpy()
+        back = np.nan_to_num(rows["first_distance"].to_numpy()).astype(np.int64)  # 0 where there is none, hence the row itself
         every = rows
         for name, column in [] if words is None else zip(of_words, words.read(start, stop).columns, strict=True):
             every = every.append_column(name, column)

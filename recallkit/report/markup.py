@@ -8,14 +8,16 @@ import html
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from recallkit.config import VERSION
 from recallkit.display.cells import DASH, Struck
 from recallkit.errors import printable
+from recallkit.storage.artifacts import digest_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from recallkit.display.tables import Table
 
@@ -155,6 +157,35 @@ def page(title: str, question: str, opening: str, sections: Sequence[Section]) -
     written = (f'\n<script type="{kind}">{script}</script>' for kind, script in scripts.items())
     main = tag("main", *(part + "\n" for part in body if part))
     return HEAD + f"{head}\n{tag('body', contents, main, *written)}\n</html>\n".encode("utf-8", "backslashreplace")
+
+
+class Stamp(NamedTuple):
+    """The last line of a page: the digest of what it was made of, and how many excerpts it shows."""
+
+    inputs: str
+    excerpts: int
+
+
+def stamped(content: bytes, stamp: Stamp) -> bytes:
+    """A page with its stamp, which also has a digest of the page."""
+    return content + f"{_STAMP}{stamp.inputs} {stamp.excerpts} {digest_bytes(content)} -->\n".encode()
+
+
+def read_stamp(page: Path) -> Stamp | None:
+    """The stamp of a page; None if there is no page, or it was changed since it was written."""
+    content, has_stamp, last = (page.read_bytes() if page.is_file() else b"").rpartition(_STAMP.encode())
+    given = last.decode(errors="replace").split()
+    if not has_stamp or len(given) != 4 or given[2] != digest_bytes(content):
+        return None
+    return Stamp(given[0], int(given[1]))
+
+
+_STAMP = "<!-- made of "
+
+
+def resources() -> list[str]:
+    """Digests of the style and the scripts of every page."""
+    return [digest_bytes(_resource(name).encode()) for name in ("report.css", "report.js", "charts.js")]
 
 
 def _section(section: Section) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from recallkit.intervening.view import recalled_shares
 from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words
 from recallkit.report.sections import losses_section
+from recallkit.report.sequence import score_files
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import KINDS
@@ -60,7 +61,8 @@ class Report:
 
 
 def write_report(folder: Path, out: Path | None = None, options: ReportOptions = ReportOptions()) -> Report:
-    """Writes the page of the results in `folder`, by default as report.html beside the comparison, atomically.
+    """Writes the page of the results in `folder`, by default as report.html beside the comparison, atomically; one that is there and was
+    made of the same files with the same options is left as it is.
 
     Raises UserError if there are no results, too many to choose from, or damaged ones; if text was requested that does not exist;
     and if a file that recallkit did not write would be replaced.
@@ -72,10 +74,25 @@ def write_report(folder: Path, out: Path | None = None, options: ReportOptions =
         raise UserError(problem, where=folder, remedy="leave out --slices, --sequence, --document")
     target = out or (comparison.folder if comparison else folder) / "report.html"
     artifacts.check_replaceable(target, markup.HEAD)
+    inputs = _inputs(comparison, found, options)
+    if (kept := markup.read_stamp(target)) is not None and kept.inputs == inputs:
+        return Report(target, target.stat().st_size, found, kept.excerpts)
     content, num_excerpts = _compose(comparison, found, options)
+    content = markup.stamped(content, markup.Stamp(inputs, num_excerpts))
     with artifacts.adding(target) as temporary:
         temporary.write_bytes(content)
     return Report(target, len(content), found, num_excerpts)
+
+
+def _inputs(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> str:
+    """The digest of all that a page is made of: the files of results, labels, text and scores, wherever they are, and the options."""
+    files = [path for folder in found.values() for path in sorted(folder.glob("*.parquet"))]  # their footers have the facts
+    if comparison is not None and comparison.slices is not None:
+        named = ("tokens.parquet", "sequences.parquet", "tokenizer.json")
+        read = [*(comparison.slices / name for name in named), *score_files(comparison, comparison.slices).values()]
+        files += [path for path in read if path.is_file()]
+    asked = {each.name: str(getattr(options, each.name)) for each in fields(ReportOptions)}
+    return artifacts.digest_inputs([asked, [path.name for path in files], markup.resources()], files)
 
 
 def figures_of(found: Mapping[str, Path], models: Sequence[str] = ()) -> list[Figure]:

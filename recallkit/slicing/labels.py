@@ -16,7 +16,6 @@ from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel import ahead
 from recallkit.slicing.definitions import CONTEXT_CLASSES
-from recallkit.slicing.label_kernels import label_bigrams, longest_matches
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
 
@@ -60,6 +59,8 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     copies (see `CopyFinder`), int8 (n,), if they are known.
     """
     import pyarrow as pa
+
+    from recallkit.slicing.label_kernels import label_bigrams, longest_matches
 
     ids, offsets = group_ids(group)
     bounds, lengths = list(pairwise(offsets.tolist())), np.diff(offsets) - 1

@@ -148,7 +148,6 @@ def make_labels(
     Raises UserError for everything a user can correct.
     """
     from recallkit.slicing import labels
-    from recallkit.slicing.copies import CopyFinder
     from recallkit.text.sequences import sequence_groups
 
     sequences = out / "sequences.parquet"
@@ -164,7 +163,11 @@ def make_labels(
         return finished
     num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
     unseen = labels.UnseenBigrams() if table is not None and not table.is_of_repeated else None
-    copies = CopyFinder(table.ngram_hashes) if table is not None and table.ngram_hashes else None
+    copies = None
+    if table is not None and table.ngram_hashes:
+        from recallkit.slicing.copies import CopyFinder
+
+        copies = CopyFinder(table.ngram_hashes)
 
     def manifest_at_end() -> dict[str, Any]:
         kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")

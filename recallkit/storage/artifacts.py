@@ -22,7 +22,7 @@ from recallkit.storage import given_files
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL, new_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -446,6 +446,11 @@ def digest_bytes(*parts: bytes) -> str:
 def digest_json(value: Any) -> str:
     """The digest of a JSON value, independent of key order."""
     return digest_bytes(json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def digest_inputs(facts: Any, files: Sequence[Path]) -> str:
+    """The digest of what a result is made of: this version of the program, JSON values, and the bytes of files."""
+    return digest_json([VERSION, SCHEMA_VERSION, facts, [describe(path)["sha256"] for path in files]])
 
 
 def digest_arrays(*arrays: np.ndarray) -> str:

@@ -52,6 +52,27 @@ def test_a_comparison_is_what_was_written(compared, slices):
     assert all(row["source"] == "ALL" for row in totals.values())
 
 
+def test_tables_are_made_again_only_of_other_scores_or_where_asked(compared, slices):
+    def made(**how: object) -> bool:
+        """Whether the tables are written again; they are those in the folder either way."""
+        before = (compared / "gap.parquet").stat().st_mtime_ns
+        tables = attribution.gap("control:recall", MODELS[::-1], slices, **how)
+        for name, frame in tables.frames().items():
+            assert frame.equals(pl.read_parquet(compared / f"{name}.parquet"))
+            assert frame.schema == read_comparison(compared).tables.frames()[name].schema
+        return (compared / "gap.parquet").stat().st_mtime_ns != before
+
+    assert not made()
+    assert made(force=True)
+    assert made(cluster="source")
+    assert not made(cluster="source")
+    [scores] = slices.glob("scores/control-bigram*.parquet")
+    manifest, table = artifacts.read_manifest(scores), pl.read_parquet(scores).with_columns(pl.col("nll") + 0.5).to_arrow()
+    scores.with_suffix(".json").unlink()  # the list, whose digest is of the former scores
+    artifacts.write_parquet(scores, [table], table.schema, manifest)
+    assert made(cluster="source"), "other NLLs of the same model"
+
+
 def test_missing_and_damaged_tables_are_one_line(compared):
     for name in (path.stem for path in sorted(compared.glob("*.parquet"))):
         path = compared / f"{name}.parquet"

@@ -452,3 +452,20 @@ def test_the_same_tables_give_the_same_bytes_and_the_page_is_replaced_whole(word
     assert [excerpt["sequence"] for excerpt in asked.token_data()["excerpts"] if excerpt["asked"]] == [7]
     assert not again.page.samefile(tmp_path / "before.html"), "written into the file that a reader may have open"
     assert not list(again.page.parent.glob(".*"))
+
+
+def test_a_page_is_made_again_only_of_other_files_or_options_or_where_it_was_edited(words, tmp_path):
+    folder, page = Path(shutil.copytree(words, tmp_path / "results")), tmp_path / "page.html"
+    made, written_at = write_report(folder, page), page.stat().st_mtime_ns
+    assert write_report(folder, page) == made
+    assert page.stat().st_mtime_ns == written_at, "left as it is"
+    whole = page.read_bytes()
+    page.write_bytes(whole.replace(b"</h1>", b"!</h1>", 1))
+    write_report(folder, page)
+    assert page.read_bytes() == whole
+    write_report(folder, page, ReportOptions(sequence=[7]))
+    assert [excerpt["sequence"] for excerpt in Page.read(page).token_data()["excerpts"] if excerpt["asked"]] == [7]
+    comparison = read_comparison(folder)
+    put(comparison.tables, comparison.folder, comparison, cluster="source")
+    write_report(folder, page)
+    assert page.read_bytes() != whole, "intervals are of sources, which the page says"
