@@ -33,6 +33,8 @@ UNDECLARED = {
     "atheris": "guides fuzzing where it is there",
     "nltk": "comes with lm-eval; `profile --stop-words nltk` tells what to do without it",
     "markdown_it": "comes with rich; a test reads tables with it",
+    "torchtitan": "a test of its recipe runs where a user has it",
+    "olmo_core": "the same of OLMo-core",
     "levanter": "another tool, run by an interpreter of its own in a benchmark",
     "tqdm": "comes with transformers; examples draw their progress with it",
     "mkdocs": "comes with mkdocs-material, which names the versions that it can do with",
