@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from recallkit import config
-from recallkit.counting.bigram_kernels import BigramRun
 from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.make_table import write_counts
 from recallkit.counting.table import REPEATED_ONLY
@@ -83,6 +82,8 @@ class InfiniGram:
             return target
         counts = self._all_counts(keys, config.home() / "infini-gram" / f"{artifacts.digest_json(identity)}.duckdb")
         none = np.empty(0, np.uint32)
+        from recallkit.counting.bigram_kernels import BigramRun  # which imports numba, that `gap` does not need
+
         counted = CountedStream(BigramRun(keys, counts), none, none.astype(np.uint64), self.num_tokens, 0)
         facts = {"tokenizer": self._tokenizer.describe(), "boundary": "pack", "only": sequences_digest, REPEATED_ONLY: True}
         write_counts(target, counted, {"recallkit_version": config.VERSION, "options": options, **facts})

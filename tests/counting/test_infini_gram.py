@@ -175,8 +175,12 @@ def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, mo
     monkeypatch.setattr(Handler, "answer", answer)
     monkeypatch.setattr(infini_gram, "_CHUNK", 20)
     begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of pytest-xdist ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     slow.set()
     assert time.monotonic() - begun < 30
     server.asked.clear()

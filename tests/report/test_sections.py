@@ -35,7 +35,8 @@ def evaluations(words, tmp_path_factory):
         files[model, "fda"] = folder / "evals" / "documents" / f"{number}.parquet"
         write_documents(files[model, "fda"], documents(model, right), manifest(3))
     recall = compare_recall(files)
-    facts = {"models": list(contained), "kind": "recall", "tasks": ["fda-v1"], "options": {"models": ["a", "b"]}}
+    rows = {"fda": {"origin": "fda.jsonl", "note": ""}}
+    facts = {"models": list(contained), "kind": "recall", "tasks": ["fda-v1"], "options": {"models": ["a", "b"]}, "rows": rows}
     artifacts.write_frames(recall, folder / "evals" / "compared" / "fda-v1", facts)
     mqar, _ = evaluate_mqar([REFERENCE, MODELS[0]], [4, 8], folder / "mqar", MqarOptions(seq_len=64, samples=12, batch_tokens=1024))
     profile = profile_slices(words, folder / "profile")
