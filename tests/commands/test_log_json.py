@@ -158,7 +158,7 @@ def test_workers_tell_events_too(run, small_slices, tmp_path):
     assert done.returncode == 0, done.stderr
     told = events_of(done.stderr)
     outputs = {event["message"] for event in told if event["event"] == "output"}
-    assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs
+    assert {"printed by the model", "written past Python", "\\x1b[31m\\xff"} <= outputs, sorted(outputs)
     assert any("of the model" in event["message"] for event in told)
     assert {event["command"] for event in told} == {"score"}
 
