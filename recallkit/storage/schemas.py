@@ -207,7 +207,6 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"{_TRAINED}, parameters state_bytes whole, accuracy loss_nats learning_rate real, at_edge flag, num_steps batch whole, pareto flag"
     ),
     "tradeoff/by_rate": _columns(f"{_TRAINED}, learning_rate accuracy loss_nats real, num_steps whole, best flag"),
-    "tradeoff/by_pairs": _columns(f"{_TRAINED}, learning_rate real, length pairs num_queries whole, accuracy loss_nats real"),
     "tradeoff/by_distance": _columns(f"{_TRAINED}, learning_rate real, length pairs low high num_queries whole, accuracy real"),
 }
 """Columns of every table. A comparison's tables are named RESULT/TABLE, others by the kind in their manifests. More columns are allowed."""

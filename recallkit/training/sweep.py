@@ -152,7 +152,6 @@ class Sweep:
             "state_bytes": BYTES_PER_ELEMENT * model.state_size(max(part.length for part in run.task.test)),
             "accuracy": accuracy,
             "loss_nats": loss_nats,
-            "by_pairs": [[each.accuracy, each.loss_nats, len(each.right)] for each in measured],
             "by_distance": [by_distance(each.right, some) for each, some in zip(measured, test, strict=True)],
             "num_steps": done,
             "curve": curve,

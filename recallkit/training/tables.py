@@ -28,13 +28,12 @@ class TradeoffTables(Shown):
     `tradeoff`: a row per model and task, at the best of its learning rates. `accuracy` and `loss_nats` are means over the tests, each of
     which counts the same; `state_bytes` are of float32 after the longest test sequence; `at_edge`: whether a rate at the end of those
     tried is the best; `pareto`: whether no model of the task is more accurate with as small a state, or as accurate with a smaller one.
-    `by_rate`: a row per run. `by_pairs`: a row per model, task and test, at the best rate. `by_distance`: for each of these a row per
-    bucket, `low`..`high` ids from where an answer stands to where it is asked for, both included.
+    `by_rate`: a row per run. `by_distance`: a row per model, task, test and bucket, at the best rate: `low`..`high` ids from where an
+    answer stands to where it is asked for, both included.
     """
 
     tradeoff: pl.DataFrame
     by_rate: pl.DataFrame
-    by_pairs: pl.DataFrame
     by_distance: pl.DataFrame
 
 
@@ -54,18 +53,16 @@ def make_tables(runs: Sequence[Done]) -> TradeoffTables:
     groups: dict[Any, list[Done]] = {}
     for run, found in runs:
         groups.setdefault((run.task, run.line, run.config.d_model, run.size), []).append((run, found))
-    made: dict[str, list[dict[str, Any]]] = {name: [] for name in ("tradeoff", "by_rate", "by_pairs", "by_distance")}
+    made: dict[str, list[dict[str, Any]]] = {name: [] for name in ("tradeoff", "by_rate", "by_distance")}
     for of_model in groups.values():
         best = max(of_model, key=_goodness)
         (run, found), rates = best, [other.learning_rate for other, _ in of_model]
         made["tradeoff"].append({**_row(best), "at_edge": len(rates) > 1 and run.learning_rate in (min(rates), max(rates))})
         made["by_rate"] += [{**_row(other), "best": other is best} for other in of_model]
-        for part, (accuracy, loss, num_queries), buckets in zip(run.task.test, found["by_pairs"], found["by_distance"], strict=True):
-            row = {**_row(best), "length": part.length, "pairs": part.pairs}
-            made["by_pairs"].append({**row, "num_queries": num_queries, "accuracy": accuracy, "loss_nats": loss})
+        for part, buckets in zip(run.task.test, found["by_distance"], strict=True):
             for high, asked, right in buckets:  # up to 1, 2, 3 to 4, 5 to 8 ...
-                near = {"low": high // 2 + 1 if high > 1 else 1, "high": high}
-                made["by_distance"].append({**row, **near, "num_queries": asked, "accuracy": right / asked})
+                near = {"length": part.length, "pairs": part.pairs, "low": high // 2 + 1 if high > 1 else 1, "high": high}
+                made["by_distance"].append({**_row(best), **near, "num_queries": asked, "accuracy": right / asked})
     for row in made["tradeoff"]:
         of_task = [other for other in made["tradeoff"] if other["task"] == row["task"]]
         row["pareto"] = on_front(of_task, "state_bytes", "accuracy")[of_task.index(row)]

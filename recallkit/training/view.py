@@ -98,30 +98,27 @@ _PARETO = "none is more accurate with as small a state (float32, after the longe
 def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
     """What is printed, for each task: models at their best rate, accuracy by number of pairs, by distance."""
     found: dict[str, Table] = {}
-    tasks, every_distance = _tasks(tables), _distances(tables)
+    tasks = _tasks(tables)
     for place, task in enumerate(tasks, 1):
-        models, pairs = (frame.filter(task=task).to_dicts() for frame in (tables.tradeoff, tables.by_pairs))
+        of_task = TradeoffTables(*(frame.filter(task=task) for frame in (tables.tradeoff, tables.by_rate, tables.by_distance)))
+        models = of_task.tradeoff.to_dicts()
         ending = "" if len(tasks) == 1 else f"-{place}"
         at_edge = " * the lowest or highest rate that was tried." if any(row["at_edge"] for row in models) else ""
         found[f"tradeoff{ending}"] = Table.of(
             f"{task}: accuracy at the best learning rate", _OF_MODEL, models, f"Pareto: {_PARETO}.{at_edge}"
         )
-        if len(pairs) > len(models):
-            found[f"pairs{ending}"] = _pairs(models, pairs)
-        distances = [row for row in every_distance if row["task"] == task]
-        columns = [(f"{high:,}", cell) for (high,), cell in _accuracies(distances, "high", form=_whole)]
+        tests = _accuracies(_summed(of_task, "length", "pairs"), "length", "pairs", form=percent)
+        if len(tests) > 1:
+            sizes = sorted(pairs for (_, pairs), _ in tests)
+            guess = " and ".join(f"{percent(1 / pairs)} at {pairs:,}" for pairs in (sizes[0], sizes[-1]))
+            is_of_one = len({length for (length, _), _ in tests}) == 1
+            columns = [(f"{pairs:,}" if is_of_one else f"{pairs:,} in {length:,}", cell) for (length, pairs), cell in tests]
+            title, caption = "Accuracy by number of pairs, at the best rate", f"Guessing among as many values as pairs: {guess}."
+            found[f"pairs{ending}"] = Table.of(title, [*_NAMED.items(), *columns], models, caption)
+        columns = [(f"{high:,}", cell) for (high,), cell in _accuracies(_summed(of_task, "high"), "high", form=_whole)]
         caption = "Ids, up to this many, from where an answer stands to where it is asked for; of all numbers of pairs together."
         found[f"distance{ending}"] = Table.of("Accuracy by distance in %, at the best rate", [*_NAMED.items(), *columns], models, caption)
     return found
-
-
-def _pairs(models: Sequence[Row], rows: Sequence[Row]) -> Table:
-    columns = _accuracies(rows, "length", "pairs")
-    is_of_one = len({length for (length, _), _ in columns}) == 1
-    headed = [(f"{pairs:,}" if is_of_one else f"{pairs:,} in {length:,}", cell) for (length, pairs), cell in columns]
-    few, *_, many = sorted(row["pairs"] for row in rows)
-    guess = f"Guessing among as many values as pairs: {percent(1 / few)} at {few:,}, {percent(1 / many)} at {many:,}."
-    return Table.of("Accuracy by number of pairs, at the best rate", [*_NAMED.items(), *headed], models, guess)
 
 
 def _whole(share: float | None) -> str:
@@ -129,7 +126,7 @@ def _whole(share: float | None) -> str:
     return cells.or_dash(share and 100 * share, ".0f")
 
 
-def _accuracies(rows: Sequence[Row], *by: str, form: Callable[[float | None], str] = percent) -> list[tuple[tuple[Any, ...], Cell]]:
+def _accuracies(rows: Sequence[Row], *by: str, form: Callable[[float | None], str]) -> list[tuple[tuple[Any, ...], Cell]]:
     """A column of accuracies for each value of the columns `by`, in their order."""
     found = {(row["model"], _size(row), *(row[name] for name in by)): row["accuracy"] for row in rows}
 
@@ -139,13 +136,13 @@ def _accuracies(rows: Sequence[Row], *by: str, form: Callable[[float | None], st
     return [(place, column(place)) for place in sorted({tuple(row[name] for name in by) for row in rows})]
 
 
-def _distances(tables: TradeoffTables) -> list[dict[str, Any]]:
-    """Rows of `by_distance` for all numbers of pairs together."""
+def _summed(tables: TradeoffTables, *by: str) -> list[dict[str, Any]]:
+    """Rows of `by_distance`, summed over all that is not the model or in `by`."""
     import polars as pl
 
-    asked = pl.col("num_queries")
-    of_all = tables.by_distance.group_by(*_MODEL, "low", "high", maintain_order=True)
-    return of_all.agg((pl.col("accuracy") * asked).sum() / asked.sum(), asked.sum()).to_dicts()
+    asked, low = pl.col("num_queries"), pl.col("low").min()
+    of_all = tables.by_distance.group_by(*_MODEL, *by, maintain_order=True)
+    return of_all.agg((pl.col("accuracy") * asked).sum() / asked.sum(), low).to_dicts()
 
 
 # ------------------------------------------------------------------------------------------------------------- charts
@@ -153,19 +150,16 @@ def _distances(tables: TradeoffTables) -> list[dict[str, Any]]:
 
 def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
     """The charts that the sweep has something to show in, first that of Based's Figure 2."""
-    rows, pairs = (frame.to_dicts() for frame in (tables.tradeoff, tables.by_pairs))
-    models, tasks = list(dict.fromkeys(row["model"] for row in rows)), _tasks(tables)
+    rows, tasks = tables.tradeoff.to_dicts(), _tasks(tables)
+    models = list(dict.fromkeys(row["model"] for row in rows))
     where = f" on {tasks[0]}" if len(tasks) == 1 else ""
     caption = f"Accuracy{where} by bytes of state in float32, each model at the best of its learning rates; grey: the Pareto front."
     found = [Figure("tradeoff", "Recall by bytes of state", caption, _drawn(rows, "state_bytes", "bytes of state", models), models)]
     best: dict[tuple[str, str], Row] = {}  # of each line the most accurate model, the smallest among equals
     for row in sorted(rows, key=lambda row: (row["accuracy"], -row["state_bytes"])):
         best[row["task"], row["model"]] = row
-    for name, every, x, axis in (
-        ("pairs", pairs, "pairs", "number of key-value pairs"),
-        ("distance", _distances(tables), "high", "distance in ids"),
-    ):
-        shown = [row for row in every if all(row[column] == best[row["task"], row["model"]][column] for column in _MODEL)]
+    for name, x, axis in (("pairs", "pairs", "number of key-value pairs"), ("distance", "high", "distance in ids")):
+        shown = [row for row in _summed(tables, x) if all(row[column] == best[row["task"], row["model"]][column] for column in _MODEL)]
         if len({row[x] for row in shown}) > 1:
             drawn = _drawn(shown, x, axis, models)
             caption = f"Accuracy{where} by {axis}, of the most accurate of each line."

@@ -121,7 +121,8 @@ def test_a_task_of_ones_own_is_trained_again_once_its_code_changes_and_its_quest
     file = tmp_path / "own.py"
     file.write_text(OWN_TASK)
     sweep = tiny(tmp_path, task=f"{file}:task")
-    assert [row[2] for row in outcome(sweep)["by_pairs"]] == [8], "one in each test sequence, whatever `pairs` is"
+    [of_test] = outcome(sweep)["by_distance"]
+    assert sum(asked for _, asked, _ in of_test) == 8, "one in each test sequence, whatever `pairs` is"
     file.write_text(OWN_TASK.replace("ids[:, 0]", "ids[:, 1]"))
     assert sweep.outcome(sweep.runs[0]) is None
 
