@@ -71,11 +71,12 @@ class ControlModel:
 
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """The arguments of `score_ngrams`: rows of followers with their counts, p1, p1 sorted, and the rows' summaries."""
-        from recallkit.models.control_kernels import summarise_rows
+        """The arguments of `score_ngrams`: rows of followers with weights and ranks, p1, p1 sorted, and the rows' summaries."""
+        from recallkit.models.control_kernels import UNKNOWN, summarise_rows
 
         rows = self._rows() if self.order == 2 else (np.zeros(self.vocab_size + 1, np.int64), np.empty(0, np.uint32), np.empty(0))
-        return *rows, self.unigram, np.sort(self.unigram), *summarise_rows(*rows, self.unigram)
+        ranks = np.full(len(rows[1]), UNKNOWN, np.int32)
+        return *rows, ranks, self.unigram, np.sort(self.unigram), *summarise_rows(*rows, self.unigram)
 
     def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         starts = self.table.row_starts()

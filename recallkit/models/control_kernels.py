@@ -1,7 +1,8 @@
 """Scores of the control models: exact probabilities, argmax and rank from a sorted table of counts.
 
 A rank asks how many of all tokens are more likely. Tokens never seen after `u` are ordered as under
-the unigram distribution, so that a binary search counts them; only the followers of `u` are visited one by one.
+the unigram distribution, so that a binary search counts them; only the followers of `u` are visited one by one, and once for each bigram,
+whose rank is then known.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import numpy as np
 from recallkit.jit import njit, prange
 
 _NONE = -1
+UNKNOWN = -1
+"""The rank of a bigram that has not been counted."""
 
 
 @njit(inline="always", nogil=True, cache=True)
@@ -34,19 +37,19 @@ def _count_larger_scaled(ascending, scale, bound):  # type: ignore[no-untyped-de
 
 
 @njit(nogil=True, cache=True)
-def _count_larger(low, end, seconds, counts, scale, unigram, ascending, bound):  # type: ignore[no-untyped-def]
-    """How many tokens v have weight(v) = count(u, v) + scale * p1(v) > bound."""
+def _count_larger(low, end, seconds, weights, scale, unigram, ascending, bound):  # type: ignore[no-untyped-def]
+    """How many tokens v have a weight > bound: `weights` has those of followers, of any other token it is scale * p1(v)."""
     larger = _count_larger_scaled(ascending, scale, bound)
     for place in range(low, end):
-        smoothed = scale * unigram[seconds[place]]
-        if smoothed <= bound < counts[place] + smoothed:
-            larger += 1
+        larger += np.int64(weights[place] > bound) - np.int64(scale * unigram[seconds[place]] > bound)
     return larger
 
 
 @njit(parallel=True, nogil=True, cache=True)
 def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped-def]
     """For every token u: the sum of its counts, and the most likely next token under p2 with its weight.
+
+    Weights are p2 times C(u) + T(u): count(u, v) + scale * p1(v), where scale is T(u). Those of followers replace their `counts`.
 
     Of the tokens never seen after u only the most frequent one can win; where that one is a follower of u, none of them
     can. Ties go to the lowest id.
@@ -61,19 +64,20 @@ def summarise_rows(starts, seconds, counts, unigram):  # type: ignore[no-untyped
         token, weight, total = most_frequent, scale * unigram[most_frequent], 0.0
         for place in range(starts[u], starts[u + 1]):
             total += counts[place]
-            mine = counts[place] + scale * unigram[seconds[place]]
-            if mine > weight or (mine == weight and seconds[place] < token):
-                token, weight = np.int64(seconds[place]), mine
+            counts[place] += scale * unigram[seconds[place]]
+            if counts[place] > weight or (counts[place] == weight and seconds[place] < token):
+                token, weight = np.int64(seconds[place]), counts[place]
         totals[u], best[u], best_weight[u] = total, token, weight
     return totals, best, best_weight
 
 
 @njit(parallel=True, nogil=True, cache=True)
-def score_ngrams(ids, offsets, cache_weight, starts, seconds, counts, unigram, ascending, totals, best, best_weight):  # type: ignore[no-untyped-def]
+def score_ngrams(ids, offsets, cache_weight, starts, seconds, weights, ranks, unigram, ascending, totals, best, best_weight):  # type: ignore[no-untyped-def]
     """NLL (float32, nats), argmax and rank (int32) of every predicted id under p3 (p2 where `cache_weight` is 0).
 
     `ids` uint32 flat, sequence i is ids[offsets[i]:offsets[i + 1]]; followers of token u are seconds[starts[u]:starts[u + 1]]
-    with `counts` float64; `unigram` p1 (vocab,), `ascending` the same sorted; the rest from `summarise_rows`.
+    with `weights` float64 and `ranks` int32, which are filled in as they are needed; `unigram` p1 (vocab,), `ascending` the same sorted;
+    the rest from `summarise_rows`.
     """
     num_sequences = len(offsets) - 1
     num_predicted = offsets[-1] - offsets[0] - num_sequences
@@ -89,22 +93,27 @@ def score_ngrams(ids, offsets, cache_weight, starts, seconds, counts, unigram, a
             scale = max(1.0, np.float64(end - low))
             norm = totals[u] + scale
             at = _find(seconds, low, end, w)
-            weight = scale * unigram[w] + (counts[at] if at != _NONE else 0.0)
+            weight = weights[at] if at != _NONE else scale * unigram[w]
+            larger = ranks[at] if at != _NONE else UNKNOWN
+            if larger == UNKNOWN:
+                larger = _count_larger(low, end, seconds, weights, scale, unigram, ascending, weight)
+                if at != _NONE:
+                    ranks[at] = larger
             likeliest = best[u]
             recalled = latest[u] if cache_weight > 0.0 else _NONE
             if recalled == _NONE:
                 probability = weight / norm
-                larger = _count_larger(low, end, seconds, counts, scale, unigram, ascending, weight)
             else:
                 # Weights of p3, in units of (1 - m) / norm: the cache adds `bonus` to one token.
                 bonus = cache_weight / (1.0 - cache_weight) * norm
                 at = _find(seconds, low, end, recalled)
-                plain = scale * unigram[recalled] + (counts[at] if at != _NONE else 0.0)
-                if w == recalled:
-                    weight = plain + bonus
-                larger = _count_larger(low, end, seconds, counts, scale, unigram, ascending, weight)
+                plain = weights[at] if at != _NONE else scale * unigram[recalled]
                 if w != recalled:
                     larger += np.int64(plain + bonus > weight) - np.int64(plain > weight)
+                else:
+                    weight = plain + bonus
+                    is_first = weight >= best_weight[u]
+                    larger = 0 if is_first else _count_larger(low, end, seconds, weights, scale, unigram, ascending, weight)
                 if plain + bonus > best_weight[u] or (plain + bonus == best_weight[u] and recalled < likeliest):
                     likeliest = recalled
                 probability = (1.0 - cache_weight) * weight / norm
