@@ -31,13 +31,17 @@ class Plugin(NamedTuple):
 
     def function(self) -> str:
         """The same as FILE.py:FUNCTION. Raises UserError where the module is not to be found."""
+        return f"{self.file()}:{self.entry.attr}"
+
+    def file(self) -> str:
+        """The file of its module. Raises UserError where that is not to be found."""
         try:
             found = importlib.util.find_spec(self.entry.module)
         except Exception as error:
             raise self._fault(error) from error
         if found is None or not (found.origin or "").endswith(".py"):
             raise UserError(f"no module {self.entry.module}", where=self.name, remedy=f"install {self.origin} again")
-        return f"{found.origin}:{self.entry.attr}"
+        return str(found.origin)
 
     def load(self) -> object:
         """The object, imported. Raises UserError for whatever its module raises."""

@@ -27,11 +27,12 @@ def package(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def installed(package, monkeypatch):
-    """The package where Python finds it."""
-    monkeypatch.syspath_prepend(str(package))
+def installed(package, tmp_path, monkeypatch):
+    """The package where Python finds it, a copy for each test."""
+    copy = Path(shutil.copytree(package, tmp_path / "installed"))
+    monkeypatch.syspath_prepend(str(copy))
     plugins.installed.cache_clear()
-    yield package
+    yield copy
     plugins.installed.cache_clear()
     sys.modules.pop("recallkit_example", None)
 
@@ -55,20 +56,14 @@ def test_every_kind_is_listed_with_its_origin(installed, run):
     }
 
 
-def test_one_that_cannot_be_imported_is_a_note(package, tmp_path, monkeypatch, run):
-    broken = Path(shutil.copytree(package, tmp_path / "broken"))
-    (broken / "recallkit_example.py").write_text("import nowhere_at_all\n")
-    monkeypatch.syspath_prepend(str(broken))
-    plugins.installed.cache_clear()
-    try:
-        done = run("models")
-        assert (done.returncode, "recallkit-example" in done.stdout) == (0, False)
-        assert "recallkit-example.mean: recallkit-example 1.0 raised ModuleNotFoundError: No module named 'nowhere_at_all'" in done.stderr
-        done = run("train", "--task", "recallkit-example.last", "-o", tmp_path / "out")
-        assert done.returncode == 1
-        assert "nowhere_at_all" in done.stderr
-    finally:
-        plugins.installed.cache_clear()
+def test_one_that_cannot_be_imported_is_a_note(installed, tmp_path, run):
+    (installed / "recallkit_example.py").write_text("import nowhere_at_all\n")
+    done = run("models")
+    assert (done.returncode, "recallkit-example" in done.stdout) == (0, False)
+    assert "recallkit-example.mean: recallkit-example 1.0 raised ModuleNotFoundError: No module named 'nowhere_at_all'" in done.stderr
+    done = run("train", "--task", "recallkit-example.last", "-o", tmp_path / "out")
+    assert done.returncode == 1
+    assert "nowhere_at_all" in done.stderr
 
 
 def test_a_model_a_slice_and_a_cache(installed, small_slices, tiny_model, tmp_path, run):
@@ -94,3 +89,20 @@ def test_a_mixer_and_a_task_are_trained(installed, tmp_path, run):
     rows = pl.read_parquet(table)
     assert sorted(rows["model"]) == ["attention", "recallkit-example.mean"]
     assert rows.filter(model="recallkit-example.mean")["state_bytes"].item() == 4 * 2 * 17  # two layers: a sum of 16, and a count
+
+
+def test_a_mixer_whose_code_has_changed_makes_another_model_and_another_training(installed, small_slices, tmp_path, run):
+    config, out = tmp_path / "mean.toml", tmp_path / "run"
+    config.write_text('[model]\nd_model = 16\nlayers = [{mixer = "recallkit-example.mean"}]\n[recipe]\nbatch = 4\n')
+    train = ("train", config, "demo:train", "--tokens", 1024, "--seq-len", 64, "--device", "cpu", "-o", out)
+    score = ("score", out / "checkpoint-4", "--slices", shutil.copytree(small_slices, tmp_path / "slices"), "--device", "cpu")
+    for command in (train, score):
+        done, again = run(*command), run(*command)
+        assert (done.returncode, again.returncode) == (0, 0), done.stderr
+        assert "reused" in (again.stdout + again.stderr).lower()
+    with (installed / "recallkit_example.py").open("a") as file:
+        file.write("# changed\n")
+    for command, said in ((train, "differs in config"), (score, "score it again")):
+        done = run(*command)
+        assert done.returncode == 1
+        assert said in done.stderr

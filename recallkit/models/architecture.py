@@ -6,7 +6,11 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from recallkit import plugins
+from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,6 +104,15 @@ class ArchitectureConfig:
     def to_json(self) -> dict[str, Any]:
         """The mapping for config.json."""
         return dataclasses.asdict(self)
+
+    def identity(self) -> dict[str, Any]:
+        """What a model with random weights computes: the mapping for config.json, and the code of mixers that are plug-ins."""
+        return {**self.to_json(), "code": self.identify_plugins()}
+
+    def identify_plugins(self) -> list[list[str]]:
+        """Package, version and a digest of the module of each mixer that is a plug-in. Raises UserError where one is not to be found."""
+        found = [plugins.find(mixer, "mixer") for mixer in sorted({layer.mixer for layer in self.layers})]
+        return [[plugin.origin, artifacts.digest_file(Path(plugin.file()))] for plugin in found if plugin is not None]
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> ArchitectureConfig:

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 
 def identify(request: ModelRequest) -> str:
-    """Digest of an RWKV file, or of config and weights of `zoo:NAME` or a directory. Raises UserError where one of them is missing."""
+    """Digest of an RWKV file, or of config, weights and plug-ins of `zoo:NAME` or a directory. Raises UserError where one is missing."""
     source = _source(request.spec)
     if source.is_file():
         return artifacts.digest_weights(source)
     names = (zoo.CONFIG, zoo.WEIGHTS) if zoo.is_ours(source) else (published.CONFIG, published.WEIGHTS)
-    return artifacts.digest_json([[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names])
+    files = [[name, artifacts.digest_weights(zoo.existing(source / name))] for name in names]
+    return artifacts.digest_json([*files, *(zoo.read_config(source).identify_plugins() if zoo.is_ours(source) else [])])
 
 
 def facts(request: ModelRequest) -> ModelFacts | None:

@@ -65,10 +65,10 @@ class Run(NamedTuple):
     seed: int
 
     def identity(self) -> dict[str, Any]:
-        """All choices as JSON, without the names: a run belongs to every sweep that has it. Of FILE.py:FUNCTION, its code."""
+        """All choices as JSON, without the names: a run belongs to every sweep that has it. Of functions and plug-ins, their code."""
         task = {**self.task._asdict(), "name": identify_task(self.task.name), "options": dict(self.task.options)}
         chosen = {name: getattr(self, name) for name in ("learning_rate", "batch", "steps", "measured_every", "seed")}
-        return {"config": self.config.to_json(), "task": task, **chosen}
+        return {"config": self.config.identity(), "task": task, **chosen}
 
     @property
     def digest(self) -> str:

@@ -70,7 +70,7 @@ def train_text(
     chosen = join_processes(choose_device(device))
     options = {
         "model": found.name,
-        "config": json.loads(zoo.config_json(found.config)),
+        "config": json.loads(json.dumps(found.config.identity())),
         "recipe": {**asdict(found.recipe), "betas": list(found.recipe.betas)},
         "seed": asked.seed,
         "seq_len": found.seq_len,
