@@ -19,14 +19,3 @@ def completed(*words: str) -> list[str]:
 def test_an_option_and_its_value_are_completed():
     assert completed("gap", "--cl") == ["--cluster", "--clean"]
     assert completed("gap", "--cluster", "s") == ["sequence", "source"]
-
-
-def test_bash_runs_what_it_is_given(tmp_path):
-    """The script is evaluated by a real bash, which then completes with the program that it names."""
-    program = tmp_path / "recallkit"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{PROGRAM}" "$@"\n')
-    program.chmod(0o755)
-    asked = 'eval "$(recallkit --show-completion bash)"; COMP_WORDS=(recallkit sl) COMP_CWORD=1; _recallkit_completion recallkit'
-    paths = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", f'{asked}; echo "${{COMPREPLY[@]}}"'], env=paths, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["slice"], done.stderr

@@ -47,16 +47,6 @@ def test_a_link_to_a_folder_or_to_a_foreign_file_is_no_table_of_ours(tmp_path, v
     assert unharmed(victim)
 
 
-def planted(tmp_path: Path, victim: Path) -> Path:
-    """The temporary name that this process will take for out.json, as a link."""
-    with artifacts.replacing(tmp_path / "out.json") as temporary:
-        name = temporary.name
-        temporary.write_text("{}")
-    (tmp_path / "out.json").unlink()
-    (tmp_path / name).symlink_to(victim)
-    return tmp_path / name
-
-
 def test_a_new_file_behind_a_link_is_not_written(tmp_path, victim):
     """A link of the name of the folder in which it is written, and one of the name of the file in it."""
     folder = tmp_path / ".out.json.new.partial"
