@@ -501,6 +501,33 @@ class ComparisonOptions(Options):
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FarContextOptions(Options):
+    """How much context is far."""
+
+    context_gain: int | Sequence[int] | None = option(
+        "Also score with the last N tokens alone as context, and measure what is gained from further back: one N, or several joined with "
+        "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
+        metavar="NUMBERS",
+        least=1,
+        most=config.LONGEST,
+        joined=True,
+    )
+    context_stride: int | None = option(
+        "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
+        metavar="NUMBER",
+        least=1,
+        most=config.LONGEST,
+        default="N / 4",
+    )
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for a stride of no windows."""
+        super().__post_init__()
+        if self.context_stride is not None and not self.context_gain:
+            raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
+
+
 SAMPLES, BUILTIN_SAMPLES = 2000, 300
 """Tokens of each slice that `intervene` asks about; of the built-in models fewer, because there are ten."""
 

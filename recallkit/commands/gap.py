@@ -14,6 +14,7 @@ from recallkit.options import (
     AnyModel,
     AnyModels,
     ComparisonOptions,
+    FarContextOptions,
     ForceOptions,
     InterventionOptions,
     LogOptions,
@@ -85,7 +86,7 @@ def _gate(given: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
+class Gap(FarContextOptions, ComparisonOptions, ScoringOptions, WritingOptions):
     """Which models are compared, and how their gap is divided."""
 
     reference: AnyModel | None = argument(f"The reference, usually the attention model: {MODEL_SYNTAX}.", metavar="REFERENCE")
@@ -96,21 +97,6 @@ class Gap(ComparisonOptions, ScoringOptions, WritingOptions):
         "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
         "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
         metavar="NAME",
-    )
-    context_gain: int | Sequence[int] | None = option(
-        "Also score with the last N tokens alone as context, and split the gap into that of near and of far context: one N, or "
-        "several joined with commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
-        metavar="NUMBERS",
-        least=1,
-        most=config.LONGEST,
-        joined=True,
-    )
-    context_stride: int | None = option(
-        "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
-        metavar="NUMBER",
-        least=1,
-        most=config.LONGEST,
-        default="N / 4",
     )
     price: bool = option(
         "Also ask what state costs: its bytes, the loss in AR hits, in far copies and in first occurrences, and what is recalled, as a "
@@ -180,8 +166,6 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     gates = resolve_gates(asked.fail_above or (), given)
     folder = path(asked.slices) or builtin.slices()
     last = choose_last(numbers(asked.context_gain), asked.context_stride)
-    if asked.context_stride is not None and not last:
-        raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
     asks: dict[str, Any] = {"given": given, "clean": asked.clean, "context_gain": last, "divergence": asked.divergence}
     target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], **asks, price=asked.price)
     usual = InterventionOptions(force=asked.force)
@@ -276,7 +260,7 @@ def paper_table(name: str) -> "pl.DataFrame":
 
 
 @dataclass(frozen=True)
-class Track(ScoringOptions, WritingOptions):
+class Track(FarContextOptions, ScoringOptions, WritingOptions):
     """Which run is followed, and for how long."""
 
     reference: AnyModel | None = argument(f"A model to compare with: {MODEL_SYNTAX}.", metavar="REFERENCE")
@@ -302,16 +286,19 @@ class Track(ScoringOptions, WritingOptions):
     examples=(
         "recallkit track path/to/attention run/checkpoint-* --slices slices",
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
+        "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --context-gain 4096",
     ),
     answers=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
     """Follow recall by association over the checkpoints of a training run, with the NLL of AR hits and of other tokens.
 
-    Scores what is not scored yet: the text, and the text with earlier matches broken up. Columns: see `TrackTables`.
+    Scores what is not scored yet: the text, and the text with earlier matches broken up. With --context-gain also what is gained from far
+    context. Columns: see `TrackTables`.
     """
     from recallkit import builtin, tracking
     from recallkit.models.spec import one_model
+    from recallkit.scoring.scores import choose_last
     from recallkit.tracking.run import watch
     from recallkit.tracking.view import look
 
@@ -327,12 +314,14 @@ def track(asked: Track) -> Outcome["TrackTables"]:
         path(asked.out),
         asked,
     )
+    usual: dict[str, Any] = {"samples": asked.samples, "force": asked.force}
+    usual["context_gain"] = choose_last(numbers(asked.context_gain), asked.context_stride)
     if asked.watch:
 
         def show(tables: "TrackTables", folder: "Path") -> None:
             look(folder, tables).print()
 
-        tables, folder = watch(*run, show, samples=asked.samples, force=asked.force, seconds=asked.interval, until=asked.until)
+        tables, folder = watch(*run, show, seconds=asked.interval, until=asked.until, **usual)
         return replace(Outcome.of(tables, lambda: look(folder, tables)), show=lambda full: None)
-    tables, folder = tracking.track(*run, samples=asked.samples, force=asked.force)
+    tables, folder = tracking.track(*run, **usual)
     return Outcome.of(tables, lambda: look(folder, tables))

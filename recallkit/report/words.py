@@ -15,6 +15,7 @@ from recallkit.display.charts import labels
 from recallkit.display.exports import MOST_NAMED, bare, command_line
 from recallkit.measure.shares import is_void
 from recallkit.report.markup import tag, text
+from recallkit.scoring.scores import last_options
 from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
         "seed": drawn.get("seed") or None,
     }
     given = tuple(slice_.given for slice_ in comparison.given)
-    context = {**_context_options(manifest.get("context_gain") or []), "price": bool(manifest.get("price"))}
+    context = {**last_options(manifest.get("context_gain") or []), "price": bool(manifest.get("price"))}
     return [
         command_line("slice", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **slicing, o="DIR"),
         command_line(
@@ -122,13 +123,6 @@ def files(comparison: Comparison) -> str:
         return tables
     scored = ", ".join([comparison.reference, *comparison.manifest["models"]])
     return f"{tables}; of the slices tokens.parquet, tokenizer.json and the scores of {scored}"
-
-
-def _context_options(context_gain: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The options of the command for what is gained from far context: [last ids, stride] each."""
-    usual = all(stride == max(1, ids // 4) for ids, stride in context_gain)
-    stride = {} if usual else {"context_stride": min(stride for _, stride in context_gain)}
-    return {"context_gain": [ids for ids, _ in context_gain], **stride}
 
 
 _EDGES = 4.0, 96.0

@@ -110,7 +110,8 @@ class ScoringPlan:
             raise UserError(problem, where=f"the last {last.ids:,} ids", remedy="give fewer ids, or slice with a larger --seq-len")
         full = {name: value for name, value in self.result.options.items() if name not in ("context", "stride", "carry_state")}
         options = {**full, "last": last.ids, "stride": last.stride}
-        result = Result(score_path(self.slices, self.model, last), "scores", options, remedy="delete this file")
+        path = score_path(self.slices, self.model, last)
+        result = Result(path, "scores", options, force=self.result.force, remedy="delete this file")
         plan = replace(self, result=result, last=last)
         if plan.result.finished() is None:
             _check_context(plan, check_model(self.request).max_length)

@@ -53,6 +53,14 @@ _LOST = _with_ends(f"nll {_CHANGES} use recall points", *_CI)
 _ASKED = "samples documents whole, effective_documents real"
 _ERRORS = "standard_error ci_low ci_high difference_error difference_low difference_high"
 
+# `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more; null `reference_gains`: both.
+_BY_CONTEXT = _columns(
+    f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} "
+    f"gain_reference gain_model local_gap far_gap far_share mirror_share real?, {_INTERVALS}, "
+    f"{_with_ends('gain_reference gain_model local_gap far_gap far_share mirror_share', '_ci_low', '_ci_high')} real?, "
+    "note text, void flag"
+)
+
 LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     # One row per sequence: its ids, the context's first one included. From id `span_starts[i]` on they belong to document
     # `span_documents[i]` of source `span_sources[i]`; `document` and `source` repeat the first span, for queries.
@@ -110,13 +118,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_document": _columns(
         f"{_PAIR} text, document whole, source text, tokens ar_hits whole, {_with_ends('nats ar_nats', '_reference', '_model')} real"
     ),
-    # `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more; null `reference_gains`: both.
-    "gap/by_context": _columns(
-        f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} "
-        f"gain_reference gain_model local_gap far_gap far_share mirror_share real?, {_INTERVALS}, "
-        f"{_with_ends('gain_reference gain_model local_gap far_gap far_share mirror_share', '_ci_low', '_ci_high')} real?, "
-        "note text, void flag"
-    ),
+    "gap/by_context": _BY_CONTEXT,
     # `kl` and quantiles in nats; `low` and `high` of buckets of distance and position; `ratio`: `kl` over `kl_first`.
     "gap/by_divergence": _columns(
         f"{_PAIR} by slice text, low high whole?, tokens whole, share_of_tokens real, "
@@ -150,6 +152,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
         f"{_with_ends('nll ar_nll first_nll other_nll recall ar_gap', *_CI)} real?"
     ),
+    "track/by_context": _columns("step whole") | _BY_CONTEXT,
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit import events
+from recallkit.attribution.context_gain import context_gains
 from recallkit.declarations import path
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UserError
@@ -19,22 +20,25 @@ from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
+from recallkit.storage.schemas import frame_of
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import Watch, by_step, expand_all, step_of
 from recallkit.tracking.tables import Tracked, TrackTables, make_tables, read_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     import numpy as np
 
     from recallkit.measure.sums import RowSums
+    from recallkit.scoring.scores import LastIds
 
 
-def track_path(slices: Path, reference: ModelSpec, checkpoints: Sequence[ModelSpec]) -> Path:
-    """Default folder of a run's table: of the reference and the folder of the first checkpoint."""
+def track_path(slices: Path, reference: ModelSpec, checkpoints: Sequence[ModelSpec], context_gain: Sequence[LastIds] = ()) -> Path:
+    """Default folder of a run's table: of the reference, the folder of the first checkpoint, and what else is asked."""
     run = checkpoints[0].location.rpartition("/")[0] or checkpoints[0].location
-    return slices / "track" / artifacts.file_slug(f"{reference.key} {run}")
+    return slices / "track" / artifacts.file_slug(" ".join([reference.key, run, *map(str, context_gain)]))
 
 
 @dataclass
@@ -48,10 +52,14 @@ class TrackedRun:
     samples: int = SAMPLES
     force: bool = False
     quiet: bool = False
+    context_gain: Sequence[LastIds] = ()
+    """Each checkpoint and the reference are also scored with these last ids alone."""
     scores: dict[int, tuple[str, Path]] = field(default_factory=dict)
     """Step -> the checkpoint's name and its score file; that of the changed text has the same name."""
     _read: dict[Path, tuple[RowSums, np.ndarray]] = field(default_factory=dict)
     """Of the score files that have been read: the sums of the text, and what is recalled."""
+    _gains: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """Step -> the rows of `by_context`."""
 
     def __post_init__(self) -> None:
         """Opens the labels. Raises UserError where they cannot answer, and where `out` has another result."""
@@ -65,6 +73,7 @@ class TrackedRun:
             "sequences_digest": self.tokens.manifest["sequences_digest"],
             "samples": self.samples,
         }
+        question |= {"context_gain": [[last.ids, last.stride] for last in self.context_gain]} if self.context_gain else {}
         self.result = Result(self.out / "track.parquet", "track", question, force=self.force, beside=table_files(TrackTables, self.out))
         self.result.finished()  # that of another question is not replaced; one of the same question grows
         self.hits = AskedHits.of(self.tokens, path(self.scoring.counts), self.samples)
@@ -74,15 +83,23 @@ class TrackedRun:
     def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
         """Scores text and changed text, unless that is done already; again with `force`, or where the whole run is forced."""
         force = force or self.force
-        for spec, plan in zip(
-            specs, one_after_another(plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)), strict=True
-        ):
+        plans = plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)
+        shorter = [plan.from_last(last) for last in self.context_gain for plan in plans]
+        for spec, plan in zip(specs, one_after_another(plans), strict=True):
             self.hits.score(spec, self.scoring, plan.run(), force=force, quiet=self.quiet)
+        for plan in one_after_another(shorter):
+            plan.run()
 
     def add(self, step: int, spec: ModelSpec) -> None:
         """Adds a checkpoint that has just been scored."""
         self.scores[step] = spec.shown, score_path(self.slices, spec)
         self._read.pop(self.scores[step][1], None)
+        if self.reference is not None and self.context_gain:
+            pair = (self.reference, spec)
+            shorter = {last: [score_path(self.slices, each, last) for each in pair] for last in self.context_gain}
+            self._gains[step] = context_gains(
+                self.tokens.path, {each.shown: score_path(self.slices, each) for each in pair}, shorter
+            ).to_dicts()
 
     def write(self) -> TrackTables:
         """Writes the tables of what was added so far, with the manifest; returns them."""
@@ -95,6 +112,9 @@ class TrackedRun:
             self._read_scores([file for _, file in files.values() if file not in self._read])
             models = [Tracked(name, step, *self._read[file]) for step, (name, file) in files.items()]
             tables = make_tables(models, self.hits)
+            if self.context_gain:
+                gains = [{"step": step, **row} for step in sorted(self._gains) for row in self._gains[step]]
+                tables = replace(tables, by_context=frame_of("track/by_context", gains))
         manifest = self.tokens.manifest
         facts = {
             "models": [name for name, _ in files.values()],
@@ -121,6 +141,7 @@ def track(
     scoring: ScoringOptions = ScoringOptions(),
     *,
     samples: int = SAMPLES,
+    context_gain: Sequence[LastIds] = (),
     force: bool = False,
 ) -> tuple[TrackTables, Path]:
     """The table of a run's checkpoints by step, and its folder; scores what is not scored yet.
@@ -129,7 +150,8 @@ def track(
     """
     steps = by_step(expand_all(checkpoints))
     first, *named = list_models(reference, *steps.values())
-    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, scoring, samples, force)
+    out = out or track_path(slices, reference, checkpoints, context_gain)
+    run = TrackedRun(slices, out, first, scoring, samples, force, context_gain=context_gain)
     run.score(named)
     for step, spec in zip(steps, named, strict=True):
         run.add(step, spec)
@@ -145,6 +167,7 @@ def watch(
     show: Callable[[TrackTables, Path], None],
     *,
     samples: int = SAMPLES,
+    context_gain: Sequence[LastIds] = (),
     force: bool = False,
     seconds: float = 30.0,
     until: int | None = None,
@@ -155,7 +178,8 @@ def watch(
     A checkpoint that cannot be read is named, and tried again when its files have changed; one that is replaced is scored again.
     """
     [first] = list_models(reference)
-    run = TrackedRun(slices, out or track_path(slices, reference, checkpoints), first, scoring, samples, force)
+    out = out or track_path(slices, reference, checkpoints, context_gain)
+    run = TrackedRun(slices, out, first, scoring, samples, force, context_gain=context_gain)
     waiting, read = Watch(checkpoints, seconds), dict[str, object]()
     while True:
         for spec in waiting.settled():

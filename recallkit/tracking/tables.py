@@ -45,10 +45,13 @@ class TrackTables(Shown):
     recall is above it, with an interval (null: later than the last). `absent`: that interval is below LEAST_RECALL. `gone`: it is, but at
     `step`, the first such, recall was above, by intervals that hold for all checkpoints together. `unknown`: neither is shown; `step`
     as before, if there is one.
+
+    by_context, only with `context_gain`: `step`, and the columns of `GapTables.by_context` of that checkpoint's gap to the reference.
     """
 
     track: pl.DataFrame
     verdict: pl.DataFrame
+    by_context: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
