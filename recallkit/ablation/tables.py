@@ -280,8 +280,9 @@ def groups_of_heads(placed: Sequence[PlacedMixer], asked: Sequence[str], where: 
     wanted = [part for each in choose_sets(placed, asked, "zero", where) for part in choose_mixers(placed, each, where)]
     groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in wanted if mixer.num_heads and mixer.heads is None]
     if not groups:
-        remedy = "leave out --heads, or name others with --mixers"
-        raise UserError("no heads of its mixers can be replaced", where=where, remedy=remedy)
+        kinds = ", ".join(dict.fromkeys(mixer.kind for mixer in wanted))
+        problem = f"no heads of {kinds} can be replaced: what its last matrix reads is not divided into heads"
+        raise UserError(problem, where=where, remedy="leave out --heads, or name others with --mixers")
     return list(dict.fromkeys(groups))
 
 

@@ -244,13 +244,14 @@ def _joining(mixer: nn.Module) -> tuple[nn.Module, int] | None:
     if joining is None or weight is None or weight.ndim != 2:
         return None
     width = weight.shape[0] if type(joining).__name__ == "Conv1D" else weight.shape[1]
-    number = next((found for name in _NUMBERS if isinstance(found := getattr(mixer, name, None), int)), None)
+    owners = (mixer, getattr(mixer, "multihead_norm", None))  # of xLSTM's mixers the norm knows the number
+    number = next((found for owner in owners for name in _NUMBERS if isinstance(found := getattr(owner, name, None), int)), None)
     if number is None:
         head = next((size for name in ("v_head_dim", "head_dim", "head_size") if isinstance(size := getattr(mixer, name, None), int)), None)
         number = getattr(getattr(mixer, "config", None), "num_attention_heads", None)
         if number is None or head is None or number * head != width:
             return None
-    return (joining, number) if number and width % number == 0 else None
+    return (joining, number) if number and width % number == 0 and width > number else None  # a single channel is no head
 
 
 def _of_module(module: nn.Module) -> list[tuple[int, str, nn.Module, Any]]:

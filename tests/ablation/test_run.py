@@ -172,7 +172,9 @@ def test_the_head_that_recalls_is_found_by_halves_and_the_rest_is_left_whole(sli
     assert "2 passes over " in said
     assert "one with each of 1 groups of heads replaced; then halves of the groups that recall needs, at most 8 passes in all" in said
     assert said.count("2 passes, one without each half of 1 groups") == 2
-    with pytest.raises(UserError, match="no heads of its mixers can be replaced"):
+    with pytest.raises(
+        UserError, match="no heads of mamba can be replaced: what its last matrix reads is not divided into heads; leave out --heads"
+    ):
         ablate(model, slices, options=CPU, heads=True, asked=["mamba"])
     with pytest.raises(UsageError, match="heads are replaced by zero alone"):
         ablate(model, slices, options=CPU, heads=True, by="mean")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from recallkit.ablation.tables import groups_of_heads
 from recallkit.errors import UsageError, UserError
 from recallkit.models.ablation import Ablation, ablate, find_mixers, observe_means
 from recallkit.models.architecture import LayerConfig
@@ -199,25 +200,32 @@ def test_heads_are_those_of_the_values(tmp_path):
             np.testing.assert_allclose(ablated.score_carrying(ids, offsets, chunk).nll, wanted, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "bamba", "qwen3_next", "falcon_h1", "minimax", "kimi_linear", "glm5_next"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gpt_neox", "bamba", "qwen3_next", "falcon_h1", "minimax", "kimi_linear", "glm5_next", "xlstm", "h3"]
+)
 def test_all_heads_together_are_the_mixer_and_each_counts(tmp_path, name):
     """Attention with sinks or gates, value heads of linear attention, Mamba beside attention in a block: up to a bias behind the heads."""
-    model = load_model(ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", dtype="float64"))
-    intact, mixers = model.score(*IDS).nll, find_mixers(model)
+    if name == "h3":  # one of our own
+        path, vocab_size = tmp_path, write_checkpoint(tmp_path, layers=[LayerConfig("h3", {"state": 4, "head_dim": 8})]).config.vocab_size
+    else:
+        path, vocab_size = save_model(name, tmp_path), VOCAB_SIZE
+    model = load_model(ModelRequest(str(path), vocab_size, device="cpu", dtype="float64"))
+    ids = IDS[0] % vocab_size, IDS[1]
+    intact, mixers = model.score(*ids).nll, find_mixers(model)
     for mixer in mixers:
         end = mixer.change(torch.zeros_like)
-        whole = model.score(*IDS).nll
+        whole = model.score(*ids).nll
         end()
         alone = []
         for heads in (f"h0-{mixer.num_heads - 1}", *(f"h{head}" for head in range(mixer.num_heads))):
             end = mixer.part(f"{mixer.key}.{heads}").change(torch.zeros_like)
-            alone.append(model.score(*IDS).nll)
+            alone.append(model.score(*ids).nll)
             end()
-        if name not in ("gpt2", "gpt_neox"):
+        if name not in ("gpt2", "gpt_neox", "h3"):
             np.testing.assert_allclose(alone[0], whole, rtol=0, atol=1e-6, err_msg=mixer.key)
         assert all(np.abs(nll - intact).max() > 1e-6 for nll in alone), mixer.key
         assert len({float(np.abs(nll - intact).sum()) for nll in alone}) == len(alone), "each is another"
-    np.testing.assert_array_equal(model.score(*IDS).nll, intact)
+    np.testing.assert_array_equal(model.score(*ids).nll, intact)
 
 
 def test_heads_that_are_not_there_are_refused(tmp_path):
@@ -228,6 +236,15 @@ def test_heads_that_are_not_there_are_refused(tmp_path):
     jamba = ModelRequest(str(save_model("jamba", tmp_path)), VOCAB_SIZE, device="cpu", ablation=Ablation.parse("0.h0"))
     with pytest.raises(UserError, match=r"it has no mixer 0.h0; its mixers are 0 \(mamba\), 1 \(attention, 4 heads\)"):
         load_model(jamba)
+
+
+@pytest.mark.parametrize("kind", ["mamba", "rwkv4", "hyena", "s4d", "gau", "h3"])
+def test_mixers_that_compute_channel_by_channel_have_no_heads(tmp_path, kind):
+    write_checkpoint(tmp_path, layers=[LayerConfig(kind)])
+    [mixer] = find_mixers(load_model(ModelRequest(str(tmp_path), 61, device="cpu")))
+    assert mixer.num_heads is None
+    with pytest.raises(UserError, match=f"no heads of {kind} can be replaced: what its last matrix reads is not divided into heads"):
+        groups_of_heads([mixer], ["each"], "model")
 
 
 # ----------------------------------------------------------------------------------------------------- identity, refusals

@@ -30,13 +30,13 @@ class H3(Mixer):
             raise ValueError(f"H3's head_dim {head_dim} does not divide d_model {d_model}")
         if state < 2 or state % 2:
             raise ValueError(f"H3's state consists of pairs: an even number of at least 2, not {state}")
-        self.state, self.head_dim, self.heads = state, head_dim, d_model // head_dim
+        self.state, self.head_dim, self.num_heads = state, head_dim, d_model // head_dim
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d_model, d_model) for _ in range(3))
         bound = 1 / math.sqrt(state)
         self.shift = nn.Parameter(torch.empty(d_model, state).uniform_(-bound, bound))
         self.shift_skip = nn.Parameter(torch.randn(d_model))
-        self.ssm = DiagonalSSM(self.heads, state // 2, discretization="bilinear")
-        self.skip = nn.Parameter(torch.randn(self.heads))
+        self.ssm = DiagonalSSM(self.num_heads, state // 2, discretization="bilinear")
+        self.skip = nn.Parameter(torch.randn(self.num_heads))
         self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
@@ -91,4 +91,4 @@ class H3(Mixer):
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(b, t, d) -> (b, p, t, h): a head's channels are contiguous."""
-        return x.view(*x.shape[:2], self.heads, self.head_dim).permute(0, 3, 1, 2)
+        return x.view(*x.shape[:2], self.num_heads, self.head_dim).permute(0, 3, 1, 2)
