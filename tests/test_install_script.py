@@ -63,14 +63,3 @@ def test_what_a_failing_step_prints_is_shown(install):
     assert "Collecting everything\nERROR: no space left\nfailed after" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("(about 3 GB on disk with torch: some minutes)")
     assert "installed in" not in done.stdout
-
-
-def test_on_a_terminal_pip_shows_its_progress(install, tmp_path):
-    install()
-    within = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
-    command = [*within, ROOT / "scripts/install.sh", tmp_path / "venv", "-e", ".[fast]"]
-    environment = {**os.environ, "PYTHON": str(tmp_path / "python"), "FAILS": ""}
-    text = subprocess.run(
-        command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=60, env=environment
-    ).stdout
-    assert text.index("and the packages that it needs") < text.rindex("Collecting everything") < text.index("modules compiled")

@@ -56,16 +56,6 @@ def test_a_line_says_what_took_how_long():
 # ---------------------------------------------------------------------------------------------------- of commands
 
 
-def test_slices_keep_the_seconds_of_the_first_time_when_they_are_labelled_anew(tmp_path, small_slices):
-    text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
-    slicing.slice_text(text, tmp_path, counts=None, seq_len=64)
-    first = read_timings(tmp_path / "manifest.json")
-    slicing.slice_text(text, tmp_path, counts=small_slices.parent / "counts.duckdb", seq_len=64, force=True)
-    again = read_timings(tmp_path / "manifest.json")
-    assert list(first["stages"]) == list(again["stages"]) == ["slicing", "labelling"]
-    assert again["stages"]["slicing"] == first["stages"]["slicing"]
-
-
 def test_no_footer_holds_timings(tmp_path, small_slices):
     text = TextOptions([str(small_slices.parent / "valid.jsonl")], "validation")
     slicing.slice_text(text, tmp_path / "s", counts=small_slices.parent / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
