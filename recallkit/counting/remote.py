@@ -109,7 +109,8 @@ def _in_one_line(url: str, shown: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UserError("no such file there, or it is private", where=shown, remedy="check the URL; log in with `hf auth login`") from error
+        problem = "no such file there, or it is private, or no server answers"
+        raise UserError(problem, where=shown, remedy="check the URL; log in with `hf auth login`") from error
     except UserError as error:
         if error.where != url:
             raise

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -83,8 +86,31 @@ def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     with pytest.raises(UserError, match=r"it answers 400 \(.*in the middle.*\); check the URL"):
         model.score(ids, offsets)
     assert len(waited) == 7, "it was tried again in vain"
-    with pytest.raises(UserError, match=r"it cannot be reached or read \(.*refused.*\), after 8 tries"):
-        load_model(request("openai:http://127.0.0.1:9/v1#tiny"))
+
+
+def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, small_slices, monkeypatch):
+    waited = []
+    monkeypatch.setattr(json_server, "_sleep", waited.append)
+    done = run("score", "openai:http://127.0.0.1:9/v1#tiny", "--slices", small_slices)
+    assert (done.returncode, waited) == (1, [1, 2, 4])
+    told, *_, last = done.stderr.splitlines()
+    assert told.endswith("[Errno 111] Connection refused); trying again")
+    assert "it cannot be reached or read ([Errno 111] Connection refused), after 4 tries; check the URL" in last
+
+
+def test_a_host_that_takes_no_connection_is_not_waited_for(monkeypatch):
+    """Its queue is full: to those that connect it says nothing."""
+    monkeypatch.setattr(json_server, "_sleep", lambda seconds: None)
+    monkeypatch.setattr(json_server, "_SECONDS_TO_CONNECT", 0.1)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as waiting:
+        for _ in range(2):
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(deaf.getsockname())
+        begun = time.monotonic()
+        with pytest.raises(UserError, match=r"it cannot be reached or read \(timed out\), after 4 tries"):
+            load_model(request(f"openai:http://127.0.0.1:{deaf.getsockname()[1]}/v1#tiny"))
+        assert time.monotonic() - begun < 60, "an answer may take ten times as long"
 
 
 def test_no_other_host_is_asked(serve, server_of_llama):
