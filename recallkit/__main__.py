@@ -10,7 +10,7 @@ from recallkit import config
 
 def main() -> None:
     """Runs the command line; Ctrl-C while it is still being loaded ends it like any other."""
-    config.is_program = True
+    config.start_program()
     gc.set_threshold(10_000)  # libraries make hundreds of thousands of objects while they are imported, and no garbage
     try:
         from recallkit.cli import run

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 VERSION = "0.1.0"
 """Of the program, as in pyproject.toml."""
@@ -87,6 +92,31 @@ LONGEST = 2**24
 
 is_program = False
 """Whether this process is the program's own, its command line or a worker, and not another's program that imports recallkit."""
+
+
+class _NoPandas:
+    """An import hook that refuses pandas where the compiled code of pyarrow asks for it, called by this package or `pyarrow.dataset`.
+
+    It does when it first converts an array from or to Python's or NumPy's, and converts the same if there is none. None of these modules
+    imports pandas itself; all others get it.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name != "pandas":
+            return
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__", "").startswith("importlib."):
+            frame = frame.f_back
+        if frame is not None and frame.f_globals.get("__name__", "").startswith((f"{__package__}.", "pyarrow.dataset")):
+            raise ModuleNotFoundError("no pandas for pyarrow", name=name)
+
+
+def start_program() -> None:
+    """Makes this process the program's own: what only its users' programs may need is not imported, which saves a third of a second."""
+    global is_program
+    is_program = True
+    sys.meta_path.insert(0, _NoPandas)
 
 
 def installing(extra: str) -> str:

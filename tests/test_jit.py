@@ -1,4 +1,4 @@
-"""What a process loads before its first compiled loop, and what the first labels compile."""
+"""What a process loads before its first compiled loop, and what it never needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Run, made_up_texts, write_jsonl
 
 pytestmark = pytest.mark.ci
 
@@ -50,3 +50,14 @@ def test_a_comparison_compiles_nothing():
     """Importing numba takes a second, which `gap` does not need."""
     code = "import sys, recallkit.attribution.comparison, recallkit.attribution.view, recallkit.measure.sums; print('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_scoring_imports_neither_pandas_nor_a_compiler(run: Run, tmp_path: Path):
+    """pyarrow imports pandas for any conversion, and torch its compiler for a random tensor without storage: 0.3 and 1 s of a program."""
+    text = write_jsonl(tmp_path / "text.jsonl", made_up_texts(1, 100))
+    assert run("slice", text, "-o", tmp_path / "slices").returncode == 0
+    program = STARTS["the program"].replace("'--version'", f"'score', 'zoo:delta', '--slices', r'{tmp_path / 'slices'}'")
+    code = f"{program}\nprint(sorted({{'pandas', 'sympy', 'torch', 'torch._dynamo'}} & set(sys.modules)))\nimport pandas, pyarrow"
+    printed = python(f"{code}\nprint(pyarrow.array([1, 2]).to_pandas().sum())", tmp_path).splitlines()
+    assert "Scores of every predicted token" in printed
+    assert printed[-2:] == ["['torch']", "3"]

@@ -36,7 +36,7 @@ import torch
 from recallkit import registry
 from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.devices import memory_errors
-from recallkit.models.language_model import LanguageModel
+from recallkit.models.language_model import LanguageModel, WithoutStorage
 from recallkit.models.native_model import run_native
 from recallkit.models.protocol import ModelFacts
 from recallkit.storage import artifacts
@@ -147,7 +147,7 @@ def _find(spec: str) -> Callable[[int], LanguageModel]:
 
 def _skeleton(words: Tensor, layer: LayerConfig) -> LanguageModel:
     vocab_size, b = words.shape
-    with torch.device("meta"):
+    with WithoutStorage():
         return LanguageModel(ArchitectureConfig(vocab_size, 2 * b, (layer,), mlp="none", norm_eps=0.0, tied_head=False))
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from recallkit.models.mixers import make_mixer
 from recallkit.models.mixers.api import applied, linear_flops
@@ -18,8 +19,6 @@ from recallkit.models.mixers.rwkv_channel_mix import RWKVChannelMix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from torch import Tensor
 
     from recallkit.models.architecture import ArchitectureConfig, LayerConfig
     from recallkit.models.mixers.api import Mixer, State
@@ -226,3 +225,20 @@ def _norm(config: ArchitectureConfig) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(config.d_model, eps=config.norm_eps)
     return nn.LayerNorm(config.d_model, eps=config.norm_eps)
+
+
+class WithoutStorage(TorchFunctionMode):
+    """While it is entered, layers are made with matrices on the meta device, which have no storage, and nothing is drawn at random.
+
+    `torch.device("meta")` does that to every tensor, and for the first random one or logarithm imports torch's compiler: a second.
+    """
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        given = kwargs or {}
+        if func in _RANDOM:
+            return given["tensor"] if "tensor" in given else args[0]
+        is_matrix = func is torch.empty and isinstance(args[0], tuple)
+        return func(*args, **given | ({"device": "meta"} if is_matrix else {}))
+
+
+_RANDOM = Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_

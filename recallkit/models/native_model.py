@@ -104,12 +104,10 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
 
     Raises UserError for an invalid config, and for weights that do not fit it.
     """
-    import torch
-
-    from recallkit.models.language_model import LanguageModel
+    from recallkit.models.language_model import LanguageModel, WithoutStorage
 
     try:
-        with torch.device("meta"):
+        with WithoutStorage():
             skeleton = LanguageModel(config)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise UserError(f"its config is not that of a model ({first_line(error)})", where=source, remedy="check config.json") from error
@@ -117,7 +115,6 @@ def build_model(config: ArchitectureConfig, weights: dict[str, Tensor], source: 
         problem = f"weight {odd} is of type {weights[odd].dtype}, and only floating-point weights are read"
         raise UserError(problem, where=source, remedy="give the model before it was quantised")
     try:
-        # The skeleton on the meta device has no storage; the weights are assigned to it, so none are initialised at random.
         skeleton.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
     except RuntimeError as error:  # torch's message lists the missing, the superfluous and those of another shape, a line for each
         problem = f"its weights do not fit its config: {textwrap.shorten(str(error).splitlines()[1], 200)}"

@@ -102,15 +102,13 @@ def architecture(name: str, size: str = SHIPPED_SIZE, context: int = CONTEXT) ->
 
     Raises UserError for an unknown name or size.
     """
-    import torch
-
-    from recallkit.models.language_model import LanguageModel
+    from recallkit.models.language_model import LanguageModel, WithoutStorage
 
     large = registry.look_up(SIZES, size, "size")
     blocks = registry.look_up(ARCHITECTURES, name, "architecture").layers * large.repeats
     layers = tuple(_sized(layer, place, len(blocks), large, context) for place, layer in enumerate(blocks))
     made = ArchitectureConfig(large.vocab_size, large.width, layers, mlp_width=_WIDTH_STEP, max_length=context)
-    with torch.device("meta"):
+    with WithoutStorage():
         narrow = LanguageModel(made).num_parameters(embeddings=False)
     a_step = 3 * large.width * _WIDTH_STEP * len(layers)  # SwiGLU has three matrices
     return dataclasses.replace(made, mlp_width=_WIDTH_STEP * (1 + round((large.parameters - narrow) / a_step)))

@@ -145,7 +145,7 @@ def _die_with_parent() -> None:
 def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> None:
     """Runs tasks until there are no more. Ctrl-C and SIGTERM reach all processes of the group; only the parent handles them."""
     _die_with_parent()
-    config.is_program = True
+    config.start_program()
     for number in _INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
