@@ -1,6 +1,6 @@
 """Checkpoints of flash-linear-attention, as fla-hub and flame have them: config.json with its `model_type`, and safetensors.
 
-DeltaNet, Gated DeltaNet, KDA, GLA and RetNet, also with layers of attention in between, are read into the shape of
+DeltaNet, Gated DeltaNet, KDA, GLA, RetNet, HGRN and HGRN-2, also with layers of attention in between, are read into the shape of
 `recallkit.models.language_model`, and need neither a GPU nor fla.
 Every other `model_type` of fla, and these with options that our mixers lack, are run by fla itself, its classes registered.
 """
@@ -20,7 +20,7 @@ from recallkit.models.published import CONFIG, Weights, renamed
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -54,10 +54,17 @@ _EXPECTED: dict[str, dict[str, Any]] = {
         "expand_k": 1.0,
         "fuse_norm": True,
     },
+    "hgrn": {**_OF_EACH, "use_short_conv": False, "elementwise_affine": True},
+    "hgrn2": {**_OF_EACH, "use_short_conv": False, "elementwise_affine": True},
 }
 """For each `model_type`, entries that our mixers have no option for, with fla's defaults."""
 
-_MIXERS = {"gated_deltanet": "gated_delta", "delta_net": "delta_net", "kda": "kda", "gla": "gla", "retnet": "retnet"}
+_MIXERS = {
+    "gated_deltanet": "gated_delta",
+    "delta_net": "delta_net",
+    "kda": "kda",
+    **{kind: kind for kind in ("gla", "retnet", "hgrn", "hgrn2")},
+}
 _NAMES = {
     "embeddings.": "embedding.",
     "layers.": "blocks.",
@@ -66,6 +73,7 @@ _NAMES = {
     ".mlp.down_proj.": ".mlp.down.",
     ".o_norm.": ".norm.",
     ".g_norm_swish_gate.": ".norm.",
+    ".g_norm.": ".norm.",
     ".o_proj.": ".out_proj.",
     ".gk_proj.0.": ".decay_in.",
     ".gk_proj.1.": ".decay_out.",
@@ -80,7 +88,9 @@ _JOINED = {
     "mixer.conv1d.weight": [f"mixer.{name}_conv1d.weight" for name in "qkv"],
     "mlp.up.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
 }
-"""Weights here, and the ones of fla whose rows they are; GLA and RetNet have their queries, keys and values apart."""
+"""Weights here, and the ones of fla whose rows they are."""
+_APART = {"gla", "retnet", "hgrn", "hgrn2"}
+"""Models whose recurrent layers have their queries, keys and values apart here, too, and no convolution."""
 
 
 def is_readable(config: Mapping[str, Any]) -> bool:
@@ -129,15 +139,32 @@ def read_fla(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
             layers.append(_attention_layer(attention[i], weights, block, d_model))
             joined.remove("mixer.conv1d.weight")
         else:
-            options = {**_options(kind, config, weights, block, d_model), "eps": eps}
+            options = {"eps": eps, **_options(kind, config, weights, block, d_model)}
             layers.append(LayerConfig(_MIXERS[kind], options))
-            joined -= {"mixer.qkv.weight", "mixer.conv1d.weight"} if kind in ("gla", "retnet") else set()
+            joined -= {"mixer.qkv.weight", "mixer.conv1d.weight"} if kind in _APART else set()
         for name in joined:
             _join(weights, block, name, _JOINED[name])
+    if kind in ("hgrn", "hgrn2"):
+        _set_lower_bounds(weights, len(layers), [i for i in range(len(layers)) if i not in attention])
     tied = bool(config.get("tie_word_embeddings", False))
     if tied:
         weights.drop_tied_head()
     return ArchitectureConfig(vocab_size, d_model, tuple(layers), mlp_width=mlp_width, norm_eps=eps, tied_head=tied), weights.named
+
+
+def _set_lower_bounds(weights: Weights, num_layers: int, recurrent: Sequence[int]) -> None:
+    """The least forget gates of these layers, which follow from a parameter of all layers: none of the first, and rising."""
+    import torch
+
+    bounds = None
+    if "lower_bounds" in weights.named:
+        if weights.shape("lower_bounds")[0] != num_layers:
+            raise UserError(f"weight lower_bounds is not that of a model of {num_layers:,} layers", where=weights.where.parent)
+        shares = weights.named.pop("lower_bounds").softmax(0, dtype=torch.float32)
+        bounds = shares.cumsum(0) - shares[0]
+    for i in recurrent:
+        gates = weights.named[f"blocks.{i}.mixer.f_proj.weight"]
+        weights.named[f"blocks.{i}.mixer.lower_bound"] = gates.new_zeros(len(gates)) if bounds is None else bounds[i]
 
 
 def _attention_layer(of: Mapping[str, Any], weights: Weights, block: str, d_model: int) -> LayerConfig:
@@ -157,7 +184,16 @@ def _attention_layer(of: Mapping[str, Any], weights: Weights, block: str, d_mode
 
 def _options(kind: str, config: Mapping[str, Any], weights: Weights, block: str, d_model: int) -> dict[str, Any]:
     """The options of a layer's mixer; widths are those of its weights."""
-    at, heads = f"{block}mixer", weights.whole(config, "num_heads")
+    at = f"{block}mixer"
+    if kind in ("hgrn", "hgrn2"):  # of the norm of HGRN-2 fla leaves the epsilon at its default, whatever the config has
+        factor = (weights.shape(f"{at}.f_proj.weight")[0] + 0.5) / d_model
+        if kind == "hgrn":
+            return {"expand": factor}
+        given = {"expand_ratio": 128, **config}
+        named = "num_heads" if given["expand_ratio"] is None else "expand_ratio"  # which is the width of a head's keys
+        number = weights.whole(given, named)
+        return {"key_factor": factor, "num_heads": number if named == "num_heads" else d_model // number, "eps": 1e-5}
+    heads = weights.whole(config, "num_heads")
     key_width, value_width = (weights.shape(f"{at}.{name}_proj.weight")[0] for name in "kv")
     # Factors are multiplied by the width and rounded down: half a channel more, lest rounding should lose one.
     options = {"key_factor": (key_width + 0.5) / d_model, "value_factor": (value_width + 0.5) / d_model, "num_heads": heads}

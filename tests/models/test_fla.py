@@ -42,10 +42,16 @@ OURS = {
     "gated_deltanet, hybrid": {"head_dim": 16, "attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2, "rope_theta": 500.0}},
     "gla, hybrid": {"num_hidden_layers": 3, "attn": [{"layers": [1], "num_heads": 2, "window_size": 5}, {"layers": [2], "num_heads": 4}]},
 }
+OURS |= {
+    "hgrn": {"num_heads": None},
+    "hgrn, hybrid": {"num_hidden_layers": 3, "num_heads": None, "attn": {"layers": [1], "num_heads": 2}, "use_lower_bound": False},
+    "hgrn2": {"num_heads": None, "expand_ratio": 16},
+    "hgrn2, hybrid": {"num_hidden_layers": 4, "num_heads": None, "expand_ratio": 32, "attn": {"layers": [1, 3], "num_heads": 2}},
+}
 THEIRS = {
     "gated_deltanet": {"head_dim": 16, "num_v_heads": 4, "attn_mode": "fused_recurrent"},
     "rwkv7": {"head_dim": 32, "num_heads": None},
-    "hgrn": {"num_heads": None},
+    "hgrn": {"num_heads": None, "use_short_conv": True},
     "rwkv6": {},
 }
 KINDS = {
@@ -260,6 +266,82 @@ def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its
     np.testing.assert_array_equal(scored(num_kv_heads=2, window_size=2), narrow)
 
 
+def normed(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def swish(x: np.ndarray) -> np.ndarray:
+    return x * sigmoid(x)
+
+
+def hgrn(of: dict[str, np.ndarray], u: np.ndarray, bound: np.ndarray, heads: int | None) -> np.ndarray:
+    """The formulas of HGRN, and with heads of HGRN-2, token by token; a norm of HGRN-2 has another epsilon than the model."""
+    gates = bound + (1 - bound) * sigmoid(u @ of["f_proj"].T)
+    if heads is None:
+        h, found = np.zeros(gates.shape[1]), []
+        for a, i in zip(gates, u @ of["i_proj"].T, strict=True):
+            h = a * h + (1 - a) * swish(i)
+            found.append(h)
+        return normed(np.stack(found), of["g_norm"], 1e-3) * swish(u @ of["g_proj"].T) @ of["o_proj"].T
+    q, a, v = (x.reshape(len(u), heads, -1) for x in (swish(u @ of["q_proj"].T), gates, u @ of["i_proj"].T))
+    state, found = np.zeros((heads, q.shape[2], v.shape[2])), []
+    for i in range(len(u)):
+        state = a[i][..., None] * state + (1 - a[i])[..., None] * v[i][:, None]
+        found.append((q[i][..., None] * state).sum(1).ravel() / np.sqrt(q.shape[2]))
+    return normed(np.stack(found), of["g_norm"], 1e-5) @ of["o_proj"].T
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("hgrn", None), ("hgrn2", 2)])
+def test_hgrn_is_its_formula(tmp_path, kind, heads):
+    """Three layers, whose forget gates have bounds that follow from one parameter: none, then rising."""
+    from safetensors.torch import save_file
+
+    d, layers, rng = 8, 3, np.random.default_rng(0)
+    own = {f"attn.{name}_proj": (d, d) for name in ("fiqo" if heads else "figo")} | {"attn.g_norm": (d,)}
+    own |= {"attn_norm": (d,), "mlp_norm": (d,), "mlp.gate_proj": (12, d), "mlp.up_proj": (12, d), "mlp.down_proj": (d, 12)}
+    shapes = {f"model.layers.{i}.{name}.weight": shape for i in range(layers) for name, shape in own.items()}
+    shapes |= {
+        "model.embeddings.weight": (VOCAB, d),
+        "model.norm.weight": (d,),
+        "lm_head.weight": (VOCAB, d),
+        "model.lower_bounds": (layers, d),
+    }
+    weights = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    saved = {name: torch.from_numpy(weight).float() for name, weight in weights.items()}
+    save_file(saved, tmp_path / "model.safetensors")
+    config = {
+        "model_type": kind,
+        "hidden_size": d,
+        "num_hidden_layers": layers,
+        "norm_eps": 1e-3,
+        "expand_ratio": d // heads if heads else 1,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ids = rng.integers(0, VOCAB, 40)
+    shares = np.exp(weights["model.lower_bounds"])
+    bounds = (shares / shares.sum(0)).cumsum(0)
+    x = weights["model.embeddings.weight"][ids[:-1]]
+    for i in range(layers):
+        of = {name: weights[f"model.layers.{i}.{name}.weight"] for name in own}
+        mixer = {name.removeprefix("attn."): of[name] for name in own if name.startswith("attn.")}
+        x = x + hgrn(mixer, normed(x, of["attn_norm"], 1e-3), bounds[i] - bounds[0], heads)
+        u = normed(x, of["mlp_norm"], 1e-3)
+        x = x + (swish(u @ of["mlp.gate_proj"].T) * (u @ of["mlp.up_proj"].T)) @ of["mlp.down_proj"].T
+    logits = normed(x, weights["model.norm.weight"], 1e-3) @ weights["lm_head.weight"].T
+    wanted = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(ids) - 1), ids[1:]]
+    model = load_model(request(tmp_path, dtype="float64"))
+    assert isinstance(model, NativeModel)
+    for found in (model.score(ids, np.array([0, 40])), model.score_carrying(ids, np.array([0, 40]), 7)):
+        np.testing.assert_allclose(found.nll, wanted, rtol=0, atol=1e-5)
+    save_file(saved | {"model.lower_bounds": torch.zeros(2, d)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="weight lower_bounds is not that of a model of 3 layers"):
+        load_model(request(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("entries", "readable"),
     [
@@ -277,7 +359,9 @@ def test_heads_that_share_keys_and_values_are_those_of_a_file_where_each_has_its
         ({"model_type": "gated_deltanet", "hidden_act": "powlu"}, False),
         ({"model_type": "retnet"}, True),
         ({"model_type": "retnet", "expand_k": 0.5}, False),
-        ({"model_type": "hgrn"}, False),
+        ({"model_type": "hgrn"}, True),
+        ({"model_type": "hgrn", "use_short_conv": True}, False),
+        ({"model_type": "hgrn2", "attn": {"layers": [1], "num_heads": 2}, "num_heads": 8, "expand_ratio": 128}, True),
         ({"model_type": "mamba2"}, False),
         ({}, False),
     ],

@@ -28,6 +28,8 @@ MIXERS: dict[str, str] = {
     "prefix_linear_attention": "recallkit.models.mixers.prefix_linear_attention:PrefixLinearAttention",
     "retnet": "recallkit.models.mixers.retnet:RetNet",
     "gla": "recallkit.models.mixers.gla:GLA",
+    "hgrn": "recallkit.models.mixers.hgrn:HGRN",
+    "hgrn2": "recallkit.models.mixers.hgrn:HGRN2",
     "delta_net": "recallkit.models.mixers.delta_net:DeltaNet",
     "gated_delta": "recallkit.models.mixers.gated_delta:GatedDelta",
     "kda": "recallkit.models.mixers.kda:KDA",

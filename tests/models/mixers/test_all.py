@@ -89,6 +89,8 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"num_heads": 2, "gate_rank": 4, "temperature": 0.02},
         {"num_heads": 2, "key_factor": 0.25, "value_factor": 0.5},
     ],
+    "hgrn": [{}, {"expand": 1.5, "lower_bound": 0.7}],
+    "hgrn2": [{"num_heads": 2}, {"num_heads": 4, "key_factor": 0.5, "lower_bound": 0.7}],
     "delta_net": [{"num_heads": 2}],
     "gated_delta": [{"num_heads": 2}, {"num_heads": 1, "key_factor": 0.5, "short_conv": 1, "value_factor": 0.25}],
     "kda": [{"num_heads": 2}, {"num_heads": 1, "key_factor": 0.5, "short_conv": 1, "value_factor": 0.25}],
@@ -134,7 +136,7 @@ def test_texts_of_several_chunks_the_last_one_not_full(kind, monkeypatch):
         check_mixer(lambda options=options: make_mixer(kind, 16, **options))
 
 
-NARROW = ["linear_attention", "retnet", "gla", "gated_delta", "kda", "mamba3"]
+NARROW = ["linear_attention", "retnet", "gla", "hgrn", "hgrn2", "gated_delta", "kda", "mamba3"]
 
 
 @pytest.mark.parametrize("kind", NARROW)
@@ -182,6 +184,8 @@ def test_steps_start_in_the_range_of_the_papers(kind, bias):
         ("sliding_window", {"window": 6}, 2 * 64 * 6),
         ("blocked_window", {"window": 6, "previous": True}, 2 * 64 * 12),
         ("gla", {"num_heads": 4}, 4 * 8 * 16),
+        ("hgrn", {"expand": 2}, 2 * 64),
+        ("hgrn2", {"num_heads": 4}, 4 * 16 * 16),
         ("gated_delta", {"num_heads": 4}, 4 * 12 * 24),
         ("kda", {"num_heads": 4}, 4 * 16 * 16),
         ("mamba", {"state": 4}, 2 * 64 * 4),
@@ -223,6 +227,9 @@ OPERATIONS = [
     ("prefix_linear_attention", {"num_heads": 2, "feature_dim": 4, "prefix": 30}, 173_380, 3_823_724),
     ("retnet", {"num_heads": 2}, 258_920, 9_434_684),
     ("gla", {"num_heads": 2, "gate_rank": 3}, 124_632, 3_276_528),
+    # Four layers and 24 operations of each channel; or 17 of each key channel (4 of them doublings), 5 of each value, chunks of 16.
+    ("hgrn", {}, 40 * (4 * 2 * 16 * 16 + 24 * 16), 300 * (4 * 2 * 32 * 32 + 24 * 32)),
+    ("hgrn2", {"num_heads": 2}, 137_008, 3_626_592),
     ("delta_net", {"num_heads": 2}, 286_688, 6_975_440),
     ("gated_delta", {"num_heads": 2}, 345_984, 8_582_120),
     ("kda", {"num_heads": 2}, 293_376, 6_895_520),
@@ -298,6 +305,8 @@ REFUSED = [
     ("retnet", {"value_factor": 0.0}, r"16 \(keys\) and 0"),
     ("gla", {"gate_rank": 0}, "num_heads|gate_rank"),
     ("gla", {"temperature": 0}, "temperature"),
+    ("hgrn", {"lower_bound": 1.0}, "lower_bound 1.0 must be"),
+    ("hgrn2", {"num_heads": 3}, "num_heads 3 does not divide"),
     ("delta_net", {"num_heads": 5}, "num_heads"),
     ("delta_net", {"short_conv": 0}, "short_conv"),
     ("rwkv4", {"layer": 2, "num_layers": 2}, "layer is 2, not one of 2"),
@@ -349,6 +358,7 @@ def test_more_tokens_than_a_mixer_is_made_for_are_refused(kind, options):
     ("kind", "kernel"),
     [
         ("gla", "gla"),
+        ("hgrn2", "gla"),
         ("retnet", "simple_gla"),
         ("rwkv5", "rwkv6"),
         ("rwkv7", "rwkv7"),
