@@ -120,11 +120,13 @@ def end_of_entries(table: ast.AST | None) -> int:
     return int(entries[-1].end_lineno or 0)
 
 
-@pytest.fixture
-def clone(tmp_path: Path, home: Path) -> Clone:
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Clone:
+    """One for all: whatever is added is compiled beside what was."""
+    folder = tmp_path_factory.mktemp("clone")
     for name in ("recallkit", "kernels", "queries"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    return Clone(tmp_path)
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return Clone(folder)
 
 
 MIXER = '''"""The mean of the tokens so far: a mixer that forgets nothing and prefers nothing."""
