@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recallkit.kernels.long_conv.api import filter_spectrum, long_conv
-from recallkit.kernels.long_conv.torch_impl import direct_conv, fast_length, fft_conv, transform_length
+from recallkit.kernels.long_conv.torch_impl import direct_conv, fft_conv, transform_length
 from recallkit.models.mixers.base_conv import BaseConv
 from recallkit.models.mixers.gss import GSS
 from recallkit.models.mixers.h3 import H3
@@ -115,16 +115,6 @@ def test_both_ways_of_torch_give_the_sum(t, taps):
     u, filters = draw(2, t, 5, dtype=torch.float64), draw(5, taps, dtype=torch.float64)[:, :t]
     for way in (fft_conv, direct_conv):
         assert_close(way(u.mT, filters).mT, as_the_sum_is_written(u, filters))
-
-
-def test_transforms_are_at_least_as_long_as_asked_for_and_of_fast_lengths():
-    for n in range(1, 300):
-        length = fast_length(n)
-        assert n <= length < 2 * n
-        odd = length
-        while odd % 2 == 0:
-            odd //= 2
-        assert odd in (1, 3, 5)
 
 
 @pytest.mark.parametrize("n", [29, 31, 45])

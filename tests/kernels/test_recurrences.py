@@ -18,7 +18,6 @@ from torch.nn import functional
 from recallkit.kernels import choice
 from recallkit.kernels.recurrences import triton_impl
 from recallkit.kernels.recurrences.api import decayed_attention, delta_rule, gated_linear_attention, rwkv5_attention, rwkv7_attention
-from recallkit.kernels.recurrences.chunks import states_between, weigh_pairs
 from tests.kernels.checks import DEVICE, assert_close, draw, pairwise, relative_error
 from tests.kernels.fla_stand_in import stand_in_for_the_library
 
@@ -286,39 +285,6 @@ def test_autocast_narrows_nothing(kind):
     with torch.autocast("cpu", torch.bfloat16):
         o, _ = kind.attend(**given)
     assert relative_error(o, kind.attend(**given)[0]) == 0
-
-
-# The parts of the chunked form.
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13])
-@pytest.mark.parametrize("shared", [False, True])
-def test_weights_of_pairs_are_those_of_the_sum(size, shared):
-    """Decays of each chunk, and decays that two chunks share."""
-    generator = torch.Generator().manual_seed(size)
-    shapes = [(2, size, 4)] * 3 + [(2, size)]
-    q, k, logs, diagonal = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
-    logs = -logs.exp()[:1] if shared else -logs.exp()
-    weights, faded_q, faded_k, whole = weigh_pairs(q, k, logs, diagonal)
-    for i in range(size):
-        assert_close(faded_q[:, i], q[:, i] * logs[:, :i].sum(1).exp())
-        assert_close(faded_k[:, i], k[:, i] * logs[:, i + 1 :].sum(1).exp())
-        for j in range(size):
-            between = (q[:, i] * logs[:, j + 1 : i].sum(1).exp() * k[:, j]).sum(-1)
-            assert_close(weights[:, i, j], between if j < i else diagonal[:, i] * (j == i))
-    assert_close(whole[:, 0], logs.sum(1).exp())
-
-
-def test_states_follow_each_other():
-    added, kept, state = draw(2, 3, 4, 5), draw(2, 3, 4, 1, seed=1).sigmoid(), draw(2, 4, 5, seed=2)
-    states, last = states_between(added, kept, state)
-    for i in range(3):
-        assert_close(states[:, i], state)
-        state = kept[:, i] * state + added[:, i]
-    assert_close(last, state)
-    none, only = states_between(added[:, :1], kept[:, :1], None)
-    assert none is None
-    assert torch.equal(only, added[:, 0])
 
 
 # flash-linear-attention, which tests do not have.
