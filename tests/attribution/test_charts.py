@@ -1,4 +1,4 @@
-"""Figures of comparisons: every point is a figure of the tables."""
+"""Figures of comparisons: every point is a figure of the tables, a model looks the same in all of them, and any name is text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from recallkit import attribution
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.tables import GapTables
-from recallkit.display.charts import labels
+from recallkit.display.charts import PAPER, labels, styles_of
 from recallkit.measure.shares import GAP_MAY_BE_ZERO, is_void
 from recallkit.slicing.definitions import parse_slices
-from tests.display.drawings import data, svg, texts
+from tests.display.drawings import data, marks, svg, texts
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
 NAMES = ["gap_parts", "by_partition", "by_slice", "by_count", "by_distance", "by_match", "by_position", "by_source"]
@@ -38,6 +38,12 @@ def changed(comparison: Comparison, change) -> Comparison:
     """The comparison with other tables: `change` gets each frame and its name."""
     frames = {name: change(frame, name) for name, frame in comparison.tables.frames().items()}
     return replace(comparison, tables=GapTables(**frames))
+
+
+def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
+    columns = ("reference", "model", "source")
+    named = changed(comparison, lambda frame, _: frame.with_columns(pl.col(c).replace(names) for c in columns if c in frame.columns))
+    return replace(named, reference=names.get(REFERENCE, REFERENCE), models=[names.get(model, model) for model in comparison.models])
 
 
 def test_every_figure_is_there_and_says_what_its_axes_are(comparison):
@@ -135,6 +141,39 @@ def test_shares_are_the_tables_with_their_intervals_and_void_ones_are_left_out(c
         assert f"{100 * row['gap_share']:z.1f} %" in found[key]["tip"]
         beside = {"by_source": comparison.totals[key[0], "ar_hit"]["gap_share"], "by_threshold": None}.get(name, row.get("share_of_tokens"))
         assert found[key]["beside"] == beside
+
+
+def test_a_model_looks_the_same_in_all_figures(comparison):
+    found = figures(comparison)
+    styles = styles_of(found)
+    seen = {model: set() for model in (REFERENCE, *MODELS)}
+    for figure in found:
+        if figure.name != "gap_parts":
+            for label, mark in marks(svg(figure, styles)).items():
+                paints = {mark.paint.get("fill"), mark.paint.get("stroke")} - {PAPER["page"], "none", None}
+                seen[next((model for model in seen if label.startswith(model)), REFERENCE)] |= paints
+    assert seen == {model: {PAPER[styles[model].colour]} for model in seen}
+
+
+HOSTILE = ["<script>alert('1')</script>&\"\x1b[31m <b>", "", "a.b[c]", "line\nbreak", "models/" * 30 + "mamba", "datum['x']", "{'a': 1}[0]"]
+LONG = [f"organisation/some-model-{number}.3b-instruct" for number in range(5)]
+
+
+def test_any_name_of_twelve_models_is_text_and_no_figure_is_wider_for_it(comparison):
+    names = [*HOSTILE, *LONG]
+    copies = lambda frame, _: pl.concat([frame.filter(model=MODELS[0]).with_columns(model=pl.lit(name)) for name in names])  # noqa: E731
+    many = replace(changed(comparison, copies), models=names)
+    hostile = renamed(many, {REFERENCE: "ref\" & 'x'", "books": HOSTILE[0], "letters": "ALL"})
+    found = drawn(replace(hostile, models=names))
+    assert list(found) == NAMES
+    for name, figure in found.items():
+        drawing = svg(figure)
+        assert "<script" not in drawing
+        assert not [text for text in texts(drawing) if "\x1b" in text or "\n" in text]
+        shown = " ".join(texts(drawing))
+        for model in ("a.b[c]", "line break", "datum['x']", "{'a': 1}[0]", "(no name)"):
+            assert model in shown, (name, model)
+        assert float(re.search(r'viewBox="0 0 (\d+)', drawing).group(1)) < 460, name
 
 
 def test_what_has_nothing_to_show_is_left_out(comparison):

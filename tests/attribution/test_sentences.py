@@ -7,20 +7,26 @@ reference on AR hits and on other tokens, in half of the documents by a spread m
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 import pytest
 
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
+from recallkit.attribution.context_gain import context_gains
+from recallkit.attribution.gates import NOT_BEHIND, failure_line, judge_gates, parse_gate, unjudged_lines
+from recallkit.attribution.published import ROUNDED_AWAY
 from recallkit.attribution.tables import attribute_gap
-from recallkit.attribution.view import look
+from recallkit.attribution.view import look, shown_tables
 from recallkit.config import SCHEMA_VERSION
 from recallkit.display import console
 from recallkit.display.charts import model_styles
 from recallkit.report import sections, words
 from recallkit.report.sections import losses_section
+from recallkit.scoring.scores import LastIds
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from tests.attribution.test_tables import Corpus
@@ -166,11 +172,32 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
          "tokens that do not repeat a bigram of their context.", SUM, 'AR hits are the class "bigram repeated, rare"'),
         ("shaded", "; and of tokens", "NLL of AR hits", "with the 95 % interval of the share", "by_source:", LEAD),
     ),
+    "repeated bigrams are all frequent": (
+        {"models": {"m": BEHIND}, "counts": (3000, 3000)},
+        ("AR hits are 0.00 %", "of tokens that repeat a bigram of their context; and of tokens that do not repeat"),
+        ("shaded", "NLL of AR hits"),
+    ),
     "a gap in each source, none in all": (
         {"models": {"m": UNTOLD}, "run": 1},
         (f"m: {SHARE}: overall gap cannot", "by_source: The AR hits' share of each source's gap, with its 95 % interval.",
          "Shares of a lead: m in books."),
         (LEAD, "dashed line is the share", "m in letters", LEADS),
+    ),
+    "AR hits in two documents, ahead": (
+        {"models": {"m": AHEAD}, "with_hits": 2},
+        (LEAD, f"m: {SHARE}: AR hits come from effectively 2.0 documents", "a share of this lead means nothing (AR hits come from effect",
+         'AR hits are the class "bigram repeated, rare"', LEADS),
+        (SUM, f"{SHARE}: model is better", "Range:", "the dashed line is"),
+    ),
+    "no AR hits, ahead": (
+        {"models": {"m": AHEAD}, "with_hits": 0},
+        (LEAD, f"m: {SHARE}: no token is an AR hit", f"are left out. {LEADS}"),
+        (f"{SHARE}: model is better",),
+    ),
+    "bigrams that training never had": (
+        {"models": {"m": BEHIND}, "max_count": 0},
+        ("bigrams up to another", "AR hits are 12.50 %"),
+        ("Range:", "AR hits here", "Dashed:"),
     ),
     "one document": (
         {"models": {"m": BEHIND, "n": AHEAD}, "documents": 1},
@@ -184,6 +211,11 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
          "equal: the share means nothing: no gap overall", "the dashed line is"),
         ("lose to", "behind: ", SUM),
     ),
+    "two models alike": (
+        {"models": {"m": BEHIND, "n": BEHIND}},
+        ("76.9 % of what 2 models lose to ref lies in the 25.00 % of tokens that are AR hits: 3.1 times their share.",),
+        ("Nearest", "Farthest", LEAD),
+    ),
     "one slice": (
         {"models": {"m": AHEAD}, "slices": ["far=distance > 1"]},
         ("by_slice: The slices' shares", f"are left out. {LEADS}"),
@@ -194,6 +226,11 @@ CASES: dict[str, tuple[dict, tuple[str, ...], tuple[str, ...]]] = {
         ("Slices may overlap: their shares need not", "Slices may overlap. far:",
          "in equal parts, so that tokens and shares add up to 100 %"),
         (LEADS,),
+    ),
+    "two slices of no gap": (
+        {"models": {"m": EQUAL}, "slices": ["far=distance > 1", "rare=train_count < 6"]},
+        ("counts for each in equal parts (Shapley values)",),
+        ("so that tokens", SUM),
     ),
 }  # fmt: skip
 
@@ -221,6 +258,96 @@ def test_knees_are_spoken_of_where_they_are(tmp_path, said, models, documents, s
     assert said_of_knees is None or said_of_knees in text
 
 
+# ------------------------------------------------------------------------------------------------------------------ gates
+
+
+@pytest.mark.parametrize(
+    ("model", "gates", "failure", "unjudged"),
+    [
+        (BEHIND, ["0.5", "30%"],
+         "m: NLL on ar_hit 2 nats above the reference's, more than 0.5; m: 76.9 % of the gap lies in ar_hit, more than 30 %", []),
+        (BEHIND, ["2.5", "80%", "all=1"], None, []),
+        (AHEAD, ["0", "30%"], None, [f"--fail-above ar_hit=30%: not judged for m: {NOT_BEHIND}"]),
+        (Model(1, -1), ["0", "0%"], "m: NLL on ar_hit 1 nats above the reference's, more than 0",
+         [f"--fail-above ar_hit=0%: not judged for m: {NOT_BEHIND}"]),
+        (Model(-1, 1), ["0", "0%"], None, []),
+        (UNTOLD, ["0", "0%"], None, ["--fail-above ar_hit=0%: not judged for m: overall gap cannot be distinguished from zero"]),
+        (EQUAL, ["0", "0%"], None, ["--fail-above ar_hit=0%: not judged for m: no gap overall"]),
+    ],
+)  # fmt: skip
+def test_gates_say_what_is_above_them_and_what_is_not_judged(tmp_path, model, gates, failure, unjudged):
+    verdicts = judge_gates([parse_gate(gate) for gate in gates], compared(tmp_path, {"m": model}).tables)
+    assert failure_line(verdicts) == failure
+    assert unjudged_lines(verdicts) == unjudged
+
+
+# ------------------------------------------------------------------------------------------------------ far context, papers
+
+
+@pytest.mark.parametrize(
+    ("model", "gains", "far_share", "lead"),
+    [
+        (BEHIND, (1.0, 0.5), "76.9 %", False),
+        (BEHIND, (0.5, -0.5), "153.8 %", False),
+        (AHEAD, (0.5, 1.0), "76.9 %", True),
+        (EQUAL, (1, 1), "–", False),
+    ],
+)
+def test_the_far_share_is_the_difference_in_gain_over_the_gap(tmp_path, said, model, gains, far_share, lead):
+    """Gains from far context of the reference and the model, nats per token, also negative; the gap is 0.65 nats."""
+    comparison = compared(tmp_path, {"m": model})
+    corpus = tmp_path / "tokens.parquet"
+    full = {name: tmp_path / "scores" / f"{name}.parquet" for name in ("ref", "m")}
+    short = [_added(path, gain) for path, gain in zip(full.values(), gains, strict=True)]
+    far = context_gains(corpus, full, {LastIds(4, 1): short})
+    found = replace(comparison, tables=replace(comparison.tables, by_context=far))
+    shown = shown_tables(found.tables, found.manifest["slices"], {})
+    assert shown["context_gain"].rows[1][:4] == ["m", "4", f"{gains[1]:.3f}", far_share]
+    for table in shown.values():
+        assert (" Shares of a lead: m" in f" {table.caption}") == lead, "also of one that is exported alone"
+    text = said(found)
+    assert "Gain: NLL with the last ids alone (4 of them) less NLL with the full context." in text
+    assert (LEAD in text) == lead
+
+
+def _added(path, nats):
+    """Scores with so many nats more of each token."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    nlls = pl.from_arrow(table["nll"]) + nats
+    out = path.with_name(f"{path.stem}-last.parquet")
+    table = table.set_column(table.schema.get_field_index("nll"), "nll", nlls.cast(pl.Float32).to_arrow())
+    artifacts.write_parquet(out, [table], table.schema, artifacts.read_manifest(path))
+    return out
+
+
+PRINTED = "model,all,ar,other\nref,10.00,3.00,12.00\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "there", "absent"),
+    [
+        ("m,11.00,4.00,\n", [], ("by the row of ref", "After ±"), ("m: ", "as given")),
+        ("m,11.00,4.00,\n", ["--ar-share", "0.1"], ("10.00 % of tokens, as given", "After ±"), ("by the row",)),
+        ("m,11.00,4.0e0,\n", [], ("by the row of ref",), (ROUNDED_AWAY, "After ±", "m: ")),
+        ("m,10.01,4.00,\n", [], (f"m: the share means nothing: {ROUNDED_AWAY}", "~~"), ("lead",)),
+        ("m,9.00,2.50,\n", [], (LEAD,), ("means nothing", "negative", "~~")),
+        ("m,11.00,2.99,\n", [], ("-0.5 ±",), ("m: ",)),
+        ("m,11.00,2.50,\n", [], ("m: negative share: model is better on AR hits",), ("lead",)),
+        ("m,10.00,3.00,\n", [], ("m: no gap overall",), ("means nothing", "~~")),
+    ],
+)
+def test_published_tables_say_what_rounding_leaves_certain(run, tmp_path, rows, options, there, absent):
+    table = tmp_path / "table.csv"
+    table.write_text(PRINTED + rows)
+    done = run("published", table, *options)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert not [sentence for sentence in there if sentence not in text], text
+    assert not [sentence for sentence in absent if sentence in text], text
+
+
 GONE = "recall by association in AR hits, "
 RECALLED = {
     "one, shown": (
@@ -228,10 +355,16 @@ RECALLED = {
         "If neither could recall by association in AR hits, 40.0 % of the gap of m would be gone.",
     ),
     "one, not shown": ({"m": (BEHIND, 0.1, -0.1, 0.3)}, None),
+    "more than the gap": ({"m": (BEHIND, 1.4, 1.2, 1.6)}, None),
     "of a lead": ({"m": (AHEAD, 0.4, 0.2, 0.6)}, None),
+    "without an interval": ({"m": (BEHIND, 0.4, None, None)}, None),
     "several": (
         {"m": (BEHIND, 0.4, 0.2, 0.6), "n": (BEHIND, 0.2, 0.1, 0.3), "o": (BEHIND, 0.1, -0.1, 0.3)},
         "If no model could recall by association in AR hits, 20.0 to 40.0 % of the gaps of 2 models would be gone.",
+    ),
+    "one of several": (
+        {"m": (BEHIND, 0.4, 0.2, 0.6), "n": (BEHIND, 0.1, -0.1, 0.3)},
+        "If neither could recall by association in AR hits, 40.0 % of the gap of m would be gone.",
     ),
 }
 

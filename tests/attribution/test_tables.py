@@ -462,7 +462,7 @@ def test_notes_and_clipped_shares(tmp_path, case):
         assert tables.by_threshold.filter(pl.col("threshold") == 1250)["note"].to_list() == [note]
 
 
-@pytest.mark.parametrize(("hits", "others"), [(1, 2), (-3, 1)])
+@pytest.mark.parametrize(("hits", "others"), [(1, 2), (-1, -2), (1, -3), (-3, 1), (3, -1), (-1, 3)])
 def test_of_few_documents_only_that_is_said_whatever_the_signs(tmp_path, hits, others):
     """Which model is better, and where, is not told from chance."""
     corpus = Corpus(tmp_path, [(s, p, "web", 1 if p == 2 else None, 5) for s in range(4) for p in (1, 2)])

@@ -10,6 +10,7 @@ import pytest
 
 from recallkit.bench.results import Results, make_row
 from recallkit.bench.timing import Timing
+from recallkit.models.describe import describe_mixers
 from recallkit.storage import artifacts
 from tests.conftest import made_up_texts, write_jsonl
 
@@ -113,6 +114,15 @@ def test_groups_of_a_paper_are_asked_for(run):
     assert "360M, RWKV: " not in done.stdout
 
 
+def test_models_begin_with_what_they_are_for_and_cost(run):
+    assert first_line(run("models")).startswith("What can be given as MODEL")
+    states = {row["mixer"]: row["state_elements"] for row in describe_mixers(64, 128)}
+    said = first_line(run("models", "--describe", "--width", 64, "--seq-len", 128))
+    assert said.startswith(f"After 128 tokens the {len(states)} mixers keep a state of ")
+    assert f"({min(states, key=states.__getitem__)}) to" in said
+    assert f"({max(states, key=states.__getitem__)})." in said
+
+
 def test_a_bench_begins_with_the_fastest():
     def row(model, *seconds, task="scoring", n=500):
         timing = Timing(seconds, None if seconds else "out of memory")
@@ -122,3 +132,12 @@ def test_a_bench_begins_with_the_fastest():
     assert Results({}, [row("none")]).answer() == "Nothing could be timed."
     products = [row("torch.bmm", seconds, task="gemm", n=n) for n, seconds in ((16, 1.1), (64, 1.0), (128, 1.9), (256, 2.1))]
     assert "up to 128 x 128 take at most twice" in Results({}, products).answer()
+
+
+def test_verify_begins_with_what_it_found(run, made, tmp_path):
+    slices = tmp_path / "slices"
+    run("slice", made / "valid.jsonl", "--seq-len", 64, "-o", slices)
+    assert "all results are unchanged" in run("verify", slices).stdout.splitlines()[0]
+    (slices / "tokenizer.json").write_text("{}")
+    done = run("verify", slices)
+    assert (done.returncode, done.stdout.splitlines()[0].rstrip(".").endswith("1 error")) == (1, True)

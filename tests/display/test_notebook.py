@@ -11,10 +11,15 @@ import altair as alt
 import pytest
 
 import recallkit
+from recallkit.display.cells import Struck
+from recallkit.display.tables import Table
 from recallkit.errors import printable
 from recallkit.profiling.tables import ProfileTables
 from recallkit.profiling.view import profile_tables
+from recallkit.report.markup import tables_html
 from recallkit.storage import artifacts
+
+EVIL = "<script>alert('1')</script>&\"<b>"
 
 
 class Cells(HTMLParser):
@@ -116,3 +121,14 @@ def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(small_sli
     checked = recallkit.check_scores("control:bigram", slices=tmp_path / "own")
     assert repr(checked).startswith("Difference to a float64 computation")
     assert f"{checked.frame['largest'][0]:.2e}" in repr(checked)
+
+
+def test_names_are_text():
+    html = tables_html([Table(EVIL, ["model", EVIL], [[EVIL, Struck("-1 %")]], caption=EVIL)])
+    found = Cells(html)
+    assert not {"script", "b", "details"} & set(found.tags)
+    assert found.tags.count("s") == 1
+    assert EVIL in found.cells
+    assert "details" in Cells(tables_html([Table("t", ["a"], [["x"]])] * 3)).tags
+    assert "2 more tables" in tables_html([Table("t", ["a"], [["x"]])] * 3)
+    assert tables_html([]).startswith("<div")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from recallkit.storage.unfinished import MARK
@@ -27,3 +28,23 @@ def test_deep_json_beside_a_model(made: Path, tmp_path: Path) -> None:
         (tmp_path / file).write_text(DEEP)
         command = ("count", made / "text.jsonl", "--tokenizer", tmp_path, "-o", tmp_path / "c.duckdb", "--limit-tokens", 50, "--force")
         assert assert_manners(invoke(*command)).status == status
+
+
+NAMES = ["'; DROP TABLE bigrams; --", "\x1b[31mred", "a\nb", "x" * 100_000, "\x00", "ALL", "", "\u202ertl", "{}", "$source", "a" * 200]
+
+
+def test_sources_of_any_name(made: Path, tmp_path: Path) -> None:
+    text, slices = tmp_path / "names.jsonl", tmp_path / "slices"
+    rows = [{"text": "the cat sat on the cat " * 3 + str(i), "meta": {"pile_set_name": name}} for i in range(3) for name in NAMES]
+    text.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for command in (
+        ("slice", text, "--counts", made / "counts.duckdb", "-o", slices, "--seq-len", 32),
+        ("profile", "--slices", slices, "-o", tmp_path / "profile"),
+        ("gap", "control:recall", "control:bigram", "--slices", slices),
+        ("tokens", slices),
+        ("report", slices),
+    ):
+        outcome = assert_manners(invoke(*command))
+        assert outcome.status == 0, outcome.err
+        assert "\x1b[31m" not in outcome.out
+        assert len(outcome.out) < 20_000

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.text.corpus import CorpusOptions, open_corpus
 from recallkit.text.records import Vocabulary
+from tests.fuzz.harness import assert_refused, invoke
 from tests.fuzz.mutations import COLUMN_TYPES, Damage, byte_damage, of_type
 
 VOCABULARY = Vocabulary("small", 300, 0, end_is_text=False)
@@ -106,6 +107,15 @@ def test_columns_of_every_type(tmp_path: Path, kind: str) -> None:
             assert found in (["a b", "c d"], []) or isinstance(found, UserError)
 
 
+def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "names.parquet"
+    pq.write_table(pa.table({"text": ["a b"], "qqqq": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"qqqq", b"qq\xff\xff"))
+    assert isinstance(read(path), UserError)
+    assert_refused(invoke("count", "--import", path, "-o", tmp_path / "c.duckdb"), "names.parquet")
+    assert_refused(invoke("report", tmp_path, "--slices", tmp_path))
+
+
 def deep(times: int = 100_000) -> str:
     return "[" * times + "]" * times
 
@@ -122,6 +132,12 @@ def test_deep_records(tmp_path: Path) -> None:
     for record in DEEP_RECORDS:
         path.write_text(record + '\n{"text":"c d"}\n')
         assert read(path) in (["a b", "c d"], ["c d"])
+
+
+def test_halves_of_characters_and_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(b'{"text":"a \\ud800 b"}\n{"text":"a\\u0000b"}\n\0\0\0\n{"text":"c","meta":{"pile_set_name":"\\udfff"}}\n')
+    assert read(path) == ["a\x00b"]
 
 
 @given(

@@ -169,6 +169,11 @@ def test_a_constant_added_to_all_logits_changes_nothing_that_float32_can_hold(of
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(plain, shifted, strict=True))
 
 
+def test_large_logits_do_not_overflow():
+    logits = torch.tensor([[1e4, 0.0], [1e4, 1e4]])
+    assert logits_nll(logits, torch.tensor([1, 0])).nll.tolist() == pytest.approx([1e4, 0.6931472])
+
+
 def test_a_certain_prediction_costs_nothing_and_no_nll_is_negative(small_tiles):
     logits = torch.randn(100, 150)
     targets = torch.randint(0, 150, (100,))
@@ -217,6 +222,11 @@ def test_weights_that_would_be_trained_are_no_obstacle():
 def test_shapes_that_do_not_fit_are_named(hidden, weight, targets, message):
     with pytest.raises(ValueError, match=message):
         token_nll(torch.zeros(hidden), torch.zeros(weight), torch.zeros(targets, dtype=torch.int64))
+
+
+def test_an_unknown_implementation_raises():
+    with pytest.raises(ValueError, match="impl"):
+        token_nll(torch.zeros(1, 2), torch.zeros(3, 2), torch.zeros(1, dtype=torch.int64), impl="fast")
 
 
 # The kernel for GPUs: interpreted where there is none.

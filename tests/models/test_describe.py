@@ -184,6 +184,8 @@ def test_the_table_has_every_preset_and_its_note(rows, capsys, monkeypatch):
     shown = capsys.readouterr().out
     for text in (*PRESETS, "+29.4 %", "6.21", "long-conv-128m: 768 wide"):
         assert text in shown
+    near = sum(abs(row["parameters"] / row["printed"] - 1) <= 0.02 for row in rows.values())
+    assert " ".join(shown.split()).startswith(f"{near} of {len(rows)} architectures")
 
 
 # ------------------------------------------------------------------------------------------- operations as the paper counts

@@ -147,15 +147,25 @@ def put_before(value):
 SPOILT = {
     "a token before the prompt": each(tokens=put_before("token_id:1"), token_logprobs=put_before(-1.0), top_logprobs=put_before({})),
     "a hidden token before it": each(token_logprobs=[-1.0, -1.0]),
+    "another length of one list": each(top_logprobs=[None]),
     "other tokens": each(tokens=["token_id:0", "token_id:7"]),
+    "tokens that are none": each(tokens=[0, 0]),
     "a positive log probability": each(token_logprobs=[None, 0.5]),
+    "a boolean": each(token_logprobs=[None, False]),
     "a text": each(token_logprobs=[None, "-1"]),
     "not a number": each(token_logprobs=[None, float("nan")]),
+    "an infinite one": each(token_logprobs=[None, float("-inf")]),
+    "an endless integer": each(token_logprobs=[None, -(10**400)]),
     "an object in place of a list": each(token_logprobs={"0": None, "1": -1.0}),
+    "a number in place of a list": each(token_logprobs=2),
     "a list of alternatives": each(top_logprobs=[None, [["token_id:0", -1.0]]]),
     "an alternative that is no number": each(top_logprobs=[None, {"token_id:3": "x"}]),
+    "logprobs that are a list": each(logprobs=[1, 2]),
     "the number of another prompt": each(index=1),
+    "a number of a prompt that is none": each(index="0"),
     "choices that are none": lambda _: {"choices": [3]},
+    "choices that are an object": lambda _: {"choices": {"0": {}}},
+    "no choices": lambda _: {},
 }
 
 
@@ -238,9 +248,12 @@ def test_identity_is_the_url_and_the_name():
 @pytest.mark.parametrize(
     "spec",
     [
+        "openai:",
         "openai:http://h/v1",
         "openai:h#a",
         "openai:file:///etc/passwd#a",
+        "openai:http://#a",
+        "openai:http://[h#a",
         "openai:http://h:p#a",
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 import recallkit
 from recallkit.mqar.tables import MqarTables
-from recallkit.mqar.view import answer, shown_mqar
+from recallkit.mqar.view import answer, look, shown_mqar
 from tests.known_truth import PATH
 
 
@@ -64,3 +64,11 @@ def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
 )
 def test_a_difference_has_its_sign_and_whether_it_may_be_none(difference, ends, said):
     assert answer(made(0.5, 0.4, difference, ends)).endswith(f"; {said}")
+
+
+def test_curves_of_models_that_recall_nothing_are_at_the_bottom(home, tmp_path):
+    bigram = f"bigram={PATH}:bigram"
+    known = {"seq_len": 64, "samples": 9, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
+    tables = recallkit.eval_mqar(bigram, out=tmp_path, pairs=[4, 12], **known)
+    assert tables.mqar["accuracy"].max() == 0
+    assert look(next(tmp_path.glob("**/mqar.parquet")).parent, tables).printed[0].rows[0][-1] == "▁▁"

@@ -369,6 +369,14 @@ def test_the_first_screen_has_every_model_with_its_share_in_place(browser, many)
     assert ticks == pytest.approx([left, (left + right) / 2, right], abs=1.5), "0, 50 and 100 % are where they are written"
 
 
+def test_no_name_is_too_long_for_any_window(browser, words, tmp_path):
+    recallkit.gap(REFERENCE, [f"{'m' * 32}=control:bigram", "control:unigram"], slices=words, out=tmp_path)
+    shown = Shown(browser, write_report(tmp_path, options=ReportOptions(slices=words)).page)
+    for width in (1280, 1100, 865, 768, 641, 390):
+        shown.emulate(width=width)
+        assert shown.js("document.documentElement.scrollWidth") <= width
+
+
 def column(shown: Shown, table: str, at: int) -> list[str]:
     return shown.js(f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[{at}].textContent)")
 

@@ -28,6 +28,7 @@ from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
 from tests.attribution.test_tables import Corpus
+from tests.known_truth import PATH
 from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
@@ -246,6 +247,54 @@ def of_models(comparison: Comparison, rows: dict[str, dict[str, object]]) -> Com
         row["delta_nll"] = rows[row["model"]]["delta_nll"]
     frames["gap"] = pl.DataFrame(gap, schema=frames["gap"].schema)
     return replace(comparison, models=list(rows), tables=GapTables(**frames))
+
+
+def answer_of(comparison: Comparison) -> str:
+    return in_answers.answer(comparison.reference, comparison.models, comparison.totals)
+
+
+@pytest.mark.parametrize(
+    ("delta", "share", "bounds", "answer"),
+    [
+        (0.3, -0.007, (-0.02, 0.006), "no part of this gap is shown to lie in AR hits (share -0.7 %, 95 % interval -2.0"),
+        (0.3, -0.2, (-0.3, -0.1), "none of this gap lies in AR hits; there it is better than the reference (share -20.0 %, 95 % interval"),
+        (0.3, 1.2, (1.1, 1.3), "all of this gap lies in AR hits; on the other tokens it is better than the reference (share 120.0 %, 95 %"),
+        (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead lies in AR hits, 2.5 times their share of"),
+        (-0.3, 1.5, (0.8, 1.9), "no part of this lead is shown to lie elsewhere (share 150.0 %"),
+        (0.3, 0.5, (None, None), "): 50.0 % of this gap lies in AR hits, 5.0 times their share of the tokens."),
+    ],
+)
+def test_a_share_below_0_or_above_100_percent_is_put_in_words(comparison, delta, share, bounds, answer):
+    row = {
+        "delta_nll": delta,
+        "gap_share": share,
+        "enrichment": 10 * share,
+        "ci_low": bounds[0],
+        "ci_high": bounds[1],
+        "note": "",
+        "void": False,
+    }
+    assert answer in answer_of(of_models(comparison, {"m": row}))
+
+
+@pytest.mark.ci
+def test_what_the_answer_says_of_models_of_which_the_truth_is_known(home, tmp_path, short_text):
+    """A gap that is all cache, one of knowledge alone, and one of rare bigrams alone, which lies in AR hits without any recall."""
+    recallkit.slice(short_text(48, 350), out=tmp_path, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
+    compared = {"cache": ("bigram_cache", "presence", "unigram_cache", "worse"), "knowledge": ("bigram", "worse", "worse_at_rare")}
+    hits = {}
+    for folder, truth in compared.items():
+        tables = recallkit.gap([f"{name}={PATH}:{name}" for name in truth], slices=tmp_path, out=tmp_path / folder)
+        hits[folder] = {row["model"]: row for row in tables.gap.filter(slice="ar_hit", source="ALL").to_dicts()}
+    said = {name: answer_of(recallkit.read_comparison(tmp_path / name, slices=tmp_path)) for name in compared}
+    of = hits["cache"]
+    assert "Nearest to bigram_cache is presence (perplexity " in said["cache"]
+    assert f": {100 * of['presence']['gap_share']:.1f} % (95 % interval" in said["cache"], "where the gap lies; presence recalls nothing"
+    assert abs(of["unigram_cache"]["gap_share"]) < 0.02 < of["presence"]["gap_share"], "the same cache: nothing of that gap is in AR hits"
+    of = hits["knowledge"]
+    assert of["worse_at_rare"]["gap_share"] > 3 * of["worse"]["gap_share"], "and neither recalls"
+    assert "worse_at_rare (perplexity " in said["knowledge"]
+    assert f": {100 * of['worse_at_rare']['gap_share']:.1f} % (95 % interval" in said["knowledge"]
 
 
 @pytest.mark.parametrize(

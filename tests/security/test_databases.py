@@ -9,10 +9,15 @@ import duckdb
 import polars as pl
 import pytest
 
+from recallkit import attribution, counting, slicing
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.table import open_counts, read_meta
 from recallkit.errors import UserError
+from recallkit.options import TextOptions
 from recallkit.storage import artifacts, db
+from tests.conftest import made_up_texts
+
+INJECTIONS = ["'; DROP TABLE bigrams; --", "$1", '"', "%s", "$source", "{0}", "\\'", "a'b\"c", "?", "`x`", "/* */"]
 
 
 def made(path: Path, *statements: str) -> Path:
@@ -92,3 +97,28 @@ def test_a_database_may_be_called_anything(tmp_path, monkeypatch, name):
         connection.execute("CHECKPOINT")
     assert read_meta(Path(name)) == facts
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_names_like_sql_are_names(home, tmp_path):
+    """As sources, as text, as the name of a file, of a field and of an output, through every query of the pipeline."""
+    folder = tmp_path / "it's; DROP"
+    folder.mkdir()
+    field = "'; --"
+    lines = [
+        json.dumps({"text": f"{name} {text}", "meta": {field: name}})
+        for name in INJECTIONS
+        for text in made_up_texts(2, 60, seed=len(name))
+    ]
+    shard = folder / "'; DROP TABLE bigrams; --.jsonl"
+    shard.write_text("\n".join(lines) + "\n")
+    options = TextOptions([str(shard)], "train", source_field=f"meta.{field}")
+    counts = folder / '"$1.duckdb'
+    counting.count(options, counts)
+    slices = folder / "%s"
+    text = TextOptions([str(shard)], "validation", source_field=f"meta.{field}")
+    slicing.slice_text(text, slices, counts=counts, rare=slicing.RareCount(20), seq_len=32)
+    made = attribution.gap("control:recall", ["control:bigram"], slices)
+    del made
+    [gap] = slices.rglob("gap.parquet")
+    assert set(INJECTIONS) <= set(pl.read_parquet(gap)["source"])
+    assert len(open_counts(counts).keys) > 0

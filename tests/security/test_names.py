@@ -39,7 +39,7 @@ def test_different_names_have_different_files():
     assert len({file_slug(name) for name in names}) == len(names)
 
 
-CASES = [("gap", "/etc/passwd"), ("mqar", "a\x1b[31m/b")]
+CASES = [("score", "../../x"), ("score", "zoo:../x"), ("gap", "/etc/passwd"), ("eval-recall", "x" * 300), ("mqar", "a\x1b[31m/b")]
 
 
 @pytest.mark.parametrize(("command", "name"), CASES)
@@ -55,4 +55,15 @@ def test_a_model_of_such_a_name_is_one_line(run, small_slices, tmp_path, command
     assert "\x1b" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("recallkit: ")
     assert sorted(path for path in small_slices.rglob("*") if path.is_file() and "control" not in str(path)) == before
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("option", ["--data", "--tasks", "--lm-eval-task"])
+def test_data_and_tasks_of_such_names_are_one_line(run, tmp_path, option, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = run("eval-recall", "control:copy", option, "../../etc/x\x1b[31m", "-o", tmp_path / "out")
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,11 @@ def test_replacements_that_would_fill_the_memory_are_refused(tmp_path, normalize
         load_tokenizer(str(written(tmp_path, settings(decoder=decoder))))
 
 
+def test_ordinary_replacements_are_not(test_data):
+    names = [str(path) for path in sorted((test_data / "tokenizers").glob("*.json"))]
+    assert all(load_tokenizer(name).vocab_size for name in [None, "bytes", *names])
+
+
 def test_a_file_too_long_is_not_read(tmp_path):
     path = tmp_path / "tokenizer.json"
     with path.open("wb") as file:
@@ -195,9 +202,19 @@ def test_a_panic_leaves_no_backtrace(start, tmp_path, monkeypatch):
     assert re.search(r"the tokenizer fails \(.*retry-limit-in-match", said.splitlines()[-1])
 
 
-def test_merges_dropped_at_random_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"drops merges at random \(dropout 0\.1\).*; set dropout to null"):
-        load_tokenizer(str(written(tmp_path, settings(model={"dropout": 0.1}))))
+def test_a_panic_in_python_leaves_no_backtrace(tmp_path):
+    tokenizer = written(tmp_path, settings(pre_tokenizer=split(BACKTRACKING)))
+    program = f"from recallkit.text.tokenizers import load_tokenizer; load_tokenizer({str(tokenizer)!r}).encode(['a' * 40 + '!'])"
+    environment = {**os.environ, "RUST_BACKTRACE": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "stack backtrace" not in done.stderr
+    assert re.search(r"UserError: .*the tokenizer fails \(.*retry-limit-in-match", done.stderr)
+
+
+@pytest.mark.parametrize("dropout", [0.1, 1.0])
+def test_merges_dropped_at_random_are_refused(tmp_path, dropout):
+    with pytest.raises(UserError, match=rf"drops merges at random \(dropout {dropout:g}\).*; set dropout to null"):
+        load_tokenizer(str(written(tmp_path, settings(model={"dropout": dropout}))))
     assert load_tokenizer(str(written(tmp_path, settings(model={"dropout": 0.0})))).encode(["a"])[0].tolist() == [65]
 
 

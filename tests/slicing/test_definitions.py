@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import (
     COLUMNS,
+    CONTEXT_CLASSES,
     PARTITION,
     SLICES,
     STANDARD,
@@ -22,6 +23,7 @@ from recallkit.slicing.definitions import (
     parse_slice,
     parse_slices,
 )
+from recallkit.slicing.label_kernels import label_bigrams, longest_matches
 
 ROWS = pa.table(
     {
@@ -168,6 +170,27 @@ def test_slices_are_taken_once_and_those_of_every_comparison_not_at_all():
         "a=repeated",
     ]
     assert {slice_.name for slice_ in STANDARD} == {"all", "ar_hit", "other", "repeated"}
+
+
+def ngrams_reference(ids: list[int], size: int) -> list[bool]:
+    """Which ids end an n-gram of this size that ended earlier in the sequence, too, the first id left out."""
+    grams = [tuple(ids[max(0, place - size + 1) : place + 1]) for place in range(len(ids))]
+    return [len(grams[place]) == size and grams[place] in grams[:place] for place in range(1, len(ids))]
+
+
+def copies(ids: list[int]) -> list[list[bool]]:
+    """What is in copy:k1 to copy:k5 of the predicted tokens of a sequence."""
+    every = np.array(ids, np.uint32)
+    labels = label_bigrams(every, np.array([0, len(ids)]))
+    match = longest_matches(every, np.array([0, len(ids)]))
+    classes = [CONTEXT_CLASSES[number] for number in labels.context_class.tolist()]
+    rows = pa.table({"match_length": match, "context_class": classes})
+    return [mask.tolist() for mask in members([parse_slice(f"copy:k{size}") for size in range(1, 6)], rows, 5)]
+
+
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=40))
+def test_copies_are_repeated_ngrams(ids):
+    assert copies(ids) == [ngrams_reference(ids, size) for size in range(1, 6)]
 
 
 def test_the_columns_of_labels_are_the_slices_of_their_names(small_slices):

@@ -297,6 +297,19 @@ def test_files_of_others_are_left_alone(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_folder_that_cannot_be_read_is_a_finding(tmp_path):
+    """One whose path is longer than the system takes, which even its administrator cannot read."""
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=place)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    (finding,) = verify(tmp_path).findings
+    assert (finding.kind, finding.problem) == ("changed", "cannot be read (File name too long)")
+
+
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     outcome = assert_manners(invoke("verify", tmp_path / "none"))
     assert outcome.status == 1
