@@ -83,7 +83,7 @@ def test_built_in_slices_are_what_their_sentences_say():
         ("context_class = 'new'", [2]),
         ("in_training = 0", [0, 4]),
         ("in_training > 0 AND in_training IN(13, 14)", [1]),
-        ("token > 1e300 OR token < -0.5", []),
+        ("token > 1.5e300 OR token < -0.5", []),
     ],
 )
 def test_an_expression_is_true_or_false_of_each_token(expression, rows):
