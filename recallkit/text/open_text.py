@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from recallkit.text.sample import Drawn, Sample
     from recallkit.text.tokenizers import TextTokenizer
 
+_SMALL_TEXT = 1 << 19
+"""Bytes on disk which `tokenizers` encodes in less time than gigatoken takes to be imported, made ready and checked: half a second."""
+
 
 class OpenText:
     """A corpus and a tokenizer, opened: the source of every stream."""
 
     fast: ClassVar[bool] = True
-    """Whether gigatoken encodes where it gives the same ids."""
+    """Whether gigatoken encodes larger texts where it gives the same ids."""
 
     def __init__(self, options: TextOptions, *, shards: Sequence[Shard] | None = None, sample: Sample | None = None) -> None:
         """`shards`: what another process found the sources to be; looked up if not given. `sample`: only such documents are read."""
@@ -123,8 +126,9 @@ class OpenText:
     def _choose_encoder(self, texts: Sequence[str]) -> Encoder:
         """The encoder for this text, chosen once, on the first documents that are read."""
         if self._encoder is None:
-            tokenizer = self.tokenizer
-            self._encoder = tokenizer.checked_encoder(texts, console.note) if self.fast else tokenizer.encode
+            tokenizer, size = self.tokenizer, self.corpus.num_bytes(0, len(self.corpus.shards))
+            is_large = size is None or size > _SMALL_TEXT
+            self._encoder = tokenizer.checked_encoder(texts, console.note) if self.fast and is_large else tokenizer.encode
         return self._encoder
 
     @contextlib.contextmanager
