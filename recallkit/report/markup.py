@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from recallkit.config import VERSION
+from recallkit.config import VERSION, home
 from recallkit.display.cells import DASH, Struck
-from recallkit.errors import printable
-from recallkit.storage.artifacts import digest_bytes
+from recallkit.errors import UserError, printable
+from recallkit.storage.artifacts import digest_bytes, digest_json, read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -200,10 +202,18 @@ def _resource(name: str) -> str:
 
 @cache
 def _charts_script() -> str:
-    """Vega, Vega-Lite and our script that draws with them, which takes about a second to put together."""
+    """Vega, Vega-Lite and our script that draws with them: they take a second or two to put together, so the cache folder keeps them."""
+    ours = _resource("charts.js")
+    kept = home() / f"charts-{digest_json([version('vl-convert-python'), ours])[:12]}.json"
+    with contextlib.suppress(UserError):  # missing or damaged
+        return str(read_json(kept)["script"])
+
     import vl_convert
 
-    return vl_convert.javascript_bundle(_resource("charts.js"))
+    script: str = vl_convert.javascript_bundle(ours)
+    with contextlib.suppress(UserError, OSError):
+        write_json(kept, {"script": script})
+    return script
 
 
 def _digest(content: str) -> str:

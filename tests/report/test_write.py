@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -452,6 +453,22 @@ def test_the_same_tables_give_the_same_bytes_and_the_page_is_replaced_whole(word
     assert [excerpt["sequence"] for excerpt in asked.token_data()["excerpts"] if excerpt["asked"]] == [7]
     assert not again.page.samefile(tmp_path / "before.html"), "written into the file that a reader may have open"
     assert not list(again.page.parent.glob(".*"))
+
+
+def test_vega_is_put_together_once(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "home"))
+
+    def page(name: str) -> str:
+        markup._charts_script.cache_clear()
+        return artifacts.digest_bytes(write_report(words, tmp_path / name).page.read_bytes())
+
+    whole = page("first.html")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "vl_convert", None)
+        assert page("second.html") == whole, "from the cache folder"
+    [kept] = (tmp_path / "home").glob("charts-*.json")
+    kept.write_text(kept.read_text(encoding="utf-8").replace("vega", "evil", 1), encoding="utf-8")
+    assert page("third.html") == whole, "a damaged one is made anew"
 
 
 def test_a_page_is_made_again_only_of_other_files_or_options_or_where_it_was_edited(words, tmp_path):
