@@ -19,6 +19,7 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -140,6 +141,14 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> ForkServerContext:
     context.set_forkserver_preload(SLOW_TO_IMPORT)
     forkserver.ensure_running()  # now, for it inherits the signals that are blocked when it starts: workers start while interrupts are
     return context
+
+
+@pytest.fixture
+def warm_workers(warm: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of `--workers` that need not import first."""
+    from recallkit.parallel import processes
+
+    monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
 from recallkit.display.cells import or_dash
+from recallkit.display.charts import shorten
 from recallkit.display.tables import Table
 from recallkit.errors import UserError, printable
 
@@ -145,7 +146,7 @@ def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
 
 def _heading(shown: ShownSequence) -> list[str]:
     """How much the models differ on the sequence, and which it is."""
-    sources = ", ".join(shown.rows["source"].unique(maintain_order=True))
+    sources = ", ".join(shorten(source, 60) for source in shown.rows["source"].unique(maintain_order=True))
     num_hits = int(shown.rows[shown.hits].sum())
     place = f"Sequence {shown.number:,} (0 to {shown.num_sequences - 1:,}; {sources})"
     which = f"{place}: {len(shown.rows):,} tokens, {num_hits:,} {shown.hits_name}."

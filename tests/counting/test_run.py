@@ -7,9 +7,7 @@ import re
 import signal
 from collections import Counter
 from dataclasses import replace
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,12 +40,6 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> TextOptions:
 @pytest.fixture(autouse=True)
 def one_shard_per_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bigrams, "SHARD_RANGE_BYTES", 1)
-
-
-@pytest.fixture
-def warm_workers(warm: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that need not import first: one test has others."""
-    monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
 
 
 def facts(out: Path) -> dict[str, object]:

@@ -7,11 +7,9 @@ import re
 import shutil
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from recallkit.parallel import processes
 from recallkit.recall.answering import Answerer, AnsweringJob
 from recallkit.scoring import scores
 from tests.conftest import made_up_texts
@@ -41,12 +39,6 @@ def command(small_slices, tiny_model, tmp_path, monkeypatch):
         return [name, *asked[name]]
 
     return make
-
-
-@pytest.fixture
-def warm_workers(warm, monkeypatch) -> None:
-    """Workers that need not import torch first."""
-    monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
 
 
 def results(folder: Path) -> dict[str, object]:

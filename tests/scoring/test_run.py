@@ -13,7 +13,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -141,12 +140,6 @@ def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(small_slices, tin
     assert scoring.score(model, slices, one_by_one) == at_once
     assert len(calls) == 2 + artifacts.read_manifest(slices / "sequences.parquet")["num_sequences"]
     assert only_scores(slices) == only_scores(tmp_path / "at-once" / slices.name)
-
-
-@pytest.fixture
-def warm_workers(warm, monkeypatch) -> None:
-    """Scoring processes that need not import torch and transformers first: `test_several_processes_write_the_same_bytes` has others."""
-    monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
 
 
 def score_share(model: object, slices: Path, share: tuple[int, int], **options: object) -> dict[str, object]:

@@ -119,36 +119,24 @@ def made(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def invoke(run):
-    """(exit code, stdout, stderr) of a command."""
-
-    def call(*arguments):
-        done = run(*arguments)
-        return done.returncode, done.stdout, done.stderr
-
-    return call
-
-
 def slice_into(made, name, *given):
     counts = "--counts", made / "counts.duckdb"
     return "slice", made / "text.jsonl", *counts, "--seq-len", 512, "-o", made / name, *given
 
 
-def test_the_default_is_recorded_reused_and_warned_of(invoke, made):
-    status, out, err = invoke(*slice_into(made, "slices"), "--json")
-    found, manifest = json.loads(out), artifacts.read_manifest(made / "slices" / "tokens.parquet")
-    assert status == 0
+def test_the_default_is_recorded_reused_and_warned_of(run, made):
+    done = run(*slice_into(made, "slices"), "--json")
+    found, manifest = json.loads(done.stdout), artifacts.read_manifest(made / "slices" / "tokens.parquet")
+    assert (done.returncode, done.stderr) == (0, "")
     assert manifest["max_count"] == found["max_count"] == LEAST_COUNT
     assert manifest["threshold"] == found["threshold"] == {"rule": "fallback", "rate": 125.0}
-    assert err == ""
     assert found["by_source"][0]["ar_hit_share"] > 0.15
     tokens = pl.read_parquet(made / "slices" / "tokens.parquet")
     proposed = int(found["warning"].split("--max-count ")[1].split()[0])
     share = (tokens["repeated"] & (tokens["train_count"] <= proposed)).mean()
     assert f"gives {100 * share:.1f} %" in found["warning"]
     made_at = (made / "slices" / "tokens.parquet").stat().st_mtime_ns
-    _, table, err = invoke(*slice_into(made, "slices", "--max-count", LEAST_COUNT))
-    assert "reused" in err, "the same threshold, however it was chosen, is the same result"
+    again = run(*slice_into(made, "slices", "--max-count", LEAST_COUNT))
+    assert "reused" in again.stderr, "the same threshold, however it was chosen, is the same result"
     assert (made / "slices" / "tokens.parquet").stat().st_mtime_ns == made_at
-    assert found["warning"] in " ".join(table.split())
+    assert found["warning"] in " ".join(again.stdout.split())
