@@ -106,27 +106,31 @@ def compared(small_slices: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str, Path], list[object]]:
-    """A command that writes to a folder, which is made ready for it."""
+    """A command that writes to a folder, which is made ready for it; more words of its name are of its options."""
     rows = [{"doc_id": str(i), "key": "of", "value": "the", "text": f"{text} of:"} for i, text in enumerate(made_up_texts(40, 80, seed=7))]
     (tmp_path / "fda.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def make(name: str, folder: Path) -> list[object]:
-        if name in ("score", "gap", "ablate") and not (folder / "slices").exists():
+        if name.split()[0] in ("score", "gap", "ablate", "track") and not (folder / "slices").exists():
             shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
         training = ["--device", "cpu", "--tokens", 3000, "--seq-len", 64, "--batch", 4, "--checkpoint-every", 1000]
         evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
+        pair, of_slices = [tiny_model("gpt_neox"), tiny_model("llama")], ["--slices", folder / "slices", "--device", "cpu"]
         commands: dict[str, list[object]] = {
             "count": [text, "-o", folder / "c.duckdb", "--export", folder / "c.parquet"],
             "slice": [text, "-o", folder / "s", "--seq-len", 64],
             "profile": [text, "-o", folder / "p", "--seq-len", 64],
             "score": [tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices", folder / "slices"],
             "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
+            "gap far": [*pair, *of_slices, "--context-gain", "16", "-o", folder / "gap"],
+            "track far": [pair[0], f"step-1={pair[1]}", *of_slices, "--context-gain", "16", "-o", folder / "track"],
             "report": [compared, "-o", folder / "r.html"],
             "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
             "ablate": [tiny_model("llama"), "--mixers", "1", "--slices", folder / "slices", "--device", "cpu", "-o", folder / "a"],
+            "ablate heads": [tiny_model("llama"), "--heads", *of_slices, "-o", folder / "a"],
             "train": ["zoo:mamba", text, "--no-lists", *training, "-o", folder / "t"],
             "mqar": [tiny_model("rwkv"), "--device", "cpu", "--seq-len", 32, "--pairs", 4, "--samples", 64, "-o", folder / "m"],
         }
-        return [name, *commands[name]]
+        return [name.split()[0], *commands[name]]
 
     return make

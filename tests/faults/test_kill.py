@@ -22,6 +22,9 @@ COMMANDS = {
     "slice": [],
     "score": ["--batch-tokens", 64],
     "ablate": ["--batch-tokens", 64],
+    "ablate heads": ["--batch-tokens", 64],
+    "gap far": ["--batch-tokens", 1024],
+    "track far": ["--batch-tokens", 1024],
     "eval-recall": [],
     "mqar": [],
 }
