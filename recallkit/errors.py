@@ -25,6 +25,7 @@ _LACKING_WORDS = (
     "too many open files",
     "failed to map segment",  # a module of compiled code, as it is imported
     "could not create a primitive",  # oneDNN, in torch
+    "return without exception set",  # Python itself and numba, which had no memory for the exception
 )
 
 
