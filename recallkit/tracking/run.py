@@ -96,10 +96,10 @@ class TrackedRun:
         self._read.pop(self.scores[step][1], None)
         if self.reference is not None and self.context_gain:
             pair = (self.reference, spec)
+            first = spec.shown + " (reference)" if self.reference.shown == spec.shown else self.reference.shown
+            full = dict(zip((first, spec.shown), (score_path(self.slices, each) for each in pair), strict=True))
             shorter = {last: [score_path(self.slices, each, last) for each in pair] for last in self.context_gain}
-            self._gains[step] = context_gains(
-                self.tokens.path, {each.shown: score_path(self.slices, each) for each in pair}, shorter
-            ).to_dicts()
+            self._gains[step] = context_gains(self.tokens.path, full, shorter).to_dicts()
 
     def write(self) -> TrackTables:
         """Writes the tables of what was added so far, with the manifest; returns them."""

@@ -13,7 +13,7 @@ from recallkit.models.control import CACHE_WEIGHT
 from recallkit.models.spec import list_models, parse_model
 from recallkit.scoring import ScoringOptions, score_path
 from recallkit.scoring.scores import LastIds
-from recallkit.tracking.run import watch
+from recallkit.tracking.run import TrackedRun, watch
 from recallkit.tracking.view import look
 from tests.attribution.test_context_gain import begins
 
@@ -84,6 +84,21 @@ def test_the_command_prints_draws_and_repeats(tracked, small_slices, run, tmp_pa
     for wrong in (("--context-stride", "2"), ("--context-gain", "64")):
         done = run(*command[:-2], *wrong)
         assert (done.returncode, done.stderr.count("\n")) in ((1, 1), (2, 1)), done.stderr
+
+
+def test_a_checkpoint_may_be_the_reference_itself(small_slices, tmp_path):
+    """Which `--watch` finds among the others."""
+    [spec] = list_models({"step-1": "control:recall"})
+    options = ScoringOptions(counts=small_slices.parent / "counts.duckdb")
+    run = TrackedRun(small_slices, tmp_path, spec, options, 50, context_gain=[LastIds(16, 4)])
+    run.score([spec])
+    run.add(1, spec)
+    table = run.write().by_context
+    assert (
+        gained(table, 1, LASTS[1])
+        == gained(table, 1, LASTS[1], "gain_reference")
+        == pytest.approx(known_gains(small_slices, LASTS[1]), abs=1e-5)
+    )
 
 
 def test_a_checkpoint_that_is_replaced_is_scored_again_from_its_last_ids(tiny_model, small_slices, tmp_path):
