@@ -169,7 +169,7 @@ def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(sav
     assert tables.by_position["low"].max() > 0
     assert tables.by_position.filter(pl.col("high") <= 40)["tokens"].sum() == 0
     every, some = (
-        recallkit.intervene(models, slices=small_slices, samples=60, slice=["ar_hit"], out=tmp_path / str(len(models))).intervene
+        recallkit.intervene(models, slices=small_slices, samples=300, slice=["ar_hit"], out=tmp_path / str(len(models))).intervene
         for models in ({"whole": "zoo:attention"}, names)
     )
     assert 0 < some["samples"][0] < every["samples"][0]

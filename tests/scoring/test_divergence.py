@@ -88,7 +88,7 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, mo
     assert found["kl"].min() > 0
 
 
-def test_processes_write_the_same_bytes(small_slices, models, tmp_path, monkeypatch):
+def test_processes_write_the_same_bytes(small_slices, models, tmp_path, warm_workers):
     at_once, slices = copy_of(small_slices, tmp_path / "at-once"), copy_of(small_slices, tmp_path)
     options = ScoringOptions(device="cpu", batch_tokens=512)
     pair_of(at_once, *models, options).run()
