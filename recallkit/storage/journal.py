@@ -60,8 +60,10 @@ class Journal:
         self.num_parts = 0
         self.state: dict[str, Any] = {}
         self._lock: int | None = None
+        self._is_new_place = False
 
     def __enter__(self) -> Self:
+        self._is_new_place = not self.target.parent.exists()
         try:
             self._lock = unfinished.open_marked(self.folder, _FILES, self.target, self._lock_kind, wait=self.patient)
         except BlockingIOError:
@@ -79,6 +81,9 @@ class Journal:
     def __exit__(self, *exception: object) -> None:
         if self.num_parts == 0:
             self.finish()
+            if self._is_new_place:
+                with contextlib.suppress(OSError):  # something is in it
+                    self.target.parent.rmdir()
         if self._lock is not None:
             os.close(self._lock)
 

@@ -162,7 +162,7 @@ class _Run:
         self.num_steps = self._num_steps()
         self.trainer = Trainer(self._new_model(device), self.recipe, micro_batch=asked.micro_batch, is_compiled=asked.compiled)
         self.order = np.random.default_rng(asked.seed).permutation(len(self.windows))
-        self.step = 0
+        self.step, self.is_saved = 0, False
         self.curve: list[dict[str, Any]] = []
         self.losses: list[float] = []
         if journal is not None and not journal.resumed:
@@ -221,15 +221,16 @@ class _Run:
             self.trainer.restore(load_file(path))
         except Exception as error:
             raise _damaged(path) from error
-        self.step, self.curve, self.losses = state["step"], state["curve"], state["losses"]
+        self.step, self.curve, self.losses, self.is_saved = state["step"], state["curve"], state["losses"], True
         if self.journal is not None:
             self.journal.note_resumed(self.step, "steps")
 
     def train(self) -> int:
         """Trains to the end; returns the tokens of this process's steps."""
         first, saved = self.step, time.monotonic()
-        if self.step == 0 and self.recipe.lists:
+        if not self.is_saved and self.recipe.lists:
             self._learn_lists()
+            self._save()
         points = {max(1, round(self.num_steps * point / POINTS)) for point in range(1, POINTS + 1)}
         checkpoints = self._checkpoint_steps()
         with progress(f"training {self.found.name}", total=self.tokens(self.num_steps)) as show, self._saved_if_interrupted():

@@ -187,7 +187,7 @@ def test_too_little_text_and_options_of_the_other_kind_are_one_line(home, model,
         assert caught.value.code in (1, 2), given
         assert said in error, error
         assert "Traceback" not in error
-        assert not list(tmp_path.glob("out/*"))
+        assert not (tmp_path / "out").exists()
     recallkit.train(model, text, **SIZES, out=tmp_path / "out")  # nothing was left of them that is in the way
 
 
@@ -201,6 +201,12 @@ def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, t
     assert alone["lists_4"].is_null().all()
     assert alone["tokens"].to_list() == [1024]
     assert lists["loss_nats"][0] != alone["loss_nats"][0]
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)  # the first step of text
+        with pytest.raises(KeyboardInterrupt):
+            recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "stopped")
+    monkeypatch.setattr("recallkit.training.lists.learn_lists", None)  # they are not learnt again
+    assert recallkit.train("zoo:attention", text, **sizes, out=tmp_path / "stopped").training.equals(lists)
 
 
 def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text, tmp_path, monkeypatch):
