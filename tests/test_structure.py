@@ -28,7 +28,6 @@ events
 plugins
 registry
 ragged
-arrow
 quiet_transformers
 jit
 storage

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.config import SCHEMA_VERSION
 from recallkit.counting.bigrams import CountedStream
 from recallkit.counting.table import NGRAM_HASHES, counts_id
@@ -100,7 +99,7 @@ def _parts(num_rows: int) -> Iterator[slice]:
 def _insert(connection: duckdb.DuckDBPyConnection, query: str, **columns: np.ndarray) -> None:
     import pyarrow as pa
 
-    connection.register("batch", pa.table({name: arrow.array(values) for name, values in columns.items()}))
+    connection.register("batch", pa.table({name: pa.array(values) for name, values in columns.items()}))
     connection.execute(db.query(query))
     connection.unregister("batch")
 
@@ -156,7 +155,7 @@ def export_counts(table: CountsTable, path: Path) -> None:
         for part in _parts(len(table.keys)):
             keys = table.keys[part]
             columns = (keys >> np.uint64(32)).astype(np.uint32), keys.astype(np.uint32), table.counts[part]
-            yield pa.Table.from_arrays([arrow.array(column) for column in columns], schema=schema)
+            yield pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
 
     facts = {"kind": "bigrams", "counts_id": table.meta["id"], "unseen": table.meta["unseen"]}
     artifacts.write_parquet(path, groups(), schema, facts)

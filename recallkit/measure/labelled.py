@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.counting.table import REPEATED_ONLY
 from recallkit.errors import UserError
 from recallkit.slicing.definitions import members
@@ -215,6 +214,8 @@ def batches(
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """
+    import pyarrow as pa
+
     tokens.check_known(slices, clean=clean)
     of_words = needed_columns(slices)
     needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
@@ -230,7 +231,7 @@ def batches(
             every = every.append_column(name, column)
         masks = members(slices, every, tokens.max_count) if slices else []
         sets = sum((mask.astype(np.int64) << bit for bit, mask in enumerate(masks)), np.zeros(len(rows), np.int64))
-        rows = rows.append_column("slices", arrow.array(sets)).append_column("cluster", rows[cluster])
+        rows = rows.append_column("slices", pa.array(sets)).append_column("cluster", rows[cluster])
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
             nll = reader.read(start, stop)[score.column].to_numpy()
             nll = (nll == 0 if score.column == "rank" else nll).astype(np.float32, copy=False)
@@ -239,10 +240,10 @@ def batches(
                 remedy = f"check the model's precision, then score it again with `{again}`"
                 raise UserError("contains NLLs that are not finite numbers", where=score.path, remedy=remedy)
             first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
-            rows = rows.append_column(f"nll_{number}", arrow.array(nll)).append_column(f"first_{number}", arrow.array(first))
+            rows = rows.append_column(f"nll_{number}", pa.array(nll)).append_column(f"first_{number}", pa.array(first))
         # After what is looked up in the tokens that are left out.
-        rows = rows.filter(arrow.array(rows["in_training"].to_numpy() == 0)) if clean else rows
-        yield rows.filter(arrow.array(rows["position"].to_numpy() > exactly)) if exactly else rows
+        rows = rows.filter(pa.array(rows["in_training"].to_numpy() == 0)) if clean else rows
+        yield rows.filter(pa.array(rows["position"].to_numpy() > exactly)) if exactly else rows
 
 
 @dataclass(frozen=True, slots=True)

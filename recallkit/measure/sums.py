@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
 from recallkit.measure.classes import Classes, Rows, SliceClasses
@@ -214,11 +213,13 @@ def _of_slices(
     found: pa.Table, slices: Sequence[Slice], clusters: Clusters, *, every_table: bool
 ) -> tuple[dict[str, Rows], dict[str, RowSums]]:
     """The rows and sums of "slices" and "first", and with `every_table` of "by_overlap" and "by_source"; `found`: by `sum_by_slice`."""
+    import pyarrow as pa
+
     classes = SliceClasses(found, slices)
     rows = {"slices": classes.by_slice(), "first": classes.first()}
 
     def both(entries: np.ndarray) -> list[RowSums]:
-        chosen, code = found.filter(arrow.array(entries)), classes.code[entries]
+        chosen, code = found.filter(pa.array(entries)), classes.code[entries]
         values = (("nll", rows["slices"]), ("first", rows["first"]))
         return [row_sums(chosen, code, of.unions, clusters, name) for name, of in values]
 

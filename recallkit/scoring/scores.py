@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from recallkit import arrow, config
+from recallkit import config
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.errors import UserError
 from recallkit.models.protocol import TokenScores
@@ -340,7 +340,7 @@ def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScor
     sequence = np.repeat(np.arange(first, first + len(counts), dtype=np.int32), counts)
     position = (positions_within(counts) + 1).astype(np.int32)
     columns = (sequence, position, scores.nll, scores.argmax, scores.rank, scores.context, scores.exact, *scores.beside.values())
-    table = pa.Table.from_arrays([arrow.array(column) for column in columns], schema=schema)
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], schema=schema)
     artifacts.write_parquet(path, [table], schema, facts, **PARQUET_OPTIONS)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.display import console
 from recallkit.models.loading import load_unchanged, on_its_device
 from recallkit.models.torch_model import TorchModel
@@ -282,7 +281,7 @@ class Saver:
 
         if self._batched.num_done == self._saved:
             return
-        table = pa.table({name: arrow.array(values) for name, values in self._columns.items()})
+        table = pa.table({name: pa.array(values) for name, values in self._columns.items()})
         facts = {"batches": self._batched.num_done, "tokens": self.tokens_done}
         artifacts.write_parquet(self._path, [table], table.schema, facts)
         self._saved = self._batched.num_done

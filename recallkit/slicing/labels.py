@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel import ahead
 from recallkit.slicing.definitions import CONTEXT_CLASSES
@@ -70,7 +69,7 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     found = label_bigrams(ids, offsets)
     match_length = longest_matches(ids, offsets)
     is_repeated = found.context_class == CONTEXT_CLASSES.index("bigram")
-    repeated = arrow.array(is_repeated)
+    repeated = pa.array(is_repeated)
     distance, first_distance = (
         pa.Array.from_buffers(pa.int32(), len(token), [repeated.buffers()[1], pa.py_buffer(values)])
         for values in (found.distance, found.first_distance)
@@ -79,22 +78,22 @@ def label_group(group: pa.Table, counts: CountsTable | None, max_count: int, in_
     train_count = None if counts is None else counts.lookup(previous, token)
     unknown = ~is_repeated if counts is not None and counts.is_of_repeated else None
     columns = [
-        arrow.array(np.repeat(group["sequence"].to_numpy(), lengths)),
-        arrow.array(np.concatenate([position[:length] for length in lengths.tolist()])),
+        pa.array(np.repeat(group["sequence"].to_numpy(), lengths)),
+        pa.array(np.concatenate([position[:length] for length in lengths.tolist()])),
         documents,
         sources,
-        arrow.array(previous.view(np.int32)),
-        arrow.array(token.view(np.int32)),
+        pa.array(previous.view(np.int32)),
+        pa.array(token.view(np.int32)),
         repeated,
-        pa.DictionaryArray.from_arrays(arrow.array(found.context_class.astype(np.int32)), pa.array(CONTEXT_CLASSES)),
+        pa.DictionaryArray.from_arrays(pa.array(found.context_class.astype(np.int32)), pa.array(CONTEXT_CLASSES)),
         distance,
         first_distance,
-        arrow.array(found.occurrences),
-        arrow.array(match_length),
-        arrow.array(found.overwritten),
+        pa.array(found.occurrences),
+        pa.array(match_length),
+        pa.array(found.overwritten),
         pa.nulls(len(token), pa.int64()) if train_count is None else pa.array(train_count, mask=unknown),
-        pa.nulls(len(token), pa.bool_()) if train_count is None else arrow.array(ar_hits(is_repeated, train_count, max_count)),
-        pa.nulls(len(token), pa.int8()) if in_training is None else arrow.array(in_training),
+        pa.nulls(len(token), pa.bool_()) if train_count is None else pa.array(ar_hits(is_repeated, train_count, max_count)),
+        pa.nulls(len(token), pa.int8()) if in_training is None else pa.array(in_training),
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema("tokens"))
 
@@ -123,9 +122,7 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     documents = group["span_documents"].combine_chunks().flatten().to_numpy()
     names = group["span_sources"].combine_chunks().flatten().dictionary_encode()
     codes = names.indices.to_numpy()
-    return arrow.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(
-        arrow.array(np.repeat(codes, lengths)), names.dictionary
-    )
+    return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), names.dictionary)
 
 
 class BytesBySource:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import arrow
 from recallkit.config import SEQUENCES_PER_ROW_GROUP, sequences_per_row_group
 from recallkit.ragged import offsets_of, positions_within
 from recallkit.storage.artifacts import digest_arrays, digest_json, read_manifest, write_parquet
@@ -228,15 +227,15 @@ def sequences_table(block: SequenceBlock) -> pa.Table:
 
     offsets, span_offsets = block.offsets.astype(np.int32), block.span_offsets.astype(np.int32)
     first_spans = span_offsets[:-1]
-    names = arrow.strings([source_label(source) for source in block.span_sources])
-    spans = arrow.array(span_offsets)
+    names = pa.array([source_label(source) for source in block.span_sources], pa.string())
+    spans = pa.array(span_offsets)
     columns = [
-        arrow.array(np.arange(block.first, block.first + len(block), dtype=np.int32)),
-        names.take(arrow.array(first_spans)),
-        arrow.array(block.span_documents[first_spans]),
-        pa.ListArray.from_arrays(arrow.array(offsets), arrow.array(block.ids.astype(np.uint32))),
-        pa.ListArray.from_arrays(spans, arrow.array(block.span_starts.astype(np.int32))),
-        pa.ListArray.from_arrays(spans, arrow.array(block.span_documents)),
+        pa.array(np.arange(block.first, block.first + len(block), dtype=np.int32)),
+        names.take(pa.array(first_spans)),
+        pa.array(block.span_documents[first_spans]),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(block.ids.astype(np.uint32))),
+        pa.ListArray.from_arrays(spans, pa.array(block.span_starts.astype(np.int32))),
+        pa.ListArray.from_arrays(spans, pa.array(block.span_documents)),
         pa.ListArray.from_arrays(spans, names),
     ]
     return pa.Table.from_arrays(columns, schema=textless_schema())
@@ -253,7 +252,7 @@ def with_text(group: pa.Table, tokenizer: TextTokenizer) -> pa.Table:
     import pyarrow as pa
 
     ids, offsets = group_ids(group)
-    text = arrow.strings(tokenizer.decode(np.split(ids, offsets[1:-1])))
+    text = pa.array(tokenizer.decode(np.split(ids, offsets[1:-1])), pa.string())
     return pa.Table.from_arrays([*group.columns, text], schema=arrow_schema("sequences"))
 
 

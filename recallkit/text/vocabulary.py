@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit import arrow
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -146,15 +144,19 @@ class PieceTable:
     """The bytes of every id, as `piece_bytes` gives them, for many ids at once."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._pieces = arrow.binaries(pieces)
+        import pyarrow as pa
+
+        self._pieces = pa.array(pieces, pa.large_binary())
         self.lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         """Bytes of each id, int64 (vocab,)."""
 
     def join(self, ids: np.ndarray) -> tuple[memoryview, np.ndarray]:
         """The bytes of `ids` (n,) joined, and where each begins, then where the last one ends: int64 (n + 1,)."""
+        import pyarrow as pa
+
         if not len(ids):
             return memoryview(b""), np.zeros(1, np.int64)
-        _, bounds, joined = self._pieces.take(arrow.array(ids)).buffers()
+        _, bounds, joined = self._pieces.take(pa.array(ids)).buffers()
         return memoryview(b"" if joined is None else joined), np.frombuffer(bounds, np.int64)[: len(ids) + 1]
 
 
