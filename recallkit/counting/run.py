@@ -6,6 +6,7 @@ cross from one to the next are found from their ends.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.options import CountingOptions, TextOptions
 from recallkit.parallel import work
-from recallkit.storage import artifacts
+from recallkit.storage import artifacts, unfinished
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText, extrapolated, note_skipped
 
@@ -75,6 +76,8 @@ def export_counts(counts: Path, parquet: Path, *, force: bool) -> None:
     table = open_counts(counts)
     if parquet.exists() and not force:
         if artifacts.read_manifest(parquet).get("counts_id") == table.meta["id"]:
+            with contextlib.suppress(OSError), unfinished.new_folder(parquet, [parquet.name]):
+                return  # and what a killed run left is gone
             return
         raise UserError("contains other counts", where=parquet, remedy="give another --export, or replace it with --force")
     make_table.export_counts(table, parquet)

@@ -71,12 +71,16 @@ class Result:
             raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=self.path, remedy=self.remedy)
         if any(artifacts.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
             return None  # one was removed, or a run was killed as it renamed them
-        with contextlib.suppress(OSError):  # a folder of another user's can be read
-            journal = journal_folder(self.path)
-            with leftover(journal, self.options) as is_left:
-                if is_left:
-                    unfinished.remove(journal)
+        self._remove_leftovers()
         return manifest
+
+    def _remove_leftovers(self) -> None:
+        """Removes what a run that was killed at its end left: the folder of its journal, and those in which files were made."""
+        made = [self.path, *self.others, *self.beside, *([] if self.listing is None else [self.listing])]
+        for folder in (journal_folder(self.path), *(path.with_name(f".{path.name}{unfinished.NEW}") for path in made)):
+            with contextlib.suppress(OSError), leftover(folder, self.options) as is_left:  # a folder of another user's can be read
+                if is_left or not unfinished.is_marked(folder):
+                    unfinished.remove(folder)
 
     def _has_all_members(self) -> bool:
         """Whether no member is missing. Raises DamagedError for one that has changed."""

@@ -116,8 +116,11 @@ def _remove_listed(folder: Path) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Removes what is ours of a folder of unfinished work; returns whether all of it was."""
+    """Removes what is ours of a folder of unfinished work; returns whether all of it was. An empty one was being removed before."""
     if not is_marked(folder):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            return True
         return False
     _remove_listed(folder)
     if any(path.name != MARK for path in folder.iterdir()):
