@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,35 +25,43 @@ from tests.benchmarks.scoring import SUBJECTS, begin, builtin_tokenizer, write_r
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
-def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:
+def ours(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], AbstractContextManager[Any]]:
     from recallkit import builtin
     from recallkit.models.evaluated import EvaluatedModel
-    from recallkit.options import EvaluationOptions
+    from recallkit.options import PromptOptions
     from recallkit.recall.lm_eval_model import lm_eval_model
-    from recallkit.storage.journal import Parts
+    from recallkit.storage.journal import PartsJournal
+    from recallkit.storage.timings import Timings
 
-    options = EvaluationOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
+    options = PromptOptions(batch_size=batch, context=given.context, device=given.device, dtype=given.dtype)
     evaluated = EvaluatedModel(str(path), options, builtin.counts)
-    return lambda: lm_eval_model(evaluated, Parts(Path(tempfile.mkdtemp(dir=path)), "benchmark"), lambda _: None)
+
+    @contextmanager
+    def made() -> Iterator[Any]:
+        with tempfile.TemporaryDirectory() as folder, PartsJournal(Path(folder, "benchmark"), {}) as journal:
+            yield lm_eval_model(evaluated, "metadata", journal, options, Timings())
+
+    return made
 
 
-def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], Any]:
+def theirs(path: Path, batch: int, given: argparse.Namespace) -> Callable[[], AbstractContextManager[Any]]:
     from lm_eval.models.huggingface import HFLM
 
     lm = HFLM(pretrained=str(path), device=given.device, dtype=given.dtype, batch_size=batch, max_length=given.context)
-    return lambda: lm
+    return lambda: nullcontext(lm)
 
 
-def evaluate(make: Callable[[], Any], documents: list[dict[str, Any]]) -> tuple[float, list[str]]:
+def evaluate(make: Callable[[], AbstractContextManager[Any]], documents: list[dict[str, Any]]) -> tuple[float, list[str]]:
     """Prompts a second, and the generations."""
     from recallkit.recall.lm_eval_run import RecallTask, load_tasks, run_tasks
 
     task = load_tasks([RecallTask("metadata", documents, 1, {})])
     begun = time.perf_counter()
-    rows = run_tasks(make(), task, model="m")["samples"]["metadata"]
+    with make() as lm:
+        rows = run_tasks(lm, task, model="m")["samples"]["metadata"]
     return len(documents) / (time.perf_counter() - begun), [row["filtered_resps"][0] for row in rows]
 
 

@@ -71,7 +71,7 @@ UNFINISHED = {
         f"score control:recall --stride 8 --context 16 --counts @/counts.duckdb {_SLICES} --batch-tokens 64 --force --json",
         ["slices/scores/.*.partial/*"],
     ),
-    "profile": Question("profile @/text.jsonl -o @/new --seq-len 8 --boundary document --json", ["new/.*.partial/*"]),
+    "profile": Question("profile @/text.jsonl -o @/new --seq-len 8 --boundary document --json", ["new/slices/.*.partial/*"]),
     "mqar": Question(
         "mqar control:bigram --counts @/counts.duckdb -o @/new --pairs 4 --samples 40 --seq-len 32 --json", ["new/queries/*/.*.partial/*"]
     ),
