@@ -120,7 +120,8 @@ def _far_table(tables: TrackTables) -> dict[str, Table]:
         columns[header.replace(" ", "\n")] = cells.number(name, "z.3f")
         columns |= {"95 % interval": cells.interval("ar_hit", "z.3f")} if name == "ar_hit" else {}
     sees = ", ".join(dict.fromkeys(cells.span(row["last"], row["last"] + row["stride"] - 1) for row in rows))
-    caption = f"Gain, nats per token: NLL with the last ids alone ({sees} of them) less NLL with the full context. Last row: the reference."
+    caption = f"Gain, nats per token: NLL with the last ids alone ({sees} of them) less NLL with the full context. "
+    caption += "Last row: the reference." if len({row["last"] for row in rows}) == 1 else "Last row of each number of ids: the reference."
     return {"by_context": Table.of("What is gained from context further back than the last ids, by step", columns, rows, caption)}
 
 
