@@ -129,8 +129,9 @@ class FileShard(Shard):
     def _pieces(self, most: int) -> Iterator[bytes]:
         """Lines with their newlines, one of more than `most` bytes in several pieces; without a byte order mark.
 
-        Raises OSError for damaged data. pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last
-        one is truncated.
+        Raises OSError for damaged data, UserError for more empty lines in a row than a record may have bytes: a small compressed file
+        can contain hours of them. pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is
+        truncated.
         """
         import pyarrow as pa
 
@@ -140,9 +141,16 @@ class FileShard(Shard):
             pa.input_stream(file, compression=compression) as stream,
             io.BufferedReader(stream, BLOCK_BYTES) as buffered,
         ):
-            size, mark = size_of(self.path), _BYTE_ORDER_MARK
+            size, mark, num_empty = size_of(self.path), _BYTE_ORDER_MARK, 0
             while piece := buffered.readline(most):
-                self.share = file.tell() / size if size else 0.0
+                if piece.isspace():
+                    num_empty += len(piece)
+                    if num_empty > config.MAX_RECORD_BYTES:
+                        problem = f"more than {config.MAX_RECORD_BYTES:,} bytes of empty lines in a row"
+                        raise UserError(problem, where=self.name, remedy="remove them, or copy the file again")
+                else:
+                    num_empty = 0
+                    self.share = file.tell() / size if size else 0.0
                 if text := piece.removeprefix(mark):
                     yield text
                 mark = b""

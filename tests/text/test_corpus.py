@@ -345,6 +345,26 @@ def test_records_over_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert read(path, options=SKIPPING) == expected * 2
 
 
+AROUND_EMPTY_LINES = {
+    ".jsonl": (b"", GOOD),
+    ".jsonl.gz": (GOOD, GOOD),
+    ".json": (b"", b'["good"]'),
+    ".csv": (b"text\ngood\n", b"good"),
+    ".fasta": (b">a\nA\n", b"C"),
+}
+
+
+@pytest.mark.parametrize("suffix", AROUND_EMPTY_LINES)
+def test_more_empty_lines_than_bytes_of_a_record_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    """A small compressed file can contain hours of them."""
+    monkeypatch.setattr(config, "MAX_RECORD_BYTES", 100)
+    path, encode, (first, last) = tmp_path / f"a{suffix}", gzip.compress if suffix.endswith(".gz") else bytes, AROUND_EMPTY_LINES[suffix]
+    path.write_bytes(encode(first + b" \r\n" * 30 + last + b"\n" * 60))
+    assert read(path)
+    path.write_bytes(encode(first + b" \r\n" * 34 + last + b"\n"))
+    assert "a" + suffix + ": more than 100 bytes of empty lines in a row" in fails(path, SKIPPING)[1]
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
