@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import json
 import math
 import os
@@ -53,9 +54,16 @@ def start(command: str | None = None) -> None:
     if command is not None:
         os.environ[_COMMAND] = printable(command)
     warnings.showwarning = _emit_warning
+    write_whole_lines()
     if _pump is None and _is_standard_error():
         _pump = _Pump()
         atexit.register(stop)  # registered first, hence called last: output of other exit handlers becomes events too
+
+
+def write_whole_lines() -> None:
+    """Has stderr write line by line, with PYTHONUNBUFFERED, too: there processes that share it would mix the pieces that `print` writes."""
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(line_buffering=True, write_through=False)
 
 
 def stop() -> None:

@@ -182,7 +182,11 @@ def _be_recallkit(
     if prepared:
         prepared()
     sys.argv = ["recallkit", *arguments]
-    runpy.run_module("recallkit", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("recallkit", run_name="__main__", alter_sys=True)
+    finally:
+        if events := sys.modules.get("recallkit.events"):
+            events.stop()  # which `atexit` would do: such a process ends without it
 
 
 @pytest.fixture(scope="session")

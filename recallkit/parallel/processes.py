@@ -18,7 +18,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from recallkit import config
+from recallkit import config, events
 from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.parallel.job import Done, WorkerSlot, make_tasks
@@ -146,6 +146,7 @@ def _serve(job: Job, place: int, num_workers: int, connection: Connection) -> No
     """Runs tasks until there are no more. Ctrl-C and SIGTERM reach all processes of the group; only the parent handles them."""
     _die_with_parent()
     config.start_program()
+    events.write_whole_lines()
     for number in _INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone

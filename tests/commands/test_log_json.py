@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -140,16 +141,17 @@ def test_usage_errors_are_events(run, arguments, problem):
     assert event["remedy"]
 
 
-def test_workers_tell_events_too(run, small_slices, tmp_path):
-    import shutil
-
+def test_workers_tell_events_too(run, small_slices, tmp_path, monkeypatch):
+    """The lines that a worker prints are whole, although `print` writes pieces and other writers share stderr."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     slices = shutil.copytree(small_slices, tmp_path / "slices")
     model = tmp_path / "chatty.py"
     model.write_text(
         "import os, sys, warnings, torch\n"
         "def load(request):\n"
-        "    print('printed by', 'the model')\n"
+        "    print('printed by', end=' ')\n"
         "    os.write(2, b'written past Python\\r\\x1b[31m\\xff\\n')\n"
+        "    print('the model')\n"
         "    warnings.warn('of the model')\n"
         "    return lambda ids: torch.zeros(*ids.shape, 4096)\n"
     )
