@@ -40,6 +40,8 @@ OURS = {
     "retnet": {},
     "retnet, hybrid": {"attn": {"layers": [1], "num_heads": 2, "window_size": None}},
     "gated_deltanet, hybrid": {"head_dim": 16, "attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2, "rope_theta": 500.0}},
+    "delta_net, hybrid": {"num_hidden_layers": 3, "expand_v": 1.5, "attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2}},
+    "kda, hybrid": {"num_hidden_layers": 3, "head_dim": 16, "attn": {"layers": [2], "num_heads": 2, "window_size": 6, "rope_theta": 500.0}},
     "gla, hybrid": {"num_hidden_layers": 3, "attn": [{"layers": [1], "num_heads": 2, "window_size": 5}, {"layers": [2], "num_heads": 4}]},
 }
 OURS |= {
