@@ -27,6 +27,8 @@ PREFIX = "zoo:"
 MODEL_TYPE = "recallkit"
 """`model_type` in config.json, which marks a folder as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
+SCALE = ".scale"
+"""What a name ends with, beside which are values in 8 bits: numbers, one a row, by which these are multiplied."""
 
 CONTEXT = config.BUILTIN_SEQ_LEN
 _WIDTH_STEP = 16
@@ -53,7 +55,7 @@ SIZES: dict[str, Size] = {
     "360m": Size(1024, 16, 64, 6, 302_000_000, 50_257),
     "1.3b": Size(2048, 32, 64, 6, 1_208_000_000, 50_257),
 }
-"""The first is that of the shipped models, of which ten take less than 50 MB in float16.
+"""The first is that of the shipped models, of which ten take less than 25 MB in 8 bits.
 
 The others are of Based's table 1 (arXiv 2402.18668), without trained models.
 """
@@ -144,8 +146,17 @@ def find_shipped(spec: str) -> Path:
 
 
 def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
-    """Config and weights of a checkpoint of ours. Raises UserError where they cannot be read."""
-    return read_config(folder), load_weights(folder / WEIGHTS)
+    """Config and weights of a checkpoint of ours, matrices in 8 bits multiplied out. Raises UserError where they cannot be read."""
+    saved = load_weights(folder / WEIGHTS)
+    try:
+        weights = {
+            name: values * saved[name + SCALE] if name + SCALE in saved else values
+            for name, values in saved.items()
+            if not name.endswith(SCALE)
+        }
+    except RuntimeError as error:
+        raise UserError("scales that do not fit their rows", where=folder / WEIGHTS, remedy="get the file again") from error
+    return read_config(folder), weights
 
 
 def existing(path: Path) -> Path:
