@@ -147,15 +147,12 @@ def find_shipped(spec: str) -> Path:
 
 def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """Config and weights of a checkpoint of ours, matrices in 8 bits multiplied out. Raises UserError where they cannot be read."""
-    saved = load_weights(folder / WEIGHTS)
-    try:
-        weights = {
-            name: values * saved[name + SCALE] if name + SCALE in saved else values
-            for name, values in saved.items()
-            if not name.endswith(SCALE)
-        }
-    except RuntimeError as error:
-        raise UserError("scales that do not fit their rows", where=folder / WEIGHTS, remedy="get the file again") from error
+    weights = load_weights(folder / WEIGHTS)
+    for name in [name for name in weights if name.endswith(SCALE)]:
+        scale, values = weights.pop(name), weights.get(name.removesuffix(SCALE))
+        if values is None or scale.shape != (len(values), 1):
+            raise UserError(f"{name} is not a number for each row", where=folder / WEIGHTS, remedy="get the file again")
+        weights[name.removesuffix(SCALE)] = values * scale
     return read_config(folder), weights
 
 

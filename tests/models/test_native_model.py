@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from recallkit.models.kinds import kind_of
 from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
+from tests.conftest import ROOT
 
 VOCAB = 61
 HYBRID = (
@@ -122,6 +125,8 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
             lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int64)),
             "norm.weight is of type torch.int64",
         ),
+        (lambda folder: change_weights(folder, "head.scale", torch.ones(2)), "head.scale is not a number for each row"),
+        (lambda folder: change_weights(folder, "norm.weight.scale", torch.ones(1, 9)), "norm.weight.scale is not a number for each row"),
         (lambda folder: change_config(folder, max_length=-5), "max_length"),
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"rope_base": "x"}}]), "rope_base"),
         (lambda folder: change_config(folder, layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}]), "window"),
@@ -167,7 +172,7 @@ def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
     for name, folder in zoo.shipped().items():
         config, weights = zoo.read_ours(folder)
         assert config == zoo.architecture(name)
-        assert {value.dtype for value in weights.values()} == {torch.float16}
+        assert {value.dtype for value in weights.values()} == {torch.float32, torch.float16}
         cards[name] = json.loads((folder / zoo.CARD).read_text())
         ids = cards[name]["steps"] * cards[name]["batch_tokens"]
         assert (
@@ -175,8 +180,28 @@ def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
             == cards[name]["tokens"]
             == pytest.approx(ids * (1 - cards[name]["list_rows_share"]), rel=1e-4)
         )
-    assert sum(path.stat().st_size for folder in zoo.shipped().values() for path in folder.iterdir()) < 50e6
+    assert sum(path.stat().st_size for folder in zoo.shipped().values() for path in folder.iterdir()) < 26e6
     assert len({(card["tokens"], json.dumps(card["text"])) for card in cards.values()}) == 1, "not all saw the same tokens"
+
+
+def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path):
+    (tmp_path / "m").mkdir()
+    trained = {name: value.contiguous() for name, value in LanguageModel(zoo.architecture("hybrid")).state_dict().items()}
+    save_file(trained, tmp_path / "m" / zoo.WEIGHTS)
+    (tmp_path / "m" / zoo.CONFIG).write_text(zoo.config_json(zoo.architecture("hybrid")))
+    plain = (tmp_path / "m" / zoo.WEIGHTS).stat().st_size
+    pack = [sys.executable, ROOT / "scripts/pack_zoo.py", tmp_path / "m"]
+    subprocess.run(pack, check=True, cwd=ROOT)
+    packed = (tmp_path / "m" / zoo.WEIGHTS).read_bytes()
+    assert len(packed) < plain / 3
+    weights = zoo.read_ours(tmp_path / "m")[1]
+    assert weights.keys() == trained.keys()
+    for name, values in trained.items():
+        half_a_step = values.abs().amax(-1, keepdim=True) / 254 if values.numel() > 16_384 else values.abs() / 2048 + 3e-8
+        assert ((weights[name] - values).abs() <= half_a_step * 1.001).all(), name
+    load_model(ModelRequest(str(tmp_path / "m"), zoo.VOCAB_SIZE, device="cpu"))
+    subprocess.run(pack, check=True, cwd=ROOT)
+    assert (tmp_path / "m" / zoo.WEIGHTS).read_bytes() == packed
 
 
 def test_the_counts_are_of_the_tokens_that_the_models_saw():
