@@ -2,7 +2,7 @@
 
     python scripts/pack_zoo.py run/checkpoint-3125 [...]
 
-rewrites each folder's model.safetensors, of which the models of 2.4M parameters then have 2.4 MB. `recallkit.models.zoo.read_ours` reads it.
+rewrites each folder's model.safetensors: 2.4 MB for 2.4M parameters. `recallkit.models.zoo.read_ours` reads it.
 """
 
 from __future__ import annotations
