@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit.display import cells
-from recallkit.display.cells import counted, or_dash, percent, shares_of_leads
+from recallkit.display.cells import counted, or_dash, shares_of_leads
 from recallkit.display.tables import Table
 from recallkit.measure.intervals import NUM_RESAMPLES, estimates, expanded_interval, freedom_of_ratio, holm, number_or_none, p_values
 from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.display.cells import Cell
     from recallkit.scoring.scores import LastIds
 
     Cells = dict[tuple[str, int, str, bool | None], dict[str, Any]]
@@ -199,7 +198,7 @@ def _late_less_early(sums: np.ndarray) -> np.ndarray:
     return found
 
 
-_NAMES = dict(zip(CLASSES, ("AR hit", "other repeated", "not repeated"), strict=True))
+_NAMES = dict(zip(CLASSES, ("AR hit", "repeated", "new"), strict=True))
 
 
 _GAINS = {
@@ -240,25 +239,32 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
     )
 
 
-def far_table(by_context: pl.DataFrame) -> Table:
-    """Where the far gap is: each model's share by class, and, with its mirror in brackets, where the reference gains."""
-    found, models, lasts = _cells(by_context)
-    classes = [(name, gains) for name in CLASSES for gains in (None, True)]
-    cells_of: dict[str, Cell] = {"share of tokens": cells.share("share_of_tokens", 2), "gain, nats": cells.number("gain_reference", ".3f")}
+_FAR = {
+    "model": cells.name("model"),
+    "last": cells.number("last"),
+    "class": lambda row: _NAMES[row["slice"]],
+    "tokens": cells.share("share_of_tokens", 2),
+    "far share": cells.valid(cells.share("far_share")),
+    "95 % interval": cells.share_interval("far_share_ci_low", "far_share_ci_high"),
+}
+_WHERE_THE_REFERENCE_GAINS = {"gains": cells.valid(cells.share("far_share")), "mirror": cells.valid(cells.share("mirror_share"))}
 
-    def rows_of(last: int) -> list[list[str]]:
-        ours = {name: [cell(found[models[0], last, *of]) for of in classes] for name, cell in cells_of.items()}
-        far = {model: [_far(found[model, last, *of]) for of in classes] for model in models}
-        return [[name, f"{last:,}", *row] for name, row in {**ours, **far}.items()]
+
+def far_table(by_context: pl.DataFrame) -> Table:
+    """Where the far gap is: each model's share by class, and, with its mirror, where the reference gains."""
+    found, models, lasts = _cells(by_context)
+
+    def row_of(model: str, last: int, name: str) -> list[str]:
+        row, gaining = found[model, last, name, None], found[model, last, name, True]
+        return [cell(row) for cell in _FAR.values()] + [cell(gaining) for cell in _WHERE_THE_REFERENCE_GAINS.values()]
 
     return Table(
         "The far gap by class of token, as a share of the whole gap",
-        ["model", "last", *(f"{_NAMES[name]}{', gains' if gains else ''}".replace(" ", "\n") for name, gains in classes)],
-        [row for last in lasts for row in rows_of(last)],
-        caption="Gain: the reference's, in nats per token. Every token is an AR hit, other repeated or not repeated; the last is what "
-        f"bigrams miss. Gains: tokens among them on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, "
-        "so that it does better on them also by chance: in brackets the mirror, the share if the models traded places."
-        f"{_leads(found, models, lasts)}",
+        [*_FAR, *_WHERE_THE_REFERENCE_GAINS],
+        [row_of(model, last, name) for last in lasts for model in models for name in CLASSES],
+        caption="Every token is an AR hit, another that repeats a bigram of its context, or new, which is what bigrams miss. Gains: the "
+        f"share in those on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, so that it does better on "
+        f"them also by chance. Mirror: that share if the models traded places.{_leads(found, models, lasts)}",
     )
 
 
@@ -288,10 +294,3 @@ def _cells(by_context: pl.DataFrame) -> tuple[Cells, list[str], list[int]]:
     rows = by_context.to_dicts()
     found = {(row["model"], row["last"], row["slice"], row["reference_gains"]): row for row in rows}
     return found, list(dict.fromkeys(row["model"] for row in rows)), list(dict.fromkeys(row["last"] for row in rows))
-
-
-@cells.valid
-def _far(row: Mapping[str, Any]) -> str:
-    """A far share with its mirror: `24.1 % (3.0)`."""
-    share, mirror = row["far_share"], row["mirror_share"]
-    return percent(share) if share is None or mirror is None else f"{percent(share)} ({100 * mirror:.1f})"

@@ -9,7 +9,7 @@ import recallkit
 from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.view import look
-from recallkit.display.cells import Struck
+from recallkit.display.cells import Struck, percent
 
 REFERENCE, MODELS = "control:recall", ["control:bigram", "control:unigram"]
 
@@ -31,19 +31,21 @@ def test_figures_are_those_of_their_rows(compared):
     assert shown.rows[5][2:] == [f"{row['gain_model']:.3f}", f"{100 * row['far_share']:.1f} %", ends, f"{key['ppl_model']:,.2f}"]
     assert shown.rows[3][2] == f"{row['gain_reference']:.3f}"
     far = far_table(by_context)
-    assert far.headers[2:5] == ["AR\nhit", "AR\nhit,\ngains", "other\nrepeated"]
-    assert [row[0] for row in far.rows] == 2 * ["share of tokens", "gain, nats", *MODELS]
-    hits = by_context.filter(model=MODELS[0], last=4, slice="ar_hit", reference_gains=True).row(0, named=True)
-    figures = [f"{100 * hits['share_of_tokens']:.2f} %", f"{hits['gain_reference']:.3f}"]
-    figures.append(f"{100 * hits['far_share']:.1f} % ({100 * hits['mirror_share']:.1f})")
-    assert [row[3] for row in far.rows[:3]] == figures
-    assert [row[1] for row in far.rows] == 4 * ["4"] + 4 * ["16"]
+    assert far.headers == ["model", "last", "class", "tokens", "far share", "95 % interval", "gains", "mirror"]
+    classes = ["AR hit", "repeated", "new"]
+    assert [row[:3] for row in far.rows] == [[model, last, name] for last in ("4", "16") for model in MODELS for name in classes]
+    hits = by_context.filter(model=MODELS[0], last=4, slice="ar_hit")
+    row = hits.filter(pl.col("reference_gains").is_null()).row(0, named=True)
+    gaining = hits.filter(reference_gains=True).row(0, named=True)
+    ends = f"{100 * row['far_share_ci_low']:.1f} to {100 * row['far_share_ci_high']:.1f} %"
+    where_gained = [percent(gaining[name]) for name in ("far_share", "mirror_share")]
+    assert far.rows[0][3:] == [f"{100 * row['share_of_tokens']:.2f} %", f"{100 * row['far_share']:.1f} %", ends, *where_gained]
 
 
 def test_void_shares_are_struck_out(compared):
     void = compared[0].by_context.with_columns(void=pl.lit(value=True))
     assert all(isinstance(row[3], Struck) and row[4] == "–" for row in gains_table(void, None).rows if row[0] != REFERENCE)
-    assert all(isinstance(cell, Struck) or cell == "–" for row in far_table(void).rows if row[0] in MODELS for cell in row[2:])
+    assert all(isinstance(cell, Struck) or cell == "–" for row in far_table(void).rows for cell in row[4:])
 
 
 def test_only_the_papers_positions_have_the_papers_name(compared):
