@@ -263,7 +263,7 @@ def far_table(by_context: pl.DataFrame) -> Table:
         [*_FAR, *_WHERE_THE_REFERENCE_GAINS],
         [row_of(model, last, name) for last in lasts for model in models for name in CLASSES],
         caption="Every token is an AR hit, another that repeats a bigram of its context, or new, which is what bigrams miss. Gains: the "
-        f"share in those on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, so that it does better on "
+        f"share in those on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, so it does better on "
         f"them also by chance. Mirror: that share if the models traded places.{_leads(found, models, lasts)}",
     )
 

@@ -273,7 +273,7 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
     assert read.tables.by_context.equals(tables.by_context)
     assert read.manifest["context_gain"] == [[4, 1], [16, 4]]
     page = sections.tables_section(read, {}).body
-    for text in ("The far gap by class of token", "AR hit, gains", "LongPPL"):
+    for text in ("The far gap by class of token", "Mirror: that share if", "LongPPL"):
         assert text in page
     assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")
 
