@@ -99,7 +99,8 @@ def prices(
 def answer(by_price: pl.DataFrame) -> str:
     """What AR hits lose, beside first occurrences, with the model that costs them most; then whether overwritten ones lose more or less.
 
-    That is the one with the largest ratio of the two losses where a ratio is above 1, else with the largest loss in AR hits.
+    That is the one with the largest ratio of the two losses where a ratio is above 1, else with the largest loss in AR hits, which
+    is said where no interval of such a loss is above 0.
     """
     _, *rows = by_price.to_dicts()
 
@@ -115,7 +116,12 @@ def answer(by_price: pl.DataFrame) -> str:
         costs = f"{_times(row['ratio'])} times what it costs first occurrences: {hits} against {first} nats (95 % interval {within})"
     else:
         costs = f"{hits} nats{_within(row, 'loss_ar_hit')}, and first occurrences {first}{_within(row, 'loss_first')}"
-    most = f"Of {len(rows)} models {row['model']} costs AR hits most{' in proportion' * selective(row)}. " if len(rows) > 1 else ""
+    if len(rows) == 1:
+        most = ""
+    elif all((other["loss_ar_hit_ci_low"] or 0) <= 0 and other["loss_ar_hit_ci_high"] is not None for other in rows):
+        most = f"None of {len(rows)} models is shown to cost AR hits anything; the largest loss is that of {row['model']}. "
+    else:
+        most = f"Of {len(rows)} models {row['model']} costs AR hits most{' in proportion' * selective(row)}. "
     more, less = (row["overwriting_ci_low"] or 0) > 0, (row["overwriting_ci_high"] or 0) < 0
     than = " on AR hits whose key has been followed by something else since than on the others."
     return f"{most}Per token {row['model']} costs AR hits {costs}." + f" It loses {'more' if more else 'less'}{than}" * (more or less)

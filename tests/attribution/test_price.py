@@ -109,6 +109,13 @@ CASES = {
     "several in like proportion": (
         {"m": (2, 2, 2.5), "n": (1, 1, 1.1)}, {}, [f"Of 2 models m costs AR hits most. {ONE}0.80 times what it costs first occurrences"]
     ),
+    "none shown": (
+        {"m": (0.1, 0.1, 0.5), "n": (-1, -1, 0.5)}, {"spread": (2, 0.1)},
+        [f"None of 2 models is shown to cost AR hits anything; the largest loss is that of m. {ONE}0.100 nats (95 % interval -0.5"],
+    ),
+    "one of two shown": (
+        {"m": (1, 1, 0.5), "n": (-1, -1, 0.5)}, {}, [f"Of 2 models m costs AR hits most in proportion. {ONE}2.0 times"]
+    ),
     "overwritten more": ({"m": (1, 2, 0.5)}, {}, [f" It loses more{OVER}"]),
     "overwritten less": ({"m": (2, 1, 0.5)}, {}, [f" It loses less{OVER}"]),
 }  # fmt: skip
