@@ -113,8 +113,9 @@ def answer(tables: InterveneTables) -> str:
 def _of_several(shown: Sequence[Row], number: int, recalled: Mapping[str, Row]) -> str:
     """Of the `shown` ones of a `number` of models where their gaps lie, what would be gone of each, and what they recall."""
     reference, points = shown[0]["reference"], sorted((recalled[row["model"]] for row in shown), key=lambda row: row["points"] or 0)
+    whose = f"{number} models" if len(shown) == number else f"{len(shown)} of {number} models"
     return (
-        f"{share_range(row['gap_share'] for row in shown)} of what {len(shown)} of {number} models lose to {reference} lies in "
+        f"{share_range(row['gap_share'] for row in shown)} of what {whose} lose to {reference} lies in "
         f"{_called(shown[0]['slice'])}, and {share_range(row['recall_share'] for row in shown)} would be gone if neither could recall by "
         f"association there: they recall {_points(points[0])} to {_points(points[-1])} points of probability, {reference} "
         f"{_points(recalled[reference])}."

@@ -102,7 +102,8 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)
 
 
-def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known):
+@pytest.mark.parametrize("all_shown", [False, True])
+def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known, all_shown):
     """Of three gaps two shrink; a lead, a void share and one that may be none are not among them."""
     folder, tables = known
     row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True) | {
@@ -111,9 +112,11 @@ def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known):
         "gap": 0.5,
     }
     ends = {"low": (0.2, 0.1, 0.3, 0.6), "high": (0.4, 0.3, 0.5, 0.7), "none": (0.1, -0.1, 0.3, 0.1), "lead": (0.9, 0.8, 1.0, 0.9)}
+    if all_shown:
+        ends |= {"none": (0.3, 0.2, 0.4, 0.65), "lead": (0.3, 0.2, 0.4, 0.65)}
     names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high", "gap_share")
     rows = [row | {"model": name} | dict(zip(names, figures, strict=True)) for name, figures in ends.items()]
-    rows[-1]["gap"] = -0.5
+    rows[-1]["gap"] = 0.5 if all_shown else -0.5
     one = tables.intervene.filter(slice="ar_hit").head(1)
     asked = pl.concat(
         [
@@ -122,9 +125,10 @@ def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known):
         ]
     )
     made = InterveneTables(asked, tables.by_distance.clear(), tables.by_count.clear(), pl.DataFrame(rows, tables.recall_share.schema))
+    whose, most = ("4 models", "25.0") if all_shown else ("2 of 4 models", "10.0")
     assert look(folder, made).answer == (
-        "60.0 to 70.0 % of what 2 of 4 models lose to r lies in AR hits, and 20.0 to 40.0 % would be gone if neither could recall by "
-        "association there: they recall 2.0 to 10.0 points of probability, r 30.0."
+        f"60.0 to 70.0 % of what {whose} lose to r lies in AR hits, and 20.0 to 40.0 % would be gone if neither could recall by "
+        f"association there: they recall 2.0 to {most} points of probability, r 30.0."
     )
 
 
