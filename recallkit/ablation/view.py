@@ -44,9 +44,10 @@ def look(folder: Path, tables: AblationTables | None = None) -> Look:
 
 
 def answer(tables: AblationTables) -> str:
-    """What the set that recall needs most costs, and which mixers recall goes through."""
-    first = tables.mixers.row(0, named=True)
-    of = {row["slice"]: row for row in tables.ablation.iter_rows(named=True) if row["mixers"] == first["mixers"]}
+    """Which mixers recall goes through; before that, of a single set, what it costs."""
+    if len(tables.mixers) > 1:
+        return which_recall(tables)
+    of = {row["slice"]: row for row in tables.ablation.iter_rows(named=True) if row["mixers"] == tables.mixers["mixers"][0]}
     return f"{_cost(of['all'], of['ar_hit'])} {which_recall(tables)}"
 
 

@@ -80,7 +80,7 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
     told = f"Recall by association {RECALL} goes through 1 attention (3.88 lost without it). "
     told += "Less is also recalled without 0 mamba, but there AR hits are not shown to bear twice their share of the loss."
     assert which_recall(tables) == told
-    assert answer(tables) == f"Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, against 0.12 over all tokens. {told}"
+    assert answer(tables) == told, "what one of several sets costs is in the table"
     nowhere = f"Recall by association {RECALL} is not shown to go through any of these mixers."
     none = AblationTables(tables.ablation, tables.mixers.filter(pl.col("layer") == 2))
     assert which_recall(none) == nowhere
@@ -174,7 +174,7 @@ def test_what_a_set_costs_has_a_sentence_for_each_sign(tables, every, hits, said
     for slice_, columns in (("all", every), ("ar_hit", hits)):
         of = (pl.col("mixers") == "1") & (pl.col("slice") == slice_)
         changed = changed.with_columns(pl.when(of).then(pl.lit(value)).otherwise(name).alias(name) for name, value in columns.items())
-    assert answer(AblationTables(changed, tables.mixers)).startswith(f"{said} Recall by association")
+    assert answer(AblationTables(changed, tables.mixers.filter(mixers="1"))).startswith(f"{said} Recall by association")
 
 
 def test_the_map_has_a_figure_for_every_set_and_slice(tables):
