@@ -28,7 +28,7 @@ MODEL_TYPE = "recallkit"
 """`model_type` in config.json, which marks a folder as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 SCALE = ".scale"
-"""What a name ends with, beside which are values in 8 bits: numbers, one a row, by which these are multiplied."""
+"""`NAME.scale` has a number for each row of NAME, which is in 8 bits and is multiplied by it."""
 
 CONTEXT = config.BUILTIN_SEQ_LEN
 _WIDTH_STEP = 16
