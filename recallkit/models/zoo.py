@@ -28,7 +28,7 @@ MODEL_TYPE = "recallkit"
 """`model_type` in config.json, which marks a folder as ours."""
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "card.json"
 SCALE = ".scale"
-"""`NAME.scale` has a number for each row of NAME, which is in 8 bits and is multiplied by it."""
+"""`NAME.scale` has a number for each row of NAME where that is in 8 bits, which is multiplied by it."""
 
 CONTEXT = config.BUILTIN_SEQ_LEN
 _WIDTH_STEP = 16
@@ -149,8 +149,11 @@ def read_ours(folder: Path) -> tuple[ArchitectureConfig, dict[str, Tensor]]:
     """Config and weights of a checkpoint of ours, matrices in 8 bits multiplied out. Raises UserError where they cannot be read."""
     weights = load_weights(folder / WEIGHTS)
     for name in [name for name in weights if name.endswith(SCALE)]:
-        scale, values = weights.pop(name), weights.get(name.removesuffix(SCALE))
-        if values is None or scale.shape != (len(values), 1):
+        values = weights.get(name.removesuffix(SCALE))
+        if values is None or values.is_floating_point():
+            continue  # a parameter that is called so
+        scale = weights.pop(name)
+        if scale.shape != (len(values), 1):
             raise UserError(f"{name} is not a number for each row", where=folder / WEIGHTS, remedy="get the file again")
         weights[name.removesuffix(SCALE)] = values * scale
     return read_config(folder), weights

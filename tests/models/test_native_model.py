@@ -125,8 +125,11 @@ def test_the_identity_is_that_of_config_and_weights(tmp_path):
             lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int64)),
             "norm.weight is of type torch.int64",
         ),
-        (lambda folder: change_weights(folder, "head.scale", torch.ones(2)), "head.scale is not a number for each row"),
-        (lambda folder: change_weights(folder, "norm.weight.scale", torch.ones(1, 9)), "norm.weight.scale is not a number for each row"),
+        (lambda folder: change_weights(folder, "norm.weight.scale", torch.ones(1, 1)), "Unexpected key.*norm.weight.scale"),
+        (
+            lambda folder: change_weights(folder, "norm.weight", torch.ones(32, dtype=torch.int8), scale=torch.ones(1, 32)),
+            "norm.weight.scale is not a number for each row",
+        ),
         (lambda folder: change_config(folder, max_length=-5), "max_length"),
         (lambda folder: change_config(folder, layers=[{"mixer": "attention", "options": {"rope_base": "x"}}]), "rope_base"),
         (lambda folder: change_config(folder, layers=[{"mixer": "sliding_window", "options": {"window": 2.5}}]), "window"),
@@ -147,10 +150,11 @@ def change_config(folder, **changes):
     (folder / zoo.CONFIG).write_text(json.dumps(saved | changes))
 
 
-def change_weights(folder, name, value):
+def change_weights(folder, name, value, scale=None):
     weights = load_file(folder / zoo.WEIGHTS)
     weights.pop(name, None)
-    save_file(weights if value is None else weights | {name: value}, folder / zoo.WEIGHTS)
+    weights |= {} if value is None else {name: value}
+    save_file(weights if scale is None else weights | {f"{name}.scale": scale}, folder / zoo.WEIGHTS)
 
 
 def test_names_tell_what_is_ours(tmp_path):

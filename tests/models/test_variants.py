@@ -82,7 +82,7 @@ def test_nothing_compressed_is_the_model_itself(saved, family):
     path = family if ":" in family else saved(family)
     ids, offsets = some_ids(50, 7, 33, 50)
     plain, variant = load(path).score(ids, offsets), load(path, Variant("full", chunk=8)).score(ids, offsets)
-    assert np.abs(plain.nll - variant.nll).max() < 1e-5
+    assert np.abs(plain.nll - variant.nll).max() < 2e-5
     assert np.array_equal(plain.argmax, variant.argmax)
 
 
