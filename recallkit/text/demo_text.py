@@ -32,7 +32,7 @@ SHIPPED = Path(str(files("recallkit"))) / "data" / "demo" / "validation.jsonl.zs
 """The validation text; its licence is beside it."""
 
 # Packages differ a thousandfold in size, so a tenth of the names is not a tenth of the bytes. This salt was chosen
-# among the first few hundred for a share of bytes near a tenth in each source (CPython 3.10 to 3.13).
+# among the first few hundred for a share of bytes near a tenth in each source (CPython 3.10 to 3.13; in 3.14 18 % of pydoc).
 _SALT = "132"
 
 _TESTS = {"test", "tests", "idle_test"}
