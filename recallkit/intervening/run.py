@@ -6,7 +6,7 @@ And what models recall by association in AR hits, for commands that ask it of ev
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from recallkit.measure.labelled import open_tokens
 from recallkit.models.spec import list_models
 from recallkit.options import BUILTIN_SAMPLES, InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
+from recallkit.scoring.identity import as_scored
 from recallkit.slicing.definitions import SLICES, parse_slices
 from recallkit.slicing.words import make_words, needed_columns, words_path
 from recallkit.storage import artifacts
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from recallkit.measure.labelled import LabelledTokens
     from recallkit.models.spec import ModelSpec
     from recallkit.parallel.parts import Share
+    from recallkit.scoring.run import ScoringPlan
 
 
 def intervention_path(slices: Path, models: Sequence[ModelSpec], options: InterventionOptions) -> Path:
@@ -154,20 +156,22 @@ def _score(
     plans = plan_scores(specs, slices, scoring, share=share)
     changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings, _changes_of(options))
     of_text = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
-    alike = [plan_scores([p.model], changed.folder, as_scored(scoring, p.result.options), share=share)[0] for p in plans]
+    alike = [_plan_alike(plan, changed.folder, scoring, share) for plan in plans]
     return changed, of_text, {plan.model.shown: plan.run() for plan in one_after_another(alike)}
+
+
+def _plan_alike(plan: ScoringPlan, changed: Path, scoring: ScoringOptions, share: Share | None) -> ScoringPlan:
+    """The plan of the changed text, read as the text was: scores from before the text's were made again are made again."""
+    of_text, of_changed = plan.result.options, artifacts.manifest_options(score_path(changed, plan.model), force=True) or {}
+    is_old = bool(of_changed) and {**of_changed, "sequences_digest": None} != {**of_text, "sequences_digest": None}
+    # One job of an array must not remove what another has scored.
+    return plan_scores([plan.model], changed, as_scored(scoring, of_text), share=share, force=is_old and share is None)[0]
 
 
 SAMPLES = 500
 """AR hits that are sampled; the changed text is about as long as the built-in one."""
 
 CLEAN_HITS = "clean_ar_hit=ar_hit AND in_training = 0"
-
-
-def as_scored(scoring: ScoringOptions, found: Mapping[str, Any]) -> ScoringOptions:
-    """The options by which changed text is read as the text was, whose scores have the options `found`."""
-    window = {name: found[name] for name in ("context", "stride", "carry_state") if name in found}
-    return replace(scoring, dtype=found.get("dtype") or scoring.dtype, **window)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from recallkit.intervening.view import answer, look
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
 from recallkit.storage import artifacts
+from tests.made_tokenizers import made
 
 FEW = InterventionOptions(samples=60)
 EXACT = InterventionOptions(samples=60, design="exact")
@@ -43,8 +44,8 @@ def control(slices) -> InterveneTables:
 def changed_folder(slices: Path, options: InterventionOptions) -> Path:
     """The folder of the changed text of these options."""
     for path in slices.glob("intervene/text-*/samples.parquet"):
-        made = artifacts.read_manifest(path)["options"]
-        if (made["samples"], made["design"]) == (options.samples, options.design):
+        asked = artifacts.read_manifest(path)["options"]
+        if (asked["samples"], asked["design"]) == (options.samples, options.design):
             return path.parent
     raise AssertionError(options)
 
@@ -137,9 +138,9 @@ INDUCTION = """
 """
 
 
-def induction(folder: Path) -> str:
-    """The induction head as a model."""
-    (folder / "head.py").write_text(textwrap.dedent(INDUCTION))
+def induction(folder: Path, certainty: int = 20) -> str:
+    """The induction head as a model: the logit of what it has found."""
+    (folder / "head.py").write_text(textwrap.dedent(INDUCTION).replace("20", str(certainty)))
     return f"head={folder / 'head.py'}:model"
 
 
@@ -180,15 +181,16 @@ BAG = """
 
 
 def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
-    """A bag of words feels every change. It was scored in windows, and the changed text is read in the same ones."""
+    """A bag of words feels every change. The changed text is read in the windows, and with the tokenizer, in which the text was."""
     (tmp_path / "bag.py").write_text(textwrap.dedent(BAG))
     bag = f"bag={tmp_path / 'bag.py'}:model"
-    recallkit.score(bag, slices=slices, context=64, stride=32, batch_tokens=1024)
+    made("built-in").backend.save(str(tmp_path / "same.json"))
+    recallkit.score(bag, slices=slices, context=64, stride=32, batch_tokens=1024, model_tokenizer=tmp_path / "same.json")
     options = InterventionOptions(samples=20, design="exact")
     tables = intervene(["control:recall", bag], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
     changed = changed_folder(slices, options)
-    made = artifacts.read_manifest(changed / "scores" / f"{artifacts.file_slug('bag')}.parquet")["options"]
-    assert (made["context"], made["stride"]) == (64, 32)
+    read = artifacts.read_manifest(changed / "scores" / f"{artifacts.file_slug('bag')}.parquet")["options"]
+    assert (read["context"], read["stride"], read["tokenizer"]["given"]) == (64, 32, str(tmp_path / "same.json"))
     means = {(row["model"], row["slice"]): row for row in tables.intervene.iter_rows(named=True)}
     for row in means.values():
         assert row["use"] == pytest.approx(row["span"] - row["placebo"])
@@ -220,7 +222,7 @@ def test_changed_text_is_labelled_text(control, slices):
 
 
 def test_finished_work_is_reused_and_other_questions_have_other_folders(slices, control):
-    files = {path: path.stat().st_mtime_ns for path in slices.glob("intervene/*/**/*.parquet") if "text-" in str(path)}
+    files = {path: path.stat().st_mtime_ns for path in slices.glob("intervene/**/*.parquet")}
     again = intervene(CONTROLS, slices, options=EXACT)
     assert {path: path.stat().st_mtime_ns for path in files} == files
     for name in ("intervene", "by_distance", "by_count", "recall_share"):
@@ -306,15 +308,19 @@ def test_what_was_asked_of_other_labels_is_not_said(home, short_text, run, tmp_p
     assert "Without recall:" not in run("gap", *CONTROLS, "--slices", slices, "--force").stdout
 
 
-def test_what_was_asked_of_other_scores_is_left_out_with_a_note(home, short_text, run, tmp_path):
-    """The same model scored again in another precision: the gap has changed, what was recalled is of the gap before."""
-    slices, models = tmp_path / "slices", ("zoo:attention", "zoo:rwkv")
-    recallkit.slice(short_text(16, 600), slices, counts=recallkit.zoo_counts(), seq_len=256)
-    recallkit.intervene(models, slices=slices)
+def test_what_was_asked_of_other_scores_is_left_out_with_a_note_until_it_is_asked_again(home, short_text, run, tmp_path):
+    """A model that has changed and is scored again: so has the gap, and what was recalled is of the gap before."""
+    slices, models = tmp_path / "slices", ("control:recall", induction(tmp_path, 6))
+    recallkit.slice(short_text(12, 600), slices, counts=recallkit.zoo_counts(), max_count=5, seq_len=128)
+    first = recallkit.intervene(models, slices=slices, samples=300)
     before = run("gap", *models, "--slices", slices)
     assert "Without recall:" in before.stdout
-    assert run("score", models[1], "--slices", slices, "--dtype", "bfloat16", "--force").returncode == 0
+    assert run("score", induction(tmp_path, 7), "--slices", slices, "--force").returncode == 0
     after = run("gap", *models, "--slices", slices, "--force")
     assert "Without recall:" not in after.stdout
-    assert after.stderr.count("is of other scores, and left out") == 1
+    assert after.stderr.count("is of other scores, and left out: run `recallkit intervene` again") == 1
     assert "of other scores" not in before.stderr
+    second = recallkit.intervene(models, slices=slices, samples=300)
+    for model, is_same in (("control:recall", True), ("head", False)):
+        assert first.intervene.filter(model=model).equals(second.intervene.filter(model=model)) == is_same
+    assert "Without recall:" in run("gap", *models, "--slices", slices, "--force").stdout

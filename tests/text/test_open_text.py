@@ -72,6 +72,24 @@ def test_nothing_is_told_of_text_whose_size_is_not_known_or_that_has_a_limit(tmp
     assert [limited.estimated_tokens(1000) for _ in limited.encoded(Position())] == [None]
 
 
+def test_gigatoken_encodes_more_than_half_a_megabyte_and_gives_the_same_ids(tmp_path, capsys):
+    """A tokenizer that gigatoken does not support tells whether it was asked."""
+    pytest.importorskip("gigatoken", reason="the extra `fast` is not installed")
+    settings = json.loads(tokenizers.load_tokenizer(None).backend.to_str())
+    settings["added_tokens"].append({**settings["added_tokens"][0], "id": 4096, "content": "x" * 1001})
+    (tmp_path / "long.json").write_text(json.dumps(settings))
+    path, found = write_jsonl(tmp_path / "a.jsonl", made_up_texts(1900, 100)), []
+    for size in (2**19 - 1, 2**19, 2**19 + 1):
+        path.write_bytes(path.read_bytes().rstrip().ljust(size, b"\n"))
+        assert path.stat().st_size == size
+        for tokenizer in (None, str(tmp_path / "long.json")):
+            opened = OpenText(TextOptions([str(path)], "train", tokenizer=tokenizer))
+            found.append(np.concatenate([encoded.ids for encoded in opened.encoded(Position())]))
+        assert ("gigatoken does not support this tokenizer" in capsys.readouterr().err) == (size > 2**19)
+    assert len(found[0]) > 100_000
+    assert all(np.array_equal(found[0], other) for other in found)
+
+
 def test_a_manifest_has_no_password():
     shard = Shard("https://me:secret@host/text.jsonl", "text", FieldFinder())
     assert OpenText(TextOptions(texts=["a"])).of_shards([shard]).names() == ["https://***@host/text.jsonl"]

@@ -71,11 +71,12 @@ def test_the_command_prints_draws_and_repeats(tracked, small_slices, run, tmp_pa
     command = ("track", "ref=control:recall", *STEPS, *counts, "--context-gain", "4,16")
     done = run(*command, "-o", tracked[1], "--figures", tmp_path)
     assert done.returncode == 0, done.stderr
-    known = {last.ids: known_gains(small_slices, last) for last in LASTS}
-    for name in ("20", "ref"):
-        for last in LASTS:
-            [line] = [words for words in map(str.split, done.stdout.splitlines()) if words[:2] == [str(last.ids), name]]
-            assert line[3] == f"{known[last.ids]['ar_hit']:.3f}"
+    firsts = [[last, step] for last in ("4", "16") for step in ("0", "10", "20", "ref")]
+    lines = [words for words in map(str.split, done.stdout.splitlines()) if words[:2] in firsts]
+    assert [words[:2] for words in lines] == firsts
+    hits = {str(last.ids): f"{known_gains(small_slices, last)['ar_hit']:.3f}" for last in LASTS}
+    assert all(words[3] == hits[words[0]] for words in lines if words[1] in ("20", "ref"))
+    assert "Last row of each number of ids: the reference." in " ".join(done.stdout.split())
     assert {"context-4.svg", "context-16.svg", "track.svg"} <= {path.name for path in tmp_path.iterdir()}
     assert len({path.parent for path in (small_slices / "scores").glob("last-*/step-20.parquet")}) == 2
     again = look(tracked[1]).command
@@ -93,7 +94,9 @@ def test_a_checkpoint_may_be_the_reference_itself(small_slices, tmp_path):
     run = TrackedRun(small_slices, tmp_path, spec, options, 50, context_gain=[LastIds(16, 4)])
     run.score([spec])
     run.add(1, spec)
-    table = run.write().by_context
+    tables = run.write()
+    table = tables.by_context
+    assert look(tmp_path, tables).shown["by_context"].caption.endswith(" Last row: the reference.")
     assert (
         gained(table, 1, LASTS[1])
         == gained(table, 1, LASTS[1], "gain_reference")
