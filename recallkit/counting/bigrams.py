@@ -12,9 +12,10 @@ recognised as a copy; and a sample of documents, by which it is recognised as of
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -110,7 +111,7 @@ class CountingState:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> CountingState:
-        """The inverse of `dataclasses.asdict`."""
+        """The inverse of `_to_json`."""
         return cls(**{**saved, **_tuples(saved), "position": Position(**saved["position"])})
 
 
@@ -138,7 +139,7 @@ class CountedShardRange:
 
     def save(self, path: Path) -> None:
         """Writes the result, which marks the range as done."""
-        artifacts.write_json(path, asdict(self))
+        artifacts.write_json(path, _to_json(self))
 
     @classmethod
     def load(cls, path: Path) -> CountedShardRange | None:
@@ -152,10 +153,15 @@ class CountedShardRange:
         return cls(**{**saved, **_tuples(saved), "first_skipped": tuple(saved["first_skipped"]), "runs": runs})
 
 
+def _to_json(counted: CountingState | CountedShardRange) -> dict[str, Any]:
+    """Its fields as a JSON object; the sample, 200,000 numbers, as one string in it, which takes a hundredth of the time."""
+    return {**asdict(replace(counted, sample=())), "sample": json.dumps(counted.sample)}
+
+
 def _tuples(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What was saved as lists."""
+    """What was saved as lists, and the sample."""
     ends = {name: tuple(saved[name]) for name in ("head", "tail")}
-    return {**ends, "sample": tuple(SampledDocument(*document) for document in saved["sample"])}
+    return {**ends, "sample": tuple(SampledDocument(*document) for document in json.loads(saved["sample"]))}
 
 
 def counting_state(journal: Journal) -> CountingState | None:
@@ -319,7 +325,7 @@ class _ShardRangeCounter:
             runs.add(self.counters.count(kind, ids[first:], np.unique(np.maximum(starts - first, 0))))
         replaced = {kind: runs.merge_similar() for kind, runs in self.runs.items()}
         saved = {kind: [asdict(run) for run in runs.runs] for kind, runs in self.runs.items()}
-        self.journal.commit({"stream": asdict(self.state), "runs": saved, "unigrams": " ".join(map(str, self.unigrams.tolist()))})
+        self.journal.commit({"stream": _to_json(self.state), "runs": saved, "unigrams": " ".join(map(str, self.unigrams.tolist()))})
         for kind, old in replaced.items():
             for run in old:
                 self.runs[kind].files.remove(run)

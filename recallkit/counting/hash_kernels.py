@@ -96,20 +96,26 @@ class HashSampler:
 
         `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the first 0: no n-gram extends across one.
         """
-        ids, power, at, num = frozen(ids), leading_power(self.size), 0, 0
-        room = np.empty(min(2 * self.most, len(ids) + 1), np.uint64)
-        while at < len(ids):
-            at, found = _collect(ids, segment_starts, at, len(ids), self.size, power, np.uint64(self._largest), room[num:])
-            kept = self._smallest(room[: num + found])
-            num = len(kept)
-            room[:num] = kept
-        return HashRun(room[:num].copy())
-
-    def _smallest(self, hashes: np.ndarray) -> np.ndarray:
-        """The smallest of some hashes, which bound those that are still of interest."""
-        kept = _distinct(hashes)[: self.most]
+        ids = frozen(ids)
+        # Hashes are uniform: up to here there are `most`, and three quarters more for n-grams that occur several times.
+        expected = min(self._largest, ALL * 7 * self.most // (4 * len(ids))) if len(ids) else self._largest
+        kept = self._smallest(ids, segment_starts, expected)
+        if len(kept) < self.most and expected < self._largest:
+            kept = self._smallest(ids, segment_starts, self._largest)
         if len(kept) == self.most:
             self._largest = int(kept[-1])
+        return HashRun(kept)
+
+    def _smallest(self, ids: np.ndarray, segment_starts: np.ndarray, largest: int) -> np.ndarray:
+        """The smallest hashes up to `largest` of a chunk, at most `most`: whenever twice as many are found, larger ones are left out."""
+        power, at, kept = leading_power(self.size), 0, np.empty(0, np.uint64)
+        room = np.empty(min(2 * self.most, len(ids) + 1), np.uint64)
+        while at < len(ids):
+            at, found = _collect(ids, segment_starts, at, len(ids), self.size, power, np.uint64(largest), room[len(kept) :])
+            kept = _distinct(room[: len(kept) + found])[: self.most]
+            room[: len(kept)] = kept
+            if len(kept) == self.most:
+                largest = int(kept[-1])
         return kept
 
 

@@ -142,8 +142,8 @@ class BytesBySource:
         num_bytes = self._text.lengths(table["token"].to_numpy(), table["prev_token"].to_numpy())
         rows = pl.DataFrame(table.select(["source", "ar_hit"])).with_columns(num_bytes=num_bytes)
         hits = pl.when(pl.col("ar_hit").null_count() == 0).then(pl.col("num_bytes").filter("ar_hit").sum())
-        sums = rows.group_by(pl.col("source").cast(pl.String)).agg(pl.len().alias("tokens"), pl.sum("num_bytes"), hits=hits)
-        self._sums.append(sums)
+        sums = rows.group_by("source").agg(pl.len().alias("tokens"), pl.sum("num_bytes"), hits=hits)
+        self._sums.append(sums.with_columns(pl.col("source").cast(pl.String)))
 
     def rows(self) -> list[list[Any]]:
         """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, sorted by name.
