@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import math
+import os
 import platform
 import random
 import sys
@@ -173,6 +174,9 @@ def _is_yaml(name: str) -> bool:
 def run_tasks(lm: LM, loaded: dict[str, Any], *, model: str, limit: int | None = None, shots: int | None = None) -> dict[str, Any]:
     """lm-eval's results of `load_tasks`' tasks, their samples under `samples`; `shots` examples precede each question, if it is given."""
     _prepare(loaded, shots)
+    # lm-eval would start a process for each core to bootstrap perplexity and the like, in one of them. Where processes are not
+    # forked (Python 3.14, macOS) each imports the user's program, which may run recallkit again.
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
     begun = time.time()
     with _quiet():
         results: dict[str, Any] = evaluate(lm, loaded, limit=limit, bootstrap_iters=_BOOTSTRAP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import multiprocessing
 import weakref
 from pathlib import Path
 
@@ -268,8 +269,9 @@ def yaml_task(folder: Path, name: str, rows: list[dict], config: str) -> Path:
     return folder / f"{name}.yaml"
 
 
-def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_path):
-    """lm-eval prints a line to stdout where a metric, such as perplexity, is bootstrapped."""
+def test_tasks_of_lm_eval_run_unchanged_and_leave_stdout_to_json(run, home, tmp_path, monkeypatch):
+    """lm-eval prints a line to stdout where a metric, such as perplexity, is bootstrapped, and would start processes for it."""
+    monkeypatch.setattr(multiprocessing, "Pool", None)
     data = [{"question": "the state of", "answer": 1}, {"question": "the state of", "answer": 0}, {"question": "of the", "answer": 1}]
     choice = "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\ndoc_to_choice: ['xylophone', 'the']\n"
     parity = yaml_task(tmp_path, "parity", data, f"{choice}metric_list:\n  - metric: acc\nmetadata:\n  version: 3.0\n")
