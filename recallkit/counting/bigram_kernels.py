@@ -1,6 +1,6 @@
 """Exact bigram counts of a chunk of token ids, as sorted runs that merge: the step that reads every training token.
 
-Bigrams are 64-bit keys, which NumPy sorts with vector instructions: as fast as counting them in tables, for ids of any size.
+Bigrams are keys, which NumPy sorts with vector instructions: of 32 bits for ids of 16, else of 64, which take twice as long.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def count_bigrams(ids: np.ndarray, segment_starts: np.ndarray, *, num_threads: i
 
 def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: int) -> BigramRun:
     """The bigrams whose second id is at positions [first, last)."""
-    keys = ids[first - 1 : last - 1].astype(np.uint64)
-    keys <<= np.uint64(32)
+    half = np.uint64(16 if ids.dtype.itemsize <= 2 else 32)
+    keys = ids[first - 1 : last - 1].astype(np.uint32 if half == 16 else np.uint64)
+    keys <<= keys.dtype.type(half)
     keys |= ids[first:last]
     starts = segment_starts[slice(*np.searchsorted(segment_starts, [first, last]))]
     if starts.size:
@@ -49,7 +50,9 @@ def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: i
     keys.sort()
     changes = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     begins = np.concatenate([np.zeros(min(1, keys.size), np.int64), changes])
-    return BigramRun(keys[begins], np.diff(begins, append=keys.size).astype(np.uint64))
+    found = keys[begins].astype(np.uint64)
+    found = found >> half << np.uint64(32) | found & np.uint64(2 ** int(half) - 1)
+    return BigramRun(found, np.diff(begins, append=keys.size).astype(np.uint64))
 
 
 def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:

@@ -12,6 +12,7 @@ import numpy as np
 
 from recallkit.counting.sorted_runs import HASHES
 from recallkit.errors import UserError, lacks_resources
+from recallkit.ragged import run_starts
 from recallkit.storage import artifacts, db
 from recallkit.storage.artifacts import DamagedError
 from recallkit.storage.result import Result
@@ -168,11 +169,23 @@ def search_counts(keys: np.ndarray, counts: np.ndarray, first: np.ndarray, secon
 
     Each is searched once, in the order of the keys, so that neighbours share what is in the cache.
     """
-    asked, which = np.unique((first.astype(np.uint64) << _HALF) | second.astype(np.uint64), return_inverse=True)
-    if not len(keys):
-        return np.zeros(len(which), np.int64)
-    rows = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[rows] == asked, counts[rows], np.uint64(0)).astype(np.int64)[which]
+    if not len(keys) or not len(first):
+        return np.zeros(len(first), np.int64)
+    first, second = first.astype(np.uint64), second.astype(np.uint64)
+    asked = first << _HALF | second
+    width, places = int(max(first.max(), second.max())).bit_length(), len(asked).bit_length()
+    if 2 * width + places <= 64:  # sorted together with their places, in half the time of `argsort`
+        packed = np.sort((first << np.uint64(width) | second) << np.uint64(places) | np.arange(len(asked), dtype=np.uint64))
+        order = packed & np.uint64((1 << places) - 1)
+    else:
+        order = np.argsort(asked)
+    asked = asked[order]
+    begins = run_starts(asked)
+    rows = np.minimum(np.searchsorted(keys, asked[begins]), len(keys) - 1)
+    of_each = np.where(keys[rows] == asked[begins], counts[rows], np.uint64(0)).astype(np.int64)
+    found = np.empty(len(asked), np.int64)
+    found[order] = np.repeat(of_each, np.diff(begins, append=len(asked)))
+    return found
 
 
 def _digest_hashes(found: Sequence[NgramHashes]) -> str:
