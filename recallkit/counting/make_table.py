@@ -119,8 +119,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
     if not path.is_file():
         raise UserError("no such file", where=path)
     try:
-        with db.connect() as connection:
-            db.view_file(connection, "foreign_counts", path)
+        with db.connect(views={"foreign_counts": path}) as connection:
             columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
     except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if lacks_resources(error):

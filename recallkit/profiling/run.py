@@ -53,8 +53,6 @@ def profile(
 
 def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS) -> ProfileTables:
     """The same of the labelled tokens of a slice directory, with its sequences, training counts and threshold."""
-    import pyarrow.dataset as ds
-
     from recallkit.measure.labelled import open_tokens
     from recallkit.profiling.tables import ProfileTables, make_tables
     from recallkit.text.tokenizers import load_slices_tokenizer
@@ -76,7 +74,7 @@ def profile_slices(slices: Path, out: Path, options: ProfileOptions = _DEFAULTS)
     with timings.stage("profiling") as stage:
         mask = token_mask(load_slices_tokenizer(slices, manifest["tokenizer"]), words)
         knows_hits = manifest["counts"] is not None
-        tables = make_tables(ds.dataset(path), mask, manifest["seq_len"], knows_hits=knows_hits, x_min=options.x_min)
+        tables = make_tables(path, mask, manifest["seq_len"], knows_hits=knows_hits, x_min=options.x_min)
         stage.amounts["tokens"] = manifest["num_rows"]
     kept = ("boundary", "tokenizer", "sources", "limit_tokens", "seq_len", "names", "counts", "max_count", "num_sequences", "threshold")
     listed = options.stop_words if options.stop_words in (OURS, NLTK, NONE) else "file"

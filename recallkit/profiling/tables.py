@@ -38,6 +38,9 @@ from recallkit.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
 
 KINDS = {"repeated": "repeated", "content": "content_repeated", "ar_hit": "ar_hits"}
 """Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits; and the column that counts them."""
@@ -76,18 +79,16 @@ class ProfileTables(Shown):
 
 
 def make_tables(
-    tokens: Any, is_content: np.ndarray, seq_len: int, *, knows_hits: bool, x_min: int | None = None, seed: int = 0
+    tokens: Path | pa.Table, is_content: np.ndarray, seq_len: int, *, knows_hits: bool, x_min: int | None = None, seed: int = 0
 ) -> ProfileTables:
-    """The tables of labelled `tokens`, an Arrow table or dataset with the columns of `tokens.parquet`.
+    """The tables of labelled `tokens`, `tokens.parquet` or an Arrow table with its columns.
 
     `is_content`: the ids that content bigrams consist of, bool (vocab,); `knows_hits`: whether AR hits are labelled; `x_min`: where every
     tail begins, if it is given. Intervals are 95 % expanded percentile intervals over documents, all from the same 2,000 resamples.
     """
     import pyarrow as pa
 
-    with db.connect() as connection:
-        connection.register("tokens", tokens)
-        connection.register("content", pa.table({"id": np.flatnonzero(is_content)}))
+    with db.connect(views={"tokens": tokens, "content": pa.table({"id": np.flatnonzero(is_content)})}) as connection:
         found = connection.sql(db.query("profiling/count_repetition"), params={"seq_len": seq_len, "x_min": x_min}).pl()
     sums = _Sums.of(found)
     histograms = sums.histograms(seq_len)

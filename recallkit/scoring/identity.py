@@ -235,8 +235,6 @@ def count_inexact(model: str | ModelSpec, slices: Path) -> dict[str, float] | No
     file = score_path(slices, model)
     if artifacts.read_manifest(file).get("tokenizer") is None:
         return None
-    with db.connect(threads=1) as connection:
-        db.view_file(connection, "tokens", slices / "tokens.parquet")
-        db.view_file(connection, "scores", file)
+    with db.connect(threads=1, views={"tokens": slices / "tokens.parquet", "scores": file}) as connection:
         rows = db.frame(connection, "scores/count_inexact").iter_rows(named=True)
         return {row["slice"]: row["share"] for row in rows}

@@ -346,8 +346,7 @@ def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScor
 
 def summarise_scores(path: Path) -> pl.DataFrame:
     """One row of a score file: nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry outranks)."""
-    with db.connect() as connection:
-        db.view_file(connection, "scores", path)
+    with db.connect(views={"scores": path}) as connection:
         return db.frame(connection, "scores/summarise_scores")
 
 

@@ -232,6 +232,5 @@ def summarise_slices(tokens: Path) -> pl.DataFrame:
     """Tokens, repeated tokens and AR hits by source, `ALL` first: what `recallkit slice` prints."""
     from recallkit.storage import db
 
-    with db.connect() as connection:
-        db.view_file(connection, "tokens", tokens)
+    with db.connect(views={"tokens": tokens}) as connection:
         return db.frame(connection, "slices/summarise_slices")

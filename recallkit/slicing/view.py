@@ -92,8 +92,7 @@ def _query(slices: Path, name: str) -> pl.DataFrame:
     """The result of a query over the labelled tokens."""
     from recallkit.storage import db
 
-    with db.connect() as connection:
-        db.view_file(connection, "tokens", slices / "tokens.parquet")
+    with db.connect(views={"tokens": slices / "tokens.parquet"}) as connection:
         return db.frame(connection, name)
 
 

@@ -6,19 +6,22 @@ Queries are in `queries/<stage>/<verb_noun>.sql`, one per file, with `$name` par
 from __future__ import annotations
 
 import contextlib
+import glob
 import mmap
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.storage.given_files import check_folders, check_regular
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     import duckdb
     import polars as pl
+    import pyarrow as pa
 
 
 @cache
@@ -27,8 +30,13 @@ def query(name: str) -> str:
     return (files("recallkit") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def connect(path: Path | None = None, *, read_only: bool = False, threads: int | None = None) -> duckdb.DuckDBPyConnection:
+def connect(
+    path: Path | None = None, *, read_only: bool = False, threads: int | None = None, views: Mapping[str, Path | pa.Table] | None = None
+) -> duckdb.DuckDBPyConnection:
     """A connection to a database file, or to memory; no progress bar.
+
+    `views`: what queries of a connection to memory have under these names, Arrow tables, and Parquet or CSV files, read on demand. DuckDB
+    itself reads them: Arrow's scanner, where the system refuses it a thread, waits for ever.
 
     Whatever a query or a database requests, the connection reads no other file, no environment variable and no network, loads no
     extension, and cannot change these settings. A file opened read-only must contain tables and nothing that computes: raises
@@ -39,12 +47,24 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
     where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
     if "?" in where:
         raise UserError("a name with a question mark, which DuckDB does not take", where=path, remedy="give another name")
-    settings = _SETTINGS | ({} if threads is None else {"threads": threads})
+    given = views or {}
+    shown = {name: str(view.resolve()) for name, view in given.items() if isinstance(view, Path)}
+    assert path is None or not given, "a database that is not ours to trust is opened with no file within reach"
+    settings = _SETTINGS | {"enable_external_access": bool(shown)} | ({} if threads is None else {"threads": threads})
     connection = duckdb.connect(where, read_only=read_only, config=settings)
     try:
         if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
             connection.execute("SET enable_progress_bar = false")  # fails in a notebook without ipywidgets, where there is no bar
+        if shown:
+            names = [*shown.values(), *map(glob.escape, shown.values())]  # what is asked for and what that is found to be are both checked
+            connection.execute("SET allowed_paths = $names", {"names": names})
+            connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
+        for name, view in given.items():
+            if name in shown:
+                _open_file(connection, shown[name]).create_view(name)
+            else:
+                connection.register(name, view)
         if path is not None and read_only:
             _check_holds_tables(connection, path)
     except BaseException:
@@ -54,7 +74,6 @@ def connect(path: Path | None = None, *, read_only: bool = False, threads: int |
 
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
@@ -98,8 +117,8 @@ def frame(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
     return found
 
 
-def view_file(connection: duckdb.DuckDBPyConnection, name: str, path: Path) -> None:
-    """Makes a Parquet or CSV file a view, read on demand; its name is taken literally, whatever characters it has."""
-    import pyarrow.dataset as ds
-
-    connection.register(name, ds.dataset(path, format="parquet" if path.suffix == ".parquet" else "csv"))
+def _open_file(connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyRelation:
+    """The rows of a Parquet or CSV file; its name is taken literally, whatever characters it has."""
+    if name.endswith(".parquet"):
+        return connection.read_parquet(glob.escape(name), hive_partitioning=False)
+    return connection.read_csv(glob.escape(name), header=True, sep=",", hive_partitioning=False)

@@ -65,6 +65,24 @@ class LittleMemory:
         scores.BatchedScores.run = limited
 
 
+def one_thread_for_queries() -> None:
+    """While a query is asked, one more thread can start, and no second one: a stack has a gigabyte, and there is room for one and a half."""
+    frame, libc = db.frame, ctypes.CDLL(None)
+
+    def limited(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
+        attributes = ctypes.create_string_buffer(64)
+        libc.pthread_attr_init(attributes)
+        libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 30))
+        assert libc.pthread_setattr_default_np(attributes) == 0
+        resource.setrlimit(resource.RLIMIT_DATA, (used() + (3 << 29), resource.RLIM_INFINITY))
+        try:
+            return frame(connection, name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    db.frame = limited
+
+
 @pytest.fixture(scope="module")
 def slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     folder = tmp_path_factory.mktemp("memory")
@@ -122,6 +140,16 @@ def test_where_not_one_sequence_fits_a_line_says_so_and_what_was_scored_is_kept(
     assert status == 0
     assert "resuming after" in said[0]
     assert scores_of(tmp_path / "cut").read_bytes() == scores_of(tmp_path / "whole").read_bytes()
+
+
+def test_a_query_of_a_file_waits_for_no_thread_that_cannot_start(start, tmp_path):
+    """Arrow's scanner of files fails there, or waits for ever."""
+    text = write_jsonl(tmp_path / "t.jsonl", made_up_texts(20, 400, seed=3))
+    process = start("slice", text, "-o", tmp_path / "s", "--seq-len", 64, prepared=one_thread_for_queries)
+    process.join(120)
+    process.kill()
+    assert process.exitcode == 0, process.err.read_text()
+    assert "ALL" in process.out.read_text()
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,24 @@ def test_a_connection_reads_no_file(tmp_path, reading):
             connection.execute(reading, {"path": str(path)}).fetchall()
 
 
+@pytest.mark.parametrize("name", ["a[b]*?", "{x,y}=1", "it's $1", "..", "s3:", "back\\slash"])
+def test_a_connection_reads_the_file_that_it_is_given_and_no_other(tmp_path, name):
+    """Whatever its folder and itself are called, and though its name taken for a pattern is that of another file."""
+    folder = tmp_path / "place" / name.replace("[b]", "")
+    folder.mkdir(parents=True, exist_ok=True)
+    given, other = folder / f"{name}.parquet", folder.resolve() / f"{name.replace('[b]*', 'bc')}d.parquet"
+    for path, value in ((given, 1), (other, 2)):
+        pl.DataFrame({"a": [value]}).write_parquet(path)
+    with db.connect(views={"given": given}) as connection:
+        assert connection.execute("SELECT * FROM given").fetchall() == [(1,)]
+        for path in (str(other), str(other.parent / "*.parquet"), "/etc/hostname"):
+            with pytest.raises(duckdb.Error, match="disabled by configuration"):
+                connection.execute("SELECT * FROM read_blob($path)", {"path": path}).fetchall()
+        for statement in ("SET enable_external_access = true", "SET allowed_paths = ['/']", "SET lock_configuration = false"):
+            with pytest.raises(duckdb.Error):
+                connection.execute(statement)
+
+
 @pytest.mark.parametrize(
     "statement",
     [
