@@ -129,9 +129,9 @@ def _explain(error: BaseException) -> None:
     if "no space left" in str(error).lower():
         where, remedy = getattr(error, "filename", None) or "writing", "free some and run the same command again: it resumes from here"
         _stop(UserError("no space left on the disk", where=where, remedy=remedy))
-    if isinstance(error, OSError):
-        _stop(UserError(error.strerror or str(error), where=error.filename or "writing"))
     first_line = next(iter(str(error).splitlines()), None)
+    if isinstance(error, OSError) and (error.errno is not None or not lacks_resources(error)):
+        _stop(UserError(error.strerror or str(error), where=error.filename or "writing"))
     if lacks_resources(error):
         remedy = "free some, or give fewer --workers, a smaller --batch-tokens, shorter --seq-len; the same command resumes from here"
         _stop(UserError("not enough memory, threads or open files", where=first_line, remedy=remedy))

@@ -77,7 +77,10 @@ def lacks_resources(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
         return True
     words = str(error).lower()
-    return any(said in words for said in _LACKING_WORDS)
+    if any(said in words for said in _LACKING_WORDS):
+        return True
+    hidden = error.__context__ if isinstance(error, OSError) and error.errno is None else None  # as llvmlite hides why it cannot be loaded
+    return hidden is not None and lacks_resources(hidden)
 
 
 def printable(text: str) -> str:

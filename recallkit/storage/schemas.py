@@ -242,4 +242,4 @@ def read_frame(path: Path) -> pl.DataFrame:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        return pl.DataFrame(file.read())
+        return pl.DataFrame(file.read(use_threads=False))  # threads that cannot start would be an error after all the work

@@ -92,6 +92,20 @@ def has_committed(folder: Path) -> bool:
     return any(json.loads(path.read_text())["num_parts"] for path in files_below(folder) if path.name == "state.json")
 
 
+def kept(folder: Path) -> set[tuple[str, int]]:
+    """What is kept of unfinished work: parts, and the number of commits in a state."""
+    files = files_below(folder)
+    found = {(path.name, 0) for path in files if path.parent.name.endswith(".partial") and path.name.startswith(("part-", "begun-"))}
+    for path in files:
+        if path.name != "state.json":
+            continue
+        try:
+            found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
+        except OSError:  # it has just ended
+            continue
+    return {(name, number) for name, number in found if number or name.startswith(("part-", "begun-"))}
+
+
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(400, 300, seed=5))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import made_up_texts, write_jsonl
-from tests.faults.conftest import has_committed, left_over, listens, made_of, visible
+from tests.faults.conftest import has_committed, kept, left_over, listens, made_of, visible
 
 LINES = {signal.SIGINT: ("interrupted", 130), signal.SIGTERM: ("terminated", 143)}
 GOES_ON = "the same command resumes from here"
@@ -54,6 +54,36 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
         assert process.exitcode == 0, process.err.read_text()
     assert made_of(tmp_path / "cut") == made_of(tmp_path / "whole")
     assert not list((tmp_path / "cut").rglob(".*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, command, tmp_path, number):
+    """Before anything is kept, within the first mixer, and later; each time it keeps more, and shows nothing."""
+    arguments = {}
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+        arguments[name] = [*command("ablate", tmp_path / name), "--batch-tokens", 64]
+    cut = tmp_path / "cut"
+    shown = set(visible(cut))
+    for waits, seconds in ((False, 0.0), (True, 0.0), (True, 0.05), (True, 0.2)):
+        before, process = kept(cut), listening(*arguments["cut"])
+        while waits and kept(cut) <= before and process.exitcode is None:
+            time.sleep(0.002)
+        process.join(seconds)
+        assert process.exitcode is None, "it has ended before it was asked to"
+        os.kill(process.pid, number)
+        process.join(60)
+        check_stopped(process, number)
+        assert set(visible(cut)) == shown
+        assert not left_over(cut)
+        assert bool(kept(cut)) == waits
+    for name in arguments:
+        process = listening(*arguments[name])
+        process.join(240)
+        assert process.exitcode == 0, process.err.read_text()
+    assert "resuming after" in process.err.read_text()
+    assert made_of(cut) == made_of(tmp_path / "whole")
+    assert not list(cut.rglob(".*"))
 
 
 def terminate_in_an_update() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import commit_often, files_below, made_of
+from tests.faults.conftest import commit_often, kept, made_of
 
 COMMANDS = {
     "count": ["--limit-tokens", 30_000],
@@ -29,20 +29,6 @@ COMMANDS = {
     "mqar": [],
 }
 """What keeps parts of its work, and options that are given too."""
-
-
-def kept(folder: Path) -> set[tuple[str, int]]:
-    """What is kept of unfinished work: parts, and the number of commits in a state."""
-    files = files_below(folder)
-    found = {(path.name, 0) for path in files if path.parent.name.endswith(".partial") and path.name.startswith(("part-", "begun-"))}
-    for path in files:
-        if path.name != "state.json":
-            continue
-        try:
-            found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
-        except OSError:  # it has just ended
-            continue
-    return {(name, number) for name, number in found if number or name.startswith(("part-", "begun-"))}
 
 
 def amounts(folder: Path) -> dict[str, int]:

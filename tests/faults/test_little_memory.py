@@ -66,7 +66,7 @@ class LittleMemory:
 
 
 def one_thread_for_queries() -> None:
-    """While a query is asked, one more thread can start, and no second one: a stack has a gigabyte, and there is room for one and a half."""
+    """While a query is asked, one more thread can start, and no second one: a stack is a gigabyte, and there is room for one and a half."""
     frame, libc = db.frame, ctypes.CDLL(None)
 
     def limited(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
@@ -198,6 +198,23 @@ def test_a_table_is_not_called_damaged_where_the_machine_lacks_something(small_s
     assert words in line
     assert "not enough memory, threads or open files" in line
     assert "--force" not in line
+
+
+def test_a_library_that_cannot_be_loaded_for_want_of_memory_is_not_called_missing(small_slices, monkeypatch, capsys):
+    """As llvmlite calls it."""
+    error = OSError("Could not find/load shared object file 'libllvmlite.so'")
+    error.__context__ = OSError("libllvmlite.so: failed to map segment from shared object")
+
+    def lack(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(encoding, "call_within", lack)
+    with pytest.raises(SystemExit) as ended:
+        cli.run(["slice", str(small_slices.parent / "valid.jsonl"), "-o", str(small_slices.parent / "unmade")])
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 1
+    assert "not enough memory, threads or open files" in line
+    assert "writing" not in line
 
 
 def test_a_tokenizer_is_not_blamed_where_the_machine_lacks_threads(small_slices, monkeypatch, capsys):
