@@ -56,7 +56,8 @@ def test_asked_to_end_a_command_keeps_its_work(listening, text, tmp_path, stage,
     assert not list((tmp_path / "cut").rglob(".*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", LINES)
 def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, command, tmp_path, number):
     """Before anything is kept, within the first mixer, and later; each time it keeps more, and shows nothing."""
     arguments = {}
@@ -64,7 +65,6 @@ def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, com
         (tmp_path / name).mkdir()
         arguments[name] = [*command("ablate", tmp_path / name), "--batch-tokens", 64]
     cut = tmp_path / "cut"
-    shown = set(visible(cut))
     for waits, seconds in ((False, 0.0), (True, 0.0), (True, 0.05), (True, 0.2)):
         before, process = kept(cut), listening(*arguments["cut"])
         while waits and kept(cut) <= before and process.exitcode is None:
@@ -74,7 +74,7 @@ def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, com
         os.kill(process.pid, number)
         process.join(60)
         check_stopped(process, number)
-        assert set(visible(cut)) == shown
+        assert not visible(cut / "a")
         assert not left_over(cut)
         assert bool(kept(cut)) == waits
     for name in arguments:
