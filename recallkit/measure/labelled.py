@@ -180,7 +180,7 @@ class RowReader:
         import pyarrow.parquet as pq
 
         read_manifest(path)
-        self._file, self._columns = pq.ParquetFile(path), list(columns)
+        self._file, self._columns = pq.ParquetFile(path, pre_buffer=False), list(columns)
         metadata = self._file.metadata
         self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
 

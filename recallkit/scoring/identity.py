@@ -173,7 +173,7 @@ def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, An
     theirs = load_slices_tokenizer(slices, used)
     if theirs.name == "bytes" or any(entries.get(token) != index for token, index in theirs.backend.get_vocab().items()):
         return False
-    with pq.ParquetFile(slices / "sequences.parquet") as file:
+    with pq.ParquetFile(slices / "sequences.parquet", pre_buffer=False) as file:
         rows = next(file.iter_batches(batch_size=8, columns=["tokens", "text"]))
     sequences = [row.values.to_numpy() for row in rows["tokens"]]
     texts = rows["text"].to_pylist()

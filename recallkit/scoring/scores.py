@@ -108,7 +108,7 @@ class SequenceReader:
         if digest not in (None, found):
             raise UserError("replaced while it was scored", where=path, remedy="score the new file again")
         self._size = sequences_per_part
-        self._file = pq.ParquetFile(path)
+        self._file = pq.ParquetFile(path, pre_buffer=False)
         metadata = self._file.metadata
         self._starts = np.cumsum([0, *(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))])
 

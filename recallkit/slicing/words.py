@@ -104,7 +104,7 @@ def _train_counts(tokens: Path) -> Iterator[int | None]:
     """The training count of each predicted token in turn; None where it is not known."""
     import pyarrow.parquet as pq
 
-    for batch in pq.ParquetFile(tokens).iter_batches(columns=["train_count"]):
+    for batch in pq.ParquetFile(tokens, pre_buffer=False).iter_batches(columns=["train_count"]):
         yield from batch["train_count"].to_pylist()
 
 

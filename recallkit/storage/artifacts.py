@@ -398,8 +398,9 @@ def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
 
     if path.exists() and check_member(path) is None:
         raise DamagedError("damaged (its list is missing)", where=path, remedy=_AGAIN)
-    with pq.ParquetFile(path) as file:  # not `pq.read_table`, which waits for ever for a thread that the system refuses to start
-        table = file.read()
+    # Neither `pq.read_table` nor pre_buffer: they wait for ever for a thread that the system refuses to start.
+    with pq.ParquetFile(path, pre_buffer=False) as file:
+        table = file.read(use_threads=False)
     return table if schema is None else table.cast(schema)
 
 

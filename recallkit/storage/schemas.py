@@ -241,5 +241,5 @@ def read_frame(path: Path) -> pl.DataFrame:
     import polars as pl
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        return pl.DataFrame(file.read(use_threads=False))  # threads that cannot start would be an error after all the work
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # without threads: one that cannot start would be an error after all the work
+        return pl.DataFrame(file.read(use_threads=False))

@@ -285,7 +285,7 @@ def sequence_groups(sequences: Path) -> Generator[pa.Table]:
     import pyarrow.parquet as pq
 
     read_manifest(sequences)
-    with pq.ParquetFile(sequences) as file:
+    with pq.ParquetFile(sequences, pre_buffer=False) as file:
         columns = [name for name in LAYOUTS["sequences"] if name != "text"]
         for group in range(file.num_row_groups):
             yield file.read_row_group(group, columns=columns)

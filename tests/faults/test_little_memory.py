@@ -20,7 +20,7 @@ import pytest
 from recallkit import cli, slicing
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.storage import db
+from recallkit.storage import db, schemas
 from recallkit.storage.journal import removing_damage
 from recallkit.text import encoding
 from tests.conftest import made_up_texts, write_jsonl
@@ -65,22 +65,30 @@ class LittleMemory:
         scores.BatchedScores.run = limited
 
 
-def one_thread_for_queries() -> None:
-    """While a query is asked, one more thread can start, and no second one: a stack is a gigabyte, and there is room for one and a half."""
-    frame, libc = db.frame, ctypes.CDLL(None)
+def within_threads(number: int, call: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
+    """A call during which so many further threads can start and no more: a stack is a gigabyte, and half a gigabyte is left besides."""
+    libc = ctypes.CDLL(None)
 
-    def limited(connection: duckdb.DuckDBPyConnection, name: str) -> pl.DataFrame:
+    def limited(*arguments: object) -> pl.DataFrame:
         attributes = ctypes.create_string_buffer(64)
         libc.pthread_attr_init(attributes)
         libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(1 << 30))
         assert libc.pthread_setattr_default_np(attributes) == 0
-        resource.setrlimit(resource.RLIMIT_DATA, (used() + (3 << 29), resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_DATA, (used() + (number << 30) + (1 << 29), resource.RLIM_INFINITY))
         try:
-            return frame(connection, name)
+            return call(*arguments)
         finally:
             resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    db.frame = limited
+    return limited
+
+
+def one_thread_for_queries() -> None:
+    db.frame = within_threads(1, db.frame)
+
+
+def no_thread_for_tables() -> None:
+    schemas.read_frame = within_threads(0, schemas.read_frame)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +158,14 @@ def test_a_query_of_a_file_waits_for_no_thread_that_cannot_start(start, tmp_path
     process.kill()
     assert process.exitcode == 0, process.err.read_text()
     assert "ALL" in process.out.read_text()
+
+
+def test_training_that_has_finished_shows_its_table_without_a_thread(start, command, tmp_path):
+    process = start(*command("train", tmp_path), prepared=no_thread_for_tables)
+    process.join(240)
+    process.kill()
+    assert process.exitcode == 0, process.err.read_text()
+    assert "every other" in process.out.read_text()
 
 
 @pytest.mark.parametrize(
