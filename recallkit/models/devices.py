@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import platform
 from pathlib import Path
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h: how much may be free at the heap's end, and from which size on a block is mapped apart from the heap, in bytes."""
 
 
 @contextlib.contextmanager
@@ -40,8 +46,25 @@ def empty_cache() -> None:
         torch.cuda.empty_cache()
 
 
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Has glibc keep up to 1 GiB of what torch frees on the CPU, where it would give blocks back to the system at once.
+
+    The next operation would get them as new pages, which the system clears first: a Mamba takes up to twice as long to read so
+    (docs/benchmarks.md). Changes nothing where the environment configures glibc's allocator, or with another C library.
+    """
+    is_configured = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    mallopt = None if is_configured else getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 256 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda` or `cuda:1`. Raises UserError for a GPU that is missing, or an unknown value of RECALLKIT_KERNELS."""
+    """`auto`, `cpu`, `cuda` or `cuda:1`; on the CPU freed memory is kept from then on.
+
+    Raises UserError for a GPU that is missing, or an unknown value of RECALLKIT_KERNELS.
+    """
     import torch
 
     from recallkit.kernels.choice import IMPLS
@@ -49,16 +72,16 @@ def choose_device(name: str) -> torch.device:
     kernels = os.environ.get("RECALLKIT_KERNELS", "auto")
     if kernels not in IMPLS:
         raise UserError("no such implementation", where=f"RECALLKIT_KERNELS={kernels}", remedy=f"use {', '.join(IMPLS)}")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
     except RuntimeError as error:
         raise UserError("no such device", where=name, remedy="use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no CUDA GPU that this torch can use", where=name, remedy="use --device cpu, or install a CUDA build of torch")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"no such GPU, there are {torch.cuda.device_count()}", where=name, remedy="use a smaller number")
+    if device.type == "cpu":
+        _keep_freed_memory()
     return device
 
 

@@ -1,4 +1,4 @@
-"""Scoring on a machine that has other work: seconds and CPU seconds of how OpenMP's threads wait for each other.
+"""Scoring on a machine that has other work: seconds and CPU seconds of how OpenMP's threads wait, and of what glibc does with freed memory.
 
     python tests/benchmarks/waiting.py
     python tests/benchmarks/waiting.py --tokens 1000 --repeats 1 --busy 2
@@ -34,8 +34,9 @@ SETTINGS: dict[str, dict[str, str]] = {
     "spin 10,000": {"GOMP_SPINCOUNT": "10000"},
     "spin 100,000": {"GOMP_SPINCOUNT": "100000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
+    "glibc's own": {"GLIBC_TUNABLES": "glibc.malloc.perturb=0"},
 }
-"""Environment variables of each setting."""
+"""Environment variables of each setting; with any of glibc's, freed memory goes back to the system as in every other program."""
 
 
 def measure(model: str, slices: str) -> dict[str, float]:
@@ -71,7 +72,7 @@ def main() -> None:
     given = parser.parse_args()
     import recallkit
 
-    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_", "MALLOC_", "GLIBC_"))]:
         del os.environ[name]
     runs = []
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +16,35 @@ from recallkit.errors import UserError
 from recallkit.models.devices import choose_device
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
+from tests.conftest import ROOT
 
 
 def test_a_batch_on_cpu_is_of_whole_sequences(tiny_model):
     model = load_model(ModelRequest(str(tiny_model("llama")), 4096, device="cpu"))
     assert [model.batch_tokens(length) for length in (1, 255, 3000, 10_000)] == [2048, 2040, 3000, 10_000]
+
+
+NEW_PAGES = """
+import resource, sys, torch
+from recallkit.models.devices import choose_device
+choose_device("cpu")
+torch.ones(12 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(12 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_what_torch_frees_is_used_again(is_configured):
+    """Twenty blocks of 48 MiB are 245,760 pages, unless each is where the last one was; who has configured malloc is let be."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    environment |= {"MALLOC_MMAP_THRESHOLD_": "131072"} if is_configured else {}
+    done = subprocess.run([sys.executable, "-c", NEW_PAGES], env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    huge = "[always]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    assert (int(done.stdout) > 200_000) == (is_configured and not huge)
 
 
 def test_devices_that_are_not_there_are_one_line():
