@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 
 scripts/build.sh "$venv" "$work/dist"
 bytes=$(cat "$work"/dist/*.whl | wc -c)
-[ "$bytes" -lt 25000000 ] || { echo "the wheel has $bytes bytes, at most 25 MB are admitted: 22 are the models of the zoo" >&2; exit 1; }
+[ "$bytes" -lt 25000000 ] || { echo "the wheel has $bytes bytes, at most 25 MB are admitted: 23 are the models of the zoo" >&2; exit 1; }
 if [ "${2:-}" = dependencies ]; then
     scripts/install.sh "$work/venv" "$work"/dist/*.whl
 else
