@@ -10,7 +10,6 @@ from recallkit.display.cells import or_dash, percent, resampled, too_few
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import MIN_CLUSTERS
 from recallkit.measure.shares import enrichment
 from recallkit.models.ablation import heads_of
 from recallkit.slicing.view import what_is_rare
@@ -36,41 +35,11 @@ def look(folder: Path, tables: AblationTables | None = None) -> Look:
         tables,
         ablation_tables(tables, manifest),
         ablation_figures,
-        answer(tables),
+        which_recall(tables),
         method(tables, manifest),
         command(manifest),
         facts={"by": manifest["by"], "placed": manifest["placed"]},
     )
-
-
-def answer(tables: AblationTables) -> str:
-    """Which mixers recall goes through; before that, of a single set, what it costs."""
-    if len(tables.mixers) > 1:
-        return which_recall(tables)
-    of = {row["slice"]: row for row in tables.ablation.iter_rows(named=True) if row["mixers"] == tables.mixers["mixers"][0]}
-    return f"{_cost(of['all'], of['ar_hit'])} {which_recall(tables)}"
-
-
-def _cost(every: Row, hits: Row) -> str:
-    """What a model loses without a set of mixers, and whether AR hits lose more than other tokens."""
-    removing, loss = f"Removing {labelled(every)}", f"{every['loss']:z.2f} nats per token ({_LOSS(every)})"
-    if every["loss_ci_low"] is None:
-        few = too_few("all tokens", every["effective_clusters"], f"{every['cluster']}s")
-        return f"What removing {labelled(every)} costs {every['model']} is not known: {few}."
-    if every["loss_ci_low"] <= 0 <= every["loss_ci_high"]:
-        return f"{removing} is not shown to cost {every['model']} anything: {loss}."
-    if every["loss"] < 0:
-        return f"{removing} makes {every['model']} better: {loss}."
-    if hits["void"]:
-        few = hits["effective_clusters"] < MIN_CLUSTERS
-        why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s") if few else "the share of AR hits means nothing here"
-        return f"{removing} costs {every['model']} {loss}; whether AR hits lose more than other tokens is not known: {why}."
-    figures = f"{hits['loss']:z.2f} nats, against {every['loss']:z.2f} over all tokens"
-    if hits["share_ci_low"] > hits["share_of_tokens"]:
-        return f"{removing} hurts AR hits more than other tokens: {figures}."
-    if hits["share_ci_high"] < hits["share_of_tokens"]:
-        return f"{removing} hurts AR hits less than other tokens: {figures}."
-    return f"{removing} is not shown to hurt AR hits more or less than other tokens: {figures}."
 
 
 def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -126,7 +95,7 @@ def which_recall(tables: AblationTables) -> str:
     return f"{said} {also} without {others}, but there AR hits are not shown to bear twice their share of the loss."
 
 
-_RECALL, _LOSS = cells.interval("recall"), cells.interval("loss")
+_RECALL = cells.interval("recall")
 
 
 ENRICHED = 2.0

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from recallkit.ablation.tables import PARTS, AblationTables
-from recallkit.ablation.view import ablation_figures, ablation_tables, answer, which_recall
+from recallkit.ablation.view import ablation_figures, ablation_tables, which_recall
 from recallkit.display.cells import Struck
 from tests.display.drawings import svg
 
@@ -80,7 +80,6 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
     told = f"Recall by association {RECALL} goes through 1 attention (3.88 lost without it). "
     told += "Less is also recalled without 0 mamba, but there AR hits are not shown to bear twice their share of the loss."
     assert which_recall(tables) == told
-    assert answer(tables) == told, "what one of several sets costs is in the table"
     nowhere = f"Recall by association {RECALL} is not shown to go through any of these mixers."
     none = AblationTables(tables.ablation, tables.mixers.filter(pl.col("layer") == 2))
     assert which_recall(none) == nowhere
@@ -128,53 +127,6 @@ def test_where_there_is_no_recall_to_lose_it_is_said(tables, recall, said):
     columns = dict(zip(("recall", "recall_ci_low", "recall_ci_high"), recall, strict=True))
     changed = tables.mixers.with_columns(**{name: pl.lit(value, pl.Float64) for name, value in columns.items()})
     assert which_recall(AblationTables(tables.ablation, changed)) == said
-
-
-ALL, SHARE = {"loss": 0.125, "loss_ci_low": 0.1, "loss_ci_high": 0.15}, {"share_ci_low": 0.3, "share_ci_high": 0.9}
-BETTER = {"loss": -0.125, "loss_ci_low": -0.15, "loss_ci_high": -0.1}
-
-
-@pytest.mark.parametrize(
-    ("every", "hits", "said"),
-    [
-        (ALL, SHARE, "Removing 1 attention hurts AR hits more than other tokens: 4.00 nats, against 0.12 over all tokens."),
-        (
-            ALL,
-            {"share_ci_low": 0.1, "share_ci_high": 0.2},
-            "Removing 1 attention hurts AR hits less than other tokens: 4.00 nats, against 0.12 over all tokens.",
-        ),
-        (
-            ALL,
-            {"share_ci_low": 0.2, "share_ci_high": 0.3},
-            "Removing 1 attention is not shown to hurt AR hits more or less than other tokens: 4.00 nats, against 0.12 over all tokens.",
-        ),
-        (BETTER, SHARE, "Removing 1 attention makes m better: -0.12 nats per token (-0.15 to -0.10)."),
-        (
-            {**BETTER, "loss_ci_high": 0.1},
-            SHARE,
-            "Removing 1 attention is not shown to cost m anything: -0.12 nats per token (-0.15 to 0.10).",
-        ),
-        ({**ALL, "loss_ci_low": -0.1}, SHARE, "Removing 1 attention is not shown to cost m anything: 0.12 nats per token (-0.10 to 0.15)."),
-        (
-            ALL,
-            {"void": True, "effective_clusters": 4.5},
-            "Removing 1 attention costs m 0.12 nats per token (0.10 to 0.15); whether AR hits lose more than other tokens is not "
-            "known: AR hits come from effectively 4.5 documents; 5 are needed.",
-        ),
-        (
-            {**ALL, "loss_ci_low": None, "effective_clusters": 4.0},
-            {"void": True},
-            "What removing 1 attention costs m is not known: all tokens come from effectively 4.0 documents; 5 are needed.",
-        ),
-    ],
-)
-def test_what_a_set_costs_has_a_sentence_for_each_sign(tables, every, hits, said):
-    """AR hits are a quarter of the tokens."""
-    changed = tables.ablation
-    for slice_, columns in (("all", every), ("ar_hit", hits)):
-        of = (pl.col("mixers") == "1") & (pl.col("slice") == slice_)
-        changed = changed.with_columns(pl.when(of).then(pl.lit(value)).otherwise(name).alias(name) for name, value in columns.items())
-    assert answer(AblationTables(changed, tables.mixers.filter(mixers="1"))).startswith(f"{said} Recall by association")
 
 
 def test_the_map_has_a_figure_for_every_set_and_slice(tables):
