@@ -41,7 +41,7 @@ def count_bigrams(ids: np.ndarray, segment_starts: np.ndarray, *, num_threads: i
 def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: int) -> BigramRun:
     """The bigrams whose second id is at positions [first, last)."""
     half = np.uint64(16 if ids.dtype.itemsize <= 2 else 32)
-    keys = ids[first - 1 : last - 1].astype(np.uint32 if half == 16 else np.uint64)
+    keys: np.ndarray = ids[first - 1 : last - 1].astype(np.uint32 if half == 16 else np.uint64)
     keys <<= keys.dtype.type(half)
     keys |= ids[first:last]
     starts = segment_starts[slice(*np.searchsorted(segment_starts, [first, last]))]

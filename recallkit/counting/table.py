@@ -176,7 +176,7 @@ def search_counts(keys: np.ndarray, counts: np.ndarray, first: np.ndarray, secon
     width, places = int(max(first.max(), second.max())).bit_length(), len(asked).bit_length()
     if 2 * width + places <= 64:  # sorted together with their places, in half the time of `argsort`
         packed = np.sort((first << np.uint64(width) | second) << np.uint64(places) | np.arange(len(asked), dtype=np.uint64))
-        order = packed & np.uint64((1 << places) - 1)
+        order: np.ndarray = packed & np.uint64((1 << places) - 1)
     else:
         order = np.argsort(asked)
     asked = asked[order]
