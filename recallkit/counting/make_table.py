@@ -112,7 +112,6 @@ def read_foreign_counts(path: Path) -> CountedStream:
     number from 0 to 2^32 - 1.
     """
     import duckdb
-    import pyarrow as pa
 
     from recallkit.counting.bigram_kernels import BigramRun
 
@@ -121,7 +120,7 @@ def read_foreign_counts(path: Path) -> CountedStream:
     try:
         with db.connect(views={"foreign_counts": path}) as connection:
             columns = connection.execute(db.query("counts/import_table")).fetchnumpy()
-    except (duckdb.Error, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (duckdb.Error, OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: of names that are not UTF-8
         if lacks_resources(error):
             raise
         problem = f"not a table of bigram counts ({str(error).strip().splitlines()[0]})"
