@@ -99,15 +99,18 @@ def prices(
 def answer(by_price: pl.DataFrame) -> str:
     """What AR hits lose, beside first occurrences, with the model that costs them most; then whether overwritten ones lose more or less.
 
-    That is the one with the largest ratio of the two losses where a ratio is above 1, else with the largest loss in AR hits, which
-    is said where no interval of such a loss is above 0.
+    That is the one with the largest ratio of the two losses where a ratio is above 1, else with the largest loss in AR hits whose interval
+    is above 0; where there is none, that is said.
     """
     _, *rows = by_price.to_dicts()
 
     def selective(row: Row) -> bool:
         return (row["ratio_ci_low"] or 0) > 1
 
-    row = max(rows, key=lambda row: (row["ratio"] if selective(row) else 1, row["loss_ar_hit"] or 0))
+    def is_shown(row: Row) -> bool:
+        return row["loss_ar_hit_ci_low"] is None or row["loss_ar_hit_ci_low"] > 0
+
+    row = max(rows, key=lambda row: (row["ratio"] if selective(row) else 1, is_shown(row), row["loss_ar_hit"] or 0))
     if row["loss_ar_hit"] is None or row["loss_first"] is None:
         return f"No token is {'an AR hit' if row['loss_ar_hit'] is None else 'a first occurrence'}: there are no two losses to compare."
     hits, first = (f"{row[name]:z.3f}" for name in ("loss_ar_hit", "loss_first"))
@@ -118,8 +121,10 @@ def answer(by_price: pl.DataFrame) -> str:
         costs = f"{hits} nats{_within(row, 'loss_ar_hit')}, and first occurrences {first}{_within(row, 'loss_first')}"
     if len(rows) == 1:
         most = ""
-    elif all((other["loss_ar_hit_ci_low"] or 0) <= 0 and other["loss_ar_hit_ci_high"] is not None for other in rows):
+    elif not any(map(is_shown, rows)):
         most = f"None of {len(rows)} models is shown to cost AR hits anything; the largest loss is that of {row['model']}. "
+    elif not selective(row) and row["loss_ar_hit"] < max(other["loss_ar_hit"] for other in rows):
+        most = f"Of {len(rows)} models {row['model']} has the largest loss in AR hits that is shown. "
     else:
         most = f"Of {len(rows)} models {row['model']} costs AR hits most{' in proportion' * selective(row)}. "
     more, less = (row["overwriting_ci_low"] or 0) > 0, (row["overwriting_ci_high"] or 0) < 0

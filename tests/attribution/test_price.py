@@ -35,7 +35,7 @@ SPREAD = 0.05
 def priced(folder, models, *, documents=40, ranks=None, spread=SPREAD, facts=None, recalled=None, with_hits=True) -> pl.DataFrame:
     """The table of models, each so many nats above the reference on AR hits that are not overwritten, on overwritten ones, on others.
 
-    In half of the documents by a spread more and in half by it less.
+    In half of the documents by a spread more and in half by it less: one, or that of AR hits, or of each model's, and that of others.
     """
     back, counts = (None, 1, 2, 3, 1, 3, None, None), (9, 0, 3, 2000, 0, 3, 5, 5)
     tokens = [(d, p + 1, "books", back[p] if with_hits else None, counts[p]) for d in range(documents) for p in range(8)]
@@ -45,7 +45,9 @@ def priced(folder, models, *, documents=40, ranks=None, spread=SPREAD, facts=Non
     for name, (hits, overwritten, other) in models.items():
         place = np.arange(8)
         more = np.where(np.isin(place, OVERWRITTEN), overwritten, np.where(np.isin(place, HITS), hits, other))
-        nats = more + sign * (spread if np.isscalar(spread) else np.where(np.isin(place, HITS), spread[0], spread[1]))
+        of_hits, of_others = (spread, spread) if np.isscalar(spread) else spread
+        of_hits = of_hits[name] if isinstance(of_hits, dict) else of_hits
+        nats = more + sign * np.where(np.isin(place, HITS), of_hits, of_others)
         paths[name] = corpus.score(name, 4.0 + nats.ravel(), ranks)
     unknown = {"family": "ref", "state_bytes": None, "state_ids": None}
     return prices(corpus.path, paths, {name: unknown | (facts or {}).get(name, {}) for name in paths}, recalled or {})
@@ -112,6 +114,10 @@ CASES = {
     "none shown": (
         {"m": (0.1, 0.1, 0.5), "n": (-1, -1, 0.5)}, {"spread": (2, 0.1)},
         [f"None of 2 models is shown to cost AR hits anything; the largest loss is that of m. {ONE}0.100 nats (95 % interval -0.5"],
+    ),
+    "the larger loss not shown": (
+        {"m": (0.05, 0.05, 0.5), "n": (0.06, 0.06, 0.5)}, {"spread": ({"m": 0.1, "n": 2}, 0.1)},
+        [f"Of 2 models m has the largest loss in AR hits that is shown. {ONE}0.1"],
     ),
     "one of two shown": (
         {"m": (1, 1, 0.5), "n": (-1, -1, 0.5)}, {}, [f"Of 2 models m costs AR hits most in proportion. {ONE}2.0 times"]
