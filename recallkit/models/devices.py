@@ -50,7 +50,7 @@ def empty_cache() -> None:
 def _keep_freed_memory() -> None:
     """Has glibc keep up to 1 GiB of what torch frees on the CPU, where it would give blocks back to the system at once.
 
-    The next operation would get them as new pages, which the system clears first: a Mamba takes up to twice as long to read so
+    The next operation would get them as new pages, which the system clears first: a Mamba took 1.6 times as long to read so
     (docs/benchmarks.md). Changes nothing where the environment configures glibc's allocator, or with another C library.
     """
     is_configured = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
