@@ -168,4 +168,6 @@ def _show_usage(error: Any) -> None:
         sys.exit(status)
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "recallkit"
-    _stop(UserError(error.format_message().rstrip(".") or "no command is given", remedy=f"see {command} --help"), status)
+    said = error.format_message().rstrip(".")
+    problem = "no command is given" if "\n" in said else said  # then it is the whole help
+    _stop(UserError(problem, remedy=f"see {command} --help"), status)

@@ -15,7 +15,8 @@ import typer
 
 import recallkit
 from recallkit import cli
-from recallkit.commands.adapter import DECLARED
+from recallkit.commands import COMMANDS
+from recallkit.commands.app import declared
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models
 from tests.conftest import ROOT
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.ci
 
 BLOCKS = [block for path in documents() for block in blocks(path)]
 GROUP = typer.main.get_command(cli.app)
+REAL = {name: GROUP.get_command(None, name) for name in COMMANDS}
 LINES = [(block, line) for block in BLOCKS if block.kind == "shell" for line in block.commands]
 OWN = {flag for parameter in GROUP.params for flag in parameter.opts}
 """Options of the program itself, before a command's name."""
@@ -35,7 +37,7 @@ def accepted(given: list[str]) -> None:
     given = [word.replace("$SLURM_ARRAY_TASK_ID", "1") for word in given if word not in OWN]
     if not given:
         return
-    context = GROUP.commands[given[0]].make_context(given[0], given[1:])
+    context = REAL[given[0]].make_context(given[0], given[1:])
     if given[0] in ("score", "gap", "intervene", "ablate", "eval-recall", "mqar"):
         named = [context.params.get(name) or () for name in ("reference", "model", "models")]
         list_models(*(each for models in named for each in ([models] if isinstance(models, str) else models)))
@@ -57,7 +59,7 @@ def test_blocks_of_all_kinds_are_found():
     assert {block.kind for block in BLOCKS} == {"shell", "python", "printed"}
     for block in BLOCKS:
         if block.kind == "printed":
-            lines = [line for line in block.text.splitlines() if re.match(rf"(\$ )?recallkit ({'|'.join(GROUP.commands)})\b", line)]
+            lines = [line for line in block.text.splitlines() if re.match(rf"(\$ )?recallkit ({'|'.join(REAL)})\b", line)]
             assert not lines, f"{block.document}:{block.line}: commands beside other text: {lines}"
 
 
@@ -87,12 +89,12 @@ OF_OTHERS = '"--append-eod" "--torch-backend"'
 
 
 def options(name: str) -> set[str]:
-    return {flag for parameter in GROUP.commands[name].params for flag in parameter.opts} | {"--help"} | OWN
+    return {flag for parameter in REAL[name].params for flag in parameter.opts} | {"--help"} | OWN
 
 
 def test_options_in_the_text_exist():
     """Of `recallkit NAME ...` and of `NAME --option` those of the command; an option by itself is one of any command, or of a script."""
-    every = set().union(*map(options, GROUP.commands))
+    every = set().union(*map(options, REAL))
     paths = [path for folder in ("examples", "tests/benchmarks") for path in (ROOT / folder).glob("*.py")]
     scripts = "".join(path.read_text(encoding="utf-8") for path in paths)
     wrong = []
@@ -101,7 +103,7 @@ def test_options_in_the_text_exist():
     for document, code in spans:
         said = re.sub(r"^recallkit ", "", code).split()
         flags = [word.partition("=")[0] for word in said if re.fullmatch(r"--?[a-z][\w-]*(?:=.*)?", word)]
-        if said and said[0] in GROUP.commands:
+        if said and said[0] in REAL:
             wrong += [(document, code, flag) for flag in flags if flag not in options(said[0])]
         elif code.startswith("-"):
             wrong += [(document, code, flag) for flag in flags[:1] if flag not in every and f'"{flag}"' not in scripts + OF_OTHERS]
@@ -122,10 +124,11 @@ def test_python_calls_what_is_there():
             function = getattr(recallkit, node.func.attr)
             named = {each.arg: literal(each.value) for each in node.keywords}
             bound = inspect.signature(function).bind_partial(*map(literal, node.args), **named)
-            command = next((each for each in DECLARED.values() if inspect.unwrap(function) is each.function), None)
+            command = next((each for each in map(declared, COMMANDS) if inspect.unwrap(function) is each.function), None)
+            taken = {each.name: each for each in command.parameters} if command else {}
             for name, value in bound.arguments.items():
-                if command and name in command.parameters and value is not None:
-                    command.parameters[name].take(value)
+                if name in taken and value is not None:
+                    taken[name].take(value)
 
 
 def literal(node: ast.expr) -> object:

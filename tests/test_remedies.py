@@ -14,7 +14,7 @@ from recallkit.commands import COMMANDS
 from tests.conftest import ROOT
 
 GROUP = typer.main.get_command(cli.app)
-OPTIONS = {name: {flag for parameter in GROUP.commands[name].params for flag in parameter.opts} for name in COMMANDS}
+OPTIONS = {name: {flag for parameter in GROUP.get_command(None, name).params for flag in parameter.opts} for name in COMMANDS}
 
 SCORING = ("score", "gap", "track", "intervene", "ablate")
 BY_PACKAGE = {

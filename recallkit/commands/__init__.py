@@ -28,7 +28,7 @@ COMMANDS = {
 
 PANELS = {
     **dict.fromkeys(("demo", "count", "slice", "profile", "score", "gap", "published", "track"), "The gap"),
-    **dict.fromkeys(("intervene", "ablate"), "Is it recall?"),
+    **dict.fromkeys(("intervene", "ablate"), "Causal measures"),
     **dict.fromkeys(("eval-recall", "build-rows", "mqar", "train"), "Recall tasks"),
     **dict.fromkeys(("report", "tokens", "verify"), "Results"),
     **dict.fromkeys(("models", "sources", "tasks"), "What there is"),

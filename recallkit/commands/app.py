@@ -1,6 +1,7 @@
 """The command line as a whole, made from the declarations of the commands: its name, its version, its exit status."""
 
 import inspect
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -20,25 +21,6 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
-def _without_type(option: Any) -> Any:
-    """`--help` without `<bool>` beside it."""
-    if option is not None:
-        option.metavar = ""
-    return option
-
-
-class _Command(TyperCommand):
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_type(super().get_help_option(ctx))
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        found = super().get_params(ctx)
-        for argument in found:
-            if isinstance(argument, TyperArgument):
-                argument.display_type_rich = lambda ctx: ""  # type: ignore[method-assign]  # no `<list[str]>` beside its name
-        return found
-
-
 SYNONYMS = {
     "compare": "gap",
     "diff": "gap",
@@ -53,18 +35,67 @@ SYNONYMS = {
 """Other names that people try for commands."""
 
 
+WIDEST_NAME = 22
+"""Characters of an option with its placeholder that still has its help beside it, in the help of a command."""
+
+
+def _write_sections(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]]) -> None:
+    """Names and what they are, each under the heading of its group."""
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for heading, row in rows:
+        sections.setdefault(heading, []).append(row)
+    width = max(len(name) for shown in sections.values() for name, _ in shown if len(name) <= WIDEST_NAME)
+    for heading, shown in sections.items():
+        with formatter.section(heading):
+            formatter.write_dl([(name.ljust(width), what) for name, what in shown], col_max=width)
+
+
+class _Command(TyperCommand):
+    """A command whose help has its options by group, and its examples as they can be copied."""
+
+    examples: tuple[str, ...] = ()
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows = []
+        for each in self.get_params(ctx):
+            is_argument = isinstance(each, TyperArgument)
+            heading = "Arguments" if is_argument else getattr(each, "rich_help_panel", None) or "Options"
+            rows.append((heading, (each.metavar, each.help) if is_argument else each.get_help_record(ctx)))
+        _write_sections(formatter, rows)
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {example}\n" for example in self.examples))
+
+
+def declared(name: str) -> Command:
+    """The command of this name, its module imported."""
+    import_module(COMMANDS[name])
+    return DECLARED[name]
+
+
 class _Group(TyperGroup):
+    """All commands; one is imported when it is asked for, all of them only for their help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _as_typer(declared(cmd_name))
+        return self.commands.get(cmd_name)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if meant := SYNONYMS.get(args[0]):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{meant}'?")
+        if args[0] not in COMMANDS:  # what is similar to it is sought among those that are there
+            for name in COMMANDS:
+                self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_type(super().get_help_option(ctx))
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        _write_sections(formatter, ((PANELS[name], (name, self.get_command(ctx, name).help)) for name in COMMANDS))
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return [_without_type(option) if getattr(option, "is_flag", False) else option for option in super().get_params(ctx)]
 
+_SETTINGS = {"help_option_names": ["--help", "-h"]}
 
 app = typer.Typer(
     name="recallkit",
@@ -72,7 +103,8 @@ app = typer.Typer(
     help="How much of the gap between an efficient language model and an attention model is associative recall in real text?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings=_SETTINGS,
 )
 
 
@@ -105,24 +137,19 @@ def _root(
     pass
 
 
-def _shown(text: str) -> str:
-    """Help text as written: square brackets are markup to typer unless they are escaped."""
-    return text.replace("[", "\\[")
-
-
 def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     """A parameter for typer: words, which the declaration parses."""
     option, is_flag = parameter.option, parameter.kind is bool
     kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
-    said: dict[str, Any] = {"help": _shown(parameter.help()), "show_default": False, "metavar": parameter.metavar}
+    said: dict[str, Any] = {"help": parameter.help(), "show_default": False, "metavar": parameter.metavar}
     said |= {} if is_flag else {"parser": parameter.read}
     said |= {"autocompletion": lambda: list(parameter.choices)} if parameter.choices else {}
     info = typer.Argument(**said) if option.is_argument else typer.Option(*parameter.flags, rich_help_panel=option.panel, **said)
     return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])
 
 
-def as_typer(app: typer.Typer, command: Command) -> None:
-    """Adds a declared command to `app`: typer calls a function whose signature is made from the command's options."""
+def _as_typer(command: Command) -> Any:
+    """A declared command for typer, which calls a function whose signature is made from the command's options."""
 
     def run(**given: Any) -> int:
         return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
@@ -132,15 +159,8 @@ def as_typer(app: typer.Typer, command: Command) -> None:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     summary = (inspect.getdoc(command.function) or "").partition("\n\n")[0]
-    app.command(
-        command.name,
-        cls=_Command,
-        help=_shown(summary),
-        epilog=_shown("\n\n".join(["Examples:", *command.examples])),
-        rich_help_panel=PANELS.get(command.name),
-    )(run)
-
-
-for _name, _module in COMMANDS.items():
-    import_module(_module)
-    as_typer(app, DECLARED[_name])
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(command.name, cls=_Command, help=summary, context_settings=_SETTINGS)(run)
+    made: Any = typer.main.get_command(alone)
+    made.examples = command.examples
+    return made

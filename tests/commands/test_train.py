@@ -9,7 +9,7 @@ import pytest
 
 import recallkit
 from recallkit import cli
-from recallkit.commands.adapter import DECLARED
+from recallkit.commands.app import declared
 from recallkit.commands.train import Train
 from recallkit.errors import UserError
 from recallkit.storage.result import read_tables
@@ -99,7 +99,7 @@ def test_of_several_processes_the_first_one_logs(monkeypatch):
 
 
 def test_the_presets_are_those_that_there_are():
-    [preset] = [parameter for parameter in DECLARED["train"].parameters if parameter.name == "preset"]
+    [preset] = [parameter for parameter in declared("train").parameters if parameter.name == "preset"]
     assert preset.choices == tuple(PRESETS)
 
 

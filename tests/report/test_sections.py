@@ -124,7 +124,7 @@ def test_commands_that_make_results_again_are_commands(written):
     found = [shlex.split(line) for text in page.texts("code") for line in text.splitlines() if line.startswith("recallkit ")]
     assert sorted(line[1] for line in found) == ["eval-recall", "gap", "mqar", "profile", "report", "slice"]
     for _, name, *given in found:
-        command = get_command(app).commands[name]
+        command = get_command(app).get_command(None, name)
         parsed = command.make_context(name, list(given)).params
         if name == "mqar":
             assert (parsed["models"], parsed["seq_len"], parsed["samples"]) == ([REFERENCE, MODELS[0]], 64, 12)

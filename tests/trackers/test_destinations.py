@@ -6,7 +6,8 @@ from importlib.util import find_spec
 import pytest
 
 import recallkit
-from recallkit.commands.adapter import DECLARED
+from recallkit.commands import COMMANDS
+from recallkit.commands.app import declared
 from recallkit.errors import UserError
 from recallkit.trackers.destinations import TRACKERS, Destination, import_package, parse_destination
 from tests.conftest import ROOT
@@ -53,5 +54,5 @@ def test_a_folder_of_a_package_name_is_no_package_and_a_broken_one_is_named(tmp_
 
 
 def test_every_command_that_writes_results_can_log_them():
-    having = {name for name, command in DECLARED.items() if "log_to" in {each.name for each in command.parameters}}
+    having = {name for name in COMMANDS if "log_to" in {each.name for each in declared(name).parameters}}
     assert having == {"slice", "profile", "score", "gap", "published", "track", "intervene", "ablate", "eval-recall", "mqar", "train"}

@@ -8,7 +8,7 @@ import polars as pl
 
 import recallkit
 from recallkit.attribution.gates import parse_gate
-from recallkit.commands.adapter import DECLARED
+from recallkit.commands.app import declared
 from recallkit.display.tables import Table
 from recallkit.models.spec import one_model
 from recallkit.storage.result import KINDS
@@ -63,7 +63,7 @@ def test_texts_given_to_a_function_are_no_options(home, tmp_path):
 
     given = {"texts": ["a secret text"] * 9, "out": tmp_path / "slices", "seq_len": 16}
     recallkit.slice(**given)
-    command = DECLARED["slice"]
+    command = declared("slice")
     asked = command.options(**given)
     command.log({Destination("kept", None): Kept()}, command.function(asked), asked)
     assert seen[0].options == {"out": str(tmp_path / "slices"), "seq_len": 16}

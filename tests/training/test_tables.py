@@ -123,7 +123,7 @@ def test_the_command_has_what_is_not_the_presets(tmp_path):
     told = "recallkit train --task mqar --preset cpu --seq-len 64 --learning-rates 0.001,0.01 --mixers attention,linear_attention "
     told += "--mixer-options feature_dim=4,8 --test-seq-len 512 --steps 50 -o DIR"
     assert command({"task": "mqar", "options": {"preset": "cpu"}, "choices": kept}) == told
-    parsed = get_command(app).commands["train"].make_context("train", shlex.split(told)[2:]).params
+    parsed = get_command(app).get_command(None, "train").make_context("train", shlex.split(told)[2:]).params
     assert (parsed["seq_len"], parsed["test_seq_len"], parsed["learning_rates"]) == (64, 512, [0.001, 0.01])
     assert parsed["mixer_options"] == ["feature_dim=4", "8"]
     assert (
