@@ -24,7 +24,7 @@ from recallkit.storage import artifacts
 from tests.made_tokenizers import made
 
 FEW = InterventionOptions(samples=60)
-EXACT = InterventionOptions(samples=60, design="exact")
+EXACT = InterventionOptions(samples=60, design="exact", changes="all")
 CONTROLS = ("control:recall", "control:bigram")
 
 
@@ -146,7 +146,7 @@ def induction(folder: Path, certainty: int = 20) -> str:
 
 def test_a_constructed_induction_head_loses_all_it_recalls(slices, tmp_path):
     """With the match it is certain where the key had one completion; without it, it knows nothing: the NLL is that of a uniform guess."""
-    options = InterventionOptions(samples=20, design="exact")
+    options = replace(EXACT, samples=20)
     tables = intervene([induction(tmp_path), "control:unigram"], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
     read = nlls(slices, changed_folder(slices, options), "head").filter(slice="ar_hit")
     ids = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
@@ -186,7 +186,7 @@ def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
     bag = f"bag={tmp_path / 'bag.py'}:model"
     made("built-in").backend.save(str(tmp_path / "same.json"))
     recallkit.score(bag, slices=slices, context=64, stride=32, batch_tokens=1024, model_tokenizer=tmp_path / "same.json")
-    options = InterventionOptions(samples=20, design="exact")
+    options = replace(EXACT, samples=20)
     tables = intervene(["control:recall", bag], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
     changed = changed_folder(slices, options)
     read = artifacts.read_manifest(changed / "scores" / f"{artifacts.file_slug('bag')}.parquet")["options"]
@@ -282,7 +282,7 @@ def test_recall_alone_is_what_it_is_beside_the_other_changes(slices, control, ru
         assert found.intervene[name].to_list() == pytest.approx(control.intervene[name].to_list(), abs=1e-9)
     assert found.recall_share["recall_share"].to_list() == pytest.approx(control.recall_share["recall_share"].to_list(), abs=1e-9)
     assert found.intervene["use"].null_count() == found.intervene["completion"].null_count() == len(found.intervene)
-    done = run("intervene", *CONTROLS, "--slices", slices, "--samples", EXACT.samples, "--design", "exact", "--changes", "moved", "--full")
+    done = run("intervene", *CONTROLS, "--slices", slices, "--samples", EXACT.samples, "--design", "exact", "--full")
     assert done.returncode == 0, done.stderr
     assert "any use" not in done.stdout
     assert "Recalled: every second id of each match" in " ".join(done.stdout.split())

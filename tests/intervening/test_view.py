@@ -24,7 +24,7 @@ def known(home, short_text, tmp_path_factory) -> tuple[Path, InterveneTables]:
     folder, out = tmp_path_factory.mktemp("known") / "slices", tmp_path_factory.mktemp("tables")
     recallkit.slice(short_text(48, 350), out=folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
     models = [f"{name}={PATH}:{name}" for name in MODELS]
-    tables = recallkit.intervene(models, slices=folder, out=out, samples=40, slice=["ar_hit"])
+    tables = recallkit.intervene(models, slices=folder, out=out, samples=40, slice=["ar_hit"], changes="all")
     [samples] = folder.glob("intervene/text-*/samples.parquet")
     samples.rename(out / "samples.parquet")
     return out, tables
