@@ -20,7 +20,6 @@ EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-
 SYNONYMS = {
     "compare": "gap",
     "diff": "gap",
@@ -56,12 +55,14 @@ class _Command(TyperCommand):
     examples: tuple[str, ...] = ()
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows = []
+        rows: list[tuple[str, Any]] = []
         for each in self.get_params(ctx):
-            is_argument = isinstance(each, TyperArgument)
-            heading = "Arguments" if is_argument else getattr(each, "rich_help_panel", None) or "Options"
-            rows.append((heading, (each.metavar, each.help) if is_argument else each.get_help_record(ctx)))
-        _write_sections(formatter, rows)
+            if isinstance(each, TyperArgument):
+                rows.append(("Arguments", (each.metavar, each.help)))
+            else:
+                rows.append((getattr(each, "rich_help_panel", None) or "Options", each.get_help_record(ctx)))
+        first = ("Arguments", "Options")
+        _write_sections(formatter, sorted(rows, key=lambda row: first.index(row[0]) if row[0] in first else len(first)))
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in self.examples))
 
