@@ -7,7 +7,6 @@ options are inherited, so that a command's instance can be handed on as the grou
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from enum import Enum
 from operator import index
 from os import PathLike, fspath
 from pathlib import Path
@@ -58,7 +57,7 @@ def argument(description: str, value: Any = None, **more: Any) -> Any:
 
 
 class Parameter:
-    """A declared field. `kind`: bool, int, float, an Enum, or str for everything that is not converted."""
+    """A declared field. `kind`: bool, int, float, or str for everything that is not converted."""
 
     def __init__(self, declared: Field[Any]) -> None:
         self.name = declared.name
@@ -68,8 +67,7 @@ class Parameter:
         kinds = [kind for kind in (get_args(given) if get_origin(given) in (Union, UnionType) else (given,)) if kind is not NoneType]
         single = [kind for kind in kinds if get_origin(kind) is not Sequence]
         self.kind = single[0] if len(single) == 1 and isinstance(single[0], type) and single[0] is not Any else str
-        choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
-        self.choices = tuple(each.value for each in self.kind) if issubclass(self.kind, Enum) else choices
+        self.choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         self.is_many = single != kinds
 
     @property
@@ -135,7 +133,7 @@ class Parameter:
             if option.least is not None and not option.least <= given <= most:
                 remedy = f"give {option.least} or more" if option.most is None else f"give {option.least} to {most}"
                 raise UsageError(f"{given} is out of bounds", where=where, remedy=remedy)
-        return self.kind(given) if issubclass(self.kind, Enum) else given
+        return given
 
 
 def _as_number(given: Any, kind: type, where: str) -> int | float:

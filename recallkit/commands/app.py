@@ -93,7 +93,7 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        _write_sections(formatter, ((PANELS[name], (name, self.get_command(ctx, name).help)) for name in COMMANDS))
+        _write_sections(formatter, ((PANELS.get(name, "Other commands"), (name, self.get_command(ctx, name).help)) for name in COMMANDS))
 
 
 _SETTINGS = {"help_option_names": ["--help", "-h"]}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, Options, argument, option, path
 from recallkit.errors import UserError
-from recallkit.options import ReportOptions, out_option, slices_option
-from recallkit.report.token_view import ShownSequence, Which
+from recallkit.options import ReportOptions, Which, out_option, slices_option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.charts import Figure
     from recallkit.display.notebook import Shown
+    from recallkit.report.token_view import ShownSequence
     from recallkit.report.write import Report
     from recallkit.verification.run import Verified
 
@@ -138,10 +138,10 @@ class ShowTokens(Options):
         "recallkit tokens slices --sequence 12 --reference zoo:attention --model zoo:mamba --filter model_only",
     ),
 )
-def show_tokens(asked: ShowTokens) -> Outcome[ShownSequence]:
+def show_tokens(asked: ShowTokens) -> Outcome["ShownSequence"]:
     """Show the text of one sequence, each token marked: is it an AR hit, and which of two models was right?"""
     from recallkit.report.sequence import open_excerpts
-    from recallkit.report.token_view import print_tokens, tokens_json
+    from recallkit.report.token_view import ShownSequence, print_tokens, tokens_json
 
     is_named = asked.model is not None and asked.reference is not None
     directory, comparison = _find(path(asked.folder), path(asked.slices), is_named=is_named)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.text import Text
 
+    from recallkit.options import Which
+
 _MOST_ROWS = 40
 """Tokens in the table; `--json` has all of them."""
 
@@ -25,23 +26,11 @@ _SIGNS = {"\n": "↵", "\t": "⇥", " ": "·"}
 _SIGNS_IN_TEXT = {"\n": "↵\n", "\t": "⇥   "}
 
 
-class Which(StrEnum):
-    """Tokens to select."""
-
-    ar_hit = "ar_hit"
-    repeated = "repeated"
-    reference_only = "reference_only"
-    model_only = "model_only"
-    both_right = "both_right"
-    both_wrong = "both_wrong"
-    all = "all"
-
-
-_RIGHT = {
-    Which.both_right: (True, True),
-    Which.both_wrong: (False, False),
-    Which.reference_only: (True, False),
-    Which.model_only: (False, True),
+_RIGHT: Mapping[Which, tuple[bool, bool]] = {
+    "both_right": (True, True),
+    "both_wrong": (False, False),
+    "reference_only": (True, False),
+    "model_only": (False, True),
 }
 """Which of the reference and the model are right on tokens of one kind."""
 
@@ -81,11 +70,11 @@ class ShownSequence:
         """For each row, whether it is one of `which`. Raises UserError if that needs two models or training counts."""
         if which in _RIGHT:
             if self.reference is None:
-                raise UserError("needs a reference and a model", where=f"--filter {which.value}", remedy="give --reference and --model")
-            return [state is which for state in self.states()]
-        if which is Which.ar_hit and not self.has_counts:
+                raise UserError("needs a reference and a model", where=f"--filter {which}", remedy="give --reference and --model")
+            return [state == which for state in self.states()]
+        if which == "ar_hit" and not self.has_counts:
             raise UserError("no training counts here", where="--filter ar_hit", remedy="use --filter repeated, or slice with --counts")
-        return [True] * len(self.rows) if which is Which.all else self.rows[which.value].to_list()
+        return [True] * len(self.rows) if which == "all" else self.rows[which].to_list()
 
     def rights(self) -> list[tuple[bool | None, ...]]:
         """For each token, which of the models were right; None if that is unknown."""
@@ -112,7 +101,7 @@ class ShownSequence:
 
 def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, Any]:
     """Every token with all that is known of it, or those of `which`."""
-    kept = shown.select(which or Which.all)
+    kept = shown.select(which or "all")
     sides = {"reference": 0, "model": 1} if shown.reference is not None else {"model": 0} if shown.model is not None else {}
     tokens = []
     for row, state, keep in zip(shown.rows.iter_rows(named=True), shown.states(), kept, strict=True):
@@ -120,7 +109,7 @@ def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, A
             continue
         labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1")) and name != "sequence"}
         scores = {side: {name[:-2]: row[name] for name in row if name.endswith(f"_{place}")} for side, place in sides.items()}
-        tokens.append({**labels, "state": state and state.value, **scores})
+        tokens.append({**labels, "state": state, **scores})
     facts = {"sequence": shown.number, "num_sequences": shown.num_sequences, "reference": shown.reference, "model": shown.model}
     return {**facts, "before": shown.before, "tokens": tokens}
 
@@ -131,7 +120,7 @@ def print_tokens(shown: ShownSequence, which: Which | None = None) -> None:
     Without colours, as in a pipe, the selected tokens are in brackets.
     """
     out = console.stdout()
-    chosen = shown.select(which or (Which.ar_hit if shown.has_counts else Which.repeated))
+    chosen = shown.select(which or ("ar_hit" if shown.has_counts else "repeated"))
     has_colours = out.color_system is not None and not out.no_color
     for line in _heading(shown):
         console.print_line(line)
@@ -187,7 +176,7 @@ def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> 
     looks = shown.looks() if shown.model is not None else {}
     names = [*looks.values(), *([_UNKNOWN] if looks and not looks.keys() >= set(shown.rights()) else [])]
     if not has_colours:
-        marked = shown.hits_name if which is None else which.value.replace("_", " ")
+        marked = shown.hits_name if which is None else which.replace("_", " ")
         signs = "".join(f", {sign} {name}" for _, sign, name in names)
         return Text(printable(f"⟦ ⟧ {marked}{signs}"))
     who = Text("   ").join(Text(printable(name), style=style) for style, _, name in names)
@@ -206,7 +195,7 @@ def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None =
         headers += ["NLL\nreference", "NLL\nmodel", "model\npredicted"]
     elif shown.model is not None:
         headers += ["NLL", "predicted"]
-    name = shown.hits_name if which is None else {Which.all: "tokens"}.get(which, f"tokens: {which.value.replace('_', ' ')}")
+    name = shown.hits_name if which is None else {"all": "tokens"}.get(which, f"tokens: {which.replace('_', ' ')}")
     title = f"{name[0].upper()}{name[1:]}" + (f", {len(kept)} of {len(rows):,}" if len(kept) < len(rows) else "")
     return Table(title, headers, [_cells(shown, row) for row in kept], caption=_caption(shown, len(kept) < len(rows)))
 

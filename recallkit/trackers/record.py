@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,8 +104,6 @@ def _manifest(folder: Path | None, kind: str) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """An argument as a JSON value: what has none is named by its location, else by its type, never by its content."""
-    if isinstance(value, Enum):
-        return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

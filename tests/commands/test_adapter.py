@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +22,6 @@ from recallkit.display import console
 from recallkit.display.charts import Figure, StyleOf
 from recallkit.errors import UserError
 from recallkit.options import ScoringOptions
-
-
-class Colour(StrEnum):
-    red = "red"
-    dark_blue = "dark-blue"
-
 
 MANY = 2**60
 MODELS = ["zoo:attention", "runs/one", "runs/two"]
@@ -53,7 +46,7 @@ class Toy(Numbers):
     _: KW_ONLY
     out: File | None = option("Where.", flags=("-o", "--out"), metavar="DIR", default="here")
     how: Literal["pack", "document"] = option("How.", "pack")
-    colour: Colour | None = option("Colour.", flags=("--paint",))
+    colour: Literal["red", "dark-blue"] | None = option("Colour.", flags=("--paint",))
     force: bool = option("Again.", False)
     given: str = field(default="set by the command", init=False)
 

@@ -13,7 +13,7 @@ from recallkit import attribution, scoring, slicing
 from recallkit.display import console
 from recallkit.options import TextOptions
 from recallkit.report.sequence import open_excerpts
-from recallkit.report.token_view import ShownSequence, Which, print_tokens
+from recallkit.report.token_view import ShownSequence, print_tokens
 from recallkit.storage import artifacts
 from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
@@ -94,16 +94,16 @@ def test_brackets_say_in_a_pipe_what_colours_say_in_a_terminal(slices, monkeypat
         shown = shown_sequence(slices, number)
         out = shown_in(monkeypatch, capsys, shown, colours=False)
         assert "\x1b" not in out
-        signs = dict(zip((Which.both_right, Which.both_wrong, Which.reference_only, Which.model_only), "²⁰ʳᵐ", strict=True))
+        signs = dict(zip(("both_right", "both_wrong", "reference_only", "model_only"), "²⁰ʳᵐ", strict=True))
         hits = shown.rows["ar_hit"].to_list()
         text = out.split("\n\n")[1]
         marked = re.findall(r"⟦([^⟧]*)⟧(.)", text)
         assert [sign for _, sign in marked] == [signs[state] for state, hit in zip(shown.states(), hits, strict=True) if hit]
         rights = [(row["right_0"], row["right_1"]) for row in shown.rows.iter_rows(named=True)]
-        assert [state is Which.reference_only for state in shown.states()] == [pair == (True, False) for pair in rights]
+        assert [state == "reference_only" for state in shown.states()] == [pair == (True, False) for pair in rights]
 
 
-@pytest.mark.parametrize(("colours", "which"), [(True, None), (False, Which.all)])
+@pytest.mark.parametrize(("colours", "which"), [(True, None), (False, "all")])
 def test_text_never_commands_a_terminal_and_fits_it(slices, monkeypatch, capsys, colours, which):
     from rich.cells import cell_len
     from rich.text import Text
@@ -199,7 +199,7 @@ def test_what_a_model_with_its_own_tokenizer_predicted_is_not_told(slices, tmp_p
     assert [right is None for right in shown.rows["right_1"]] == [p % 3 == 0 or p % 5 == 0 for p in positions]
     assert shown.rows["predicted_1"].null_count() == len(positions)
     assert [state is None for state in shown.states()] == [p % 3 == 0 or p % 5 == 0 for p in positions]
-    out = shown_in(monkeypatch, capsys, shown, Which.all, colours=False)
+    out = shown_in(monkeypatch, capsys, shown, "all", colours=False)
     assert "? unknown: its own tokens end" in " ".join(out.split())
     signs = re.findall(r"⟦[^⟧]*⟧(.)", out.split("\n\n")[1])
     assert [sign == "?" for sign in signs] == [p % 3 == 0 or p % 5 == 0 for p in positions]
