@@ -77,7 +77,7 @@ def tasks(_: Options) -> Outcome[Rows]:
     from recallkit.recall.run import describe_tasks
     from recallkit.synthetic.tasks import describe_tasks as describe_synthetic
 
-    synthetic = [(name, f"synthetic: {description}") for name, description in describe_synthetic()]
+    synthetic = [(name, f"synthetic: {description.rstrip('.')}") for name, description in describe_synthetic()]
     rows = [*describe_tasks(), *synthetic, *plugins.describe("synthetic task")]
     return _listed("What `eval-recall --tasks` takes; synthetic ones: `mqar --task`, `train --task`.", rows)
 
