@@ -252,19 +252,29 @@ def made_up_texts(num_documents: int, num_words: int, seed: int = 0) -> list[str
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, num_words))) for _ in range(num_documents)]
 
 
-@pytest.fixture(scope="session")
-def small_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
-    """A slice directory of made-up text in sequences of 64, with its counts: `small_slices.parent / "counts.duckdb"`."""
+def sliced(folder: Path, documents: int) -> Path:
+    """Slices of made-up text in sequences of 64, half as many of its documents letters, with counts: `counts.duckdb` beside them."""
     from recallkit import counting, slicing
 
-    folder = tmp_path_factory.mktemp("small")
     train = write_jsonl(folder / "train.jsonl", made_up_texts(60, 200, seed=1), "books")
-    valid = write_jsonl(folder / "valid.jsonl", made_up_texts(40, 200, seed=2), "books")
-    other = write_jsonl(folder / "other.jsonl", made_up_texts(20, 60, seed=3), "letters")
+    valid = write_jsonl(folder / "valid.jsonl", made_up_texts(documents, 200, seed=2), "books")
+    other = write_jsonl(folder / "other.jsonl", made_up_texts(documents // 2, 60, seed=3), "letters")
     counting.count(TextOptions([str(train)], "train"), folder / "counts.duckdb")
     text = TextOptions([str(valid), str(other)], "validation")
     slicing.slice_text(text, folder / "slices", counts=folder / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
     return folder / "slices"
+
+
+@pytest.fixture(scope="session")
+def small_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """A slice directory of 60 documents."""
+    return sliced(tmp_path_factory.mktemp("small"), 40)
+
+
+@pytest.fixture(scope="session")
+def few_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
+    """A slice directory of 12 documents, for tests that run models."""
+    return sliced(tmp_path_factory.mktemp("few"), 8)
 
 
 FAMILIES = ("gpt_neox", "llama", "mamba", "rwkv")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
+from recallkit.storage.artifacts import file_state
 from recallkit.storage.given_files import check_folders, check_regular
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def connect(
     """
     import duckdb
 
+    state = file_state(path.stat()) if path is not None and path.exists() else None
     where = ":memory:" if path is None else str(path.absolute())  # an absolute path has no prefix such as `md:`
     if "?" in where:
         raise UserError("a name with a question mark, which DuckDB does not take", where=path, remedy="give another name")
@@ -65,8 +67,9 @@ def connect(
                 _open_file(connection, shown[name]).create_view(name)
             else:
                 connection.register(name, view)
-        if path is not None and read_only:
+        if path is not None and read_only and (state is None or _checked.get(where) != state):
             _check_holds_tables(connection, path)
+            _checked[where] = state
     except BaseException:
         connection.close()  # otherwise the next connection to this file would share its settings, which are locked
         raise
@@ -80,6 +83,10 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "allow_persistent_secrets": False,
     "python_enable_replacements": False,
 }
+
+
+_checked: dict[str, tuple[int, ...] | None] = {}
+"""Files that contain nothing that computes -> their state then: to list DuckDB's functions takes longer than to open a file."""
 
 
 _MAGIC = b"DUCK"

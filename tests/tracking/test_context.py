@@ -23,9 +23,9 @@ KINDS = ("ar_hit", "other_repeated", "not_repeated")
 
 
 @pytest.fixture(scope="module")
-def tracked(small_slices, tmp_path_factory):
-    out, counts = tmp_path_factory.mktemp("track"), small_slices.parent / "counts.duckdb"
-    return recallkit.track({"ref": "control:recall"}, list(STEPS), slices=small_slices, counts=counts, context_gain=[4, 16], out=out), out
+def tracked(few_slices, tmp_path_factory):
+    out, counts = tmp_path_factory.mktemp("track"), few_slices.parent / "counts.duckdb"
+    return recallkit.track({"ref": "control:recall"}, list(STEPS), slices=few_slices, counts=counts, context_gain=[4, 16], out=out), out
 
 
 def known_gains(slices, last: LastIds) -> dict[str, float]:
@@ -53,11 +53,11 @@ def gained(table: pl.DataFrame, step: int, last: LastIds, of: str = "gain_model"
     return dict(rows.select("slice", of).iter_rows())
 
 
-def test_a_bigram_model_gains_nothing_and_a_cache_what_its_formula_says(tracked, small_slices):
+def test_a_bigram_model_gains_nothing_and_a_cache_what_its_formula_says(tracked, few_slices):
     table = tracked[0].by_context
     assert table["step"].unique().sort().to_list() == [0, 10, 20]
     for last in LASTS:
-        known = known_gains(small_slices, last)
+        known = known_gains(few_slices, last)
         assert known["ar_hit"] > 0.4 > 0 > known["not_repeated"], "far context pays in AR hits, and costs where nothing is repeated"
         assert gained(table, 20, last) == pytest.approx(known, abs=1e-5)
         for step in (0, 10):
@@ -66,19 +66,19 @@ def test_a_bigram_model_gains_nothing_and_a_cache_what_its_formula_says(tracked,
             assert gained(table, step, last, "far_gap") == pytest.approx(known, abs=1e-5)
 
 
-def test_the_command_prints_draws_and_repeats(tracked, small_slices, run, tmp_path):
-    counts = ("--slices", small_slices, "--counts", small_slices.parent / "counts.duckdb")
+def test_the_command_prints_draws_and_repeats(tracked, few_slices, run, tmp_path):
+    counts = ("--slices", few_slices, "--counts", few_slices.parent / "counts.duckdb")
     command = ("track", "ref=control:recall", *STEPS, *counts, "--context-gain", "4,16")
     done = run(*command, "-o", tracked[1], "--figures", tmp_path)
     assert done.returncode == 0, done.stderr
     firsts = [[last, step] for last in ("4", "16") for step in ("0", "10", "20", "ref")]
     lines = [words for words in map(str.split, done.stdout.splitlines()) if words[:2] in firsts]
     assert [words[:2] for words in lines] == firsts
-    hits = {str(last.ids): f"{known_gains(small_slices, last)['ar_hit']:.3f}" for last in LASTS}
+    hits = {str(last.ids): f"{known_gains(few_slices, last)['ar_hit']:.3f}" for last in LASTS}
     assert all(words[3] == hits[words[0]] for words in lines if words[1] in ("20", "ref"))
     assert "Last row of each number of ids: the reference." in " ".join(done.stdout.split())
     assert {"context-4.svg", "context-16.svg", "track.svg"} <= {path.name for path in tmp_path.iterdir()}
-    assert len({path.parent for path in (small_slices / "scores").glob("last-*/step-20.parquet")}) == 2
+    assert len({path.parent for path in (few_slices / "scores").glob("last-*/step-20.parquet")}) == 2
     again = look(tracked[1]).command
     assert again.endswith("--slices DIR --samples 500 --context-gain 4,16")
     assert run(*command, "-o", tracked[1], "--context-stride", "2").returncode == 1, "another result"
@@ -87,11 +87,11 @@ def test_the_command_prints_draws_and_repeats(tracked, small_slices, run, tmp_pa
         assert (done.returncode, done.stderr.count("\n")) in ((1, 1), (2, 1)), done.stderr
 
 
-def test_a_checkpoint_may_be_the_reference_itself(small_slices, tmp_path):
+def test_a_checkpoint_may_be_the_reference_itself(few_slices, tmp_path):
     """Which `--watch` finds among the others."""
     [spec] = list_models({"step-1": "control:recall"})
-    options = ScoringOptions(counts=small_slices.parent / "counts.duckdb")
-    run = TrackedRun(small_slices, tmp_path, spec, options, 50, context_gain=[LastIds(16, 4)])
+    options = ScoringOptions(counts=few_slices.parent / "counts.duckdb")
+    run = TrackedRun(few_slices, tmp_path, spec, options, 50, context_gain=[LastIds(16, 4)])
     run.score([spec])
     run.add(1, spec)
     tables = run.write()
@@ -100,11 +100,11 @@ def test_a_checkpoint_may_be_the_reference_itself(small_slices, tmp_path):
     assert (
         gained(table, 1, LASTS[1])
         == gained(table, 1, LASTS[1], "gain_reference")
-        == pytest.approx(known_gains(small_slices, LASTS[1]), abs=1e-5)
+        == pytest.approx(known_gains(few_slices, LASTS[1]), abs=1e-5)
     )
 
 
-def test_a_checkpoint_that_is_replaced_is_scored_again_from_its_last_ids(tiny_model, small_slices, tmp_path):
+def test_a_checkpoint_that_is_replaced_is_scored_again_from_its_last_ids(tiny_model, few_slices, tmp_path):
     """The files of its first weights, which would be refused as others', give way."""
     found, checkpoint = [], tmp_path / "run" / "checkpoint-1"
 
@@ -117,12 +117,12 @@ def test_a_checkpoint_that_is_replaced_is_scored_again_from_its_last_ids(tiny_mo
             shutil.copytree(tiny_model("gpt_neox"), checkpoint)
 
     shutil.copytree(tiny_model("llama"), checkpoint)
-    options = ScoringOptions(counts=small_slices.parent / "counts.duckdb")
+    options = ScoringOptions(counts=few_slices.parent / "counts.duckdb")
     given = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
     tables, _ = watch(
         *list_models({"r": "control:recall"}),
         given,
-        small_slices,
+        few_slices,
         tmp_path / "out",
         options,
         lambda made, _: found.append(made.by_context),

@@ -23,9 +23,9 @@ def model() -> LanguageModel:
     return LanguageModel(ArchitectureConfig(4096, 16, (LayerConfig("base_conv"), LayerConfig("attention"))))
 
 
-def test_rows_are_those_of_the_same_weights_in_files(model, small_slices, tmp_path):
-    counts = small_slices.parent / "counts.duckdb"
-    tracker = recallkit.Tracker(slices=small_slices, reference=None, out=tmp_path / "live")
+def test_rows_are_those_of_the_same_weights_in_files(model, few_slices, tmp_path):
+    counts = few_slices.parent / "counts.duckdb"
+    tracker = recallkit.Tracker(slices=few_slices, reference=None, out=tmp_path / "live")
     live = [tracker.log(0, model)]
     for step, folder in ((0, "checkpoint-0"), (5, "checkpoint-5")):
         if step:
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_same_weights_in_files(model, small_slices, tmp_pa
     found = recallkit.track(
         {"r": "control:recall"},
         [tmp_path / "checkpoint-5", tmp_path / "checkpoint-0"],
-        slices=small_slices,
+        slices=few_slices,
         counts=counts,
         out=tmp_path / "files",
     )
@@ -60,7 +60,7 @@ class Draws(LanguageModel):
         return super().hidden(ids) + 0 * torch.rand(1)
 
 
-def test_a_model_and_random_numbers_are_left_as_they_were(model, small_slices, tmp_path):
+def test_a_model_and_random_numbers_are_left_as_they_were(model, few_slices, tmp_path):
     model = Draws(model.config)
     model.train()
     model.blocks[0].eval()
@@ -70,7 +70,7 @@ def test_a_model_and_random_numbers_are_left_as_they_were(model, small_slices, t
     wanted = (torch.rand(3).tolist(), random.random())
     torch.manual_seed(4)
     random.seed(4)
-    recallkit.Tracker(slices=small_slices, out=tmp_path).log(3, model)
+    recallkit.Tracker(slices=few_slices, out=tmp_path).log(3, model)
     assert (torch.rand(3).tolist(), random.random()) == wanted
     assert [model.training, model.blocks[0].training, model.blocks[1].training] == [True, False, True]
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
@@ -87,16 +87,16 @@ class KeepsATable(LanguageModel):
         return super().hidden(ids) * self.table
 
 
-def test_a_model_that_has_kept_something_of_being_scored_is_trained_on(model, small_slices, tmp_path):
+def test_a_model_that_has_kept_something_of_being_scored_is_trained_on(model, few_slices, tmp_path):
     model = KeepsATable(model.config)
-    recallkit.Tracker(slices=small_slices, out=tmp_path).log(0, model)
+    recallkit.Tracker(slices=few_slices, out=tmp_path).log(0, model)
     model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
     assert model.embedding.weight.grad is not None
 
 
-def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, small_slices, tmp_path):
-    recallkit.Tracker(slices=small_slices, out=tmp_path).log(0, model)
-    tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
+def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, few_slices, tmp_path):
+    recallkit.Tracker(slices=few_slices, out=tmp_path).log(0, model)
+    tracker = recallkit.Tracker(slices=few_slices, out=tmp_path)
     first = tracker.log(10, model)
     with torch.no_grad():
         model.embedding.weight.mul_(0.5)
@@ -104,12 +104,12 @@ def test_a_run_is_continued_and_a_step_logged_again_is_replaced(model, small_sli
     assert second["recall/ar_nll"] != first["recall/ar_nll"]
     assert tracker.table["step"].to_list() == [0, 10]
     assert tracker.table["ar_nll"].to_list()[1] == second["recall/ar_nll"]
-    assert recallkit.Tracker(slices=small_slices, out=tmp_path).table.equals(tracker.table)
-    recallkit.Tracker(slices=small_slices, out=tmp_path, force=True).log(7, model)
+    assert recallkit.Tracker(slices=few_slices, out=tmp_path).table.equals(tracker.table)
+    recallkit.Tracker(slices=few_slices, out=tmp_path, force=True).log(7, model)
     assert pl.read_parquet(tmp_path / "track.parquet")["step"].to_list() == [7]
 
 
-def test_mistakes_are_named_before_anything_is_written(model, small_slices, tmp_path):
+def test_mistakes_are_named_before_anything_is_written(model, few_slices, tmp_path):
     for given, problem in (
         ({"sample_tokens": 0}, "0 is not a number of tokens"),
         ({"sample_tokens": 5, "slices": "s"}, "slices are scored as they are"),
@@ -117,15 +117,15 @@ def test_mistakes_are_named_before_anything_is_written(model, small_slices, tmp_
         with pytest.raises(UserError, match=problem):
             recallkit.Tracker(**given, out=tmp_path / "t")
     assert not (tmp_path / "t").exists()
-    tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
+    tracker = recallkit.Tracker(slices=few_slices, out=tmp_path)
     for step in (-1, True, 1.5, "7"):
         with pytest.raises(UserError, match="is not a step"):
             tracker.log(step, model)
 
 
-def test_a_tracker_shows_the_run_so_far(model, small_slices, tmp_path, run):
+def test_a_tracker_shows_the_run_so_far(model, few_slices, tmp_path, run):
     """As the command does that follows the same weights, which also draws the same curve."""
-    tracker = recallkit.Tracker(slices=small_slices, reference="control:recall", out=tmp_path)
+    tracker = recallkit.Tracker(slices=few_slices, reference="control:recall", out=tmp_path)
     assert repr(tracker) == "No step is logged yet."
     assert tracker._repr_html_() is None
     first = tracker.log(0, model)
@@ -142,15 +142,15 @@ def test_a_tracker_shows_the_run_so_far(model, small_slices, tmp_path, run):
     assert f"<td>{second['recall/ar_nll']:.2f}</td>" in tracker._repr_html_()
     [curve] = recallkit.figures(tmp_path).values()
     assert tracker.chart().to_dict() == curve.to_dict()
-    assert repr(recallkit.Tracker(slices=small_slices, reference="control:recall", out=tmp_path)) == repr(tracker), "continued"
+    assert repr(recallkit.Tracker(slices=few_slices, reference="control:recall", out=tmp_path)) == repr(tracker), "continued"
 
 
-def test_a_sharded_model_is_refused(model, small_slices, tmp_path):
+def test_a_sharded_model_is_refused(model, few_slices, tmp_path):
     from torch import distributed
     from torch.distributed.fsdp import fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    tracker = recallkit.Tracker(slices=small_slices, out=tmp_path)
+    tracker = recallkit.Tracker(slices=few_slices, out=tmp_path)
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         fully_shard(model, mesh=distributed.init_device_mesh("cpu", (2,)))

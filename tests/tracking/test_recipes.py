@@ -29,8 +29,8 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture
-def tracker(small_slices, tmp_path) -> recallkit.Tracker:
-    return recallkit.Tracker(slices=small_slices, out=tmp_path)
+def tracker(few_slices, tmp_path) -> recallkit.Tracker:
+    return recallkit.Tracker(slices=few_slices, out=tmp_path)
 
 
 def of_step(tracker, step):

@@ -20,11 +20,11 @@ STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:re
 
 
 @pytest.fixture(scope="module")
-def command(small_slices):
-    return ("track", "control:recall", *STEPS, "--slices", small_slices, "--counts", small_slices.parent / "counts.duckdb")
+def command(few_slices):
+    return ("track", "control:recall", *STEPS, "--slices", few_slices, "--counts", few_slices.parent / "counts.duckdb")
 
 
-def test_the_command_prints_draws_and_reports(command, run, small_slices, tmp_path):
+def test_the_command_prints_draws_and_reports(command, run, few_slices, tmp_path):
     done = run(*command, "-o", tmp_path / "out", "--figures", tmp_path / "figures", "--export", "csv,md")
     assert done.returncode == 0, done.stderr
     assert "Recall by association appears at step 20 (95 % interval 20 to 20): at step 20 AR hits lose" in " ".join(done.stdout.split())
@@ -40,13 +40,13 @@ def test_the_command_prints_draws_and_reports(command, run, small_slices, tmp_pa
     told = re.sub("<[^>]*>", "", html)
     [again] = re.findall(r"recallkit track control:recall .*? --slices DIR --samples 500", told)
     assert again == f"recallkit track control:recall {' '.join(STEPS)} --slices DIR --samples 500"
-    words = shlex.split(again.replace("DIR", str(small_slices)))[1:]
+    words = shlex.split(again.replace("DIR", str(few_slices)))[1:]
     repeated = run(*words, "-o", tmp_path / "again", "--json")
     assert repeated.returncode == 0, repeated.stderr
     assert json.loads(repeated.stdout)["track"] == found["track"]
 
 
-def test_mistakes_are_usage(run, small_slices):
+def test_mistakes_are_usage(run, few_slices):
     for words, problem in {
         (): "no model is named",
         ("control:recall",): "no model is named",
@@ -54,13 +54,13 @@ def test_mistakes_are_usage(run, small_slices):
         ("control:recall", "step-1=control:bigram", "--until", "3"): "goes with --watch",
         ("control:recall", "step-1=control:bigram", "step-01=control:unigram"): "step 1 of",
     }.items():
-        done = run("track", *words, "--slices", small_slices)
+        done = run("track", *words, "--slices", few_slices)
         assert done.returncode in (1, 2)
         assert problem in done.stderr
         assert done.stderr.count("\n") == 1
 
 
-def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path, capsys):
+def test_checkpoints_are_scored_as_they_come(tiny_model, few_slices, tmp_path, capsys):
     """Each look finds one more; a damaged one is named, and scored once it is mended; one that is replaced is scored again."""
     source, shown, looks = tiny_model("llama"), [], []
 
@@ -83,11 +83,11 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path,
     copy("checkpoint-0")
     [reference] = list_models({"r": "control:recall"})
     given = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
-    options = ScoringOptions(counts=small_slices.parent / "counts.duckdb")
+    options = ScoringOptions(counts=few_slices.parent / "counts.duckdb")
     tables, out = watch(
         reference,
         given,
-        small_slices,
+        few_slices,
         tmp_path / "out",
         options,
         lambda made, _: shown.append(dict(made.track.select("step", "nll").rows())),
@@ -106,11 +106,11 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, small_slices, tmp_path,
     shutil.rmtree(tmp_path / "run" / "checkpoint-0")
     copy("checkpoint-0")
     with pytest.raises(UserError, match="--force"):
-        track(reference, given, small_slices, out, options)
-    tables, _ = track(reference, given, small_slices, out, options, force=True)
+        track(reference, given, few_slices, out, options)
+    tables, _ = track(reference, given, few_slices, out, options, force=True)
     assert tables.track["nll"][1] == shown[0][0], "scored again"
 
 
-def test_a_watch_needs_a_readable_reference(small_slices, tmp_path):
+def test_a_watch_needs_a_readable_reference(few_slices, tmp_path):
     with pytest.raises(UserError, match="no-such-model"):
-        watch(list_models("no-such-model")[0], [parse_model("x-1")], small_slices, tmp_path / "o", ScoringOptions(), lambda *_: None)
+        watch(list_models("no-such-model")[0], [parse_model("x-1")], few_slices, tmp_path / "o", ScoringOptions(), lambda *_: None)
