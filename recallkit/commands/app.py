@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from recallkit import events
 from recallkit.commands import COMMANDS, PANELS
@@ -52,19 +52,18 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]])
 class _Command(TyperCommand):
     """A command whose help has its options by group, and its examples as they can be copied."""
 
-    examples: tuple[str, ...] = ()
+    declared: Command
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: list[tuple[str, Any]] = []
-        for each in self.get_params(ctx):
-            if isinstance(each, TyperArgument):
-                rows.append(("Arguments", (each.metavar, each.help)))
-            else:
-                rows.append((getattr(each, "rich_help_panel", None) or "Options", each.get_help_record(ctx)))
+        rows = []
+        for each in self.declared.parameters:
+            name = each.metavar if each.option.is_argument else f"{', '.join(each.flags)} {each.metavar}".rstrip()
+            rows.append(("Arguments" if each.option.is_argument else each.option.panel or "Options", (name, each.help())))
+        rows.append(("Options", ("-h, --help", "Show this message and exit.")))
         first = ("Arguments", "Options")
         _write_sections(formatter, sorted(rows, key=lambda row: first.index(row[0]) if row[0] in first else len(first)))
         with formatter.section("Examples"):
-            formatter.write("".join(f"  {example}\n" for example in self.examples))
+            formatter.write("".join(f"  {example}\n" for example in self.declared.examples))
 
 
 def declared(name: str) -> Command:
@@ -140,12 +139,12 @@ def _root(
 
 def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
     """A parameter for typer: words, which the declaration parses."""
-    option, is_flag = parameter.option, parameter.kind is bool
+    is_flag = parameter.kind is bool
     kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
     said: dict[str, Any] = {"help": parameter.help(), "show_default": False, "metavar": parameter.metavar}
     said |= {} if is_flag else {"parser": parameter.read}
     said |= {"autocompletion": lambda: list(parameter.choices)} if parameter.choices else {}
-    info = typer.Argument(**said) if option.is_argument else typer.Option(*parameter.flags, rich_help_panel=option.panel, **said)
+    info = typer.Argument(**said) if parameter.option.is_argument else typer.Option(*parameter.flags, **said)
     return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])
 
 
@@ -163,5 +162,5 @@ def _as_typer(command: Command) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     alone.command(command.name, cls=_Command, help=summary, context_settings=_SETTINGS)(run)
     made: Any = typer.main.get_command(alone)
-    made.examples = command.examples
+    made.declared = command
     return made
