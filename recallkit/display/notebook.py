@@ -61,13 +61,14 @@ class Shown:
         from recallkit.display.figure_files import WIDTHS
 
         figures = self.figures()
-        found = charts(figures, styles_of(figures), WIDTHS["column"])
+        found = {figure.name: figure for figure in figures}
         if not found and hasattr(self, "_figures"):
             raise UsageError("there is too little to draw", where=name or "chart", remedy="print the result, which has its table")
         if not found or name not in (None, *found):
             remedy = f"there are {', '.join(found)}" if found else "give the folder of the result to recallkit.figures"
             raise UsageError("no such figure" if found else "no figures here", where=name or "chart", remedy=remedy)
-        return found[name or next(iter(found))]
+        chosen = name or next(iter(found))
+        return charts([found[chosen]], styles_of(figures), WIDTHS["column"])[chosen]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest, TokenScores
 from recallkit.models.spec import ModelSpec, list_models, parse_model
 from tests.models.families import VOCAB_SIZE, build_model, save_model
-from tests.models.test_families import ALIKE
 from tests.models.test_native_model import HYBRID, random_sequences, write_checkpoint
 
 IDS = np.random.default_rng(0).integers(0, VOCAB_SIZE, 30).astype(np.uint32), np.array([0, 18, 25, 30])
@@ -87,7 +87,12 @@ PROJECTIONS = ("o_proj", "out_proj", "output")
 """The last layer of a mixer, where it has no bias: without its weights the output is zero."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in FOUND])
+def mostly_slow(names: Iterable[str], *often: str) -> list[object]:
+    """Names to test with, all but some of them with the slow tests: those whose mixers are found in a way of their own."""
+    return [name if name in often else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", mostly_slow(FOUND, "zamba2", "falcon_h1", "nemotron_h", "qwen3_next", "recurrent_gemma", "rwkv"))
 def test_the_mixers_of_hybrids_are_found_and_each_one_counts(tmp_path, name):
     request = ModelRequest(str(save_model(name, tmp_path)), VOCAB_SIZE, device="cpu", dtype="float64")
     model = load_model(request)
@@ -200,9 +205,10 @@ def test_heads_are_those_of_the_values(tmp_path):
             np.testing.assert_allclose(ablated.score_carrying(ids, offsets, chunk).nll, wanted, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt2", "gpt_neox", "bamba", "qwen3_next", "falcon_h1", "minimax", "kimi_linear", "glm5_next", "xlstm", "h3"]
-)
+HEADED = ("gpt2", "gpt_neox", "bamba", "qwen3_next", "falcon_h1", "minimax", "kimi_linear", "glm5_next", "xlstm", "h3")
+
+
+@pytest.mark.parametrize("name", mostly_slow(HEADED, "gpt2", "qwen3_next", "falcon_h1", "minimax", "xlstm", "h3"))
 def test_all_heads_together_are_the_mixer_and_each_counts(tmp_path, name):
     """Attention with sinks or gates, value heads of linear attention, Mamba beside attention in a block: up to a bias behind the heads."""
     if name == "h3":  # one of our own

@@ -19,14 +19,14 @@ from recallkit.scoring.run import ScoringPlan
 from recallkit.storage import artifacts
 from tests.scoring.test_run import cut_finely, interrupting_batches
 
-ONE_BY_ONE = ScoringOptions(device="cpu", batch_tokens=1)
+OPTIONS = ScoringOptions(device="cpu", batch_tokens=512)
 
 
 def copy_of(slices: Path, folder: Path) -> Path:
     return Path(shutil.copytree(slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
 
 
-def pair_of(slices: Path, reference: object, model: object, options: ScoringOptions = ONE_BY_ONE) -> ScoringPlan:
+def pair_of(slices: Path, reference: object, model: object, options: ScoringOptions = OPTIONS) -> ScoringPlan:
     plans = plan_scores([f"reference={reference}", f"model={model}"], slices, options)
     return plans[1].against(plans[0])
 
@@ -48,13 +48,14 @@ def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(small_slices, mod
     at_once, slices = copy_of(small_slices, tmp_path / "at-once"), copy_of(small_slices, tmp_path)
     cut_finely(monkeypatch)
     monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 8)
-    made = pair_of(at_once, *models).run()
-    calls = interrupting_batches(monkeypatch, 12)
+    options = replace(OPTIONS, batch_tokens=128)
+    made = pair_of(at_once, *models, options).run()
+    calls = interrupting_batches(monkeypatch, 7)
     with pytest.raises(KeyboardInterrupt):
-        pair_of(slices, *models).run()
+        pair_of(slices, *models, options).run()
     assert not list((slices / "scores").rglob("*.parquet"))[1:], "nothing but a part"
-    assert pair_of(slices, *models).run() == made
-    assert len(calls) == 1 + made["num_rows"] // 64 + 1, "what was done was not done again"
+    assert pair_of(slices, *models, options).run() == made
+    assert len(calls) == 1 + -(-made["num_rows"] // 128), "what was done was not done again"
     assert files_of(slices) == files_of(at_once)
     assert list(files_of(slices)) == ["against-reference/model.parquet", "model.parquet", "reference.parquet"]
 
@@ -63,7 +64,7 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, mo
     """They are those that `score` makes, which reuses them; scores that are there stay as they are."""
     alone, slices = copy_of(small_slices, tmp_path / "alone"), copy_of(small_slices, tmp_path)
     for name, path in zip(("reference", "model"), models, strict=True):
-        scoring.score(f"{name}={path}", alone, ONE_BY_ONE)
+        scoring.score(f"{name}={path}", alone, OPTIONS)
     before = files_of(alone)
     for folder in (alone, slices):
         manifest = pair_of(folder, *models).run()
@@ -71,7 +72,7 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, mo
         assert pair_of(folder, *models).run()["reused"]
     assert {name: files_of(alone)[name] for name in before} == before
     for name, path in zip(("reference", "model"), models, strict=True):
-        assert scoring.score(f"{name}={path}", slices, ONE_BY_ONE)["reused"]
+        assert scoring.score(f"{name}={path}", slices, OPTIONS)["reused"]
         manifests = [artifacts.read_manifest(score_path(folder, name)) for folder in (slices, alone)]
         assert manifests[0] == manifests[1], "the bytes of its state among it"
         assert manifests[0]["state_bytes"] > 0
@@ -90,9 +91,8 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, mo
 
 def test_processes_write_the_same_bytes(small_slices, models, tmp_path, warm_workers):
     at_once, slices = copy_of(small_slices, tmp_path / "at-once"), copy_of(small_slices, tmp_path)
-    options = ScoringOptions(device="cpu", batch_tokens=512)
-    pair_of(at_once, *models, options).run()
-    pair_of(slices, *models, replace(options, workers=2)).run()
+    pair_of(at_once, *models).run()
+    pair_of(slices, *models, replace(OPTIONS, workers=2)).run()
     assert files_of(slices) == files_of(at_once)
 
 
@@ -113,14 +113,14 @@ def test_what_has_no_divergence_is_refused(small_slices, models, tmp_path, tiny_
             pair_of(slices, models[0], model)
     with pytest.raises(UserError, match="reference: another tokenizer"):
         pair_of(slices, f"{models[0]},tokenizer=bytes", models[1])
-    both = replace(ONE_BY_ONE, context=16, stride=8)
+    both = replace(OPTIONS, context=16, stride=8)
     assert pair_of(slices, *models, both).run()["context"] == 16
 
 
 def test_a_divergence_of_other_scores_is_refused(small_slices, models, tmp_path):
     slices = copy_of(small_slices, tmp_path)
     pair_of(slices, *models).run()
-    scoring.score(f"reference={models[0]}", slices, replace(ONE_BY_ONE, dtype="bfloat16"), force=True)
+    scoring.score(f"reference={models[0]}", slices, replace(OPTIONS, dtype="bfloat16"), force=True)
     with pytest.raises(
         UserError, match=r"against-reference/model.parquet: already made with other options \(differs in reference\); delete this file"
     ):
