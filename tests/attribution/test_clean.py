@@ -81,10 +81,10 @@ MODELS = ("control:recall", "control:bigram")
 def copied(tmp_path_factory):
     """Slices of text a third of which is in the training text, one source of it altogether."""
     folder = tmp_path_factory.mktemp("copied")
-    train, valid = made_up_texts(60, 200, seed=1), made_up_texts(30, 200, seed=2)
+    train, valid = made_up_texts(40, 200, seed=1), made_up_texts(14, 200, seed=2)
     text = str(write_jsonl(folder / "train.jsonl", train))
-    mixed = write_jsonl(folder / "mixed.jsonl", [*valid[:15], *train[:8], *valid[15:]], "mixed")
-    sources = [str(mixed), str(write_jsonl(folder / "copied.jsonl", train[20:25], "copied"))]
+    mixed = write_jsonl(folder / "mixed.jsonl", [*valid[:7], *train[:4], *valid[7:]], "mixed")
+    sources = [str(mixed), str(write_jsonl(folder / "copied.jsonl", train[20:23], "copied"))]
     recallkit.count(text, folder / "counts.duckdb")
     recallkit.slice(sources, folder / "slices", counts=folder / "counts.duckdb", max_count=20, seq_len=64)
     return folder / "slices"
@@ -136,12 +136,11 @@ def test_what_is_told(copied):
 
 def test_ablation_without_copies_asks_about_no_copied_hit(copied):
     before = set(copied.glob("intervene/text-*"))
-    found = {
-        clean: recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", samples=60, clean=clean) for clean in (False, True)
-    }
-    asked = [pl.read_parquet(path / "samples.parquet").filter(excluded="") for path in set(copied.glob("intervene/text-*")) - before]
+    found = recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", samples=60, clean=True)
+    [asked] = set(copied.glob("intervene/text-*")) - before
+    rows = pl.read_parquet(asked / "samples.parquet").filter(excluded="")["row"].to_numpy()
     tokens = pl.read_parquet(copied / "tokens.parquet")
-    copies = sorted((tokens["in_training"].to_numpy()[sample["row"].to_numpy()] > 0).mean() for sample in asked)
-    assert len(copies) == 2
-    assert copies[0] == 0 < copies[1]
-    assert found[True].ablation["tokens"].max() == (tokens["in_training"] == 0).sum()
+    assert tokens.filter("ar_hit", pl.col("in_training") > 0).height > 10, "a quarter of the hits, of which nearly all are asked about"
+    assert len(rows) > 30
+    assert not tokens["in_training"].to_numpy()[rows].any()
+    assert found.ablation["tokens"].max() == (tokens["in_training"] == 0).sum()

@@ -108,7 +108,7 @@ def kept(folder: Path) -> set[tuple[str, int]]:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(400, 300, seed=5))
+    return write_jsonl(tmp_path_factory.mktemp("text") / "t.jsonl", made_up_texts(160, 300, seed=5))
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +127,7 @@ def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str
     def make(name: str, folder: Path) -> list[object]:
         if name.split()[0] in ("score", "gap", "ablate", "track") and not (folder / "slices").exists():
             shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
-        training = ["--device", "cpu", "--tokens", 3000, "--seq-len", 64, "--batch", 4, "--checkpoint-every", 1000]
+        training = ["--device", "cpu", "--tokens", 2000, "--seq-len", 64, "--batch", 4, "--checkpoint-every", 1000]
         evaluation = ["--device", "cpu", "--tasks", "fda", "--data", tmp_path, "--batch-size", 2]
         pair, of_slices = [tiny_model("gpt_neox"), tiny_model("llama")], ["--slices", folder / "slices", "--device", "cpu"]
         commands: dict[str, list[object]] = {

@@ -44,7 +44,7 @@ def write_often(folder: str, number: int, seconds: float) -> None:
 
 def test_a_reader_never_sees_tables_of_two_runs(warm: ForkServerContext, tmp_path, monkeypatch):
     monkeypatch.setattr(schemas, "LAYOUTS", {f"/{field.name}": {} for field in fields(Tables)})
-    writers = [warm.Process(target=write_often, args=(str(tmp_path), number, 1.5)) for number in range(3)]
+    writers = [warm.Process(target=write_often, args=(str(tmp_path), number, 0.7)) for number in range(3)]
     for writer in writers:
         writer.start()
     while not (tmp_path / "d.parquet").exists():
