@@ -31,7 +31,7 @@ MODELS = ("control:recall", "control:bigram")
 def one_document(home, tmp_path_factory) -> Path:
     """Slices of one document, with scores under which both models are worse than a uniform guess, one of them more so on AR hits."""
     folder = tmp_path_factory.mktemp("one")
-    (folder / "text.txt").write_text("Rare words, quennevillish and zaphodian ones, are said again: quennevillish, zaphodian. " * 60)
+    (folder / "text.txt").write_text("Rare words, quennevillish and zaphodian ones, are said again: quennevillish, zaphodian. " * 30)
     slices = folder / "slices"
     recallkit.slice(folder / "text.txt", slices, counts=recallkit.zoo_counts(), max_count=5, seq_len=64)
     return slices

@@ -16,20 +16,24 @@ from recallkit.storage import artifacts
 MODELS = ("control:bigram", "control:unigram")
 
 
+@pytest.fixture(scope="module")
+def once(small_slices, tmp_path_factory) -> Path:
+    """A slice directory with a comparison."""
+    ignored = shutil.ignore_patterns("scores", "gap", "intervene", "ablation", "track")
+    folder = Path(shutil.copytree(small_slices, tmp_path_factory.mktemp("once") / "slices", ignore=ignored))
+    attribution.gap("control:recall", MODELS[::-1], folder)
+    return folder
+
+
 @pytest.fixture
-def slices(small_slices, tmp_path) -> Path:
-    """A slice directory of one's own."""
-    kept = ("tokens.parquet", "tokenizer.json", "manifest.json", "sequences.parquet", "sequences.json")
-    (tmp_path / "slices").mkdir()
-    for name in kept:
-        shutil.copy(small_slices / name, tmp_path / "slices" / name)
-    return tmp_path / "slices"
+def slices(once, tmp_path) -> Path:
+    """A copy of one's own."""
+    return Path(shutil.copytree(once, tmp_path / "slices"))
 
 
 @pytest.fixture
 def compared(slices) -> Path:
-    """The folder of a comparison in it."""
-    attribution.gap("control:recall", MODELS[::-1], slices)
+    """The folder of the comparison in it."""
     return attribution.gap_path(slices, "control:recall", MODELS[::-1])
 
 

@@ -18,9 +18,9 @@ def call(capsys, *arguments):
     return caught.value.code, capsys.readouterr()
 
 
-def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small_slices, tmp_path, capsys):
+def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, few_slices, tmp_path, capsys):
     model, out = tiny_model("llama"), tmp_path / "ablated"
-    arguments = ("ablate", model, "--slices", small_slices, "--mixers", "1,0+1", "--device", "cpu", "-o", out)
+    arguments = ("ablate", model, "--slices", few_slices, "--mixers", "1,0+1", "--device", "cpu", "-o", out)
     status, shown = call(capsys, *arguments, "--export", "csv,md", "--figures", tmp_path / "figures")
     assert status == 0
     assert "Which mixers recall goes through" in shown.out
@@ -38,17 +38,17 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, small
     assert "What each mixer is worth" in text
     assert f"<span>ablate</span> <span>{model.name}</span>" in text
     assert str(model.parent) not in text
-    tables = recallkit.ablate(model, slices=small_slices, mixers="1,0+1", device="cpu", out=out)
+    tables = recallkit.ablate(model, slices=few_slices, mixers="1,0+1", device="cpu", out=out)
     assert tables.ablation.equals(read_tables(AblationTables, out).ablation)
     status, shown = call(capsys, *arguments[:-2])
     assert status == 0, shown.err
-    assert str(small_slices / "ablation") in shown.out
+    assert str(few_slices / "ablation") in shown.out
 
 
-def test_heads_of_a_layer_are_searched(tiny_model, small_slices, tmp_path, capsys):
+def test_heads_of_a_layer_are_searched(tiny_model, few_slices, tmp_path, capsys):
     """On random weights no group is needed: the search ends with the first."""
     model, out = tiny_model("llama"), tmp_path / "heads"
-    arguments = ("ablate", model, "--slices", small_slices, "--mixers", "1", "--heads", "--device", "cpu", "-o", out)
+    arguments = ("ablate", model, "--slices", few_slices, "--mixers", "1", "--heads", "--device", "cpu", "-o", out)
     status, shown = call(capsys, *arguments)
     assert status == 0
     assert "Which heads recall goes through" in shown.out

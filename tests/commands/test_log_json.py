@@ -141,10 +141,10 @@ def test_usage_errors_are_events(run, arguments, problem):
     assert event["remedy"]
 
 
-def test_workers_tell_events_too(run, small_slices, tmp_path, monkeypatch):
+def test_workers_tell_events_too(run, few_slices, tmp_path, monkeypatch):
     """The lines that a worker prints are whole, although `print` writes pieces and other writers share stderr."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    slices = shutil.copytree(small_slices, tmp_path / "slices")
+    slices = shutil.copytree(few_slices, tmp_path / "slices")
     model = tmp_path / "chatty.py"
     model.write_text(
         "import os, sys, warnings, torch\n"

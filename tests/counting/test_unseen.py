@@ -97,7 +97,7 @@ def test_what_a_text_finds_unseen_and_how_much_its_documents_differ(tmp_path):
     assert found["standard_error"] == pytest.approx((drawn[:, 0] / drawn[:, 1]).std(), rel=0.1)
 
 
-KINDS = ("FreeLaw", "Github", "StackExchange")
+KINDS = ("FreeLaw", "Github")
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ UNFINISHED = {
 def kill_at(share: float, question: Question, folder: Path) -> None:
     """Runs a question's command in a process that ends itself after a share of what it does to files."""
     words = [word.replace("@", str(folder)) for word in question.command.split()]
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with copy_of(folder) as whole:
         tally = whole.parent / "tally"
         there = [word.replace("@", str(whole)) for word in question.command.split()]

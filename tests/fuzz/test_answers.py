@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_finished_results_answer_rightly_or_not_at_all(made: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", [name if name == "count" else pytest.param(name, marks=pytest.mark.slow) for name in UNFINISHED])
-def test_unfinished_work_answers_rightly_or_not_at_all(made: Path, name: str) -> None:
+def test_unfinished_work_answers_rightly_or_not_at_all(made: Path, warm: ForkServerContext, name: str) -> None:
     with copy_of(made) as folder:
         kill_at(0.6, UNFINISHED[name], folder)
         wanted = answer(folder, UNFINISHED[name])

@@ -85,7 +85,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(seq_len, sequences, mask, draw(st.dictionaries(bigram, st.integers(1, 9), min_size=1)), draw(st.integers(0, 9)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(case=cases())
 def test_tables_equal_a_count_by_the_definitions(case):
     tables = tables_of(pl.DataFrame(case.rows, schema=SCHEMA), seq_len=case.seq_len, mask=tuple(case.mask))
@@ -153,7 +153,7 @@ def synthetic(rng: np.random.Generator, num_documents: int, length: int, source:
     return frame.with_columns(distance=pl.when("repeated").then("distance"))
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_intervals_cover():
     rng, covered, num_trials = np.random.default_rng(3), Counter(), 40
     for _ in range(num_trials):

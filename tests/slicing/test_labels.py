@@ -205,23 +205,23 @@ def test_without_counts_rarity_is_unknown_not_false(tmp_path):
     assert summarise_slices(tmp_path / "slices" / "tokens.parquet")["ar_hits"].to_list() == [None, None]
 
 
-def test_counts_can_be_added_to_labels(run, small_slices, tiny_model, tmp_path, monkeypatch):
+def test_counts_can_be_added_to_labels(run, few_slices, tiny_model, tmp_path, monkeypatch):
     """The bytes are those of labels with counts from the start, the text is not tokenised again, and scores stay valid."""
-    sources = [small_slices.parent / name for name in ("valid.jsonl", "other.jsonl")]
+    sources = [few_slices.parent / name for name in ("valid.jsonl", "other.jsonl")]
     command = ["slice", *sources, "--seq-len", 64, "-o", tmp_path / "slices"]
-    counted = [*command, "--counts", small_slices.parent / "counts.duckdb", "--max-count", 20]
+    counted = [*command, "--counts", few_slices.parent / "counts.duckdb", "--max-count", 20]
     assert run(*command).returncode == 0
     model = tiny_model("llama")
     assert run("score", model, "--slices", tmp_path / "slices").returncode == 0
     score = scoring.score_path(tmp_path / "slices", str(model))
     scored = score.stat().st_mtime_ns, score.read_bytes()
-    asked = ["gap", model, "control:bigram", "--counts", small_slices.parent / "counts.duckdb", "--slices", tmp_path / "slices"]
+    asked = ["gap", model, "control:bigram", "--counts", few_slices.parent / "counts.duckdb", "--slices", tmp_path / "slices"]
     assert f"with --counts FILE -o {tmp_path / 'slices'}, which adds them" in run(*asked).stderr
 
     monkeypatch.setattr(OpenText, "encoded", None)
     done = run(*counted)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "slices/tokens.parquet").read_bytes() == (small_slices / "tokens.parquet").read_bytes()
+    assert (tmp_path / "slices/tokens.parquet").read_bytes() == (few_slices / "tokens.parquet").read_bytes()
     assert run(*asked).returncode == 0
     assert (score.stat().st_mtime_ns, score.read_bytes()) == scored
     assert "already made with other options" in run(*counted[:-1], 21).stderr
