@@ -44,8 +44,7 @@ def columns_of(drawing: str, written: list[str]) -> int:
     return len({round(x) for x, element in placed(ET.fromstring(drawing)) if element.text in written})
 
 
-@pytest.mark.parametrize("inches", [*WIDTHS.values(), 5.5])
-@pytest.mark.parametrize("make", [figure, small_plots])
+@pytest.mark.parametrize(("make", "inches"), [*((figure, inches) for inches in (*WIDTHS.values(), 5.5)), (small_plots, WIDTHS["column"])])
 def test_files_have_their_final_size_and_text_of_8_points(tmp_path, make, inches):
     drawing, png, pdf, _ = save_figures([make()], tmp_path, inches)
     root, points = ET.fromstring(drawing.read_text(encoding="utf-8")), 72 * inches

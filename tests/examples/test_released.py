@@ -20,8 +20,6 @@ VOCAB, ROWS = 380, 384
 OF_TRANSFORMERS = {
     "EleutherAI/pythia-410m": ("gpt_neox", FAMILIES["gpt_neox"].config),
     "RWKV/rwkv-4-430m-pile": ("rwkv", FAMILIES["rwkv"].config),
-    "allenai/Olmo-3-1025-7B": ("olmo3", {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 64}),
-    "allenai/Olmo-Hybrid-7B": ("olmo_hybrid", FAMILIES["olmo_hybrid"].config),
 }
 SHARPNESS = {
     "EleutherAI/pythia-410m": (1.0, "gpt_neox.final_layer_norm"),
@@ -38,14 +36,11 @@ def released(load):
 
 @pytest.fixture
 def stand_ins(tmp_path, hub, monkeypatch):
-    """Models of every layout under their hub ids, with the tokenizers that theirs have; a folder of text and of rows."""
+    """Models under their hub ids, with the tokenizers that theirs have; a folder of text and of rows."""
     monkeypatch.setattr(layouts, "ROWS", ROWS)
-    mamba = layouts.as_released(layouts.mamba_of_transformers.__wrapped__("mamba"))
     theirs = {
         "hazyresearch/attn-360m": (layouts.ATTENTION, layouts.CHECKPOINTS["attn"][1]()),
         "hazyresearch/based-360m": (layouts.BASED, layouts.CHECKPOINTS["based"][1]()),
-        "hazyresearch/mamba-360m": (layouts.MAMBA, mamba),
-        "state-spaces/mamba-370m": (layouts.MAMBA, mamba),
     }
     gpt2, neox = byte_level(), byte_level(normalizer=normalizers.NFC())
     ids = torch.tensor([number for encoded in neox.encode_batch(TEXTS) for number in encoded.ids])
@@ -86,12 +81,12 @@ def stand_ins(tmp_path, hub, monkeypatch):
 TEXTS = made_up_texts(40, 60, seed=4)
 
 
-def test_every_layout_is_measured_beside_its_printed_figures_and_reused(home, released, stand_ins, monkeypatch, capsys):
+def test_models_are_measured_beside_their_printed_figures_and_reused(home, released, stand_ins, monkeypatch, capsys):
     out, text = stand_ins / "out", str(stand_ins / "text.jsonl")
     words = (
         f"--out {out} --data {stand_ins / 'rows'} --text {text} --tokens 1k --train-text {text} --train-tokens 2k --device cpu --limit 2"
     )
-    models = ["hazyresearch/*-360m", "*pythia-410m", "state-spaces/*370m", "*430m*", "allenai/*", "hazyresearch/based-1b-50b"]
+    models = ["hazyresearch/based-360m", "*pythia-410m", "*430m*", "hazyresearch/based-1b-50b"]
     monkeypatch.setattr("sys.argv", ["released.py", *words.split(), "--device", "cpu", "--models", *models])
     with pytest.raises(SystemExit, match=r"not measured in full: 1\.3B, 50B$"):
         released.main()
@@ -100,9 +95,8 @@ def test_every_layout_is_measured_beside_its_printed_figures_and_reused(home, re
     assert "hours of reading" in printed.out
     table = pl.read_csv(out / "released.csv")
     assert table.group_by("group", maintain_order=True).agg(pl.col("model").n_unique()).rows() == [
-        ("360M, 10B", 3),
-        ("Olmo, 7B", 2),
-        ("Pile, 400M", 3),
+        ("360M, 10B", 2),
+        ("Pile, 400M", 2),
     ]
     of_based = table.filter(model="hazyresearch/based-360m")
     figures = {row["figure"]: row for row in of_based.to_dicts()}
@@ -117,7 +111,7 @@ def test_every_layout_is_measured_beside_its_printed_figures_and_reused(home, re
     folders = [out / "slices" / "scores", out / "360M-10B" / "recall" / "documents"]
     done = {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*.parquet")}
     assert {path.stem for path in done if path.parent.parent == folders[1]} == {"swde-v0", "fda-v0", "squad-v0"}
-    assert len(done) == 8 + 3 * 3
+    assert len(done) == 4 + 2 * 3
     with pytest.raises(SystemExit):
         released.main()
     assert done == {path: path.stat().st_mtime_ns for path in done}

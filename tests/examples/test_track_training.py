@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 
 import polars as pl
@@ -11,12 +11,11 @@ import recallkit
 from tests.conftest import ROOT
 
 
-def test_it_logs_every_step_and_its_checkpoints_score_alike(home, tmp_path):
+def test_it_logs_every_step_and_its_checkpoints_score_alike(home, tmp_path, monkeypatch, capsys):
     sizes = "--steps 2 --every 1 --checkpoint-every 1 --width 16 --rows 1 --lists 2 --documents 30 --sample-tokens 1500".split()
-    command = [sys.executable, str(ROOT / "examples" / "08_track_training.py"), "--out", str(tmp_path / "track"), *sizes]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 1", "step 2"]
+    monkeypatch.setattr(sys, "argv", ["08_track_training.py", "--out", str(tmp_path / "track"), *sizes])
+    runpy.run_path(str(ROOT / "examples" / "08_track_training.py"), run_name="__main__")
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["step 0", "step 1", "step 2"]
     live = pl.read_parquet(tmp_path / "track" / "track.parquet")
     assert live["step"].to_list() == [0, 1, 2]
     assert live["nll"].n_unique() == 3

@@ -43,7 +43,7 @@ TENSOR_NAMES = {
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory) -> Path:
-    """A folder with one Llama with random weights, twice: `safetensors/` and `x.gguf`, which also holds our tokenizer."""
+    """A folder with one Llama with random weights: `safetensors/`, `x.gguf`, which also has our tokenizer, and `bare.gguf`, without it."""
     folder = tmp_path_factory.mktemp("gguf")
     torch.manual_seed(3)
     config = LlamaConfig(
@@ -62,11 +62,14 @@ def llama(tmp_path_factory) -> Path:
             parameter.add_(0.1 * torch.randn_like(parameter))
     model.save_pretrained(folder / "safetensors")
     write_gguf(folder / "x.gguf", model)
+    write_gguf(folder / "bare.gguf", model, tokenizer=False)
     return folder
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None, precision: str = "F32") -> None:
-    """A llama.cpp file of the model with the built-in tokenizer, and matrices in `precision`, whose blocks have to divide their rows."""
+def write_gguf(
+    path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None, precision: str = "F32", *, tokenizer: bool = True
+) -> None:
+    """A llama.cpp file of the model, mostly with the built-in tokenizer; matrices in `precision`, whose blocks have to divide their rows."""
     config = model.config
     of_matrices = gguf.GGMLQuantizationType[precision]
     writer = gguf.GGUFWriter(path, "llama")
@@ -79,14 +82,8 @@ def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarra
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    tokenizer = load_tokenizer(None)
-    settings = json.loads(tokenizer.backend.to_str())
-    special = {token["id"] for token in settings["added_tokens"]}
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)])
-    writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(tokenizer.vocab_size)])
-    writer.add_token_merges([" ".join(merge) for merge in settings["model"]["merges"]])
-    writer.add_eos_token_id(tokenizer.end_token_id)
+    if tokenizer:
+        add_tokenizer(writer)
     for name, tensor in model.state_dict().items():
         values = permuted(name, tensor.numpy())
         kind = of_matrices if values.ndim == 2 else gguf.GGMLQuantizationType.F32
@@ -97,6 +94,17 @@ def write_gguf(path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarra
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    tokenizer = load_tokenizer(None)
+    settings = json.loads(tokenizer.backend.to_str())
+    special = {token["id"] for token in settings["added_tokens"]}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)])
+    writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(tokenizer.vocab_size)])
+    writer.add_token_merges([" ".join(merge) for merge in settings["model"]["merges"]])
+    writer.add_eos_token_id(tokenizer.end_token_id)
 
 
 def gguf_name(name: str) -> str:
@@ -182,7 +190,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_one_line(llama, tmp_path, damage, capfd):
     path = tmp_path / "damaged.gguf"
-    path.write_bytes(DAMAGES[damage]((llama / "x.gguf").read_bytes()))
+    path.write_bytes(DAMAGES[damage]((llama / "bare.gguf").read_bytes()))
     with pytest.raises(UserError, match=r"transformers cannot load it|its tensors have|weights are missing") as caught:
         load_model(ModelRequest(str(path), 4096, device="cpu"))
     assert len(caught.value.line()) < 400
@@ -193,16 +201,16 @@ def test_tensors_that_transformers_would_leave_out(llama, tmp_path):
     """Biases, of which its Llama has none, are skipped without a word."""
     model = LlamaForCausalLM.from_pretrained(llama / "safetensors")
     path = tmp_path / "more.gguf"
-    write_gguf(path, model, {"blk.0.attn_q.bias": np.ones(48, np.float32)})
+    write_gguf(path, model, {"blk.0.attn_q.bias": np.ones(48, np.float32)}, tokenizer=False)
     with pytest.raises(UserError, match="its tensors have 48 weights more than its architecture, which transformers would leave out"):
         load_model(ModelRequest(str(path), 4096, device="cpu"))
-    write_gguf(path, model, {"rope_freqs.weight": np.ones(6, np.float32)})
+    write_gguf(path, model, {"rope_freqs.weight": np.ones(6, np.float32)}, tokenizer=False)
     assert load_model(ModelRequest(str(path), 4096, device="cpu")).vocab_size == 4096
 
 
 def test_a_vocabulary_without_weights_takes_no_memory(llama, tmp_path):
     path = tmp_path / "damaged.gguf"
-    path.write_bytes(with_field("llama.vocab_size", 1 << 24)((llama / "x.gguf").read_bytes()))
+    path.write_bytes(with_field("llama.vocab_size", 1 << 24)((llama / "bare.gguf").read_bytes()))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match="its config asks for 1,610,654,448 weights, and its files have 434,928"):
         load_model(ModelRequest(str(path), 4096, device="cpu"))

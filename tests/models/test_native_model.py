@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
+import runpy
 import sys
 
 import numpy as np
@@ -188,14 +188,14 @@ def test_what_is_shipped_is_what_its_card_and_its_architecture_say():
     assert len({(card["tokens"], json.dumps(card["text"])) for card in cards.values()}) == 1, "not all saw the same tokens"
 
 
-def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path):
+def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path, monkeypatch):
     (tmp_path / "m").mkdir()
     trained = {name: value.contiguous() for name, value in LanguageModel(zoo.architecture("hybrid")).state_dict().items()}
     save_file(trained, tmp_path / "m" / zoo.WEIGHTS)
     (tmp_path / "m" / zoo.CONFIG).write_text(zoo.config_json(zoo.architecture("hybrid")))
     plain = (tmp_path / "m" / zoo.WEIGHTS).stat().st_size
-    pack = [sys.executable, ROOT / "scripts/pack_zoo.py", tmp_path / "m"]
-    subprocess.run(pack, check=True, cwd=ROOT)
+    monkeypatch.setattr(sys, "argv", ["pack_zoo.py", str(tmp_path / "m")])
+    runpy.run_path(str(ROOT / "scripts/pack_zoo.py"), run_name="__main__")
     packed = (tmp_path / "m" / zoo.WEIGHTS).read_bytes()
     assert len(packed) < plain / 3
     weights = zoo.read_ours(tmp_path / "m")[1]
@@ -204,7 +204,7 @@ def test_packed_models_are_the_trained_ones_rounded_to_eight_bits(tmp_path):
         half_a_step = values.abs().amax(-1, keepdim=True) / 254 if values.numel() > 16_384 else values.abs() / 2048 + 3e-8
         assert ((weights[name] - values).abs() <= half_a_step * 1.001).all(), name
     load_model(ModelRequest(str(tmp_path / "m"), zoo.VOCAB_SIZE, device="cpu"))
-    subprocess.run(pack, check=True, cwd=ROOT)
+    runpy.run_path(str(ROOT / "scripts/pack_zoo.py"), run_name="__main__")
     assert (tmp_path / "m" / zoo.WEIGHTS).read_bytes() == packed
 
 

@@ -77,7 +77,7 @@ def saved(tmp_path_factory):
     return lambda family: folder / family if (folder / family).exists() else save_model(family, folder)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_next", "jamba", "zoo:attention", "zoo:hybrid"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_next", "jamba", "zoo:hybrid"])
 def test_nothing_compressed_is_the_model_itself(saved, family):
     path = family if ":" in family else saved(family)
     ids, offsets = some_ids(50, 7, 33, 50)
@@ -128,7 +128,7 @@ def test_bytes_of_a_llama_by_hand(saved):
     assert load(saved("llama")).state_bytes(some_ids(30)[0]) == config.num_hidden_layers * 2 * width * 30 * 4
 
 
-@pytest.mark.parametrize("family", ["mamba2", "qwen3_next", "rwkv", "zoo:delta", "zoo:mamba", "zoo:rwkv"])
+@pytest.mark.parametrize("family", ["mamba2", "qwen3_next", "zoo:delta"])
 def test_a_rounded_state_differs_less_the_more_bits_it_has(saved, family):
     path = family if ":" in family else saved(family)
     ids, offsets = some_ids(114, 114)  # the last chunk is a single id
@@ -154,11 +154,11 @@ def test_sixteen_bits_change_less_than_half_precision_does(saved):
     assert np.abs(rounded - plain).mean() < noise
 
 
-def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(saved, small_slices, tmp_path):
+def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(saved, few_slices, tmp_path):
     """In sequences of 64, `once:40` leaves predictions 41 to 64: those before are the model's own, and in no figure."""
     names = {"whole": "zoo:attention", "once": ModelSpec("zoo:attention", cache="window:1+4", protocol="once:40")}
-    tables = recallkit.gap(names, slices=small_slices, out=tmp_path / "gap")
-    scores = {name: pl.read_parquet(next((small_slices / "scores").glob(f"{name}*.parquet"))) for name in names}
+    tables = recallkit.gap(names, slices=few_slices, out=tmp_path / "gap")
+    scores = {name: pl.read_parquet(next((few_slices / "scores").glob(f"{name}*.parquet"))) for name in names}
     differ = (scores["whole"]["nll"] - scores["once"]["nll"]).abs() > 1e-4
     assert not differ.filter(scores["whole"]["position"] <= 40).any()
     later = scores["whole"]["position"] > 40
@@ -169,26 +169,26 @@ def test_the_first_ids_are_compressed_once_and_only_what_follows_is_compared(sav
     assert tables.by_position["low"].max() > 0
     assert tables.by_position.filter(pl.col("high") <= 40)["tokens"].sum() == 0
     every, some = (
-        recallkit.intervene(models, slices=small_slices, samples=300, slice=["ar_hit"], out=tmp_path / str(len(models))).intervene
+        recallkit.intervene(models, slices=few_slices, samples=300, slice=["ar_hit"], out=tmp_path / str(len(models))).intervene
         for models in ({"whole": "zoo:attention"}, names)
     )
     assert 0 < some["samples"][0] < every["samples"][0]
 
 
-def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(small_slices, run):
-    done = run("gap", "zoo:delta", "d8=zoo:delta,state=int8,chunk=8", "--slices", small_slices, "--full")
+def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(few_slices, run):
+    done = run("gap", "zoo:delta", "d8=zoo:delta,state=int8,chunk=8", "--slices", few_slices, "--full")
     assert done.returncode == 0, done.stderr
-    manifest = read_manifest(next((small_slices / "scores").glob("d8*.parquet")))
+    manifest = read_manifest(next((few_slices / "scores").glob("d8*.parquet")))
     assert manifest["state_ids"] == 64
     assert 0 < manifest["reading_mean"] <= manifest["reading_max"] < 1e-4
     assert f"differ by up to {manifest['reading_max']:.1e} nats, on average by {manifest['reading_mean']:.1e}" in " ".join(
         done.stdout.split()
     )
-    plain = read_manifest(next((small_slices / "scores").glob("zoo-delta.*parquet")))
+    plain = read_manifest(next((few_slices / "scores").glob("zoo-delta.*parquet")))
     assert plain["state_bytes"] > manifest["state_bytes"]
     assert "reading_max" not in plain
-    recallkit.score("windows=zoo:delta,state=int8,chunk=8,context=32,stride=16", slices=small_slices)
-    assert read_manifest(small_slices / "scores" / "windows.parquet")["state_ids"] == 32, "as many as are read at once"
+    recallkit.score("windows=zoo:delta,state=int8,chunk=8,context=32,stride=16", slices=few_slices)
+    assert read_manifest(few_slices / "scores" / "windows.parquet")["state_ids"] == 32, "as many as are read at once"
 
 
 def test_a_state_that_is_rounded_once_occupies_what_an_exact_one_does():
@@ -197,10 +197,10 @@ def test_a_state_that_is_rounded_once_occupies_what_an_exact_one_does():
     assert again < once == plain.state_bytes(ids)
 
 
-def test_a_variant_that_compresses_nothing_that_a_prediction_sees_says_so(small_slices, run):
+def test_a_variant_that_compresses_nothing_that_a_prediction_sees_says_so(few_slices, run):
     # The last chunk of 64 ids sees the 56 before it.
     for options, said in (("window:4+52,chunk=8", True), ("window:4+51,chunk=8", False), ("fp8,chunk=64", True), ("fp8,chunk=63", False)):
-        done = run("score", f"zoo:attention,cache={options}", "--slices", small_slices)
+        done = run("score", f"zoo:attention,cache={options}", "--slices", few_slices)
         assert ("nothing is compressed before the last chunk of sequences of 64 ids" in " ".join(done.stderr.split())) is said, options
 
 
@@ -303,7 +303,7 @@ def test_what_is_not_a_variant_is_refused(text, said):
         parse_model(text)
 
 
-def test_models_without_what_would_be_compressed_are_refused(saved, small_slices, run):
+def test_models_without_what_would_be_compressed_are_refused(saved, few_slices, run):
     for model, said in (
         ("zoo:delta,cache=full", "it has no cache of keys and values of all ids"),
         ("zoo:attention,state=int8", "it has no recurrent state to round"),
@@ -313,14 +313,14 @@ def test_models_without_what_would_be_compressed_are_refused(saved, small_slices
         ("zoo:attention,cache=int4:group=7:residual=0,chunk=8", "zoo:attention: groups of 7 entries do not divide a head's width of"),
         ("zoo:attention,cache=window:1+8,protocol=once:64", "sequences of 64 predictions have none after their first 64 ids"),
     ):
-        done = run("score", model, "--slices", small_slices)
+        done = run("score", model, "--slices", few_slices)
         assert (done.returncode, said in done.stderr, done.stderr.strip().count("\n")) == (1, True, 0), done.stderr
     for options, said in (
         (["zoo:delta,state=int8", "--carry-state"], "a variant carries its compressed state already"),
         (["zoo:attention,cache=window:1+8,protocol=once:20", "--context", 32, "--stride", 16], "these are read in windows of 32 ids"),
         (["zoo:attention,cache=window:1+8,protocol=once:20", "--model-tokenizer", "bytes"], "counts ids of the slices' tokenizer"),
     ):
-        assert said in run("score", *options, "--slices", small_slices).stderr
+        assert said in run("score", *options, "--slices", few_slices).stderr
     with pytest.raises(UsageError, match="a live model has no variants"):
         ModelSpec(torch.nn.Linear(2, 2), cache="full")
 

@@ -47,7 +47,7 @@ def results(folder: Path) -> dict[str, object]:
     return {name: content for name, content in made_of(folder).items() if "lm-eval/" not in name}
 
 
-@pytest.mark.parametrize("name", [pytest.param("score", marks=pytest.mark.ci), "intervene", "eval-recall"])
+@pytest.mark.parametrize("name", ["intervene", "eval-recall"])
 def test_two_workers_and_the_jobs_of_an_array_write_the_bytes_of_one_process(run, command, warm_workers, tmp_path, name):
     made, shares = {}, [["--share", f"{place}/3"] for place in (3, 1, 2)]
     for way, runs in {"one": [[]], "two": [["--workers", 2]], "shares": [*shares, []]}.items():
@@ -74,7 +74,7 @@ def test_what_two_workers_had_done_when_it_was_killed_is_kept(run, start, comman
     process = start(*command(name, cut), "--workers", 2, prepared=commit_often)
     begun = time.monotonic()
     while not list(cut.rglob(".*.partial/part-*[0-9]")) and process.exitcode is None and time.monotonic() - begun < 120:
-        time.sleep(0.002)
+        time.sleep(0.05)
     process.kill()
     process.join()
     parts = [path for path in cut.rglob(".*.partial/part-*") if not path.name.startswith(".")]

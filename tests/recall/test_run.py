@@ -46,11 +46,11 @@ def documents(out: Path, model: str, variant: str = "fda-v1") -> pl.DataFrame:
 @pytest.mark.ci
 def test_controls_are_told_apart_on_real_documents(home, test_data, tmp_path):
     """One copies, one knows nothing of the context."""
-    tables, _ = evaluate_recall(CONTROLS, ["fda", "swde", "squad"], tmp_path, RecallOptions(data=test_data / "evals", limit=15))
+    tables, _ = evaluate_recall(CONTROLS, ["fda", "swde", "squad"], tmp_path, RecallOptions(data=test_data / "evals", limit=8))
     for task, least in (("fda", 0.95), ("swde", 0.9), ("squad", 0.7)):
         accuracy, nll = (dict(tables.recall.filter(task=task).select("model", name).rows()) for name in ("accuracy", "answer_nll"))
         assert accuracy["control:copy"] > least
-        assert accuracy["control:unigram"] <= 0.067
+        assert accuracy["control:unigram"] <= 0.125
         assert nll["control:copy"] is None
         assert nll["control:recall"] < nll["control:unigram"]
 

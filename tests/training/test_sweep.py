@@ -63,7 +63,7 @@ def test_attention_learns_the_task_and_stops(tmp_path):
 def test_a_prefix_is_read_in_both_directions_and_only_what_follows_it_is_asked_for(tmp_path):
     """The 8 ids of four pairs are the prefix, of which the first question may be the last id; not the second one."""
     sizes = {"seq_len": 24, "test_seq_len": 24, "pairs": 4, "test_pairs": 4, "vocab": 32}
-    sizes |= {"examples": 4000, "test_examples": 200, "steps": 800, "batch": 64, "mixer": "base_conv+prefix_linear_attention"}
+    sizes |= {"examples": 4000, "test_examples": 100, "steps": 500, "batch": 32, "mixer": "base_conv+prefix_linear_attention"}
     assert outcome(tiny(tmp_path, mixer_options="prefix=8,feature_dim=8", **sizes))["accuracy"] > 0.95
     with pytest.raises(UserError, match=r"prefix 10: a question is at id 9 of .*; give prefix=9 or less to --mixer-options"):
         tiny(tmp_path, mixer_options="prefix=10", **sizes).train()

@@ -32,9 +32,9 @@ SIZES = {"tokens": 8192, "seq_len": 64, "device": "cpu"}
 LAST = Path("checkpoint-32", "model.safetensors")
 
 
-@pytest.fixture
-def model(tmp_path):
-    path = tmp_path / "tiny.toml"
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny.toml"
     path.write_text(TOML)
     return path
 
@@ -42,6 +42,13 @@ def model(tmp_path):
 @pytest.fixture(scope="module")
 def text(short_text):
     return short_text(60, 1000)
+
+
+@pytest.fixture(scope="module")
+def whole(home, model, text, tmp_path_factory):
+    """A training that nothing stopped: its folder, and its rows."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, recallkit.train(model, text, **SIZES, checkpoint_every=2048, out=folder / "out").training
 
 
 def stop_at(monkeypatch, step):
@@ -61,22 +68,21 @@ def weights_of(folder):
     return load_file(folder / LAST)
 
 
-def test_the_loss_falls_and_the_checkpoint_is_read_with_its_tokenizer(home, model, text, tmp_path):
-    trained = recallkit.train(model, text, **SIZES, out=tmp_path / "out").training
+def test_the_loss_falls_and_the_checkpoint_is_read_with_its_tokenizer(whole, text, tmp_path):
+    out, trained = whole[0] / "out", whole[1]
     assert trained["step"].to_list()[-1] == 32
     assert trained["tokens"].to_list() == [step * 4 * 64 for step in trained["step"]]
     losses = trained["loss_nats"].to_list()
     assert losses[0] > 7.5, "4,096 ids, of which it knows nothing"
     assert sum(losses[-5:]) / 5 < losses[0] - 1
-    folder = (tmp_path / "out" / LAST).parent
+    folder = (out / LAST).parent
     recallkit.slice(text, tokenizer=folder / "tokenizer.json", limit_tokens=500, out=tmp_path / "slices")
     scores = recallkit.score(folder, slices=tmp_path / "slices", device="cpu").frame
     assert scores["nll_nats"].item() < losses[0] - 0.5
 
 
-def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(home, model, text, tmp_path, monkeypatch):
+def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(whole, model, text, tmp_path, monkeypatch):
     options = {**SIZES, "checkpoint_every": 2048}
-    recallkit.train(model, text, **options, out=tmp_path / "whole")
     stop_at(monkeypatch, 21)
     with pytest.raises(KeyboardInterrupt):
         recallkit.train(model, text, **options, out=tmp_path / "parts")
@@ -84,7 +90,7 @@ def test_a_stopped_training_resumes_and_ends_in_the_same_bytes(home, model, text
     stop_at(monkeypatch, 1 + 32 - 20 + 1)  # from step 20 on, where it was saved as it ended, and no step more
     recallkit.train(model, text, **options, out=tmp_path / "parts")
     for name in (*(f"checkpoint-{step}/model.safetensors" for step in (8, 16, 24, 32)), "training.parquet"):
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+        assert (tmp_path / "parts" / name).read_bytes() == (whole[0] / "out" / name).read_bytes(), name
     assert not list((tmp_path / "parts").glob(".*partial"))
     for every in (None, "2048"):
         recallkit.train(model, text, **SIZES, checkpoint_every=every, out=tmp_path / "parts")
@@ -211,12 +217,12 @@ def test_models_of_the_zoo_learn_lists_first_unless_they_read_text_alone(home, t
 
 def test_the_command_that_is_shown_trains_the_same_model_again(home, model, text, tmp_path, monkeypatch):
     monkeypatch.setattr("recallkit.training.lists.STEPS", 1)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(model.parent)
     for named, given in ((model.name, {"checkpoint_every": 512}), ("zoo:attention", {"no_lists": True, "learning_rates": 0.002})):
         out = tmp_path / named[:3]
         tables = recallkit.train(named, text, tokens=1024, seq_len=256, device="cpu", out=out, **given)
         words = [
-            text if word == "TEXT" else "again" if word == "DIR" else word
+            text if word == "TEXT" else tmp_path / "again" if word == "DIR" else word
             for word in shlex.split(look_at_training(out, tables).command)[1:]
         ]
         with pytest.raises(SystemExit) as ended:
