@@ -277,16 +277,6 @@ def few_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     return sliced(tmp_path_factory.mktemp("few"), 8)
 
 
-@pytest.fixture(scope="session")
-def few_slices(small_slices: Path) -> Path:
-    """The slices of a few sequences of the same text, for models that read slowly."""
-    from recallkit import slicing
-
-    folder, text = small_slices.parent, TextOptions([str(small_slices.parent / "valid.jsonl")], "validation", limit_tokens=900)
-    slicing.slice_text(text, folder / "few", counts=folder / "counts.duckdb", rare=slicing.RareCount(20), seq_len=64)
-    return folder / "few"
-
-
 FAMILIES = ("gpt_neox", "llama", "mamba", "rwkv")
 
 

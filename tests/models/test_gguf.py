@@ -69,7 +69,7 @@ def llama(tmp_path_factory) -> Path:
 def write_gguf(
     path: Path, model: LlamaForCausalLM, more: Mapping[str, np.ndarray] | None = None, precision: str = "F32", *, tokenizer: bool = True
 ) -> None:
-    """A llama.cpp file of the model, mostly with the built-in tokenizer; matrices in `precision`, whose blocks have to divide their rows."""
+    """A llama.cpp file of the model, with the built-in tokenizer or none; blocks of `precision` have to divide the matrices' rows."""
     config = model.config
     of_matrices = gguf.GGMLQuantizationType[precision]
     writer = gguf.GGUFWriter(path, "llama")
