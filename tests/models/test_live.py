@@ -49,8 +49,8 @@ def module() -> Averages:
 
 
 @pytest.fixture
-def slices(small_slices, tmp_path):
-    return shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+def slices(few_slices, tmp_path):
+    return shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
 
 
 def identity(module: nn.Module) -> str:

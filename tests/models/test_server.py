@@ -88,10 +88,10 @@ def test_what_does_not_pass_is_one_line(serve, monkeypatch):
     assert len(waited) == 7, "it was tried again in vain"
 
 
-def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, small_slices, monkeypatch):
+def test_a_server_that_is_down_is_told_at_once_and_given_up_soon(run, few_slices, monkeypatch):
     waited = []
     monkeypatch.setattr(json_server, "_sleep", waited.append)
-    done = run("score", "openai:http://127.0.0.1:9/v1#tiny", "--slices", small_slices)
+    done = run("score", "openai:http://127.0.0.1:9/v1#tiny", "--slices", few_slices)
     assert (done.returncode, waited) == (1, [1, 2, 4])
     told, *_, last = done.stderr.splitlines()
     assert told.endswith("[Errno 111] Connection refused); trying again")
@@ -219,14 +219,14 @@ def test_the_key_is_sent_where_it_is_set(serve, monkeypatch):
 
 
 @pytest.mark.parametrize("log", [(), ("--log-json",)], ids=["message", "event"])
-def test_keys_and_passwords_are_not_printed(serve, run, small_slices, monkeypatch, log):
+def test_keys_and_passwords_are_not_printed(serve, run, few_slices, monkeypatch, log):
     monkeypatch.setenv("RECALLKIT_API_KEY", "sk-0123456789")
     spec = serve(key="another")
-    done = run(*log, "score", spec, "--slices", small_slices)
+    done = run(*log, "score", spec, "--slices", few_slices)
     assert done.returncode == 1
     assert "no such key: Bearer ***" in done.stderr
     assert "0123456789" not in done.stdout + done.stderr
-    done = run(*log, "score", spec.replace("://", "://me:pass%word@"), "--slices", small_slices)
+    done = run(*log, "score", spec.replace("://", "://me:pass%word@"), "--slices", few_slices)
     assert done.returncode == 1
     assert "openai:http://***@127.0.0.1" in done.stderr
     assert "a user or a password in a URL; give the server's key in RECALLKIT_API_KEY" in done.stderr
@@ -262,12 +262,12 @@ def test_other_names_are_one_line(spec):
         identify_model(request(spec))
 
 
-def test_the_command_scores_a_server(serve, run, small_slices, tiny_model, tmp_path):
+def test_the_command_scores_a_server(serve, run, few_slices, tiny_model, tmp_path):
     """From the command line to the table, beside the model itself."""
     import polars as pl
 
     spec = serve(faults=[None, None, 500])
-    slices = shutil.copytree(small_slices, tmp_path / "slices")
+    slices = shutil.copytree(few_slices, tmp_path / "slices")
     done = run("score", spec, tiny_model("llama"), "--slices", slices)
     assert done.returncode == 0, done.stderr
     assert "ranks from 4 on are not known" in done.stderr

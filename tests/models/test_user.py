@@ -94,9 +94,9 @@ def refusal(spec: str, **options: object) -> str:
 # ------------------------------------------------------------------------------------------------------ what is scored
 
 
-def test_the_command_line_scores_what_the_code_computes(run, small_slices, tmp_path):
+def test_the_command_line_scores_what_the_code_computes(run, few_slices, tmp_path):
     spec = write(tmp_path, "print('a word on stdout')\n" + RECURRENT)
-    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    slices = shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
     done = run("score", spec, "--slices", slices, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout), "what the user's code prints is no part of the result"

@@ -43,9 +43,9 @@ def models(tiny_model) -> tuple[Path, Path]:
     return tiny_model("llama"), tiny_model("gpt_neox")
 
 
-def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(small_slices, models, tmp_path, monkeypatch):
+def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(few_slices, models, tmp_path, monkeypatch):
     """The divergence, and the scores of both, whether or not the run was interrupted in the middle of a part."""
-    at_once, slices = copy_of(small_slices, tmp_path / "at-once"), copy_of(small_slices, tmp_path)
+    at_once, slices = copy_of(few_slices, tmp_path / "at-once"), copy_of(few_slices, tmp_path)
     cut_finely(monkeypatch)
     monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 8)
     options = replace(OPTIONS, batch_tokens=128)
@@ -60,9 +60,9 @@ def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(small_slices, mod
     assert list(files_of(slices)) == ["against-reference/model.parquet", "model.parquet", "reference.parquet"]
 
 
-def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, models, tmp_path):
+def test_a_pair_makes_the_scores_that_are_missing_and_no_others(few_slices, models, tmp_path):
     """They are those that `score` makes, which reuses them; scores that are there stay as they are."""
-    alone, slices = copy_of(small_slices, tmp_path / "alone"), copy_of(small_slices, tmp_path)
+    alone, slices = copy_of(few_slices, tmp_path / "alone"), copy_of(few_slices, tmp_path)
     for name, path in zip(("reference", "model"), models, strict=True):
         scoring.score(f"{name}={path}", alone, OPTIONS)
     before = files_of(alone)
@@ -89,15 +89,15 @@ def test_a_pair_makes_the_scores_that_are_missing_and_no_others(small_slices, mo
     assert found["kl"].min() > 0
 
 
-def test_processes_write_the_same_bytes(small_slices, models, tmp_path, warm_workers):
-    at_once, slices = copy_of(small_slices, tmp_path / "at-once"), copy_of(small_slices, tmp_path)
+def test_processes_write_the_same_bytes(few_slices, models, tmp_path, warm_workers):
+    at_once, slices = copy_of(few_slices, tmp_path / "at-once"), copy_of(few_slices, tmp_path)
     pair_of(at_once, *models).run()
     pair_of(slices, *models, replace(OPTIONS, workers=2)).run()
     assert files_of(slices) == files_of(at_once)
 
 
-def test_what_has_no_divergence_is_refused(small_slices, models, tmp_path, tiny_model):
-    slices = copy_of(small_slices, tmp_path)
+def test_what_has_no_divergence_is_refused(few_slices, models, tmp_path, tiny_model):
+    slices = copy_of(few_slices, tmp_path)
     for model, message in (
         (
             "control:bigram",
@@ -117,8 +117,8 @@ def test_what_has_no_divergence_is_refused(small_slices, models, tmp_path, tiny_
     assert pair_of(slices, *models, both).run()["context"] == 16
 
 
-def test_a_divergence_of_other_scores_is_refused(small_slices, models, tmp_path):
-    slices = copy_of(small_slices, tmp_path)
+def test_a_divergence_of_other_scores_is_refused(few_slices, models, tmp_path):
+    slices = copy_of(few_slices, tmp_path)
     pair_of(slices, *models).run()
     scoring.score(f"reference={models[0]}", slices, replace(OPTIONS, dtype="bfloat16"), force=True)
     with pytest.raises(

@@ -19,8 +19,8 @@ GOOD = "control:bigram"
 
 
 @pytest.fixture
-def slices(small_slices, tmp_path):
-    return shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+def slices(few_slices, tmp_path):
+    return shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
 
 
 @pytest.fixture

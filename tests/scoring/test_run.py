@@ -45,12 +45,12 @@ def sequences_of(slices: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("family", "batch_tokens"), [("llama", 64), ("mamba", None)])
-def test_a_score_file_holds_the_models_own_nlls(small_slices, tiny_model, family, batch_tokens):
+def test_a_score_file_holds_the_models_own_nlls(few_slices, tiny_model, family, batch_tokens):
     path = str(tiny_model(family))
     options = scoring.ScoringOptions(device="cpu", batch_tokens=batch_tokens)
-    scoring.score(path, small_slices, options, force=True)
-    table = pl.read_parquet(scoring.score_path(small_slices, path))
-    nll, argmax, _ = direct(path, *sequences_of(small_slices))
+    scoring.score(path, few_slices, options, force=True)
+    table = pl.read_parquet(scoring.score_path(few_slices, path))
+    nll, argmax, _ = direct(path, *sequences_of(few_slices))
     np.testing.assert_allclose(table["nll"], nll, rtol=0, atol=1e-5)
     assert (table["argmax"].to_numpy() == argmax).mean() > 0.99
 
@@ -60,12 +60,12 @@ def row_groups(path: Path) -> list[int]:
     return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
 
-def test_rows_and_row_groups_are_those_of_the_slices(small_slices):
-    scoring.score("control:bigram", small_slices)
-    path = scoring.score_path(small_slices, "control:bigram")
+def test_rows_and_row_groups_are_those_of_the_slices(few_slices):
+    scoring.score("control:bigram", few_slices)
+    path = scoring.score_path(few_slices, "control:bigram")
     keys = ["sequence", "position"]
-    assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(small_slices / "tokens.parquet", columns=keys))
-    assert row_groups(path) == row_groups(small_slices / "tokens.parquet")
+    assert pl.read_parquet(path, columns=keys).equals(pl.read_parquet(few_slices / "tokens.parquet", columns=keys))
+    assert row_groups(path) == row_groups(few_slices / "tokens.parquet")
 
 
 SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)
@@ -123,11 +123,11 @@ def interrupting_batches(monkeypatch, *numbers):
     return calls
 
 
-def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(small_slices, tiny_model, tmp_path, monkeypatch, capsys):
+def test_a_part_that_is_begun_goes_on_where_it_was_interrupted(few_slices, tiny_model, tmp_path, monkeypatch, capsys):
     """One part, a sequence a batch: what was scored is kept, told, and not scored again."""
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
+    slices, model = copy_of(few_slices, tmp_path), str(tiny_model("gpt_neox"))
     one_by_one = replace(SETTLED, batch_tokens=1)
-    at_once = scoring.score(model, copy_of(small_slices, tmp_path / "at-once"), one_by_one)
+    at_once = scoring.score(model, copy_of(few_slices, tmp_path / "at-once"), one_by_one)
 
     calls = interrupting_batches(monkeypatch, 4, 7)
     for kept in (3, 5):
@@ -180,10 +180,10 @@ def test_a_killed_process_is_replaced_and_nothing_changes(whole, warm_workers, s
     assert only_scores(slices) == whole
 
 
-def test_processes_that_keep_dying_are_given_up(warm_workers, small_slices, tmp_path, monkeypatch):
+def test_processes_that_keep_dying_are_given_up(warm_workers, few_slices, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "_serve", _die)
     with pytest.raises(UserError, match=r"keep dying \(exit status 3\)"):
-        scoring.score("control:bigram", copy_of(small_slices, tmp_path), scoring.ScoringOptions(workers=2))
+        scoring.score("control:bigram", copy_of(few_slices, tmp_path), scoring.ScoringOptions(workers=2))
 
 
 def _die(*_: object) -> None:
@@ -227,13 +227,13 @@ def test_a_damaged_part_is_removed_and_made_anew(whole, small_slices, tiny_model
     assert only_scores(slices) == whole
 
 
-def test_scores_of_several_machines_come_together_in_one_folder(run, small_slices, tiny_model, tmp_path):
+def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices, tiny_model, tmp_path):
     """The models stay where they were scored."""
     models = {"attention": tiny_model("gpt_neox"), "mamba": tiny_model("mamba")}
-    together = copy_of(small_slices, tmp_path / "together")
+    together = copy_of(few_slices, tmp_path / "together")
     (together / "scores").mkdir()
     for name, model in models.items():
-        there = copy_of(small_slices, tmp_path / name)
+        there = copy_of(few_slices, tmp_path / name)
         shutil.copytree(model, tmp_path / name / "model")
         assert run("score", f"{name}={tmp_path / name}/model", "--slices", there, "--device", "cpu").returncode == 0
         shutil.rmtree(tmp_path / name / "model")
@@ -247,7 +247,7 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, small_slice
     nlls = {name: pl.read_parquet(together / "scores" / f"{name}.parquet")["nll"].mean() for name in models}
     assert {"attention": row["nll_reference"], "mamba": row["nll_model"]} == pytest.approx(nlls)
 
-    other, made = tmp_path / "other" / "slices", small_slices.parent
+    other, made = tmp_path / "other" / "slices", few_slices.parent
     sliced = run("slice", made / "other.jsonl", "-o", other, "--counts", made / "counts.duckdb", "--max-count", 20, "--seq-len", 64)
     assert sliced.returncode == 0, sliced.stderr
     shutil.copytree(together / "scores", other / "scores")
@@ -267,9 +267,9 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, small_slice
     assert "taken as they are" not in forced.stderr
 
 
-def test_a_wrong_option_of_a_share_blocks_nobody(small_slices, tiny_model, tmp_path):
+def test_a_wrong_option_of_a_share_blocks_nobody(few_slices, tiny_model, tmp_path):
     """Where no part was made yet, another job with other options goes on; where one was, it is told."""
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+    slices, model = copy_of(few_slices, tmp_path), str(tiny_model("llama"))
     with pytest.raises(UserError, match=r"context (holds|is) 256 ids"):
         score_share(model, slices, (1, 2), context=300)
     told = score_share(model, slices, (1, 2), context=20, stride=10)
@@ -282,8 +282,8 @@ def test_a_wrong_option_of_a_share_blocks_nobody(small_slices, tiny_model, tmp_p
     assert done["stride"] == 10
 
 
-def test_the_remedy_does_what_was_asked_and_force_alone_goes_back_to_the_usual(small_slices, tiny_model, tmp_path):
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+def test_the_remedy_does_what_was_asked_and_force_alone_goes_back_to_the_usual(few_slices, tiny_model, tmp_path):
+    slices, model = copy_of(few_slices, tmp_path), str(tiny_model("llama"))
     scoring.score(model, slices, SETTLED)
     with pytest.raises(UserError, match=r"differs in dtype.*--dtype bfloat16 .*--force"):
         scoring.score(model, slices, replace(SETTLED, dtype="bfloat16"))
@@ -292,8 +292,8 @@ def test_the_remedy_does_what_was_asked_and_force_alone_goes_back_to_the_usual(s
     assert scoring.score(model, slices, SETTLED, force=True)["dtype"] == "float32"
 
 
-def test_strided_windows_equal_the_models_own_windows(small_slices, tiny_model, tmp_path):
-    slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+def test_strided_windows_equal_the_models_own_windows(few_slices, tiny_model, tmp_path):
+    slices, path = copy_of(few_slices, tmp_path), str(tiny_model("llama"))
     scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=10))
     table = pl.read_parquet(scoring.score_path(slices, path))
     model = load_model(ModelRequest(path, 4096, device="cpu"))
@@ -313,8 +313,8 @@ def test_strided_windows_equal_the_models_own_windows(small_slices, tiny_model, 
         scoring.score(path, slices, scoring.ScoringOptions(device="cpu", context=24, stride=11))
 
 
-def test_the_check_measures_the_distance_to_float64(small_slices, tiny_model, tmp_path):
-    slices, path = copy_of(small_slices, tmp_path), str(tiny_model("llama"))
+def test_the_check_measures_the_distance_to_float64(few_slices, tiny_model, tmp_path):
+    slices, path = copy_of(few_slices, tmp_path), str(tiny_model("llama"))
     scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="bfloat16"))
     rough = scoring.check_scores(path, slices)
     scoring.score(path, slices, scoring.ScoringOptions(device="cpu", dtype="float32"), force=True)
@@ -335,20 +335,20 @@ def test_the_check_measures_the_distance_to_float64(small_slices, tiny_model, tm
     assert found["largest"] == pytest.approx(1, abs=1e-4)
 
 
-def test_changed_weights_are_noticed(small_slices, tiny_model, tmp_path):
+def test_changed_weights_are_noticed(few_slices, tiny_model, tmp_path):
     import shutil
 
     model = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), model)
-    scoring.score(str(model), small_slices, scoring.ScoringOptions(device="cpu"))
+    scoring.score(str(model), few_slices, scoring.ScoringOptions(device="cpu"))
     config = model / "config.json"
     config.write_text(config.read_text() + "\n")
     with pytest.raises(UserError, match="model_digest"):
-        scoring.score(str(model), small_slices, scoring.ScoringOptions(device="cpu"))
+        scoring.score(str(model), few_slices, scoring.ScoringOptions(device="cpu"))
 
 
-def test_a_model_with_another_tokenizer_reads_the_same_bytes(small_slices, tiny_model, tmp_path, capfd):
-    slices, model = copy_of(small_slices, tmp_path), tmp_path / "model"
+def test_a_model_with_another_tokenizer_reads_the_same_bytes(few_slices, tiny_model, tmp_path, capfd):
+    slices, model = copy_of(few_slices, tmp_path), tmp_path / "model"
     shutil.copytree(tiny_model("mamba", vocab_size=256), model)
     path = str(model)
     manifest = scoring.score(path, slices, scoring.ScoringOptions(device="cpu", model_tokenizer="bytes"))
@@ -415,14 +415,14 @@ def fewer_entries(settings: dict) -> None:
     ],
     ids=["the same", "written differently", "another end token", "swapped ids", "no merges", "fewer entries"],
 )
-def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, small_slices, tmp_path, change, same):
+def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, few_slices, tmp_path, change, same):
     path = tmp_path / "model"
     shutil.copytree(tiny_model("llama"), path)
     settings = json.loads(load_tokenizer(None).backend.to_str())
     change(settings)
     (path / "tokenizer.json").write_text(json.dumps(settings))
-    used = artifacts.read_manifest(small_slices / "tokens.parquet")["tokenizer"]
-    found = other_tokenizer(ModelRequest(str(path), 4096), None, small_slices, used)
+    used = artifacts.read_manifest(few_slices / "tokens.parquet")["tokenizer"]
+    found = other_tokenizer(ModelRequest(str(path), 4096), None, few_slices, used)
     assert (found is None) is same
     assert same or found[0] == str(path)
 
