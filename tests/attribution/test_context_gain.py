@@ -58,11 +58,11 @@ def begins(position: int, last: LastIds) -> int:
 
 
 @pytest.mark.parametrize("family", ["llama", "mamba"])
-def test_a_prediction_sees_its_last_ids_and_no_others(small_slices, tiny_model, tmp_path, family):
+def test_a_prediction_sees_its_last_ids_and_no_others(few_slices, tiny_model, tmp_path, family):
     """The stored NLL is that of a text which begins where the window does, also for a model with a state, and at any place."""
     from recallkit.models.loading import load_model
 
-    slices = shutil.copytree(small_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
+    slices = shutil.copytree(few_slices, tmp_path / "slices", ignore=shutil.ignore_patterns("scores", "gap"))
     spec, last = str(tiny_model(family)), LastIds(8, 3)
     plan = plan_scores([spec], slices)[0]
     plan.run()

@@ -138,23 +138,23 @@ def test_tables_have_the_figures_of_their_rows(made):
     assert shown.rows[1][5] == "–", "of all tokens there is no ratio"
 
 
-def test_the_command_prints_exports_and_draws_it(small_slices, tiny_model, run, tmp_path):
+def test_the_command_prints_exports_and_draws_it(few_slices, tiny_model, run, tmp_path):
     models = [f"ref={tiny_model('llama')}", f"one={tiny_model('gpt_neox')}", f"itself={tiny_model('llama')}"]
     others = shutil.ignore_patterns("scores")  # where another test may have named a model so, too
-    out, small_slices = tmp_path / "out", Path(shutil.copytree(small_slices, tmp_path / "slices", ignore=others))
-    found = run("gap", *models, "--slices", small_slices, "-o", out, "--divergence", "--figures", tmp_path / "figures", "--export", "md")
+    out, few_slices = tmp_path / "out", Path(shutil.copytree(few_slices, tmp_path / "slices", ignore=others))
+    found = run("gap", *models, "--slices", few_slices, "-o", out, "--divergence", "--figures", tmp_path / "figures", "--export", "md")
     assert found.returncode == 0, found.stderr
     assert "KL divergence from ref is 0.00 to " in " ".join(found.stdout.split())
     title = "How far predictions are from those of ref: KL divergence in nats per token, and agreement in %"
     assert title in " ".join(found.stdout.split())
     assert (tmp_path / "figures" / "divergence.pdf").exists()
     assert "| itself |" in (out / "divergence.md").read_text()
-    tables = recallkit.read_comparison(out, slices=small_slices)
+    tables = recallkit.read_comparison(out, slices=few_slices)
     assert words.commands(tables, None)[1].endswith(" --divergence")
     itself = tables.tables.by_divergence.filter(model="itself", by="slice")
     assert itself["kl"].max() == 0
     assert itself["agreement"].min() == 1
-    again = run("gap", *models, "--slices", small_slices, "-o", out)
+    again = run("gap", *models, "--slices", few_slices, "-o", out)
     assert "already made with other options (differs in divergence)" in again.stderr
     page = run("report", out, "-o", tmp_path / "page.html")
     assert page.returncode == 0

@@ -39,7 +39,8 @@ def priced(folder, models, *, documents=40, ranks=None, spread=SPREAD, facts=Non
     """
     back, counts = (None, 1, 2, 3, 1, 3, None, None), (9, 0, 3, 2000, 0, 3, 5, 5)
     tokens = [(d, p + 1, "books", back[p] if with_hits else None, counts[p]) for d in range(documents) for p in range(8)]
-    corpus = Corpus(folder, tokens, seq_len=8, max_count=8, overwritten=[p in OVERWRITTEN for p in range(8)] * documents)
+    overwritten = [p in OVERWRITTEN for p in range(8)] * documents
+    corpus = Corpus(folder, tokens, seq_len=8, max_count=8, overwritten=overwritten, rows_per_group=100)
     sign = np.where(np.arange(documents) % 2, 1, -1)[:, None]
     paths = {"ref": corpus.score("ref", np.full(8 * documents, 4.0), ranks)}
     for name, (hits, overwritten, other) in models.items():
@@ -260,11 +261,11 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
     assert "joins those of its variants" not in alone.caption
 
 
-def test_variants_have_bytes_of_their_own_and_the_family_of_the_model(small_slices, tmp_path):
+def test_variants_have_bytes_of_their_own_and_the_family_of_the_model(few_slices, tmp_path):
     models = ["zoo:mamba,state=int8", "zoo:mamba", "zoo:mamba,ablate=1"]
-    by_price = recallkit.gap("zoo:base-conv", models, slices=small_slices, price=True, out=tmp_path / "gap").by_price
+    by_price = recallkit.gap("zoo:base-conv", models, slices=few_slices, price=True, out=tmp_path / "gap").by_price
     assert by_price["family"].to_list() == ["zoo:base-conv", *["zoo:mamba"] * 3]
-    manifests = [read_manifest(score_path(small_slices, model)) for model in by_price["model"]]
+    manifests = [read_manifest(score_path(few_slices, model)) for model in by_price["model"]]
     assert by_price["state_bytes"].to_list() == [manifest["state_bytes"] for manifest in manifests]
     assert by_price["state_ids"].to_list() == [manifest["state_ids"] for manifest in manifests]
     assert by_price["state_bytes"][1] < by_price["state_bytes"][2]

@@ -68,7 +68,7 @@ def compared(
         for s in range(documents)
         for p, back, count in zip(range(1, SIZE + 1), (None, 1, 2, 1, *[None] * 4), (9, *counts, 2000, 5, 5000, 5, 5000), strict=True)
     ]
-    corpus = Corpus(folder, tokens, max_count=max_count)
+    corpus = Corpus(folder, tokens, max_count=max_count, rows_per_group=100)
     nlls = {"ref": np.tile(REFERENCE, documents)}
     nlls |= {name: nlls["ref"] + model.more(documents).ravel() for name, model in models.items()}
     paths = [corpus.score(name, of) for name, of in nlls.items()]
