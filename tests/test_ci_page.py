@@ -43,12 +43,12 @@ def test_every_step_runs_something_and_actions_have_versions():
         pytest.param("tiny", 1, marks=pytest.mark.slow),
     ],
 )
-def test_its_commands_measure_judge_and_show(run, small_slices, tiny_model, tmp_path, monkeypatch, candidate, status):
+def test_its_commands_measure_judge_and_show(run, few_slices, tiny_model, tmp_path, monkeypatch, candidate, status):
     path = tiny_model("mamba") if candidate == "tiny" else f"{PATH}:{candidate}"
     models = {"REFERENCE": f"reference={PATH}:{'bigram' if status else 'worse'}", "CANDIDATE": f"candidate={path}"}
     (tmp_path / "eval").mkdir()
-    write_jsonl(tmp_path / "eval/valid.jsonl", made_up_texts(20, 100, seed=2))
-    shutil.copy(small_slices.parent / "counts.duckdb", tmp_path / "eval")
+    write_jsonl(tmp_path / "eval/valid.jsonl", made_up_texts(10, 100, seed=2))
+    shutil.copy(few_slices.parent / "counts.duckdb", tmp_path / "eval")
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, **models, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
     found = {}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import recallkit
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.ci
@@ -122,10 +123,10 @@ def end_of_entries(table: ast.AST | None) -> int:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Clone:
-    """One for all: whatever is added is compiled beside what was."""
+    """One for all, with what Python has compiled: whatever is added is compiled beside it."""
     folder = tmp_path_factory.mktemp("clone")
     for name in ("recallkit", "kernels", "queries"):
-        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
     return Clone(folder)
 
 
@@ -208,7 +209,7 @@ def test_a_command_is_a_file_and_a_line(clone):
 def test_a_slice_is_an_entry(clone, small_slices):
     entry = '    _define("far", "distance > 32", "The bigram was more than 32 tokens back."),'
     clone.add("slice", "far", entry)
-    counts = small_slices.parent / "counts.duckdb"
     models = ("control:recall", "control:bigram")
-    shown = clone.run("gap", *models, "--slices", small_slices, "--counts", counts, "--slice", "far", "-o", clone.folder / "gap")
+    recallkit.score(models, slices=small_slices, counts=small_slices.parent / "counts.duckdb")
+    shown = clone.run("gap", *models, "--slices", small_slices, "--slice", "far", "-o", clone.folder / "gap")
     assert re.search(r"\bfar\b", shown)

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 import recallkit
 from recallkit import config
 from tests.conftest import ROOT
-from tests.test_structure import python_files
+from tests.test_structure import python_files, tree_of
 
 pytestmark = pytest.mark.ci
 
@@ -60,7 +60,7 @@ def imports(folder: str) -> dict[str, Path]:
     """Third-party top-level modules that a folder's files import, wherever in them, each with one such file."""
     found: dict[str, Path] = {}
     for path in python_files(folder):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             found.update({name.split(".")[0]: path for name in names})

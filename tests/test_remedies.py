@@ -12,6 +12,7 @@ import typer
 from recallkit import cli
 from recallkit.commands import COMMANDS
 from tests.conftest import ROOT
+from tests.test_structure import tree_of
 
 GROUP = typer.main.get_command(cli.app)
 OPTIONS = {name: {flag for parameter in GROUP.get_command(None, name).params for flag in parameter.opts} for name in COMMANDS}
@@ -49,7 +50,7 @@ OF_OTHERS = ("--help", "--upgrade", "--long", "--append-eod")
 def remedies() -> Iterator[tuple[str, int, str]]:
     """Module, line and text of all remedies: strings of `remedy=` and `remedy = ...`, `{}` for what is filled in."""
     for path in sorted((ROOT / "recallkit").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             values = [each.value for each in getattr(node, "keywords", ()) if each.arg == "remedy"]
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 named = node.targets if isinstance(node, ast.Assign) else [node.target]

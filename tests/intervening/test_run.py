@@ -146,7 +146,7 @@ def induction(folder: Path, certainty: int = 20) -> str:
 
 def test_a_constructed_induction_head_loses_all_it_recalls(slices, tmp_path):
     """With the match it is certain where the key had one completion; without it, it knows nothing: the NLL is that of a uniform guess."""
-    options = replace(EXACT, samples=20)
+    options = replace(EXACT, samples=14)
     tables = intervene([induction(tmp_path), "control:unigram"], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
     read = nlls(slices, changed_folder(slices, options), "head").filter(slice="ar_hit")
     ids = pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
@@ -186,7 +186,7 @@ def test_a_placebo_is_subtracted_and_text_is_read_as_it_was(slices, tmp_path):
     bag = f"bag={tmp_path / 'bag.py'}:model"
     made("built-in").backend.save(str(tmp_path / "same.json"))
     recallkit.score(bag, slices=slices, context=64, stride=32, batch_tokens=1024, model_tokenizer=tmp_path / "same.json")
-    options = replace(EXACT, samples=20)
+    options = replace(EXACT, samples=8)
     tables = intervene(["control:recall", bag], slices, options=options, scoring=ScoringOptions(batch_tokens=1024))
     changed = changed_folder(slices, options)
     read = artifacts.read_manifest(changed / "scores" / f"{artifacts.file_slug('bag')}.parquet")["options"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_structure import ROOT, python_files
+from tests.test_structure import ROOT, python_files, tree_of
 
 FILES = [*python_files("recallkit"), *python_files("kernels"), *python_files("examples")]
 USERS_OWN = ROOT / "recallkit" / "models" / "user.py"
@@ -26,7 +26,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.pop
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return list(ast.walk(tree_of(path)))
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
