@@ -277,9 +277,6 @@ def few_slices(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Path:
     return sliced(tmp_path_factory.mktemp("few"), 8)
 
 
-FAMILIES = ("gpt_neox", "llama", "mamba", "rwkv")
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Saves a tiny model of a family with random weights, 4,096 entries, and gives its directory."""

@@ -19,12 +19,12 @@ def read(path: Path) -> tuple[str, dict[tuple[str, str, str], float], str]:
     return card.data.model_name, found, card.text
 
 
-def test_cards_of_a_comparison(run, small_slices, tmp_path):
-    done = run("gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", tmp_path, "--export", "card")
+def test_cards_of_a_comparison(run, few_slices, tmp_path):
+    done = run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", tmp_path, "--export", "card")
     assert done.returncode == 0, done.stderr
     assert f"2 files written to {tmp_path}" in done.stdout
     rows = {row["slice"]: row for row in pl.read_parquet(tmp_path / "gap.parquet").filter(source="ALL").to_dicts()}
-    text = ", ".join(Path(name).name for name in json.loads((small_slices / "manifest.json").read_text())["names"])
+    text = ", ".join(Path(name).name for name in json.loads((few_slices / "manifest.json").read_text())["names"])
     cards = {model: (found, shown) for model, found, shown in map(read, tmp_path.glob("card-*.md"))}
     for model, side in (("control:recall", "reference"), ("control:bigram", "model")):
         found, shown = cards[model]
@@ -41,7 +41,7 @@ def test_cards_of_a_comparison(run, small_slices, tmp_path):
 
 
 def test_cards_of_recall_from_documents(run, tmp_path):
-    asked = ("--tasks", "niah", "--lengths", "256", "--samples", "11", "-o", tmp_path)
+    asked = ("--tasks", "niah_single_1,niah_multikey_1", "--lengths", "256", "--samples", "11", "-o", tmp_path)
     done = run("eval-recall", "control:copy", "control:unigram", *asked, "--export", "card", "--json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
@@ -53,6 +53,6 @@ def test_cards_of_recall_from_documents(run, tmp_path):
         assert "    recallkit eval-recall control:copy control:unigram" in shown
 
 
-def test_what_has_no_figures_for_a_card_says_so(run, small_slices, tmp_path):
-    done = run("profile", "--slices", small_slices, "-o", tmp_path / "profile", "--export", "card")
+def test_what_has_no_figures_for_a_card_says_so(run, few_slices, tmp_path):
+    done = run("profile", "--slices", few_slices, "-o", tmp_path / "profile", "--export", "card")
     assert (done.returncode, "`gap` and `eval-recall` have some" in done.stderr) == (2, True)

@@ -106,9 +106,9 @@ def test_formats_are_read_once_each():
             parse_formats(wrong)
 
 
-def test_commands_export_beside_their_tables(run, small_slices, tmp_path):
+def test_commands_export_beside_their_tables(run, few_slices, tmp_path):
     out = tmp_path / "gap"
-    done = run("gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", out, "--export", "csv,json,md,tex")
+    done = run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", out, "--export", "csv,json,md,tex")
     assert done.returncode == 0, done.stderr
     names = {path.name for path in out.iterdir()}
     tables = ("gap", "by_count", "by_distance", "by_match", "by_position", "by_threshold", "by_partition")
@@ -123,4 +123,4 @@ def test_commands_export_beside_their_tables(run, small_slices, tmp_path):
         read = read_csv(out / f"{name}.csv")
         assert [float(row["delta_nll"]) if row["delta_nll"] else None for row in read] == table["delta_nll"].to_list()
     assert r"\cmidrule(lr){2-4} \cmidrule(lr){6-9}" in (out / "gap.tex").read_text()
-    assert run("gap", "control:recall", "control:bigram", "--slices", small_slices, "-o", out, "--export", "xlsx").returncode == 2
+    assert run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", out, "--export", "xlsx").returncode == 2

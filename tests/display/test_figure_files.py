@@ -107,9 +107,8 @@ def test_figures_are_members_of_their_folder_and_ours_are_replaced(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("name", ["picture.svg", "picture.png"])
-def test_other_people_s_pictures_stay_and_nothing_else_is_written(tmp_path, name):
-    (tmp_path / name).write_bytes(b"mine")
+def test_other_people_s_pictures_stay_and_nothing_else_is_written(tmp_path):
+    (tmp_path / "picture.png").write_bytes(b"mine")
     with pytest.raises(UserError, match="did not write"):
         save_figures([figure("first"), figure()], tmp_path)
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [(name, b"mine")]
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("picture.png", b"mine")]

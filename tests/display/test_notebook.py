@@ -47,8 +47,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def profiled(small_slices, folder) -> ProfileTables:
-    return recallkit.profile(slices=small_slices, out=folder)
+def profiled(few_slices, folder) -> ProfileTables:
+    return recallkit.profile(slices=few_slices, out=folder)
 
 
 def test_a_result_shows_the_tables_that_the_command_exports(profiled, folder):
@@ -77,9 +77,9 @@ def test_charts_are_those_of_the_figures(profiled):
         profiled.chart("gap")
 
 
-def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp_path):
-    tables = recallkit.gap("control:recall", ["control:bigram"], slices=small_slices, out=tmp_path / "gap")
-    read = recallkit.read_comparison(tmp_path / "gap", slices=small_slices)
+def test_a_comparison_read_back_shows_what_the_function_showed(few_slices, tmp_path):
+    tables = recallkit.gap("control:recall", ["control:bigram"], slices=few_slices, out=tmp_path / "gap")
+    read = recallkit.read_comparison(tmp_path / "gap", slices=few_slices)
     shown = Cells(tables._repr_html_()).cells
     assert "control:bigram" in shown
     assert Cells(read._repr_html_()).cells == shown
@@ -89,19 +89,19 @@ def test_a_comparison_read_back_shows_what_the_function_showed(small_slices, tmp
         assert "<path" in (tmp_path / f"{name}.svg").read_text()
 
 
-def test_a_result_reads_as_what_its_command_prints(small_slices, tmp_path, run):
+def test_a_result_reads_as_what_its_command_prints(few_slices, tmp_path, run):
     models = ("control:recall", "control:bigram")
-    printed = run("gap", *models, "--slices", small_slices, "-o", tmp_path / "gap").stdout
-    tables = recallkit.gap(*models, slices=small_slices, out=tmp_path / "gap")
+    printed = run("gap", *models, "--slices", few_slices, "-o", tmp_path / "gap").stdout
+    tables = recallkit.gap(*models, slices=few_slices, out=tmp_path / "gap")
     answer, table = printed.partition("Perplexity, and")[::2]
     assert str(tables).partition("Perplexity, and")[0].split() == answer.split() != []
     assert table.splitlines()[-1] == str(tables).splitlines()[-1], "between them columns for which there is room"
-    assert repr(recallkit.read_comparison(tmp_path / "gap", slices=small_slices)) == repr(tables)
+    assert repr(recallkit.read_comparison(tmp_path / "gap", slices=few_slices)) == repr(tables)
     assert repr(copy.copy(tables)).startswith("GapTables(gap, "), "a copy does not know how"
 
 
-def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(small_slices, tmp_path, run):
-    text, counts = small_slices.parent / "valid.jsonl", small_slices.parent / "counts.duckdb"
+def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(few_slices, tmp_path, run):
+    text, counts = few_slices.parent / "valid.jsonl", few_slices.parent / "counts.duckdb"
     documents, rows = tmp_path / "documents.jsonl", tmp_path / "rows.jsonl"
     documents.write_text('{"text": "The year is 1815.", "pairs": {"year": "1815"}}')
     made = {

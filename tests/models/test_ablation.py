@@ -134,8 +134,7 @@ def by_hand(model, ids, replaced):
         return functional.cross_entropy(logits[0], row[0, 1:], reduction="none").numpy()
 
 
-@pytest.mark.parametrize("named", ["0+3+5", "1+2+4+6+7"])
-@pytest.mark.parametrize("by", ["zero", "mean"])
+@pytest.mark.parametrize(("named", "by"), [("0+3+5", "mean"), ("1+2+4+6+7", "mean"), ("1+3+4+5", "zero")])
 def test_exactly_the_outputs_are_replaced(tmp_path, named, by):
     model = write_checkpoint(tmp_path / "m").double()
     rng, layers = np.random.default_rng(2), [int(layer) for layer in named.split("+")]

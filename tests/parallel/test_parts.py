@@ -49,7 +49,7 @@ def results(folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", ["intervene", "eval-recall"])
 def test_two_workers_and_the_jobs_of_an_array_write_the_bytes_of_one_process(run, command, warm_workers, tmp_path, name):
-    made, shares = {}, [["--share", f"{place}/3"] for place in (3, 1, 2)]
+    made, shares = {}, [["--share", f"{place}/2"] for place in (2, 1)]
     for way, runs in {"one": [[]], "two": [["--workers", 2]], "shares": [*shares, []]}.items():
         for options in runs:
             done = run(*command(name, tmp_path / way), *options)
@@ -58,7 +58,7 @@ def test_two_workers_and_the_jobs_of_an_array_write_the_bytes_of_one_process(run
                 told = [re.search(r": ([\d,]+) of ([\d,]+) parts are there, (.+)", line) for line in done.stdout.splitlines()]
                 assert len(told) == (2 if name == "intervene" else 1), done.stdout
                 there, whole = zip(*((int(line[1]), int(line[2])) for line in told), strict=True)
-                last = options[1] == "2/3"
+                last = options[1] == "1/2"
                 assert all(n == of if last else 0 < n < of for n, of in zip(there, whole, strict=True))
                 assert all(line[3].startswith("run it without --share" if last else "other shares") for line in told)
                 assert not list((tmp_path / way).rglob("asked/*.parquet")), "nothing is joined"

@@ -249,7 +249,7 @@ def check_translation(reference: TextTokenizer, other: TextTokenizer, parts: lis
     return slow
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_translation_is_what_a_slow_computation_finds(data):
     names = data.draw(st.sampled_from(WITH_BYTES)), data.draw(st.sampled_from(NAMES))
@@ -258,7 +258,7 @@ def test_a_translation_is_what_a_slow_computation_finds(data):
     check_translation(reference, other, parts, translator(*names).translate(*flat(parts)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.data())
 def test_both_read_the_same_bytes_after_the_context(data):
     references = ["built-in", "byte-level", "byte-level with a first space", "sentencepiece", "unigram"]
@@ -359,7 +359,7 @@ def test_a_reference_without_bytes_is_one_line():
 # --------------------------------------------------------------------------------------------------------- on real text
 
 
-PAIRS = [("gpt2.json", "gpt-neox-20b.json"), ("built-in", "gpt2.json"), ("gpt-neox-20b.json", "bytes"), ("bytes", "built-in")]
+PAIRS = [("built-in", "gpt2.json"), ("gpt-neox-20b.json", "bytes"), ("bytes", "built-in")]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_every_score_lands_on_its_token(batch_tokens):
     assert got.exact.all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=8),
     context=st.integers(1, 40),
@@ -118,6 +118,7 @@ def test_out_of_memory_halves_the_batch_and_says_so():
         scores.score_sequences(Probe(most_ids=3), ids, offsets, limit, scores.ContextWindow())
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=12), min_size=2, max_size=5), st.integers(40, 200))
 def test_what_does_not_fit_is_cut_alike_whatever_was_scored_before(parts, most_ids):
     """One process that scored other parts before forms the same batches as a fresh one, as far as they fit."""
