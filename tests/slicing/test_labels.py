@@ -129,7 +129,7 @@ def assert_labels(folder: Path, rows: Iterator[tuple]) -> None:
     assert next(rows, None) is None
 
 
-EVERY = [pytest.param(1, id="whole", marks=[pytest.mark.slow, pytest.mark.timeout(3000)]), pytest.param(64, id="sixty-fourth")]
+EVERY = [pytest.param(1, id="whole", marks=[pytest.mark.slow, pytest.mark.timeout(3000)]), pytest.param(128, id="one in 128")]
 
 
 @pytest.fixture(scope="module", params=EVERY)
