@@ -81,6 +81,7 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
     import pyarrow as pa
 
     from recallkit.config import SCHEMA_VERSION
+    from recallkit.slicing.labels import PARQUET_OPTIONS
     from recallkit.storage.artifacts import write_parquet
 
     rng = np.random.Generator(np.random.PCG64(0))
@@ -108,8 +109,7 @@ def write_corpus(folder: Path, num_sequences: int, num_models: int) -> None:
         map(labels, groups),
         labels(groups[0]).schema,
         {**common, **manifest, "counts": {"id": DIGEST, "num_tokens": 10**9}},
-        use_dictionary=["source", "sequence", "position", "context_class"],
-        column_encoding={"prev_token": "BYTE_STREAM_SPLIT", "token": "BYTE_STREAM_SPLIT"},
+        **PARQUET_OPTIONS,
     )
     for model in range(num_models):
         write_parquet(
