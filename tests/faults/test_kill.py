@@ -57,13 +57,12 @@ def test_what_is_killed_goes_on_to_the_same_bytes(
         return process.err.read_text()
 
     end(whole)
-    for seconds in (0.0, 0.05):
+    for _ in range(2):
         before, process = kept(cut), start(*arguments[cut], prepared=commit_often)
         deadline = time.monotonic() + 120
         while kept(cut) <= before and process.exitcode is None and time.monotonic() < deadline:
             time.sleep(0.002)
-        process.join(seconds)
-        process.kill()
+        process.kill()  # at once: on a busy machine a moment later all may be done
         process.join()
         assert process.exitcode == -signal.SIGKILL, "it has ended before it was killed"
         assert kept(cut)
