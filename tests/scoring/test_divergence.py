@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +16,9 @@ from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, plan_scores, score_path, scores
 from recallkit.scoring.run import ScoringPlan
 from recallkit.storage import artifacts
-from tests.scoring.test_run import cut_finely, interrupting_batches
+from tests.scoring.test_run import copy_of, cut_finely, interrupting_batches
 
 OPTIONS = ScoringOptions(device="cpu", batch_tokens=512)
-
-
-def copy_of(slices: Path, folder: Path) -> Path:
-    return Path(shutil.copytree(slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap")))
 
 
 def pair_of(slices: Path, reference: object, model: object, options: ScoringOptions = OPTIONS) -> ScoringPlan:

@@ -94,11 +94,6 @@ def test_a_share_of_a_head_that_is_no_pairs_is_refused():
     for width, share in ((6, 0.5), (8, 1.5), (8, -0.1)):
         with pytest.raises(ValueError, match="rope_fraction"):
             rotary_width(width, share)
-    with pytest.raises(ValueError, match="heads"):
-        Attention(D, num_heads=3)
-    for kind in (SlidingWindow, BlockedWindow):
-        with pytest.raises(ValueError, match="sees nothing"):
-            kind(D, window=0)
 
 
 def test_a_partly_rotated_head_is_that_of_gpt_neox():
@@ -112,7 +107,7 @@ def test_a_partly_rotated_head_is_that_of_gpt_neox():
 
 
 @pytest.mark.parametrize("kind", [SlidingWindow, BlockedWindow])
-@pytest.mark.parametrize("window", [40, 41, 100])
+@pytest.mark.parametrize("window", [40, 41])
 def test_a_window_as_long_as_the_text_is_attention(kind, window):
     mixer = make(kind, window=window)
     u, _ = inputs(mixer, 40)

@@ -67,8 +67,6 @@ def test_the_window_of_an_implicit_filter_falls_to_a_hundredth_at_its_decays():
         time = place / 100
         wanted = [0.01 ** (time / 1.2 - time / 1.5), 0.01 ** (time / 0.25 - time / 0.3)]
         assert ratio[place].tolist() == pytest.approx(wanted, rel=1e-9)
-    with pytest.raises(ValueError, match="positive"):
-        ImplicitFilter(2, 5, slow_decay=0.0)
 
 
 def test_a_filter_of_listing_2_is_a_network_without_window():
