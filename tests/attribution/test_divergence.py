@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 import recallkit
+from recallkit.attribution.charts import figures
 from recallkit.attribution.divergence import QUANTILES, divergence_table, divergences, in_a_sentence
 from recallkit.report import words
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts, schemas
+from tests.display.drawings import svg
 
 FAR = "far=distance > 20"
 
@@ -142,14 +144,15 @@ def test_the_command_prints_exports_and_draws_it(few_slices, tiny_model, run, tm
     models = [f"ref={tiny_model('llama')}", f"one={tiny_model('gpt_neox')}", f"itself={tiny_model('llama')}"]
     others = shutil.ignore_patterns("scores")  # where another test may have named a model so, too
     out, few_slices = tmp_path / "out", Path(shutil.copytree(few_slices, tmp_path / "slices", ignore=others))
-    found = run("gap", *models, "--slices", few_slices, "-o", out, "--divergence", "--figures", tmp_path / "figures", "--export", "md")
+    found = run("gap", *models, "--slices", few_slices, "-o", out, "--divergence", "--export", "md")
     assert found.returncode == 0, found.stderr
     assert "KL divergence from ref is 0.00 to " in " ".join(found.stdout.split())
     title = "How far predictions are from those of ref: KL divergence in nats per token, and agreement in %"
     assert title in " ".join(found.stdout.split())
-    assert (tmp_path / "figures" / "divergence.pdf").exists()
     assert "| itself |" in (out / "divergence.md").read_text()
     tables = recallkit.read_comparison(out, slices=few_slices)
+    [figure] = [figure for figure in figures(tables) if figure.name == "divergence"]
+    assert "itself" in svg(figure)
     assert words.commands(tables, None)[1].endswith(" --divergence")
     itself = tables.tables.by_divergence.filter(model="itself", by="slice")
     assert itself["kl"].max() == 0

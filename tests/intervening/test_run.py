@@ -21,6 +21,7 @@ from recallkit.intervening.view import answer, look
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.scoring import ScoringOptions
 from recallkit.storage import artifacts
+from tests.display.drawings import svg
 from tests.made_tokenizers import made
 
 FEW = InterventionOptions(samples=60)
@@ -260,14 +261,15 @@ def test_what_cannot_be_asked_is_an_error(slices, tmp_path, small_slices):
 def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     done = run(
         *("intervene", *CONTROLS, "--slices", slices, "--samples", 60, "--design", "exact"),
-        *("--export", "csv,tex", "--figures", tmp_path, "--full"),
+        *("--export", "csv,tex", "--full"),
     )
     assert done.returncode == 0, done.stderr
     assert "Is it recall? AR hits" in done.stdout
     assert "Nats lost in AR hits where earlier occurrences are changed" in done.stdout
-    assert (tmp_path / "recalled_by_distance.svg").is_file()
     [folder] = [path.parent for path in slices.glob("intervene/*/recall_share.csv")]
     assert (folder / "lost_ar_hit.tex").is_file()
+    drawn = {figure.name: svg(figure) for figure in look(folder, control).figures()}
+    assert "control:bigram" in drawn["recalled_by_distance"]
     assert look(folder, control).json()["intervene"][0]["recall"] == pl.read_parquet(folder / "intervene.parquet")["recall"][0]
     recallkit.write_report(folder, out=tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()

@@ -16,6 +16,7 @@ from recallkit.scoring.scores import LastIds
 from recallkit.tracking.run import TrackedRun, watch
 from recallkit.tracking.view import look
 from tests.attribution.test_context_gain import begins
+from tests.display.drawings import svg
 
 STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")
 LASTS = (LastIds(4, 1), LastIds(16, 4))
@@ -66,10 +67,10 @@ def test_a_bigram_model_gains_nothing_and_a_cache_what_its_formula_says(tracked,
             assert gained(table, step, last, "far_gap") == pytest.approx(known, abs=1e-5)
 
 
-def test_the_command_prints_draws_and_repeats(tracked, few_slices, run, tmp_path):
+def test_the_command_prints_draws_and_repeats(tracked, few_slices, run):
     counts = ("--slices", few_slices, "--counts", few_slices.parent / "counts.duckdb")
     command = ("track", "ref=control:recall", *STEPS, *counts, "--context-gain", "4,16")
-    done = run(*command, "-o", tracked[1], "--figures", tmp_path)
+    done = run(*command, "-o", tracked[1])
     assert done.returncode == 0, done.stderr
     firsts = [[last, step] for last in ("4", "16") for step in ("0", "10", "20", "ref")]
     lines = [words for words in map(str.split, done.stdout.splitlines()) if words[:2] in firsts]
@@ -77,7 +78,9 @@ def test_the_command_prints_draws_and_repeats(tracked, few_slices, run, tmp_path
     hits = {str(last.ids): f"{known_gains(few_slices, last)['ar_hit']:.3f}" for last in LASTS}
     assert all(words[3] == hits[words[0]] for words in lines if words[1] in ("20", "ref"))
     assert "Last row of each number of ids: the reference." in " ".join(done.stdout.split())
-    assert {"context-4.svg", "context-16.svg", "track.svg"} <= {path.name for path in tmp_path.iterdir()}
+    drawn = {figure.name: svg(figure) for figure in look(tracked[1]).figures()}
+    assert {"context-4", "context-16", "track"} <= set(drawn)
+    assert all(drawing.startswith("<svg") for drawing in drawn.values())
     assert len({path.parent for path in (few_slices / "scores").glob("last-*/step-20.parquet")}) == 2
     again = look(tracked[1]).command
     assert again.endswith("--slices DIR --samples 500 --context-gain 4,16")
