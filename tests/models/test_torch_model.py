@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from recallkit.errors import UserError
 from recallkit.models.devices import choose_device
 from recallkit.models.loading import load_model
 from recallkit.models.protocol import ModelRequest
-from tests.conftest import ROOT
 
 
 def test_a_batch_on_cpu_is_of_whole_sequences(tiny_model):
@@ -24,27 +22,28 @@ def test_a_batch_on_cpu_is_of_whole_sequences(tiny_model):
     assert [model.batch_tokens(length) for length in (1, 255, 3000, 10_000)] == [2048, 2040, 3000, 10_000]
 
 
-NEW_PAGES = """
-import resource, sys, torch
-from recallkit.models.devices import choose_device
-choose_device("cpu")
-torch.ones(12 << 20)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):
+def count_new_pages(configured: dict[str, str], to: Path) -> None:
+    """Writes how many pages the system gives for twenty blocks of 48 MiB, each freed before the next, after the first."""
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
+        del os.environ[name]
+    os.environ.update(configured)
+    choose_device("cpu")
     torch.ones(12 << 20)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(12 << 20)
+    to.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-@pytest.mark.parametrize("is_configured", [False, True])
-def test_what_torch_frees_is_used_again(is_configured):
-    """Twenty blocks of 48 MiB are 245,760 pages, unless each is where the last one was; who has configured malloc is let be."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    environment |= {"MALLOC_MMAP_THRESHOLD_": "131072"} if is_configured else {}
-    done = subprocess.run([sys.executable, "-c", NEW_PAGES], env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("configured", [{}, {"MALLOC_MMAP_THRESHOLD_": "131072"}], ids=str)
+def test_what_torch_frees_is_used_again(warm, tmp_path, configured):
+    """Twenty blocks are 245,760 pages, unless each is where the last one was; who has configured malloc is let be."""
+    process = warm.Process(target=count_new_pages, args=(configured, tmp_path / "pages"))
+    process.start()
+    process.join(60)
     huge = "[always]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    assert (int(done.stdout) > 200_000) == (is_configured and not huge)
+    assert (int((tmp_path / "pages").read_text()) > 200_000) == (bool(configured) and not huge)
 
 
 def test_devices_that_are_not_there_are_one_line():
