@@ -140,6 +140,7 @@ def test_nan_is_over_every_gate_and_no_tokens_are_no_judgement():
     found = judge_gates([parse_gate("1000"), parse_gate("1000%")], tables)
     assert [verdict.is_over for verdict in found] == [True, True]
     assert failure_line([found[0]] * 5).endswith("; and 2 more (see --json)")
+    assert "see --json" not in failure_line([found[0]] * 3)
     with pytest.raises(UserError, match="no tokens of other to judge by"):
         judge_gates([parse_gate("other=1")], tables)
 

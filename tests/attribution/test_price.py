@@ -151,6 +151,7 @@ def test_the_table_has_the_figures_of_its_rows(tmp_path):
         assert said in table.caption
     known = price_table(by_price.with_columns(recalled=pl.lit(0.25), state_bytes=1, state_ids=9), 8)
     assert "Recalled: points of probability" in known.caption
+    assert [of.headers[2:4] for of in (table, known)] == [["ppl", "AR hits\nright"], ["ppl", "recalled"]]
     assert "A dash" not in known.caption
     assert known.rows[0][3] == "25.0"
 
