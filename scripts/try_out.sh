@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs an installed recallkit in a new folder: on text files with control models, then on the built-in text with the zoo.
+# Runs an installed recallkit in a new folder: on text files with control models, then on a part of the built-in text with the zoo.
 # usage: scripts/try_out.sh VENV     (all output is recallkit's)
 set -euo pipefail
 venv=$(cd "$1" && pwd)
@@ -18,5 +18,6 @@ cat "$library"/{doctest,optparse,difflib}.py >valid.txt
 "$recallkit" count train.txt -o counts.duckdb >count.out
 "$recallkit" slice valid.txt --counts counts.duckdb --max-count 5 --seq-len 256 -o slices >slice.out
 "$recallkit" gap control:recall control:bigram --slices slices
-"$recallkit" gap zoo:attention zoo:rwkv
+"$recallkit" slice --limit-tokens 20K -o built-in >built-in.out
+"$recallkit" gap zoo:attention zoo:rwkv --slices built-in
 "$recallkit" eval-recall --limit 16

@@ -39,10 +39,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Tests in this process compute on one thread, whatever another one, or a library, has set."""
+def alone() -> None:
+    """Tests in this process compute on one thread and draw the same numbers, whatever another one, or a library, has done."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")

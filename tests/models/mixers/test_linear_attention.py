@@ -69,7 +69,8 @@ def test_performer_estimates_softmax_without_bias():
 
 
 def test_normalised_weights_sum_to_one():
-    for name in set(FEATURE_MAPS) - {"identity"}:
+    for name in sorted(set(FEATURE_MAPS) - {"identity"}):
+        torch.manual_seed(0)
         mixer = randomised(LinearAttention(8, num_heads=2, feature_map=name, feature_dim=4, max_length=20)).double()
         with torch.no_grad():
             u = normal(1, 20, 8)
