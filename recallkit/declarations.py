@@ -87,12 +87,13 @@ class Parameter:
         return self.option.metavar or "|".join(self.choices) or usual
 
     def help(self) -> str:
-        """Its description, its bounds if they are of interest, its default."""
+        """Its description, its bounds if they are of interest, its default, or that it has to be given."""
         least, most = self.option.least, self.option.most
-        has_none = self.kind is bool or self.default in (None, inspect.Parameter.empty)
+        is_required = self.default is inspect.Parameter.empty
+        has_none = self.kind is bool or self.default is None or is_required
         default = self.option.default or ("" if has_none else str(self.default))
         bounds = f"  [{least} to {most}]" if least is not None and most is not None and most <= MOST_SHOWN else ""
-        return self.option.help + bounds + (f"  [default: {default}]" if default else "")
+        return self.option.help + bounds + "  [required]" * is_required + (f"  [default: {default}]" if default else "")
 
     def take(self, given: Any) -> Any:
         """A value, checked: one number as it is, several as a list. Raises UsageError for an invalid one."""

@@ -259,6 +259,8 @@ def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
     assert not re.search(r"<(bool|str|int|float|list)\b", shown), "the name of a type of Python's"
     assert [number for number in re.findall(r"\d+", shown) if int(number) > 10**9] == []
     assert max(map(len, lines.partition("Examples:")[0].splitlines())) <= 80
+    needed = [each for each in declared(name).parameters if each.default is inspect.Parameter.empty]
+    assert shown.count("[required]") == len(needed)
     examples = declared(name).examples
     assert shown.partition("Examples: ")[2].strip() == " ".join(examples)
     asked = [shlex.split(example) for example in examples]
