@@ -548,7 +548,7 @@ class InterventionOptions(ForceOptions):
         "joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long.", "joint"
     )
     changes: Literal["all", "moved"] = option(
-        "moved: what is recalled by association; all: also what other changes of the occurrences cost, in three times the time.", "moved"
+        "moved: what is recalled by association; all: also what other changes of the occurrences cost, in 2.5 times the time.", "moved"
     )
     seed: int = option("Seed of samples and replacements.", 0, least=0, most=config.MOST)
 

@@ -174,10 +174,20 @@ def test_neither_the_package_nor_its_help_imports_anything_heavy():
     program = (
         "import sys, recallkit; print(sorted(name for name in sys.modules if name.startswith('recallkit'))); from recallkit import cli\n"
         "try: cli.run(['--help'])\n"
-        "finally: print({'torch', 'numpy', 'polars', 'duckdb', 'numba', 'pyarrow', 'transformers', 'altair'} & set(sys.modules))"
+        "finally: print({'torch', 'numpy', 'polars', 'duckdb', 'numba', 'pyarrow', 'transformers', 'altair', 'rich'} & set(sys.modules))"
     )
     first, *_, last = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
     assert (first, last) == ("['recallkit', 'recallkit.config', 'recallkit.errors']", "set()")
+
+
+def test_the_help_of_a_command_imports_neither_rich_nor_other_commands():
+    program = "import sys\nfrom recallkit import cli\ntry: cli.run(['gap', '--help'])\nfinally: print(*sys.modules, sep=',')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    imported = set(done[-1].split(","))
+    assert {name for name in imported if name.startswith("recallkit.commands.")} == {
+        f"recallkit.commands.{of}" for of in ("adapter", "app", "gap")
+    }
+    assert "rich" not in imported
 
 
 def test_tasks_are_listed_without_torch():

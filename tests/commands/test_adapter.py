@@ -269,6 +269,14 @@ def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
         REAL[command_name].make_context(command_name, words)  # it exits, or raises, for what it cannot take
 
 
+def test_help_has_options_by_group_with_what_they_are_beside_them(run):
+    shown = run("gap", "--help").stdout
+    headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+    assert headings == ["Arguments", "Options", "Models", "Many devices", "Long sequences", "Output", "Examples"]
+    assert re.search(r"^Models:\n  --device DEVICE +auto, cpu, cuda or cuda:N", shown, re.MULTILINE)
+    assert re.search(r"^The gap:\n  demo +Run the whole pipeline", run("--help").stdout, re.MULTILINE)
+
+
 def test_every_option_of_a_command_is_declared():
     """A flag that typer makes up, such as --no-force, would be one that no declaration knows."""
     for name in COMMANDS:
