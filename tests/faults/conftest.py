@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -93,17 +95,17 @@ def has_committed(folder: Path) -> bool:
 
 
 def kept(folder: Path) -> set[tuple[str, int]]:
-    """What is kept of unfinished work: parts, and the number of commits in a state."""
-    files = files_below(folder)
-    found = {(path.name, 0) for path in files if path.parent.name.endswith(".partial") and path.name.startswith(("part-", "begun-"))}
-    for path in files:
-        if path.name != "state.json":
-            continue
-        try:
-            found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
-        except OSError:  # it has just ended
-            continue
-    return {(name, number) for name, number in found if number or name.startswith(("part-", "begun-"))}
+    """What is kept of unfinished work: parts that say whose they are, and the number of commits in a state. A journal's part is not kept
+    before its state says so.
+    """
+    found = set()
+    for path in files_below(folder):
+        if path.parent.name.endswith(".partial") and re.fullmatch(r"(part|begun)-.+-\d+", path.name):
+            found.add((path.name, 0))
+        if path.name == "state.json":
+            with contextlib.suppress(OSError):  # it has just ended
+                found.add((path.parent.name, json.loads(path.read_text())["num_parts"]))
+    return found
 
 
 @pytest.fixture(scope="session")

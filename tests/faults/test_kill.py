@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from recallkit.storage.journal import Journal
 from tests.faults.conftest import commit_often, kept, made_of
 
 COMMANDS = {
@@ -29,6 +31,18 @@ COMMANDS = {
     "mqar": [],
 }
 """What keeps parts of its work, and options that are given too."""
+
+
+def commit_often_and_slowly() -> None:
+    """A moment passes after each commit, so that a busy machine has time to notice it before all is done."""
+    commit_often()
+    commit = Journal.commit
+
+    def commit_and_wait(self: Journal, state: dict[str, Any]) -> None:
+        commit(self, state)
+        time.sleep(0.02)
+
+    Journal.commit = commit_and_wait  # type: ignore[method-assign]
 
 
 def amounts(folder: Path) -> dict[str, int]:
@@ -51,18 +65,18 @@ def test_what_is_killed_goes_on_to_the_same_bytes(
         arguments[folder] = [*command(name, folder), *COMMANDS[name]]
 
     def end(folder: Path) -> str:
-        process = start(*arguments[folder], prepared=commit_often)
+        process = start(*arguments[folder], prepared=commit_often_and_slowly)
         process.join(120)
         assert process.exitcode == 0, process.err.read_text()
         return process.err.read_text()
 
     end(whole)
     for _ in range(2):
-        before, process = kept(cut), start(*arguments[cut], prepared=commit_often)
+        before, process = kept(cut), start(*arguments[cut], prepared=commit_often_and_slowly)
         deadline = time.monotonic() + 120
         while kept(cut) <= before and process.exitcode is None and time.monotonic() < deadline:
             time.sleep(0.002)
-        process.kill()  # at once: on a busy machine a moment later all may be done
+        process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL, "it has ended before it was killed"
         assert kept(cut)
