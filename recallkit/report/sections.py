@@ -257,7 +257,6 @@ _OF_PLACE: Mapping[str, Callable[[Place], str]] = {
     "it predicts": lambda place: "the token" if place.row[f"right_{place.model}"] else place.row[f"predicted_{place.model}"] or DASH,
     "tokens back": lambda place: f"{place.row['distance']:,}",
     "training count": lambda place: f"{place.row['train_count']:,}",
-    "document": lambda place: f"{place.row['document']:,}",
     "sequence": lambda place: f"{place.row['sequence']:,}",
 }
 """Columns of places beside the text and what the model loses."""
