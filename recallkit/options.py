@@ -355,7 +355,6 @@ class RecallOptions(PromptOptions):
     )
     cut_tokens: int | None = option(
         "With --cut answer: tokens kept of each document.",
-        metavar="NUMBER",
         least=2,
         most=config.LONGEST,
         default="950, a context of 1,000 less 50 for the answer",

@@ -36,9 +36,7 @@ _models = partial(
     metavar="MODEL",
 )
 _out = partial(out_option, default="evals; a folder in the cache without MODEL and --data")
-_shots = partial(
-    option, "Examples before each question of lm-eval's tasks.", metavar="NUMBER", least=0, most=1000, default="as each task says"
-)
+_shots = partial(option, "Examples before each question of lm-eval's tasks.", least=0, most=1000, default="as each task says")
 
 
 @dataclass(frozen=True)
