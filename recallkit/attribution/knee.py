@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WITHIN = 0.5
 """Nats per token within which two costs are the same. Repetitions are a little cheaper also without any recall, because a context is
-about something: by 0.0 to 0.5 nats at every training count for zoo models that learnt no recall (Mamba, Hyena, RWKV)."""
+about something: by 0.0 to 0.55 nats at every training count for models of the zoo that learnt no recall (Hyena, RWKV, BaseConv)."""
 
 _MOST_LISTED = 10
 """Models whose knees are all in the sentence."""
