@@ -50,7 +50,7 @@ def sets_of(sources: list[str]) -> dict[str, list[str]]:
 def unseen_by_document(texts: list[str], counts: Path, tokenizer: str | None, folder: Path) -> tuple[np.ndarray, dict]:
     """[unseen, bigrams] of each document, (n, 2), and the manifest of the labels."""
     text = TextOptions(texts=texts, tokenizer=tokenizer)
-    manifest = slicing.slice_text(text, folder, counts=counts, seq_len=1024, force=True, quiet=True)
+    manifest = slicing.slice_text(text, folder, counts=counts, seq_len=1024, force=True)
     tokens = pl.scan_parquet(folder / "tokens.parquet").filter(pl.col("prev_token") != pl.col("token")).group_by("document")
     return tokens.agg((pl.col("train_count") == 0).sum(), pl.len()).sort("document").collect()[:, 1:].to_numpy().astype(np.int64), manifest
 

@@ -29,7 +29,7 @@ SMALLEST = {
     "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
     "intervals": "mqar minority --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
-    "kinds": "--text {shard} --tokens 300",
+    "kinds": "--text {shard} --tokens 1500",
     "peers_gap": "control:recall control:bigram",
     "reading": "--repeats 1 --shard {shard}",
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
@@ -122,7 +122,7 @@ def test_peers_of_a_kernel_compute_the_same(name):
 @pytest.mark.parametrize("name", SMALLEST)
 def test_it_runs_at_its_smallest_size(name, test_data, home, tmp_path):
     shard = tmp_path / "t.jsonl.zst"
-    write_zst(shard, "".join(f'{{"text": "{" ".join(text.split())}"}}\n' for text in made_up_texts(20, 50)).encode(), 1)
+    write_zst(shard, "".join(f'{{"text": "{" ".join(text.split())}"}}\n' for text in made_up_texts(60, 50)).encode(), 1)
     given = SMALLEST[name].format(shard=shard, code=ROOT / "recallkit").split()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RECALLKIT_TEST_DATA": str(test_data)}
     command = [sys.executable, str(FOLDER / f"{name}.py"), *given]
