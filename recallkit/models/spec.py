@@ -233,24 +233,24 @@ def _components(spec: ModelSpec) -> list[str]:
 
 
 def _shown_names(specs: Sequence[ModelSpec]) -> list[str]:
-    """A different name for each model: those that are given, and the last components of the others' paths."""
+    """A different name for each model: those that are given, and the last components of the others' paths.
+
+    Only variants of one model have the same components: `a/hf` and `b/hf cache int4`.
+    """
     components = [_components(spec) for spec in specs]
     taken = [1] * len(specs)
-
-    def name(place: int) -> str:
-        spec = specs[place]
-        return spec.name or "/".join(components[place][-taken[place] :]) + spec._ending
-
     while True:
-        names = [name(place) for place in range(len(specs))]
-        clashing = [place for place, each in enumerate(names) if names.count(each) > 1 and specs[place].name is None]
-        longer = [place for place in clashing if taken[place] < len(components[place])]
-        if not clashing:
-            return names
+        short = [spec.name or "/".join(parts[-num:]) for spec, parts, num in zip(specs, components, taken, strict=True)]
+        names = [spec.name or each + spec._ending for spec, each in zip(specs, short, strict=True)]
+        places = {each: {spec.location for spec, other in zip(specs, short, strict=True) if other == each} for each in short}
+        clashing = [at for at, spec in enumerate(specs) if spec.name is None and (names.count(names[at]) > 1 or len(places[short[at]]) > 1)]
+        longer = [at for at in clashing if taken[at] < len(components[at])]
         if not longer:
-            raise UsageError("a model is named twice", where=specs[clashing[-1]].location, remedy=f"give each a name: {SYNTAX}")
-        for place in longer:
-            taken[place] += 1
+            if twice := [at for at in clashing if names.count(names[at]) > 1]:
+                raise UsageError("a model is named twice", where=specs[twice[-1]].location, remedy=f"give each a name: {SYNTAX}")
+            return names
+        for at in longer:
+            taken[at] += 1
 
 
 def _check_different(specs: Sequence[ModelSpec]) -> None:

@@ -92,6 +92,10 @@ SHOWN = [
     (["code/net.py:small", "code/net.py:large"], ["net.py:small", "net.py:large"]),
     (["owner/name@main", "owner/name@step-10"], ["name@main", "name@step-10"]),
     (["m/x", "a=m/x", "b=m/x,dtype=bfloat16"], ["x", "a", "b"]),
+    (["m/x", "m/x,cache=int4", "m/x,cache=int8"], ["x", "x cache int4", "x cache int8"]),
+    (["a/x", "b/x,cache=int4"], ["a/x", "b/x cache int4"]),
+    (["x=a/y", "b/x,ablate=1"], ["x", "b/x without 1"]),
+    (["x", "b/x,cache=int4", "x,cache=int4"], ["x", "b/x cache int4", "x cache int4"]),
 ]
 
 
