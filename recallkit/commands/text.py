@@ -33,7 +33,9 @@ class Count(TextOptions, CountingOptions, ForceOptions):
     """Which text is counted, or which counts are taken over."""
 
     default_split: str = field(default="train", init=False)
-    out: File | None = out_option("The DuckDB file to write.", default="counts.duckdb", metavar="FILE")
+    out: File | None = out_option(
+        "The DuckDB file to write.", default="counts.duckdb; in the cache without SOURCE and other options", metavar="FILE"
+    )
     _: KW_ONLY
     only: File | None = option("Keep only the bigrams that this slice directory contains.", metavar="DIR")
     import_file: File | None = option(
@@ -146,7 +148,7 @@ def bigrams(counts: File | None = None, *, limit: int | None = None) -> "pl.Data
 class Slice(LabelledTextOptions, WritingOptions):
     """Which text is labelled, and how."""
 
-    out: File | None = out_option(default="slices")
+    out: File | None = out_option(default="slices; a folder in the cache without SOURCE and other options")
     _: KW_ONLY
     sample: int | str | None = option(
         "Draw whole documents at random, about N tokens in all, from each source in proportion to its size; documents too long "
@@ -245,7 +247,7 @@ def _why_no_interval(tokens: Path) -> str | None:
 class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
     """Which text is profiled, and how."""
 
-    out: File | None = out_option(default="profile")
+    out: File | None = out_option(default="profile; a folder in the cache without SOURCE and other options")
     _: KW_ONLY
     slices: File | None = option("Profile the labelled tokens of a slice directory instead of text.", metavar="DIR")
 
