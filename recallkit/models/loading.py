@@ -155,10 +155,9 @@ def tokenizer_name(given: Any) -> str | None:
 def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token: str | None, seq_len: int | None) -> tuple[str | None, int]:
     """The tokenizer, as `load_tokenizer` takes it, and the predictions of a sequence with which text is sliced for these models.
 
-    `tokenizer`, its `end_token` and `seq_len` are those that are asked for. Else the tokenizer is that of all models, None if none
-    brings one, and a sequence as long as the smallest context, at most config.SEQ_LEN. Raises
-    UserError for what `check_model` refuses, for models with different tokenizers, and for sequences that one of them cannot read at
-    once.
+    `tokenizer`, its `end_token` and `seq_len` are those that are asked for. Else the tokenizer is that of all models, None if all are
+    control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. Raises UserError for what `check_model`
+    refuses, for a model without a tokenizer, for models with different ones, and for sequences that one of them cannot read at once.
     """
     from recallkit.text.tokenizers import BUILTIN, load_tokenizer
 
@@ -173,6 +172,8 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
         or (BUILTIN if kind_of(spec.location).reads_builtin_tokenizer else own_tokenizer(spec.location))
         for spec in requests
     }
+    if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
+        raise UsageError(f"{lacking} brings no tokenizer", where="--for", remedy="name one with --tokenizer")
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:

@@ -15,13 +15,14 @@ from tests.conftest import made_up_texts, write_jsonl
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_model) -> dict[str, Path]:
-    """`llama` with a tokenizer of its own and a context of 256, `mamba` with the same and no limit, `other` with another tokenizer."""
+    """`llama` with a tokenizer of its own and a context of 256, `mamba` with the same and no limit, `other` with another, `bare` with none."""
     folder = tmp_path_factory.mktemp("models")
     settings = json.loads(load_tokenizer(None).backend.to_str())
     lower = {**settings, "normalizer": {"type": "Lowercase"}}
     for name, family, given in (("llama", "llama", settings), ("mamba", "mamba", settings), ("other", "mamba", lower)):
         shutil.copytree(tiny_model(family), folder / name)
         (folder / name / "tokenizer.json").write_text(json.dumps(given))
+    shutil.copytree(tiny_model("llama"), folder / "bare")
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -52,6 +53,8 @@ def test_what_is_given_comes_first(sliced, models):
     assert sliced("llama", "--seq-len", 64)["seq_len"] == 64
     manifest = sliced("llama", "other", "--tokenizer", models["other"] / "tokenizer.json")
     assert manifest["tokenizer"]["digest"] == load_tokenizer(str(models["other"])).digest != load_tokenizer(str(models["llama"])).digest
+    manifest = sliced("bare", "--tokenizer", models["other"] / "tokenizer.json")
+    assert (manifest["seq_len"], manifest["tokenizer"]["digest"]) == (256, load_tokenizer(str(models["other"])).digest)
     assert sliced("--for", f"{models['mamba']},context=128")["seq_len"] == 128
 
 
@@ -62,6 +65,8 @@ def test_what_cannot_be_is_refused(sliced, models, tmp_path):
         "llama", "--seq-len", 300
     )
     assert sliced("mamba", "--seq-len", 300)["seq_len"] == 300
+    for words in (("bare",), ("bare", "--for", "zoo:mamba"), ("llama", "bare")):
+        assert "--for: bare brings no tokenizer; name one with --tokenizer" in sliced(*words), words
     assert "nowhere: no such file or directory" in sliced("--for", "nowhere")
     assert "its vocabulary has 4,096 entries" in sliced("--for", f"zoo:attention,tokenizer={large(tmp_path)}")
 
