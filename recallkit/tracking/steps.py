@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _AFTER_WORD = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d+)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
+_AT_END = re.compile(r"(?:^|[-_])(\d+)(?:\.[a-z]\w*)*$", re.IGNORECASE)
+_ALONE = re.compile(r"^\D*(\d+)\D*$")
 _TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|partial|incomplete)(?:$|[-_.])", re.IGNORECASE)
 """Names under which trainers write a checkpoint before they rename it: `tmp-checkpoint-500`, `checkpoint-500.tmp`."""
 _MOST_STEP = 1 << 53
@@ -27,17 +28,24 @@ _NAME_IT = "name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH"
 def step_of(spec: ModelSpec) -> int:
     """The training step that a checkpoint's name tells: `checkpoint-500`, `global_step1000`, `iter=20`, `OWNER/NAME@step1000`.
 
-    Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it is the
-    only one of the name or of the last component. Raises UserError if the name contains no step.
+    Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it ends
+    the name or the last component, `mamba2-500`, or is the only one of it. Raises UserError if the name contains no step.
     """
     path = [part for part in reversed(spec.location.replace("@", "/").split("/")) if part]
     for parts in ([spec.name] if spec.name else [], path):
-        for part in parts:
-            if found := _AFTER_WORD.findall(part):
-                return _whole(found[-1], spec)
-        if len(alone := _NUMBER.findall(parts[0] if parts else "")) == 1:
-            return _whole(alone[0], spec)
+        if found := next(filter(None, [*map(_after_word, parts), *map(_without_word, parts[:1])]), None):
+            return _whole(found[1], spec)
     raise UserError("no step in its name", where=spec.location, remedy=_NAME_IT)
+
+
+def _after_word(name: str) -> re.Match[str] | None:
+    """The last number of a name that follows a word for steps, as its group 1."""
+    return next(reversed([*_AFTER_WORD.finditer(name)]), None)
+
+
+def _without_word(name: str) -> re.Match[str] | None:
+    """The number that ends a name, but for a file's suffix, or its only one, as its group 1."""
+    return _AT_END.search(name) or _ALONE.search(name)
 
 
 def _whole(digits: str, spec: ModelSpec) -> int:
@@ -142,10 +150,10 @@ class Watch:
 def _siblings(given: ModelSpec) -> list[ModelSpec]:
     """The other entries of a path's folder whose names differ from its own in the number of the step alone."""
     path = Path(given.location)
-    match = _AFTER_WORD.search(path.name) or _NUMBER.search(path.name)
+    match = _after_word(path.name) or _without_word(path.name)
     if given.is_live or given.name is not None or match is None or not path.parent.is_dir():
         return []
-    start, end = match.span(1 if match.re is _AFTER_WORD else 0)
+    start, end = match.span(1)
     alike = re.compile(re.escape(path.name[:start]) + r"\d+" + re.escape(path.name[end:]))
     names = sorted(each.name for each in path.parent.iterdir() if alike.fullmatch(each.name))
     return [replace(given, path=str(path.parent / name), shown="") for name in names]

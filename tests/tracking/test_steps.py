@@ -22,6 +22,11 @@ STEPS = {
     "EleutherAI/pythia-70m@step512": 512,
     "checkpoint-500/model": 500,
     "rwkv-2000.pth": 2000,
+    "run7/mamba2-500": 500,
+    "run/ck_10M_1000": 1000,
+    "runs-3/250": 250,
+    "rwkv-4-2000.pth": 2000,
+    "mamba2-1000=control:bigram": 1000,
     "late-9=some/checkpoint-500": 9,
     "late=epoch 3/x": 3,
 }
@@ -29,7 +34,7 @@ STEPS = {
 
 def test_a_step_is_read_from_a_name():
     assert {name: step_of(parse_model(name)) for name in STEPS} == STEPS
-    for name in ("weights", "rwkv-4-2000.pth", "run7/weights", "step99999999999999999999"):
+    for name in ("weights", "llama-2-7b", "pythia-1.4", "run7/weights", "step99999999999999999999"):
         with pytest.raises(UserError, match=r"name the checkpoint's step"):
             step_of(parse_model(name))
 
@@ -52,7 +57,7 @@ def test_a_pattern_names_what_is_there(tmp_path):
         expand_all([parse_model(f"mine={tmp_path}/checkpoint-*")])
 
 
-@pytest.mark.parametrize("given", ["checkpoint-*", "checkpoint-1"])
+@pytest.mark.parametrize("given", ["mamba2-*", "mamba2-1"])
 def test_a_checkpoint_is_taken_once_it_is_settled(tmp_path, given):
     old = time.time() - 1000
 
@@ -62,18 +67,18 @@ def test_a_checkpoint_is_taken_once_it_is_settled(tmp_path, given):
         if is_old:
             os.utime(tmp_path / name / "weights", (old, old))
 
-    write("checkpoint-1", "a", is_old=True)
-    write("tmp-checkpoint-2", "a", is_old=True)
-    (tmp_path / "checkpoint-3").mkdir()
+    write("mamba2-1", "a", is_old=True)
+    write("tmp-mamba2-2", "a", is_old=True)
+    (tmp_path / "mamba2-3").mkdir()
     watch = Watch([parse_model(str(tmp_path / given))], seconds=100)
 
     def settled() -> list[int]:
         return [step_of(spec) for spec in watch.settled()]
 
     assert settled() == [1]
-    write("checkpoint-20", "a", is_old=False)
+    write("mamba2-20", "a", is_old=False)
     assert settled() == [1], "it was written just now"
-    write("checkpoint-20", "ab", is_old=False)
+    write("mamba2-20", "ab", is_old=False)
     assert settled() == [1], "it has grown since the last look"
     assert settled() == [1, 20]
 
