@@ -73,6 +73,15 @@ class NeedleRow(RecallRow):
     depth: float = 0.0
 
 
+class NoRoomError(UserError):
+    """A length without room for a task's needles and question; the least that has some is near `near`, by the row that lacks it."""
+
+    def __init__(self, task: str, length: int, near: int) -> None:
+        self.task, self.near = task, near
+        problem = f"{length:,} ids have no room for a haystack beside the needles, the question and its answer"
+        super().__init__(problem, where="--lengths")
+
+
 class Haystack:
     """A text in ids of a tokenizer, which passages are taken from; one that is too short is repeated, as RULER does."""
 
@@ -116,7 +125,7 @@ def make_needle_rows(
     A row has at most its length in ids of `tokenizer`, what this puts before a text and those that are generated included. `data` is a
     text for the haystack, the built-in one if None; only of tasks whose haystack is a text.
 
-    Raises UserError for a length without room for needles and question, and for a text that is missing or empty.
+    Raises NoRoomError for a length without room for needles and question, and UserError for a text that is missing or empty.
     """
     noise = task.haystack == "noise"
     text = _NOISE if noise else _read_text(data, _READ_CHARACTERS * max(lengths))
@@ -128,7 +137,7 @@ def make_needle_rows(
     def make(number: int) -> NeedleRow:
         length, sample = asked[number]
         rng = np.random.default_rng([seed, length, sample, *name.encode()])
-        return _make_row(task, length, sample, rooms[number] - missing[number], haystack, tokenizer, rng)
+        return _make_row(task, name, length, sample, rooms[number] - missing[number], haystack, tokenizer, rng)
 
     rows, unchecked = [make(number) for number in range(len(asked))], list(range(len(asked)))
     while unchecked:  # parts may have more ids together than apart
@@ -148,7 +157,14 @@ def longest_prompt(rows: Sequence[NeedleRow], tokenizer: TextTokenizer) -> int:
 
 
 def _make_row(
-    task: NeedleTask, length: int, sample: int, room: int, haystack: Haystack, tokenizer: TextTokenizer, rng: np.random.Generator
+    task: NeedleTask,
+    name: str,
+    length: int,
+    sample: int,
+    room: int,
+    haystack: Haystack,
+    tokenizer: TextTokenizer,
+    rng: np.random.Generator,
 ) -> NeedleRow:
     depth = DEPTHS[sample % len(DEPTHS)]
     every = [f"{adjective}-{noun}" for adjective in _ADJECTIVES.split() for noun in _NOUNS.split()]
@@ -160,9 +176,7 @@ def _make_row(
     distracting = np.diff(offsets)[2:].tolist()
     total = room - int(offsets[2])
     if total < sum(distracting) + _LEAST_HAYSTACK:
-        least = length - total + sum(distracting) + 2 * _LEAST_HAYSTACK
-        problem = f"{length:,} ids have no room for a haystack beside the needles, the question and its answer"
-        raise UserError(problem, where="--lengths", remedy=f"give {least:,} or more")
+        raise NoRoomError(name, length, length - total + sum(distracting) + 2 * _LEAST_HAYSTACK)
     straw = total - sum(distracting)
     # Ids of haystack before the needle that is asked for, if 0, 1 ... of the others precede it, too: any number of these that leaves it at
     # its depth, or in a prompt that is too short for that the one that brings it nearest.

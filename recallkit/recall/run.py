@@ -15,14 +15,14 @@ from recallkit.errors import UserError
 from recallkit.models.evaluated import check_named_once, make_missing, missing_results
 from recallkit.options import CENTRED_TOKENS, RecallOptions
 from recallkit.recall.answering import open_prompted
-from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, longest_prompt, make_needle_rows
+from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, NoRoomError, longest_prompt, make_needle_rows
 from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.models.evaluated import EvaluatedModel
@@ -194,9 +194,16 @@ def _make_rows(tasks: Sequence[str], models: Mapping[str, EvaluatedModel], optio
     most = min(contexts.values(), default=max(LENGTHS))
     lengths = options.every_length or [length for length in LENGTHS if length <= most] or [most]
     reference, samples, data = next(iter(models.values())).tokenizer, options.samples or SAMPLES, path(options.data)
+
+    def make(task: str, lengths: Sequence[int]) -> list[NeedleRow]:
+        return make_needle_rows(NEEDLE_TASKS[task], task, reference, lengths=lengths, samples=samples, seed=options.seed, data=data)
+
+    try:
+        rows = {task: make(task, lengths) for task in tasks}
+    except NoRoomError as error:
+        raise UserError(error.problem, where=error.where, remedy=_with_room(error, tasks, make, most)) from error
     found = {}
-    for task in tasks:
-        made = make_needle_rows(NEEDLE_TASKS[task], task, reference, lengths=lengths, samples=samples, seed=options.seed, data=data)
+    for task, made in rows.items():
         for name, context in contexts.items():
             is_same = models[name].tokenizer.digest == reference.digest
             size = max(lengths) if is_same else longest_prompt(made, models[name].tokenizer)
@@ -207,6 +214,24 @@ def _make_rows(tasks: Sequence[str], models: Mapping[str, EvaluatedModel], optio
         digest = artifacts.digest_json([astuple(row) for row in made])
         found[task] = RecallRows(made[: options.limit], 0, digest, f"needles in {haystack}", is_comparable=False)
     return found
+
+
+def _with_room(error: NoRoomError, tasks: Sequence[str], make: Callable[[str, Sequence[int]], object], most: int) -> str:
+    """What to do about a length without room: one with room for every row of all tasks, of at most so many ids.
+
+    How many ids keys and values have is drawn anew for each length, so that none is known to have room before its rows are made.
+    """
+    length = 0
+    while length < most:
+        length = min(error.near, most)
+        try:
+            for task in tasks:
+                make(task, [length])
+        except NoRoomError as another:
+            error = another
+        else:
+            return f"give {length}"
+    return f"leave {error.task} out, or ask models that read more than {most:,} ids"
 
 
 def _context(model: EvaluatedModel) -> int | None:
