@@ -15,7 +15,7 @@ from tests.conftest import made_up_texts, write_jsonl
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_model) -> dict[str, Path]:
-    """`llama` with a tokenizer of its own and a context of 256, `mamba` with the same and no limit, `other` with another, `bare` with none."""
+    """`llama` with a tokenizer of its own and a context of 256, `mamba` with the same and no limit, `other` with another; `bare`: none."""
     folder = tmp_path_factory.mktemp("models")
     settings = json.loads(load_tokenizer(None).backend.to_str())
     lower = {**settings, "normalizer": {"type": "Lowercase"}}
