@@ -219,7 +219,7 @@ def _make_rows(tasks: Sequence[str], models: Mapping[str, EvaluatedModel], optio
 def _with_room(error: NoRoomError, tasks: Sequence[str], make: Callable[[str, Sequence[int]], object], most: int) -> str:
     """What to do about a length without room: one with room for every row of all tasks, of at most so many ids.
 
-    How many ids keys and values have is drawn anew for each length, so that none is known to have room before its rows are made.
+    How many ids keys and values have is drawn for each length apart, so that none is known to have room before its rows are made.
     """
     length = 0
     while length < most:

@@ -44,7 +44,7 @@ def _after_word(name: str) -> re.Match[str] | None:
 
 
 def _without_word(name: str) -> re.Match[str] | None:
-    """The number that ends a name, but for a file's suffix, or its only one, as its group 1."""
+    """The number that ends a name or is followed by a file's suffix alone, else its only one, as its group 1."""
     return _AT_END.search(name) or _ALONE.search(name)
 
 
