@@ -115,6 +115,7 @@ class Bench(ForceOptions):
         "recallkit bench based mamba --prompt 256,1024 --batch 1,8 --new 8 --repeats 1 --figures figures",
         "recallkit bench --paper table-1 --device cuda -o table-1",
     ),
+    draws=True,
     exports=True,
 )
 def bench(asked: Bench) -> Outcome["Results"]:

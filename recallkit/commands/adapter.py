@@ -8,13 +8,15 @@ printed, as JSON with `--json`, or written with `--export`, `--figures`.
 
 import functools
 import inspect
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_args, get_origin
 
-from recallkit.declarations import OUTPUT, File, Options, Parameter, option, parameters_of, path
-from recallkit.errors import UsageError
+from recallkit.declarations import OUTPUT, File, Options, Parameter, names, option, parameters_of, path
+from recallkit.errors import UsageError, UserError
 from recallkit.options import LabelOptions
 
 if TYPE_CHECKING:
@@ -110,14 +112,20 @@ class _Drawn(_Printed):
 
     figures: File | None = option("Also write the figures there for a paper, as PDF, SVG, PNG, with LaTeX.", metavar="DIR", panel=OUTPUT)
     width: float = option("How wide the figures are.", "column", metavar="column|text|INCHES", parse=_inches, panel=OUTPUT)
-    drawn: Sequence[str] | None = option(
-        "Draw only these models, and the reference; joined with commas.", flags=("--models",), metavar="NAMES", panel=OUTPUT, joined=True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen(_Drawn):
+    """The same of results that are there already, of which some models are drawn."""
+
+    drawn: str | Sequence[str] | None = option(
+        "With --figures: draw only this model, and the reference. May be repeated.", flags=("--model",), metavar="NAME", panel=OUTPUT
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Exported(_Drawn):
-    """The same of a result with tables and figures."""
+class _Exported(_Printed):
+    """The same of a result with tables."""
 
     export: str | None = option(
         "Also write the tables as csv or json, formatted as md or tex, or in model cards (card); joined with commas.",
@@ -167,21 +175,22 @@ class Command:
         asked = self.options(**given)
         formats = printed.export if isinstance(printed, _Exported) else None
         folder = path(printed.figures) if isinstance(printed, _Drawn) else None
-        if folder is None and isinstance(printed, _Drawn) and printed.drawn is not None:
-            raise UsageError("chooses what is drawn", where="--models", remedy="add --figures DIR")
+        if folder is None and isinstance(printed, _Chosen) and printed.drawn is not None:
+            raise UsageError("chooses what is drawn", where="--model", remedy="add --figures DIR")
         if folder is not None:
             from recallkit.display.figure_files import check_figures_folder
 
             check_figures_folder(folder)
         trackers = _open_trackers(asked)
         outcome = self.function(_with_counts_here(asked))
+        if not printed.as_json:  # before anything that can fail
+            outcome.show(getattr(printed, "full", False))
         written = _export(outcome, formats) if formats else []
         if isinstance(printed, _Drawn) and folder is not None:
             written += _draw(outcome, folder, printed)
         if printed.as_json:
             console.print_json({**outcome.json(), "files": [str(path) for path in written]} if formats or folder else outcome.json())
         else:
-            outcome.show(getattr(printed, "full", False))
             print_files(written)
         is_logged = self.log(trackers, outcome, asked)
         if outcome.failure is not None:
@@ -255,16 +264,39 @@ def _export(outcome: Outcome[Any], formats: Sequence[str]) -> list[Path]:
 def _draw(outcome: Outcome[Any], folder: Path, asked: _Drawn) -> list[Path]:
     from recallkit.display import console
     from recallkit.display.charts import MOST_COLOURED, styles_of
-    from recallkit.display.figure_files import choose_models, save_figures
+    from recallkit.display.figure_files import save_figures
 
     every = figures = outcome.figures(())
     if not figures:
         console.note("no figures are written: this result has nothing to draw")
-    elif asked.drawn is not None:
-        figures = outcome.figures(choose_models(asked.drawn, every))
+    elif isinstance(asked, _Chosen) and asked.drawn is not None:
+        figures = outcome.figures(choose_models(names(asked.drawn), every))
     if any(len(figure.models) > MOST_COLOURED for figure in figures):
-        console.note(f"of more than {MOST_COLOURED} models only the reference has a colour: choose some with --models")
+        console.note(f"of more than {MOST_COLOURED} models only the reference has a colour: choose some with `report --model`")
     return save_figures(figures, folder, asked.width, styles_of(every))
+
+
+def choose_models(given: Iterable[str], figures: Sequence["Figure"]) -> list[str]:
+    """The models of figures that are meant, as results show them, without their folders, or as they are typed; and the reference.
+
+    Raises UserError for a name that is none of theirs, and where the reference would be alone.
+    """
+    from recallkit.display.charts import labels
+    from recallkit.models.spec import one_model
+
+    every = list(dict.fromkeys(model for figure in figures for model in figure.models))
+    if len(every) < 2:
+        raise UserError("these figures are not of several models", where="models", remedy="name none")
+    known = {label: model for model, label in labels(every, sys.maxsize).items()} | {model: model for model in every}
+    choice = f"choose from {', '.join(map(shlex.quote, every[1:]))}"
+    meant = [known.get(name) or known.get(one_model(name).shown) for name in given]
+    for name, model in zip(given, meant, strict=True):
+        if model is None:
+            raise UserError("no such model in these figures", where=name, remedy=choice)
+    chosen = [model for model in every if model in {every[0], *meant}]
+    if len(chosen) < 2:
+        raise UserError("the reference, which is always drawn", where=every[0], remedy=choice)
+    return chosen
 
 
 DECLARED: dict[str, Command] = {}
@@ -277,6 +309,7 @@ def command(
     *,
     examples: tuple[str, ...],
     draws: bool = False,
+    chooses: bool = False,
     exports: bool = False,
     answers: bool = False,
 ) -> Callable[[Callable[[E], Outcome[T]]], Callable[P, T]]:
@@ -284,12 +317,15 @@ def command(
 
     `options` is the dataclass of Python's arguments. The function's own argument may be of a class that derives from it: what that
     adds are options of the command line only. `examples` are command lines, the end of the help. `draws`: it has figures, hence
-    `--figures`; `exports`: also tables, hence `--export`; `answers`: also an answer, hence `--full`.
+    `--figures`; `chooses`: of models to choose from, hence `--model`; `exports`: tables, hence `--export`; `answers`: also an answer,
+    hence `--full`.
     """
 
     def made(function: Callable[[E], Outcome[T]]) -> Callable[P, T]:
         [parameter] = inspect.signature(function).parameters.values()
-        printed = _Answered if answers else _Exported if exports else _Drawn if draws else _Printed
+        tables, figures = _Answered if answers else _Exported if exports else None, _Chosen if chooses else _Drawn if draws else None
+        groups = tuple(group for group in (tables, figures) if group is not None) or (_Printed,)
+        printed = make_dataclass("Printed", [], bases=groups, frozen=True, kw_only=True)
         DECLARED[name] = declared = Command(name, function, options, parameter.annotation, printed, examples)
         called: Callable[P, T] = _python(function, options, lambda given: declared.call(declared.options(**given)))
         return called

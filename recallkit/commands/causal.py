@@ -48,6 +48,7 @@ class InterveneLine(ShareOptions, Intervene):
         "recallkit intervene zoo:attention zoo:mamba --samples 200",
         "recallkit intervene path/to/attention path/to/mamba --slices slices --figures figures",
     ),
+    draws=True,
     answers=True,
 )
 def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
@@ -105,6 +106,7 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         "recallkit ablate path/to/model --slices slices -o ablation",
         "recallkit ablate zoo:hybrid --mixers attention --heads",
     ),
+    draws=True,
     answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:

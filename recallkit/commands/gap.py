@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from recallkit.tracking.tables import TrackTables
 
 
-@command("demo", ForceOptions, examples=("recallkit demo",), answers=True)
+@command("demo", ForceOptions, examples=("recallkit demo",), draws=True, answers=True)
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
     """Run the whole pipeline on the built-in text: slice it, score the zoo, measure how much of the gaps is recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
@@ -143,6 +143,7 @@ class GapLine(Gap):
         "recallkit gap attn=path/to/attention mamba=path/to/mamba,dtype=bfloat16 --slices slices --export csv,tex",
         "recallkit gap path/to/attention path/to/mamba --slices slices --slice 'far=distance > 512'",
     ),
+    draws=True,
     answers=True,
 )
 def gap(asked: GapLine) -> Outcome["GapTables"]:
@@ -231,7 +232,7 @@ class Published(LogOptions):
     out: File | None = out_option("Where --export writes.")
 
 
-@command("published", Published, examples=("recallkit published zoology:4",), answers=True)
+@command("published", Published, examples=("recallkit published zoology:4",), exports=True)
 def published(asked: Published) -> Outcome["PublishedGap"]:
     """Measure how much of the gap between printed perplexities lies in AR hits: those of a paper's table, or yours.
 
@@ -246,7 +247,7 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     found = attribute_published(table, reference=asked.reference, ar_share=asked.ar_share)
     return Outcome(
         value=lambda: found,
-        show=lambda full: print_published(found, full=full),
+        show=lambda full: print_published(found, full=True),
         json=lambda: published_json(found),
         exports=lambda: [({"published": found.frame}, published_tables(found), path(asked.out))],
     )
@@ -288,6 +289,7 @@ class Track(FarContextOptions, ScoringOptions, WritingOptions):
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --context-gain 4096",
     ),
+    draws=True,
     answers=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:

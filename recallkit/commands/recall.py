@@ -71,6 +71,7 @@ class EvalRecallLine(ShareOptions, EvalRecall):
         "recallkit eval-recall path/to/attention path/to/mamba --tasks swde,fda --limit 100 -o evals",
         "recallkit eval-recall path/to/model --data rows.jsonl --prompt twice",
     ),
+    draws=True,
     answers=True,
 )
 def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
@@ -202,6 +203,7 @@ class Mqar(MqarOptions, LogOptions):
         "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
         "recallkit mqar path/to/model --task overwriting,updates=16",
     ),
+    draws=True,
     answers=True,
 )
 def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:

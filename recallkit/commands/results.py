@@ -5,9 +5,9 @@ from dataclasses import KW_ONLY, MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.adapter import Outcome, choose_models, command
 from recallkit.declarations import File, Options, argument, option, path
-from recallkit.errors import UserError
+from recallkit.errors import UsageError, UserError
 from recallkit.options import ReportOptions, Which, out_option, slices_option
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class ReportLine(WriteReport):
     WriteReport,
     examples=(
         "recallkit report slices --open",
-        "recallkit report slices --with evals --figures figures --width text --models mamba,based",
+        "recallkit report slices --with evals --figures figures --model mamba --model based",
     ),
-    draws=True,
+    chooses=True,
 )
 def write_report(asked: ReportLine) -> Outcome[Path]:
     """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network, and contains corpus text.
@@ -101,18 +101,22 @@ def figures(of: Union[File, "Shown"], *, models: Sequence[str] = (), width: str 
     `of` is what a function returned (`gap`, `profile`, `eval_mqar` ...) or `read_comparison`, or a folder that they wrote. Only `models`
     and the reference are drawn, if some are given. Text of 11 pixels is 8 points where a chart is as wide as `width` says: `column`,
     `text`, or inches.
-    Raises UserError for a model that is not in them, ValueError for a width that is none.
+    Raises UserError for a model that is not in them, and for a width that is none.
     """
     from recallkit.display.charts import styles_of
-    from recallkit.display.figure_files import choose_models, parse_width
+    from recallkit.display.figure_files import parse_width
     from recallkit.display.notebook import Shown, charts
     from recallkit.report.write import figures_of, find_results
 
     def drawn(chosen: Sequence[str]) -> "Sequence[Figure]":
         return of.figures(chosen) if isinstance(of, Shown) else figures_of(find_results(path(of)), chosen)
 
+    try:
+        inches = parse_width(width)
+    except ValueError as error:
+        raise UsageError(str(error), where="width") from error
     every = drawn(())
-    return charts(drawn(choose_models(models, every)) if models else every, styles_of(every), parse_width(width))
+    return charts(drawn(choose_models(models, every)) if models else every, styles_of(every), inches)
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,7 @@ class Slice(LabelledTextOptions, WritingOptions):
         "recallkit slice valid.jsonl.zst --counts counts.duckdb --max-count 1250 -o slices",
         "recallkit slice 'valid/*.parquet' --for path/to/attention --for path/to/mamba --counts counts.duckdb --sample 1M -o slices",
     ),
+    draws=True,
     answers=True,
 )
 def slice_(asked: Slice) -> Outcome["Summary"]:
@@ -266,6 +267,7 @@ class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
         "recallkit profile valid.jsonl.zst --counts counts.duckdb --figures figures",
         "recallkit profile 'books/*.txt' --boundary document --seq-len 4096 -o books",
     ),
+    draws=True,
     answers=True,
 )
 def profile(asked: Profile) -> Outcome["ProfileTables"]:

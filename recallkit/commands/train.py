@@ -86,6 +86,7 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
         "recallkit train --task mqar --figures figures",
         "recallkit train --task overwriting --mixers attention,delta_net --widths 32,64 -o overwriting",
     ),
+    draws=True,
     answers=True,
 )
 def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:

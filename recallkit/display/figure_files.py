@@ -9,13 +9,13 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import console
-from recallkit.display.charts import MOST_COLOURED, WIDTH, labels, specification, styles_of
+from recallkit.display.charts import MOST_COLOURED, WIDTH, specification, styles_of
 from recallkit.display.tables import latex_text
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.display.charts import Figure, Spec, Style
@@ -145,7 +145,7 @@ def _contents(figure: Figure, styles: Mapping[str, Style], inches: float, folder
     tall = float(root.attrib["height"])
     sides = {"width": inches * _POINTS, "height": tall / _PIXELS}
     if sides["height"] > _TALLEST * _POINTS:
-        remedy = "choose fewer models with --models, or --width text"
+        remedy = "draw it with --width text, or fewer models with `report --model`"
         console.note(f"{figure.name} is {sides['height'] / _POINTS:.1f} inches tall, more than a page: {remedy}")
     width = f"{sides['width'] * _PIXELS:g}"
     root.set("viewBox", f"0 0 {width} {tall:g}")
@@ -178,21 +178,3 @@ def check_figures_folder(folder: Path | None) -> None:
     """Raises UserError if charts cannot be written to a folder: checked before the work, not after it."""
     if folder is not None and folder.exists() and not folder.is_dir():
         raise UserError("not a directory", where=folder, remedy="name another with --figures")
-
-
-def choose_models(names: Iterable[str], figures: Sequence[Figure]) -> list[str]:
-    """The models of figures that are meant by `names`, whole or as the figures call them, and the first, the reference.
-
-    Raises UserError for a name that is none of theirs, and where the reference would be alone.
-    """
-    every = list(dict.fromkeys(model for figure in figures for model in figure.models))
-    called = labels(every)
-    known = {label: model for model, label in called.items()} | {model: model for model in every}
-    choice = f"--models takes {', '.join(list(called.values())[1:])}" if every else "leave out --models"
-    for name in names:
-        if name not in known:
-            raise UserError("no such model in these figures", where=name, remedy=choice)
-    chosen = [model for model in every if model in {every[0], *(known[name] for name in names)}]
-    if len(chosen) < 2:
-        raise UserError("the reference, which is always drawn", where=every[0], remedy=choice)
-    return chosen

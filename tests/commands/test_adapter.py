@@ -24,7 +24,7 @@ from recallkit.errors import UserError
 from recallkit.options import ScoringOptions
 
 MANY = 2**60
-MODELS = ["zoo:attention", "runs/one", "runs/two"]
+MODELS = ["zoo:attention", "runs/one", "runs/two", "zoo:attention cache window:4+32, weights int8"]
 STROKE = {"stroke": {"value": StyleOf(MODELS[2], "stroke")}}
 FIGURE = Figure("orders", "Orders", "A dot.", {"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": STROKE}, MODELS)
 
@@ -57,7 +57,7 @@ class ToyLine(Toy):
 
 
 def declare():
-    @command("toy", Toy, examples=("recallkit toy a b --size 10k",), exports=True)
+    @command("toy", Toy, examples=("recallkit toy a b --size 10k",), chooses=True, exports=True)
     def toy(asked: ToyLine) -> Outcome[dict[str, object]]:
         """Read what there is: in order.
 
@@ -163,19 +163,30 @@ def test_figures_are_as_wide_as_asked_and_of_the_models_asked(invoke, tmp_path):
         assert f'width="{points}"' in drawn(*width)[0]
     assert 'width="396.00pt"' in drawn("--width", "5.5")[0]
     assert r"\caption{Of .}" in drawn()[1]
-    assert drawn("--models", "two")[0] == drawn()[0], "in its usual colour"
-    assert r"\caption{Of zoo:attention, runs/one.}" in drawn("--models", "one")[1], "the reference, too"
-    assert r"\caption{Of zoo:attention, runs/one, runs/two.}" in drawn("--models", "runs/two,runs/one")[1], "in their order"
-    assert invoke("--models", "one")[::2] == (2, "recallkit: --models: chooses what is drawn; add --figures DIR\n")
-    for words, told in (
-        (("--models", "tow"), "tow: no such model in these figures; --models takes one, two"),
-        (("--models", "attention"), "zoo:attention: the reference, which is always drawn; --models takes one, two"),
-        (("--width", "broad"), "'broad': give column, text, or inches from 2 to 20"),
-        (("--width", "1.9"), "1.9: give column, text, or inches from 2 to 20"),
+    assert drawn("--model", "two")[0] == drawn()[0], "in its usual colour"
+    assert r"\caption{Of zoo:attention, runs/one.}" in drawn("--model", "one")[1], "the reference, too"
+    assert r"\caption{Of zoo:attention, runs/one, runs/two.}" in drawn("--model", "runs/two", "--model", "runs/one")[1], "in their order"
+    for name in ("zoo:attention,cache=window:4+32,weights=int8", MODELS[3], MODELS[3].removeprefix("zoo:")):
+        assert rf"\caption{{Of zoo:attention, {MODELS[3]}.}}" in drawn("--model", name)[1], "as typed, or as it is shown"
+    assert invoke("--model", "one")[::2] == (2, "recallkit: --model: chooses what is drawn; add --figures DIR\n")
+    others = f"choose from runs/one, runs/two, '{MODELS[3]}'"
+    for words, out, told in (
+        (("--model", "tow"), "order 2\n", f"tow: no such model in these figures; {others}"),
+        (("--model", "attention"), "order 2\n", f"zoo:attention: the reference, which is always drawn; {others}"),
+        (("--width", "broad"), "", "'broad': give column, text, or inches from 2 to 20"),
+        (("--width", "1.9"), "", "1.9: give column, text, or inches from 2 to 20"),
     ):
-        status, _, said = invoke("--figures", tmp_path, *words)
-        assert status != 0
+        status, printed, said = invoke("--figures", tmp_path, *words)
+        assert (status != 0, printed) == (True, out), "what is found is printed before it is drawn"
         assert told in said
+
+
+def test_models_are_chosen_only_of_results_that_are_there():
+    having = {name for name in COMMANDS if any(each.name == "drawn" for each in declared(name).parameters)}
+    drawing = {name for name in COMMANDS if any(each.name == "figures" for each in declared(name).parameters)}
+    assert having == {"report"}
+    assert drawing >= {"gap", "intervene", "mqar", "slice"}
+    assert "published" not in drawing, "it has none"
 
 
 def test_what_is_found_is_printed_written_and_judged(invoke, tmp_path):

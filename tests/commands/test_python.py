@@ -241,8 +241,10 @@ def test_a_gap_is_read_back_and_drawn(scored, tmp_path):
     charts["by_count"].save(tmp_path / "chart.svg")
     drawn = (tmp_path / "chart.svg").read_text(encoding="utf-8")
     assert drawn.startswith("<svg")
-    with pytest.raises(recallkit.UserError, match=f"no such model in these figures; --models takes {CONTROLS[1]}"):
+    with pytest.raises(recallkit.UserError, match=f"no such model in these figures; choose from {CONTROLS[1]}"):
         recallkit.figures(comparison, models=["nobody"])
+    with pytest.raises(recallkit.UserError, match="width: 0: give column, text, or inches from 2 to 20"):
+        recallkit.figures(comparison, width=0)
     assert "var(--" not in drawn  # colours of a page mean nothing in a file
     page = recallkit.write_report(tmp_path / "out", tmp_path / "page.html", slices=folder)
     assert page == tmp_path / "page.html"
