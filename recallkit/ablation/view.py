@@ -70,7 +70,7 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
 
 
 def which_recall(tables: AblationTables) -> str:
-    """Which single mixers recall by association goes through (of sets if there are no single ones), or why none can be named.
+    """Which mixers or sets of them recall by association goes through, or why none can be named; of a set and a part of it the part.
 
     Without them less is recalled, with an interval above `LEAST` of what is recalled, and AR hits lose in particular, since a model that
     breaks recalls nothing either: their share of the whole loss is more than `ENRICHED` times their share of the tokens, with its interval.
@@ -83,10 +83,11 @@ def which_recall(tables: AblationTables) -> str:
         return f"Which mixers recall goes through is not known: {too_few('AR hits', whole['effective_documents'])}."
     if whole["recall_ci_low"] <= 0:
         return f"{whole['model']} is not shown to recall by association ({recall}), so no mixer can be named."
-    less = [row for row in single or rows if row["recall_lost_ci_low"] > LEAST * whole["recall"]]
-    less = [row for row in less if not any(_is_part(other, row) for other in less)]
-    through = [row for row in less if _is_enriched(hits[row["mixers"]])]
-    others = ", ".join(labelled(row) for row in less if row not in through)
+    less = [row for row in rows if row["recall_lost_ci_low"] > LEAST * whole["recall"]]
+    enriched = [row for row in less if _is_enriched(hits[row["mixers"]])]
+    through = [row for row in enriched if not any(_is_part(other, row) for other in enriched)]
+    rest = [row for row in less if row not in enriched and (row in single or not single)]
+    others = ", ".join(labelled(row) for row in rest if not any(_is_part(other, row) for other in less))
     named = ", ".join(f"{labelled(row)} ({row['recall_lost']:.2f} lost without it)" for row in through)
     said = f"Recall by association ({recall}) {f'goes through {named}' if named else 'is not shown to go through any of these mixers'}."
     if not others:
@@ -107,10 +108,11 @@ def _is_enriched(hits: Row) -> bool:
 
 
 def _is_part(row: Row, of: Row) -> bool:
-    """Whether the heads of one row are some of those of the other: where both are needed, the smaller group is named."""
+    """Whether the mixers or heads of one row are some of those of the other: where both are needed, the smaller set is named."""
     part, whole = heads_of(row["mixers"]), heads_of(of["mixers"])
     if part is None or whole is None or part == whole:
-        return False
+        parts, of_whole = (set(each["mixers"].split("+")) for each in (row, of))
+        return parts < of_whole or (row["layer"] is not None and of["layer"] is None and row["kind"] in of_whole)
     return part[0] == whole[0] and whole[1] <= part[1] and part[2] <= whole[2]
 
 

@@ -89,6 +89,23 @@ def test_the_answer_is_of_single_mixers_and_of_ar_hits_in_particular(tables):
     )
 
 
+def test_a_set_is_named_beside_single_mixers_but_not_beside_a_part_of_it(tables):
+    """1+2 in the place of 1, and beside it; a kind beside a mixer of it."""
+
+    def named(*names: tuple[str, str]) -> AblationTables:
+        def copied(of: pl.DataFrame) -> pl.DataFrame:
+            found = {new: of.filter(pl.col("mixers") == old).with_columns(mixers=pl.lit(new)) for old, new in names}
+            layers = {new: pl.lit(int(new) if new.isdecimal() else None, pl.Int64) for new in found}
+            return pl.concat([frame.with_columns(layer=layers[new]) for new, frame in found.items()])
+
+        return AblationTables(copied(tables.ablation), copied(tables.mixers))
+
+    goes = f"Recall by association {RECALL} goes through"
+    assert which_recall(named(("1", "1+2"), ("0", "0"))).startswith(f"{goes} 1+2 (3.88 lost without it). Less is also recalled without 0")
+    for whole in ("1+2", "attention"):
+        assert which_recall(named(("1", whole), ("1", "1"))) == f"{goes} 1 attention (3.88 lost without it)."
+
+
 def test_heads_have_their_own_table_and_the_smallest_group_is_named(tables):
     """h2 of h0-3: both are needed, and the whole is not named again."""
     renamed = {"0": "1.h0-3", "1": "1.h2"}
