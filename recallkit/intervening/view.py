@@ -169,7 +169,8 @@ def _recall_alike(row: Row) -> bool:
 
 
 def _called(slice_: str) -> str:
-    return _NAMES.get(slice_, slice_)
+    """What is measured of a slice: of those that were asked for the tokens that repeat a bigram, since only these can be changed."""
+    return _NAMES.get(slice_, f"repeated bigrams of {slice_}")
 
 
 def _points(row: Row) -> str:
@@ -198,10 +199,15 @@ _OF_OTHERS = ("completion", "key", "any use")
 """Columns of other changes than those that tell what is recalled by association."""
 
 
+def _with_shares(tables: InterveneTables) -> list[str]:
+    """The slices whose shares are shown: not the control's, nor those of a part of all repeated bigrams beside AR hits."""
+    slices = tables.recall_share["slice"].unique(maintain_order=True).to_list()
+    return [slice_ for slice_ in slices if slice_ != FIRST_RARE and not (slice_ == "repeated_frequent" and REPEATED in slices)]
+
+
 def _share_tables(tables: InterveneTables) -> dict[str, Table]:
     """For each slice, or AR hits and all repeated bigrams, a table of one row per model; the first one explains and has the control."""
-    slices = tables.recall_share["slice"].unique(maintain_order=True).to_list()
-    shown = [slice_ for slice_ in slices if slice_ != FIRST_RARE and not (slice_ == "repeated_frequent" and REPEATED in slices)]
+    shown = _with_shares(tables)
     return {f"share_{slice_}": _share_table(tables, slice_, explained=slice_ == shown[0]) for slice_ in shown}
 
 
@@ -261,9 +267,16 @@ def _method(manifest: Row) -> str:
 
 
 def _notes(tables: InterveneTables) -> list[str]:
-    """Why shares mean nothing, once per model; why there are no intervals."""
-    void = {row["model"]: row["note"] for row in reversed(tables.recall_share.to_dicts()) if row["note"]}
-    lines = [f"{model}: the shares mean nothing: {note}" for model, note in reversed(void.items())]
+    """Why shares mean nothing, once per model and reason; why there are no intervals."""
+    shown = _with_shares(tables)
+    void: dict[tuple[str, str], list[str]] = {}
+    for row in tables.recall_share.to_dicts():
+        if row["note"] and row["slice"] in shown:
+            void.setdefault((row["model"], row["note"]), []).append(row["slice"])
+    lines = []
+    for (model, note), slices in void.items():
+        which = "the shares mean" if slices == shown else f"the share in {' and '.join(map(_called, slices))} means"
+        lines.append(f"{model}: {which} nothing: {note}")
     few = {row["slice"]: row["effective_documents"] for row in tables.intervene.to_dicts() if row["recall_ci_low"] is None}
     lines += [f"No interval: {too_few(_called(slice_), effective)}." for slice_, effective in few.items()]
     return lines

@@ -107,6 +107,21 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
     assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)
 
 
+def test_what_means_nothing_is_named_and_only_what_is_shown(known):
+    """The shares of one slice; nothing of the control's, which are not shown. Of a slice that was asked for only repetitions can be changed."""
+    folder, tables = known
+    row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True) | {"void": False, "note": ""}
+    void = row | {"void": True, "note": "too few"}
+    rows = pl.DataFrame([row, row | {"slice": "number"}, void | {"slice": "first_rare"}], tables.recall_share.schema)
+    shown = look(folder, InterveneTables(tables.intervene, tables.by_distance, tables.by_count, rows))
+    assert "nothing" not in " ".join(shown.lines)
+    assert shown.shown["share_number"].title == "Is it recall? Repeated bigrams of number"
+    assert "in repeated bigrams of number (" in str(shown.shown["share_number"].caption)
+    rows = pl.DataFrame([row, void | {"slice": "number"}], tables.recall_share.schema)
+    lines = look(folder, InterveneTables(tables.intervene, tables.by_distance, tables.by_count, rows)).lines
+    assert "unigram_cache: the share in repeated bigrams of number means nothing: too few" in lines
+
+
 @pytest.mark.parametrize("all_shown", [False, True])
 def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known, all_shown):
     """Of three gaps two shrink; a lead, a void share and one that may be none are not among them."""
