@@ -116,7 +116,8 @@ def in_a_sentence(by_divergence: pl.DataFrame) -> str:
     larger = [row for row in hits if (row["ratio_ci_low"] or 0) > 1 and row["kl"] > _ROUNDING]
     if not larger:
         every = _range(by_divergence.filter(by="slice", slice="all").to_dicts(), "kl", _KL)
-        return f"KL divergence from {hits[0]['reference']} is {every} nats per token, and not shown to be larger per AR hit than {first}."
+        than = "; there are no AR hits" if hits[0]["kl"] is None else f", and not shown to be larger per AR hit than {first}"
+        return f"KL divergence from {hits[0]['reference']} is {every} nats per token{than}."
     many = f"{len(larger):,} models" if len(larger) == len(hits) else f"{len(larger):,} of {len(hits):,} models"
     whose = many if len(larger) > 1 else larger[0]["model"]
     ratios, means, firsts = _range(larger, "ratio", ".1f"), _range(larger, "kl", _KL), _range(larger, "kl_first", _KL)

@@ -119,7 +119,9 @@ def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any
     why, figures = [], np.full((4, len(pairs)), np.nan)
     for place, (row, whole) in enumerate(pairs):
         if row["delta_nll"] is None:
-            raise UserError(f"there are no tokens of {gate.slice} to judge by", where=OPTION)
+            raise UserError(
+                f"there are no tokens of {gate.slice} to judge by", where=OPTION, remedy="slice more text, or name another slice"
+            )
         is_judged = not (gate.is_share and (row["void"] or whole["delta_nll"] <= 0))
         why.append("" if is_judged else row["note"] if row["void"] else NOT_BEHIND)
         if is_judged:

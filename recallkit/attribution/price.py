@@ -108,7 +108,8 @@ def answer(by_price: pl.DataFrame) -> str:
         return (row["ratio_ci_low"] or 0) > 1
 
     def is_shown(row: Row) -> bool:
-        return row["loss_ar_hit_ci_low"] is None or row["loss_ar_hit_ci_low"] > 0
+        low = row["loss_ar_hit_ci_low"]
+        return (row["loss_ar_hit"] or 0) > 0 if low is None else low > 0
 
     row = max(rows, key=lambda row: (row["ratio"] if selective(row) else 1, is_shown(row), row["loss_ar_hit"] or 0))
     if row["loss_ar_hit"] is None or row["loss_first"] is None:
@@ -116,20 +117,24 @@ def answer(by_price: pl.DataFrame) -> str:
     hits, first = (f"{row[name]:z.3f}" for name in ("loss_ar_hit", "loss_first"))
     if row["ratio"] is not None and row["loss_ar_hit_ci_low"] > 0:
         within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
-        costs = f"{_times(row['ratio'])} times what it costs first occurrences: {hits} against {first} nats (95 % interval {within})"
+        costs = f"Per token {row['model']} costs AR hits {_times(row['ratio'])} times what it costs first occurrences: "
+        costs += f"{hits} against {first} nats (95 % interval {within})."
     else:
-        costs = f"{hits} nats{_within(row, 'loss_ar_hit')}, and first occurrences {first}{_within(row, 'loss_first')}"
+        of_hits, of_first = (_within(row, name) for name in ("loss_ar_hit", "loss_first"))
+        costs = f"The loss of {row['model']} per token is {hits} nats in AR hits{of_hits}, and {first} in first occurrences{of_first}."
     if len(rows) == 1:
         most = ""
     elif not any(map(is_shown, rows)):
-        most = f"None of {len(rows)} models is shown to cost AR hits anything; the largest loss is that of {row['model']}. "
+        none = f"{'Neither' if len(rows) == 2 else 'None'} of {len(rows)} models is shown to lose anything in AR hits"
+        largest = f"; the largest loss is that of {row['model']}" * (row["loss_ar_hit"] > 0)
+        most = f"{none}{largest}. "
     elif not selective(row) and row["loss_ar_hit"] < max(other["loss_ar_hit"] for other in rows):
         most = f"Of {len(rows)} models {row['model']} has the largest loss in AR hits that is shown. "
     else:
         most = f"Of {len(rows)} models {row['model']} costs AR hits most{' in proportion' * selective(row)}. "
     more, less = (row["overwriting_ci_low"] or 0) > 0, (row["overwriting_ci_high"] or 0) < 0
     than = " on AR hits whose key has been followed by something else since than on the others."
-    return f"{most}Per token {row['model']} costs AR hits {costs}." + f" It loses {'more' if more else 'less'}{than}" * (more or less)
+    return f"{most}{costs}" + f" It loses {'more' if more else 'less'}{than}" * (more or less)
 
 
 def _times(ratio: float) -> str:
@@ -139,7 +144,7 @@ def _times(ratio: float) -> str:
 
 def _within(row: Row, name: str) -> str:
     low, high = row[f"{name}_ci_low"], row[f"{name}_ci_high"]
-    return "" if low is None else f" (95 % interval {bounds(low, high, 'z.3f')})"
+    return " (of too few documents for an interval)" if low is None else f" (95 % interval {bounds(low, high, 'z.3f')})"
 
 
 def measured(by_price: pl.DataFrame) -> str:
@@ -150,7 +155,7 @@ def measured(by_price: pl.DataFrame) -> str:
 def price_table(by_price: pl.DataFrame, seq_len: int) -> Table:
     """What each model loses, beside the bytes of its state; a narrow terminal leaves out overwritten AR hits, then the interval."""
     rows, recall = cells.without_zoo(by_price.to_dicts()), measured(by_price)
-    losses = {"far\ncopies": "far", "first": "first", "over-\nwritten": "overwritten", "not over-\nwritten": "not_overwritten"}
+    losses, form = {"far\ncopies": "far", "first": "first"}, "z.3f"
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
         "state": lambda row: cells.size(row["state_bytes"]),
@@ -158,17 +163,18 @@ def price_table(by_price: pl.DataFrame, seq_len: int) -> Table:
         "recalled" if recall == "recalled" else "AR hits\nright": cells.in_percent(recall),
         "loss in\nAR hits": cells.number("loss_ar_hit", "z.3f"),
         "95 %\ninterval": cells.interval("loss_ar_hit", "z.3f"),
-        **{called: cells.number(f"loss_{name}", "z.3f") for called, name in losses.items()},
+        **{called: cells.number(f"loss_{name}", form) for called, name in losses.items()},
+        "overwritten\nor not": lambda row: ", ".join(cells.or_dash(row[f"loss_{name}"], form) for name in CLASSES[3:]),
     }
     what = "Recalled: points of probability that association adds in AR hits (`recallkit intervene`)."
     if recall == "accuracy":
         what = "Right: % of AR hits that are ranked first; what of it is recall, `recallkit intervene` of these models measures."
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
     told = f"State: of one sequence after {ids} ids. " if ids else ""
-    told += "A dash: it cannot be carried, so that its bytes are unknown. " if None in by_price["state_bytes"] else ""
+    told += "Of a state that cannot be carried the bytes are unknown. " if None in by_price["state_bytes"] else ""
     told += (
         f"{what} Losses: nats per token. Far copies: bigrams that are more than {far_distance(seq_len)} tokens back; first: first "
-        "occurrences; overwritten: AR hits whose key has been followed by something else since. "
+        "occurrences; overwritten or not: AR hits whose key has, and has not, been followed by something else since. "
         f"Intervals: {resampled(rows[0])}."
     )
     return Table.of(
@@ -176,6 +182,6 @@ def price_table(by_price: pl.DataFrame, seq_len: int) -> Table:
         columns,
         rows,
         told,
-        groups=[("", 4), ("loss in AR hits", 2), ("loss in other classes", 4)],
-        optional=[*list(columns)[-2:], "95 %\ninterval"],
+        groups=[("", 4), ("loss in AR hits", 2), ("loss in other classes", 3)],
+        optional=["overwritten\nor not", "95 %\ninterval"],
     )

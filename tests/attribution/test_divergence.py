@@ -120,6 +120,9 @@ def test_the_sentence_is_of_models_that_differ_more_where_recall_is_needed(made)
     assert "not shown to be larger" in sentence(rounded, "thrice"), "what is left is rounding"
     without = table.with_columns(ratio_ci_low=None, ratio_ci_high=None)
     assert sentence(without, "thrice").startswith("KL divergence from ref is 1.0"), "without an interval nothing is shown"
+    of_hits = pl.col("slice") == "ar_hit"
+    none = without.with_columns(kl=pl.when(of_hits).then(None).otherwise(pl.col("kl")))
+    assert sentence(none, "thrice").endswith(" nats per token; there are no AR hits.")
 
 
 def test_tables_have_the_figures_of_their_rows(made):

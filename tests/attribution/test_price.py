@@ -96,14 +96,25 @@ def test_what_is_far_depends_on_the_length_of_short_sequences(seq_len, distance)
     assert far_distance(seq_len) == distance
 
 
-ONE, OVER = "Per token m costs AR hits ", " on AR hits whose key has been followed by something else since than on the others."
+ONE, LOSS, OVER = (
+    "Per token m costs AR hits ",
+    "The loss of m per token is ",
+    " on AR hits whose key has been followed by something else since than on the others.",
+)
 CASES = {
     "more": ({"m": (1.8, 1.8, 0.5)}, {}, [f"{ONE}3.6 times what it costs first occurrences: 1.800 against 0.500 nats (95 % interval 3."]),
     "less": ({"m": (0.5, 0.5, 2)}, {}, [f"{ONE}0.25 times what it costs first occurrences: 0.500 against 2.000 nats"]),
-    "hits alone": ({"m": (1, 1, 0)}, {}, [f"{ONE}1.000 nats (95 % interval 0.985 to 1.015), and first occurrences 0.000 (95 %"]),
-    "first alone": ({"m": (0.1, 0.1, 0.5)}, {"spread": (2, 0.1)}, [f"{ONE}0.100 nats (95 % interval -0.5"]),
-    "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{ONE}-1.000 nats (95 % interval -1.015 to -0.985), and first occurrences 0.500 "]),
-    "two documents": ({"m": (1, 1, 0.5)}, {"documents": 2}, [f"{ONE}1.000 nats, and first occurrences 0.500."]),
+    "hits alone": ({"m": (1, 1, 0)}, {}, [f"{LOSS}1.000 nats in AR hits (95 % interval 0.985 to 1.015), and 0.000 in first "]),
+    "first alone": ({"m": (0.1, 0.1, 0.5)}, {"spread": (2, 0.1)}, [f"{LOSS}0.100 nats in AR hits (95 % interval -0.5"]),
+    "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{LOSS}-1.000 nats in AR hits (95 % interval -1.015 to -0.985), and 0.500 in first "]),
+    "two documents": (
+        {"m": (1, 1, 0.5), "n": (-1, -1, 0.5)}, {"documents": 2},
+        [f"Of 2 models m costs AR hits most. {LOSS}1.000 nats in AR hits (of too few documents for an interval), and 0.500 in first"],
+    ),
+    "two gain": (
+        {"m": (-1, -1, 0.5), "n": (-2, -2, 0.5)}, {},
+        [f"Neither of 2 models is shown to lose anything in AR hits. {LOSS}-1.000 nats in AR hits (95 %"],
+    ),
     "no hits": ({"m": (1, 1, 0.5)}, {"with_hits": False}, ["No token is an AR hit: there are no two losses to compare."]),
     "several": (
         {"m": (1, 1, 0.1), "n": (2, 2, 0.5), "o": (0, 0, 0)}, {},
@@ -114,7 +125,7 @@ CASES = {
     ),
     "none shown": (
         {"m": (0.1, 0.1, 0.5), "n": (-1, -1, 0.5)}, {"spread": (2, 0.1)},
-        [f"None of 2 models is shown to cost AR hits anything; the largest loss is that of m. {ONE}0.100 nats (95 % interval -0.5"],
+        [f"Neither of 2 models is shown to lose anything in AR hits; the largest loss is that of m. {LOSS}0.100 nats in AR hits (95 %"],
     ),
     "the larger loss not shown": (
         {"m": (0.05, 0.05, 0.5), "n": (0.06, 0.06, 0.5)}, {"spread": ({"m": 0.1, "n": 2}, 0.1)},
@@ -145,14 +156,19 @@ def test_the_table_has_the_figures_of_its_rows(tmp_path):
         ["ref", "1.05 MB", "54.60", "100.0"], ["m", "999 B", "190.57", "100.0"], ["n", "–", "54.60", "100.0"]
     ]  # fmt: skip
     low, high = (by_price[f"loss_ar_hit_ci_{end}"][1] for end in ("low", "high"))
-    assert table.rows[1][4:] == ["2.000", f"{low:.3f} to {high:.3f}", "1.750", "0.500", "3.000", "1.000"]
-    assert table.rows[0][4:] == ["–"] * 6
-    for said in ("State: of one sequence after 9 ids.", "A dash: it cannot be carried", "Right: % of AR hits", "more than 2 tokens back"):
+    assert table.rows[1][4:] == ["2.000", f"{low:.3f} to {high:.3f}", "1.750", "0.500", "3.000, 1.000"]
+    assert table.rows[0][4:] == [*["–"] * 4, "–, –"]
+    for said in (
+        "State: of one sequence after 9 ids.",
+        "Of a state that cannot be carried the bytes are unknown.",
+        "Right: % of AR hits",
+        "more than 2 tokens back",
+    ):
         assert said in table.caption
     known = price_table(by_price.with_columns(recalled=pl.lit(0.25), state_bytes=1, state_ids=9), 8)
     assert "Recalled: points of probability" in known.caption
     assert [of.headers[2:4] for of in (table, known)] == [["ppl", "AR hits\nright"], ["ppl", "recalled"]]
-    assert "A dash" not in known.caption
+    assert "cannot be carried" not in known.caption
     assert known.rows[0][3] == "25.0"
 
 

@@ -108,7 +108,7 @@ def test_every_sign_has_its_sentence(known, gap, share, points, void):
 
 
 def test_what_means_nothing_is_named_and_only_what_is_shown(known):
-    """The shares of one slice; nothing of the control's, which are not shown. Of a slice that was asked for only repetitions can be changed."""
+    """The shares of one slice; nothing of the control's, which are not shown. Only what is repeated can be changed, of any slice."""
     folder, tables = known
     row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True) | {"void": False, "note": ""}
     void = row | {"void": True, "note": "too few"}
