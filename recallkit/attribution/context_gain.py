@@ -92,9 +92,11 @@ def context_gains(
         for of_last in last:
             table = tables[of_last, model]
             whole = WholeGap.of({**table[0], "is_distinct": distinct[of_last, model]}, labelled.vocab_size, cluster)
-            note = "; ".join(dict.fromkeys([*whole.describe(), *whole.why_void()]))
-            keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride, "note": note}
-            rows += [{**keys, **row, "void": row["far_share"] is None or bool(whole.why_void())} for row in table]
+            keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride}
+            for row in table:
+                why = whole.why_void(effective=row["effective_clusters"], slice_=row["slice"])
+                note = "; ".join(dict.fromkeys([*whole.describe(), *why]))
+                rows.append({**keys, **row, "note": note, "void": row["far_share"] is None or bool(why)})
     return schemas.frame_of("gap/by_context", rows)
 
 

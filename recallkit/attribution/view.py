@@ -280,7 +280,10 @@ def _leads(tables: GapTables, models: Sequence[str] | None = None) -> str:
     return shares_of_leads(whole["model"] for whole in wholes if not is_void(whole) and whole["delta_nll"] < 0)
 
 
-_STRUCK = "Struck out: too little text for an interval, or a gap that may be zero (column note of gap.parquet)."
+def _struck(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Why shares are struck out, after a space; empty if none is."""
+    any_is = any(row["void"] and row["gap_share"] is not None for row in rows)
+    return " Struck out: too little text for an interval, or a gap that may be zero (column note)." * any_is
 
 
 def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table | None:
@@ -299,8 +302,8 @@ def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table
     ]
     hits = {model: [found[model, source, "ar_hit"] for source in shown] for model in models}
     told = [
-        f"{hidden:,} smaller sources: see the Parquet file." if (hidden := len(sources) - len(shown)) else "",
-        _STRUCK if any(row["void"] and row["gap_share"] is not None for rows in hits.values() for row in rows) else "",
+        f"{counted(hidden, 'smaller source')}: see the Parquet file." if (hidden := len(sources) - len(shown)) else "",
+        _struck(row for rows in hits.values() for row in rows).strip(),
         shares_of_leads(leads).strip(),
     ]
     return Table(
@@ -318,21 +321,22 @@ def given_table(tables: GapTables) -> Table | None:
     if not names:
         return None
     found = _cells(tables)
+    rows = [found[model, "ALL", name] for name in names for model in _models(tables)]
     return Table.of(
         "The share of the gap to the reference in each slice",
         {
             **_OF_SLICE,
-            "reference": cells.number("ppl_reference", PPL),
-            "model's": cells.number("ppl_model", PPL),
+            "reference\nppl": cells.number("ppl_reference", PPL),
+            "ppl": cells.number("ppl_model", PPL),
             "share": gap_share,
             "95 % interval": interval,
             "enrichment": enriched,
         },
-        [found[model, "ALL", name] for name in names for model in _models(tables)],
+        rows,
         f"{'Slices may overlap: their shares need not add up to 100 %. ' * (len(names) > 1)}"
-        f"Enrichment: share of the gap over share of tokens.{_leads(tables)}",
-        groups=[("", 3), ("perplexity", 2), ("gap in the slice", 3)],
-        optional=["reference", "model's"],
+        f"Enrichment: share of the gap over share of tokens.{_struck(rows)}{_leads(tables)}",
+        groups=[("", 5), ("gap in the slice", 3)],
+        optional=["reference\nppl", "ppl"],
     )
 
 
@@ -364,13 +368,13 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     rows: dict[str, list[Row]] = {model: [] for model in _models(tables)}
     for row in tables.by_partition.iter_rows(named=True):
         rows[row["model"]].append({**row, "source": "ALL"})
-    first, *_ = rows.values()
+    first, every = next(iter(rows.values())), [row for of in rows.values() for row in of]
     return Table(
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
         ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
         [["share of tokens", *map(_of_tokens, first)], *([model, *map(gap_share, of)] for model, of in rows.items())],
         f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits"
-        f"{_sum([row for of in rows.values() for row in of], '; rows')}.{_leads(tables)}",
+        f"{_sum(every, '; rows')}.{_struck(every)}{_leads(tables)}",
     )
 
 

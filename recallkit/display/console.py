@@ -221,7 +221,9 @@ def _narrowed(table: Table, available: int) -> Table:
     from rich.cells import cell_len
 
     for header in table.optional:
-        widths = [max(map(cell_len, [*name.split("\n"), *cells])) for name, *cells in zip(table.headers, *table.rows, strict=True)]
+        widths = [
+            max(map(cell_len, [*name.split("\n"), *map(_cut, cells)])) for name, *cells in zip(table.headers, *table.rows, strict=True)
+        ]
         if sum(widths) + _BETWEEN[-1] * (len(widths) - 1) <= available:
             break
         kept = [place for place, name in enumerate(table.headers) if name != header]

@@ -16,6 +16,7 @@ import pytest
 import recallkit
 from recallkit.attribution.context_gain import ALPHA, BETA, CLASSES, GAINS, KEY_TOKENS, context_gains
 from recallkit.errors import UsageError, UserError
+from recallkit.measure import shares
 from recallkit.measure.shares import MODEL_BETTER
 from recallkit.models.control import CACHE_WEIGHT
 from recallkit.ragged import offsets_of
@@ -287,3 +288,12 @@ def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
     plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(model_tokenizer="bytes"))[0]
     with pytest.raises(UserError, match="another tokenizer, so that"):
         plan.from_last(LastIds(4, 1))
+
+
+def test_a_class_of_too_few_documents_is_void_and_says_so(few_slices, monkeypatch):
+    monkeypatch.setattr(shares, "MIN_CLUSTERS", 6)
+    found = table_of(few_slices, [CACHE, BIGRAM], LASTS).drop_nulls("far_share")
+    few = found["effective_clusters"] < 6
+    assert found["void"].equals(few, check_names=False)
+    assert found["note"].str.contains("effectively").equals(few, check_names=False)
+    assert few.sum() in range(1, len(few)), "some are"

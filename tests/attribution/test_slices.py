@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -149,6 +150,9 @@ def test_tables_json_and_exports_have_the_slices(small_slices, sliced):
     assert shown.rows[0][5:7] == [f"{100 * first['gap_share']:.1f} %", f"{100 * first['ci_low']:.1f} to {100 * first['ci_high']:.1f} %"]
     assert shown.rows[0][7] == f"{first['gap_share'] / first['share_of_tokens']:.1f}"
     assert given_table(plain) is None
+    void = replace(tables, **{name: getattr(tables, name).with_columns(void=True) for name in ("gap", "by_partition")})
+    for table in (given_table, lambda of: partition_table(of, labels)):
+        assert ["Struck out: " in table(of).caption for of in (tables, void)] == [False, True], "what is struck out is explained"
     parts = partition_table(tables, labels)
     assert [header.replace("\n", " ") for header in parts.headers[1:]] == [class_.name for class_ in PARTITION]
     assert [row[0] for row in parts.rows] == ["share of tokens", *NAMES[1:]]

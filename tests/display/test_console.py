@@ -111,6 +111,9 @@ def test_a_figure_that_means_nothing_is_struck_out_with_colours_and_without(prin
     table = Table("t", ["model", "share"], [["a", Struck("-252.7 %")], ["b", "3.1 %"]])
     plain = printed(print_table, table)
     assert [line.split()[1:] for line in plain if line.startswith(("a", "b"))] == [["~~-252.7", "%~~"], ["3.1", "%"]]
+    wide = Table("t", ["model", "share", "of others"], [["a", Struck("-252.7 %"), "1"]], optional=["of others"])
+    heads = [line.split() for columns in (27, 30) for line in printed(print_table, wide, columns=columns) if "model" in line]
+    assert heads == [["model", "share"], ["model", "share", "of", "others"]], "marks need room, too"
     coloured = "\n".join(printed(print_table, table, force_color=True))
     assert re.search(r"\x1b\[9m *-252\.7 %\x1b\[0m", coloured)
     assert coloured.count("\x1b[9m") == 1
