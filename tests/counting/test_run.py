@@ -201,7 +201,7 @@ def test_a_shard_that_changes_is_noticed(text, tmp_path, workers, warm_workers, 
         counting.count_text(opened, journal, CountingOptions(workers=workers), Timings())
 
 
-def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers):
+def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers, capsys):
     for number in range(3):
         write_jsonl(tmp_path / f"{number}.jsonl", made_up_texts(5, 50, seed=number))
     (tmp_path / "1.jsonl").write_text('{"text": "whole"}\n{"text": 3}\n')
@@ -210,6 +210,7 @@ def test_a_bad_record_is_one_line_from_a_process_too(tmp_path, warm_workers):
         counting.count(text, tmp_path / "out" / "counts.duckdb", options=CountingOptions(workers=2))
     skipping = replace(text, skip_bad=True)
     assert counting.count(skipping, tmp_path / "out" / "a.duckdb", options=CountingOptions(workers=2))["num_documents"] == 11
+    assert f"skipped 1 bad record, the first: {tmp_path / '1.jsonl'}, line 2: " in capsys.readouterr().err
 
 
 def test_files_of_a_data_set_are_counted_apart(tmp_path):
