@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit.display import console
+from recallkit.display.cells import counted
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, redacted
 
@@ -171,4 +172,4 @@ def extrapolated(num_tokens: int, num_bytes: int | None, all_bytes: int | None) 
 def note_skipped(num_skipped: int, first_skipped: Sequence[str]) -> None:
     """Tells the user about skipped records, if there were any."""
     if num_skipped:
-        console.note(f"skipped {num_skipped:,} bad records, the first: {first_skipped[0]}")
+        console.note(f"skipped {counted(num_skipped, 'bad record')}, the first: {first_skipped[0]}")
