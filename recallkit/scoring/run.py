@@ -324,6 +324,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, timings: Timings, which: Which) ->
         **result.stamp(),
         "model": plan.request.name,
         "source": plan.request.spec,
+        "typed": None if plan.model.is_live else plan.model.typed(),
         **result.options,
         "num_rows": num_rows,
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),

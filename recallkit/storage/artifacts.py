@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -278,15 +279,15 @@ def _text(path: Path) -> bytes:
 
 def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     """What to do about a damaged table, according to its list."""
-    kind, source = facts.get("kind"), facts.get("source")
+    kind, typed = facts.get("kind"), facts.get("typed")
     if kind in ("sequences", "tokens", "words"):
         return "slice again with --force"
     if kind != "scores":
         return _AGAIN
     folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
-    if source is None or folder is None:
+    if typed is None or folder is None:
         return "score the model again with --force"
-    return f"score them again with `recallkit score {source} --slices {folder} --force`"
+    return f"score them again with `recallkit score {shlex.quote(typed)} --slices {shlex.quote(str(folder))} --force`"
 
 
 def check_replaceable(path: Path, head: bytes | None = None) -> None:

@@ -115,10 +115,12 @@ class TrackedRun:
             if self.context_gain:
                 gains = [{"step": step, **row} for step in sorted(self._gains) for row in self._gains[step]]
                 tables = replace(tables, by_context=frame_of("track/by_context", gains))
-        manifest = self.tokens.manifest
+        manifest, scored = self.tokens.manifest, [artifacts.read_manifest(file) for _, file in files.values()]
         facts = {
             "models": [name for name, _ in files.values()],
-            "sources": [artifacts.read_manifest(file)["source"] for _, file in files.values()],
+            "sources": [each["source"] for each in scored],
+            "score_files": [file.name for _, file in files.values()],
+            "scores": [each["options"] for each in scored],
             "steps": {str(step): file.name for step, (_, file) in files.items() if step is not None},
             "asked": len(self.hits.asked),
             "slices": {name: manifest[name] for name in ("sequences_digest", "num_rows", "seq_len", "max_count", "counts")},

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from recallkit.display import console
 from recallkit.display.cells import counted
+from recallkit.display.exports import command_line
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import progress
 from recallkit.errors import UserError, as_utf8, lacks_resources
 from recallkit.storage import artifacts, unfinished
 from recallkit.storage.journal import leftover
+from recallkit.storage.result import KINDS
 from recallkit.storage.unfinished import MARK, NEW, PARTIAL
 
 if TYPE_CHECKING:
@@ -95,7 +97,8 @@ def verify(folder: Path, *, clean: bool = False) -> Verified:
     process uses it and its result is complete. Raises UserError if there is no such folder.
     """
     if not folder.is_dir():
-        raise UserError("no such directory", where=folder, remedy="name one that recallkit wrote results to")
+        problem = "not a directory" if folder.exists() else "no such directory"
+        raise UserError(problem, where=folder, remedy="name one that recallkit wrote results to")
     found = Verified(folder)
     facts: Facts = {}
     tree = list(_walk(folder, found))
@@ -194,9 +197,9 @@ def _options_of(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
-    """Every table that does not fit another: the file, what does not fit, what to do about it."""
+    """Every table that does not fit another: the file, what does not fit, what to do about it; of a result its main table."""
     for path, manifest in facts.items():
-        if path.suffix != ".parquet":
+        if path.suffix != ".parquet" or (path.stem not in KINDS and any(path.with_name(f"{kind}.parquet") in facts for kind in KINDS)):
             continue
         # Labels, scores and what is made of them are of the sequences of the folder they are in.
         digest = (manifest.get("slices") or {}).get("sequences_digest", manifest.get("sequences_digest"))
@@ -208,11 +211,25 @@ def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
         for table in facts:
             if table.suffix == ".duckdb" and str(table.resolve()) == counts.get("path") and facts[table].get("id") != counts.get("id"):
                 yield path, f"labelled with other counts than {table.name} has now", "slice again, or count again as before"
-        # The scores that a comparison was made of are those that are here.
-        for model, name in (manifest.get("score_files") or {}).items() if "scores" in manifest else ():
-            found = next((facts[scores] for folder in path.parents if (scores := folder / "scores" / name) in facts), None)
-            if found is not None and found.get("options") != manifest["scores"].get(model):
-                yield path, f"compared with other scores of {model} than {name} has now", "compare again"
+        # The scores that a result was made of are those that are here.
+        of = next((folder for folder in path.parents if any(folder / "scores" / name in facts for name, _ in _scores_of(manifest))), path)
+        scored = [(facts.get(of / "scores" / name, {}), options) for name, options in _scores_of(manifest)]
+        if others := [str(found["model"]) for found, options in scored if found and found["options"] != options]:
+            typed, is_tracked = [found.get("typed") or "MODEL" for found, _ in scored], manifest["kind"] == "track"
+            # `track` takes scores of its changed text as they are, unless it is forced.
+            words = command_line(manifest["kind"], *typed, slices=str(of), o=str(path.parent), force=is_tracked)
+            yield path, f"made of other scores of {', '.join(others)}", f"run it again with its options: `{words}`"
+
+
+def _scores_of(manifest: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The score files of a comparison, an intervention or a tracked run, the reference first, with the options that they had then."""
+    kind, models, scores = manifest.get("kind"), manifest.get("models") or [], manifest.get("scores") or {}
+    if kind == "gap":
+        return [(manifest["score_files"][model], scores[model]) for model in (manifest["reference"], *models)]
+    if kind == "intervene":
+        keys = manifest["options"]["models"]
+        return [(f"{artifacts.file_slug(key)}.parquet", scores[model]) for key, model in zip(keys, models, strict=True)]
+    return list(zip(manifest["score_files"], scores, strict=True)) if kind == "track" and scores else []
 
 
 # ----------------------------------------------------------------------------------------------------------- what is printed
@@ -222,7 +239,8 @@ def print_verified(found: Verified) -> None:
     """Whether all is well, and findings, errors first."""
     console.print_line(summary(found))
     for finding in found.findings:
-        console.print_indented(f"{finding.kind:<10}  {finding.file}: {finding.problem}", 0)
+        console.print_indented(f"{finding.kind:<10}  {finding.file}:", 0)
+        console.print_indented(finding.problem, 12)
         console.print_indented(f"-> {finding.remedy}", 12)
 
 

@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named_with_a_remedy(folder):
     path.write_bytes(content)
     outcome = assert_manners(invoke("verify", folder))
     assert outcome.status == 1
-    assert f"changed     {path.relative_to(folder)}: damaged (changed since it was written)" in outcome.out
+    assert f"changed     {path.relative_to(folder)}:\n            damaged (changed since it was written)\n" in outcome.out
     assert f"-> score them again with `recallkit score control:bigram --slices {folder}/slices --force`" in outcome.out
     told = json.loads(invoke("verify", folder, "--json").out)
     assert (told["sound"], [f["file"] for f in told["findings"] if f["kind"] != "foreign"]) == (False, [str(path.relative_to(folder))])
@@ -133,9 +133,32 @@ def test_a_table_of_another_run_among_its_set_is_changed(made, folder):
 def test_scores_made_again_otherwise_do_not_fit_the_comparison(folder):
     command = ("score", "control:bigram", "--slices", folder / "slices", "--counts", folder / "counts.duckdb")
     assert invoke(*command, "--context", 16, "--stride", 8, "--force").status == 0
-    found = verify(folder)
-    assert {kind for kind, _ in lines(found)} == {"mismatch"}
-    assert all(finding.kind == "foreign" or "compared with other scores of control:bigram" in finding.problem for finding in found.findings)
+    [finding] = [finding for finding in verify(folder).findings if finding.kind != "foreign"]
+    assert (finding.kind, finding.problem) == ("mismatch", "made of other scores of control:bigram")
+    assert finding.file.endswith("/gap.parquet"), "once for a result, not for each of its tables"
+
+
+def test_remedies_for_scores_made_again_or_removed_mend_them(folder):
+    """Also of models with names of their own, of interventions and of tracked runs."""
+    slices, counts = folder / "slices", ("--counts", folder / "counts.duckdb")
+    for command in ("gap", "intervene", "track"):
+        assert invoke(command, "control:recall", "y-100=control:bigram", "--slices", slices, *counts).status == 0
+    again = ("score", "y-100=control:unigram", "--slices", slices, *counts, "--force")
+    assert invoke(*again).status == 0
+    stale = {Path(finding.file): finding.remedy for finding in verify(folder).findings if finding.kind == "mismatch"}
+    assert {file.stem for file in stale} == {"gap", "intervene", "track"}
+    for file, remedy in stale.items():
+        command = f"recallkit {file.stem} control:recall y-100=control:unigram --slices {slices} -o {folder / file.parent}"
+        command += " --force" * (file.stem == "track")
+        assert remedy == f"run it again with its options: `{command}`"
+        assert invoke(*command.split()[1:], *counts).status == 0
+    assert verify(folder).is_sound
+    (slices / "scores" / "y-100.parquet").unlink()
+    [missing] = [finding for finding in verify(folder).findings if finding.kind == "missing"]
+    command = re.fullmatch("score them again with `recallkit (.+)`", missing.remedy)
+    assert command is not None
+    assert invoke(*command[1].split(), *counts).status == 0
+    assert verify(folder).is_sound
 
 
 def test_counts_and_tokenizers_of_others_do_not_fit(made, folder):
@@ -314,3 +337,5 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
     outcome = assert_manners(invoke("verify", tmp_path / "none"))
     assert outcome.status == 1
     assert "no such directory" in outcome.err
+    (tmp_path / "file").touch()
+    assert "file: not a directory" in assert_manners(invoke("verify", tmp_path / "file")).err
