@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, argument, names, numbers, option, path
-from recallkit.errors import UsageError
+from recallkit.errors import UsageError, UserError
 from recallkit.options import (
     MODEL_SYNTAX,
     AnyModel,
@@ -182,9 +182,13 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     tables = attribution.gap(
         compared[0], compared[1:], folder, target, asked, force=asked.force, cluster=asked.cluster, price=price, **asks
     )
-    known = recall()
-    verdicts = judge_gates(gates, tables)
-    causal: list[Callable[[], Look]] = [lambda: recall_view.look(recalled_in)] if asked.causal else []
+    known, verdicts, failed = None, [], None
+    try:
+        known = recall()
+        verdicts = judge_gates(gates, tables)
+    except UserError as error:  # the gap itself is known, and printed
+        failed = str(error)
+    causal: list[Callable[[], Look]] = [lambda: recall_view.look(recalled_in)] if asked.causal and known is not None else []
     found = Outcome.of(
         tables, lambda: look(read_comparison(target, folder), recall_view.recalled_shares(None if asked.clean else known)), *causal
     )
@@ -198,7 +202,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         more = {"causal": causal[0]().json()} if causal else {}
         return {**found.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
 
-    return replace(found, show=show, json=json, failure=failure_line(verdicts))
+    return replace(found, show=show, json=json, failure=failed or failure_line(verdicts))
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":

@@ -137,7 +137,11 @@ def _write(
         of_slices.append(asker.partners(FIRST_RARE, of_slices[0], samples[FIRST_RARE]))
     asked = [token for of_slice in of_slices for token in of_slice]
     if all(token.excluded for token in asked):
-        raise UserError("none of the sampled tokens can be changed", where=source, remedy="slice more text, or name other slices")
+        raise UserError(
+            "none of the sampled tokens can be changed",
+            where=source,
+            remedy="slice more text, or name other slices with `recallkit intervene --slice`",
+        )
     original = artifacts.read_manifest(source / "sequences.parquet")
     facts = {name: original[name] for name in ("seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")}
     changed = changed_sequences(asked, ids, options.design, options.seed)

@@ -139,3 +139,22 @@ def test_verify_begins_with_what_it_found(run, made, tmp_path):
     (slices / "tokenizer.json").write_text("{}")
     done = run("verify", slices)
     assert (done.returncode, done.stdout.splitlines()[0].rstrip(".").endswith("1 error")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--causal"], "none of the sampled tokens can be changed; slice more text"),
+        (["--fail-above", "0.1"], "there are no tokens of ar_hit to judge by; slice more text"),
+    ],
+)
+def test_a_gap_is_printed_even_where_what_was_asked_besides_cannot_be_measured(run, small_slices, tmp_path, options, problem):
+    """Text without a repeated bigram."""
+    words = {seed: made_up_texts(1, 400, seed=seed)[0].split() for seed in range(2)}
+    write_jsonl(tmp_path / "t.jsonl", [" ".join(dict.fromkeys(words[seed])) for seed in words])
+    options_of_text = ["--counts", small_slices.parent / "counts.duckdb", "--boundary", "document", "--seq-len", 8]
+    assert run("slice", tmp_path / "t.jsonl", *options_of_text, "-o", tmp_path / "slices").returncode == 0
+    done = run("gap", "control:bigram", "control:unigram", "--slices", tmp_path / "slices", *options)
+    assert done.returncode == 1
+    assert problem in done.stderr
+    assert "Perplexity, and how much of the gap" in done.stdout
