@@ -121,7 +121,7 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     for row in tables.ablation.iter_rows(named=True):
         losses.setdefault(row["mixers"], {})[row["slice"]] = row
     first = next(iter(losses.values()))
-    rows = [[labelled(of["all"]), *(or_dash(of[name]["loss"], "+.2f") for name in HEADERS)] for of in losses.values()]
+    rows = [[labelled(of["all"]), *(or_dash(of[name]["loss"], "+z.2f") for name in HEADERS)] for of in losses.values()]
     nll = ["as it is (NLL)", *(or_dash(first[name]["nll"], ".2f") for name in HEADERS)]
     share = ["share of tokens", *(percent(first[name]["share_of_tokens"]) for name in HEADERS)]
     instead = "their mean over the text" if manifest["by"] == "mean" else "zero"
@@ -136,17 +136,17 @@ def _mixers(tables: AblationTables) -> Table:
     one, effective = next(iter(hits.values())), tables.mixers["effective_documents"][0]
     times = {mixers: enrichment(row["share"], row["share_of_tokens"]) for mixers, row in hits.items()}
     rows = [{**hits[row["mixers"]], **row, "enrichment": times[row["mixers"]]} for row in tables.mixers.iter_rows(named=True)]
-    lost = {"recall lost": cells.number("recall_lost", "+.2f"), "95 % interval": cells.interval("recall_lost", "+.2f")}
+    lost = {"recall lost": cells.number("recall_lost", "+z.2f"), "95 % interval": cells.interval("recall_lost", "+z.2f")}
     caption = (
         f"Recall lost: of the {tables.mixers['recall'][0]:z.2f} nats per AR hit that the model recalls by association "
         "(lost when the ids of earlier matches are separated). "
     )
     ends = f"Intervals: {resampled(one, which=' with AR hits')}; of recall lost, effectively {effective:,.1f} documents."
     if _are_heads(tables):
-        excess = {"AR beyond other": cells.number("excess", "+.2f"), "interval": cells.interval("excess", "+.2f")}
+        excess = {"AR beyond other": cells.number("excess", "+z.2f"), "interval": cells.interval("excess", "+z.2f")}
         caption = f"AR beyond other: nats per token that AR hits lose beyond what other tokens lose. {caption}"
         return Table.of("Which heads recall goes through", {"without": labelled, **excess, **lost}, rows, caption + ends)
-    shares = {"AR share": cells.valid(cells.share("share")), "enrichment": cells.valid(cells.number("enrichment", ".1f"))}
+    shares = {"AR share": cells.valid(cells.share("share")), "enrichment": cells.valid(cells.number("enrichment", "z.1f"))}
     caption += f"AR share: of the whole loss; enrichment: over their share of the tokens, {percent(one['share_of_tokens'], 2)}. "
     return Table.of("Which mixers recall goes through", {"without": labelled, **lost, **shares}, rows, caption + ends)
 

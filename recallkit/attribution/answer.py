@@ -32,7 +32,7 @@ gap_share = cells.valid(cells.share("gap_share"))
 """A row's share of the gap."""
 interval = cells.share_interval("ci_low", "ci_high")
 """Its 95 % interval."""
-enriched = cells.valid(cells.number("enrichment", ".1f"))
+enriched = cells.valid(cells.number("enrichment", "z.1f"))
 """Its ratio to the share of tokens."""
 
 

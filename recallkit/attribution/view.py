@@ -410,10 +410,10 @@ def _bits_per_byte(rows: list[Mapping[str, Any]]) -> list[str]:
 
 
 def _noise_of_reading(found: Mapping[str, Sequence[float]]) -> list[str]:
-    """A line of what reading in chunks alone changes in a sequence, at most of all variants, if there are any."""
+    """A line of what reading in chunks alone changes in a sequence, at most of all variants, if it changes anything."""
     most, mean = (max((of[place] for of in found.values()), default=0.0) for place in (0, 1))
     said = f"NLLs of a sequence that is read in chunks with nothing compressed differ by up to {most:.1e} nats, on average by {mean:.1e}"
-    return [f"Noise: {said}"] if found else []
+    return [f"Noise: {said}"] if most else []
 
 
 def _inexact(found: Mapping[str, Any]) -> list[str]:
