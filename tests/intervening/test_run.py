@@ -243,7 +243,8 @@ def test_slices_of_ones_own_and_of_words_too(slices):
     alone = intervene(["control:recall"], slices, options=InterventionOptions(samples=4, slice=[far, "rare_word"]))
     assert len(alone.recall_share) == 0
     row = alone.intervene.row(0, named=True)
-    told = f"{100 * row['points']:.1f} points of probability, {row['recall']:.2f} nats in repeated bigrams of far, of too few documents for an interval."
+    recalled = f"{100 * row['points']:.1f} points of probability, {row['recall']:.2f} nats"
+    told = f"{recalled} in repeated bigrams of far, of too few documents for an interval."
     assert answer(alone) == f"control:recall recalls {told}"
 
 
