@@ -52,8 +52,8 @@ class ScoreLine(ShareOptions, Score):
 def score(asked: ScoreLine) -> Outcome["Summary"]:
     """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
 
-    Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry
-    outranks), dtype, path (the Parquet file). The scores themselves: `tokens`.
+    Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that are the model's first
+    choice), dtype, path (the Parquet file). The scores themselves: `tokens`.
     """
     from recallkit import builtin, scoring
     from recallkit.display.notebook import Summary
@@ -89,7 +89,7 @@ def _rows(folder: Path, manifests: Mapping["ModelSpec", Mapping[str, Any]]) -> "
         {
             "model": model.shown,
             "tokens": manifest["num_rows"],
-            **summarise_scores(score_path(folder, model)).row(0, named=True),
+            **summarise_scores(folder, score_path(folder, model)).row(0, named=True),
             "dtype": manifest["dtype"],
             "path": str(score_path(folder, model)),
         }

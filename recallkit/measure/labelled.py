@@ -113,7 +113,7 @@ class LabelledTokens:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A model's NLLs of the same tokens, in the same order; or what else is in `column`, of `rank` whether a token is ranked first."""
+    """A model's NLLs of the same tokens, in the same order; or, with `rank` as `column`, whether a token is the model's first choice."""
 
     path: Path
     model: str
@@ -218,10 +218,11 @@ def batches(
 
     tokens.check_known(slices, clean=clean)
     of_words = needed_columns(slices)
+    ranked = any(score.column == "rank" for score in scores)
     needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
-    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else [])])
+    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else []), *(["token"] if ranked else [])])
     labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
-    readers = [RowReader(score.path, [score.column]) for score in scores]
+    readers = [RowReader(score.path, [score.column, *(["argmax"] if score.column == "rank" else [])]) for score in scores]
     exactly = max((score.read_exactly for score in scores), default=0)
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
@@ -233,8 +234,12 @@ def batches(
         sets = sum((mask.astype(np.int64) << bit for bit, mask in enumerate(masks)), np.zeros(len(rows), np.int64))
         rows = rows.append_column("slices", pa.array(sets)).append_column("cluster", rows[cluster])
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
-            nll = reader.read(start, stop)[score.column].to_numpy()
-            nll = (nll == 0 if score.column == "rank" else nll).astype(np.float32, copy=False)
+            of_model = reader.read(start, stop)
+            nll = of_model[score.column].to_numpy()
+            if score.column == "rank":  # of entries with equal logits one is chosen; where the choice is unknown (-1), the rank decides
+                argmax = of_model["argmax"].to_numpy()
+                nll = (nll == 0) & ((argmax == -1) | (argmax == rows["token"].to_numpy()))
+            nll = nll.astype(np.float32, copy=False)
             if not np.isfinite(nll).all():
                 again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
                 remedy = f"check the model's precision, then score it again with `{again}`"

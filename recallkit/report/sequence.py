@@ -58,7 +58,7 @@ class Excerpts:
         sequence's first token, which is context and has no row.
         nll_i (nats), rank_i, argmax_i, exact_i: as in the score file of model i.
         predicted_i: the text of argmax_i; null for a model with another tokenizer, which has no such token.
-        right_i: whether the token is ranked first; null if such a model's tokens do not begin and end where this one does.
+        right_i: whether the token is the model's first choice; null if such a model's tokens do not begin and end where this one does.
 
         Raises UserError if there is no such sequence.
         """
@@ -79,7 +79,8 @@ class Excerpts:
             scores = pl.scan_parquet(of_model.path, glob=False).filter(chosen).select(_SCORES).collect()
             known = scores["argmax"].to_list()
             predicted = [text if index >= 0 else None for index, text in zip(known, self.text_of(known), strict=True)]
-            right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(pl.col("rank") == 0).alias("right")
+            is_first = (pl.col("rank") == 0) & ((pl.col("argmax") == -1) | (pl.col("argmax") == frame["token"]))
+            right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(is_first).alias("right")
             found = scores.with_columns(right, pl.Series("predicted", predicted, pl.String))
             frame = frame.hstack(found.rename({name: f"{name}_{place}" for name in found.columns}))
         return frame

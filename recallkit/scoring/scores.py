@@ -344,9 +344,9 @@ def write_part(path: Path, first: int, offsets: np.ndarray, scores: SequenceScor
     artifacts.write_parquet(path, [table], schema, facts, **PARQUET_OPTIONS)
 
 
-def summarise_scores(path: Path) -> pl.DataFrame:
-    """One row of a score file: nll_nats (mean per token), ppl, accuracy (share of tokens that no vocabulary entry outranks)."""
-    with db.connect(views={"scores": path}) as connection:
+def summarise_scores(slices: Path, path: Path) -> pl.DataFrame:
+    """One row of a score file of `slices`: nll_nats (mean per token), ppl, accuracy (share of tokens that are the first choice)."""
+    with db.connect(views={"scores": path, "tokens": slices / "tokens.parquet"}) as connection:
         return db.frame(connection, "scores/summarise_scores")
 
 

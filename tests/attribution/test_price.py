@@ -18,6 +18,7 @@ from recallkit.attribution.view import look
 from recallkit.display.charts import styles_of
 from recallkit.report import words
 from recallkit.report.sections import figures_section
+from recallkit.report.sequence import open_excerpts
 from recallkit.scoring.identity import score_path
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage.artifacts import read_manifest
@@ -182,6 +183,20 @@ def comparison(small_slices, tmp_path_factory):
     folder = tmp_path_factory.mktemp("priced")
     recallkit.gap(REFERENCE, MODELS, slices=small_slices, price=True, out=folder)
     return read_comparison(folder)
+
+
+def test_of_equal_logits_one_alone_is_the_first_choice(few_slices, tmp_path):
+    (tmp_path / "flat.py").write_text("import torch\n\ndef load(request):\n    return lambda ids: torch.zeros(*ids.shape, 4096)\n")
+    flat = f"{tmp_path}/flat.py:load"
+    scores = recallkit.score([f"flat={flat}"], slices=few_slices).frame
+    tokens, found = (pl.read_parquet(path) for path in (few_slices / "tokens.parquet", scores["path"][0]))
+    right, hits = tokens["token"] == found["argmax"], tokens["ar_hit"]
+    assert (found["rank"] == 0).all()
+    assert scores["accuracy"][0] == right.mean() < 0.1
+    priced = recallkit.gap("control:bigram", [f"flat={flat}"], slices=few_slices, price=True, out=tmp_path / "gap")
+    assert priced.by_price["accuracy"][1] == right.filter(hits).mean() < 0.1
+    shown = open_excerpts(few_slices, [f"flat={flat}"]).read(0)
+    assert shown["right_0"].to_list() == right.filter(tokens["sequence"] == 0).to_list()
 
 
 def test_gap_has_the_table_only_where_it_is_asked(comparison, small_slices):

@@ -124,7 +124,7 @@ class Corpus:
     def score(self, model, nlls, ranks=None, **manifest):
         self.nlls[model] = [float(np.float32(nll)) for nll in nlls]
         rows = [
-            {"sequence": t["sequence"], "position": t["position"], "nll": nll, "argmax": 0, "rank": rank}
+            {"sequence": t["sequence"], "position": t["position"], "nll": nll, "argmax": -1, "rank": rank}
             for t, nll, rank in zip(self.tokens, nlls, ranks if ranks is not None else [0] * len(nlls), strict=True)
         ]
         return self._write(f"scores/{model}", pa.Table.from_pylist(rows, SCORES), {"kind": "scores", "model": model, **manifest})

@@ -46,11 +46,15 @@ def test_sweep_thresholds():
 
 
 def test_summarise_scores():
-    with db.connect() as connection:
-        connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": [0, 1, 0, 7]}).to_arrow())
-        assert db.frame(connection, "scores/summarise_scores").row(0) == pytest.approx((3.0, math.exp(3.0), 0.5))
-        connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": [0, -1, -1, 7]}).to_arrow())
-        assert db.frame(connection, "scores/summarise_scores").row(0)[2] == 0.5, "what has no rank is neither right nor wrong"
+    def summarised(rank: list[int], argmax: list[int]) -> tuple:
+        with db.connect() as connection:
+            connection.register("tokens", pl.DataFrame({"token": [5, 6, 7, 8]}).to_arrow())
+            connection.register("scores", pl.DataFrame({"nll": [1.0, 2.0, 3.0, 6.0], "rank": rank, "argmax": argmax}).to_arrow())
+            return db.frame(connection, "scores/summarise_scores").row(0)
+
+    assert summarised([0, 1, 0, 7], [5, 5, 7, 7]) == pytest.approx((3.0, math.exp(3.0), 0.5))
+    assert summarised([0, -1, -1, 7], [-1] * 4)[2] == 0.5, "what has no rank is neither right nor wrong"
+    assert summarised([0, 0, 0, 7], [5, 5, -1, 7])[2] == 0.5, "of equal entries the lowest is the choice, where there is one"
 
 
 def test_count_inexact():
