@@ -53,8 +53,8 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     behind = "; grey: all sources together" * bool(sources)
     told = {
         "repeated_bigrams": (
-            "Repeated bigrams a sequence",
-            f"Tokens in {seq_len:,} that complete a bigram of earlier in the sequence, without the bigrams that are left out"
+            f"Repeated bigrams per {seq_len:,} tokens",
+            f"Tokens per {seq_len:,} that complete a bigram of earlier in the sequence, without the bigrams that are left out"
             f"{', with 95 % intervals' * has_intervals}; the tick counts a bigram once per sequence.",
             _bigrams(tables, names),
         ),
@@ -92,14 +92,14 @@ def _bigrams(tables: ProfileTables, sources: Sequence[str]) -> Spec:
         {
             "source": shown[row["source"]],
             "colour": Colour("rest" if row["source"] == _ALL else "hits"),
-            "tip": f"{row['source']}: {row['repeated_bigrams']:.1f} repeated bigrams a sequence, {row['distinct_bigrams']:.1f} distinct",
+            "tip": f"{row['source']}: {row['repeated_bigrams']:.1f} repeated bigrams, {row['distinct_bigrams']:.1f} distinct",
             **{name: row[name] for name in kept},
         }
         for row in tables.profile.to_dicts()
         if row["source"] in shown
     ]
     y = column("source", sort=list(shown.values()), axis={"title": None})
-    x = number("repeated_bigrams", "repeated bigrams a sequence", zero=True, axis={"tickCount": 4, "format": "~s"})
+    x = number("repeated_bigrams", "repeated bigrams", zero=True, axis={"tickCount": 4, "format": "~s"})
     ends = {"x": {**x, "field": "repeated_bigrams_ci_low"}, "x2": {"field": "repeated_bigrams_ci_high"}, "y": y}
     return plot(
         rows,

@@ -58,8 +58,8 @@ def answer(tables: ProfileTables, manifest: Mapping[str, Any]) -> str:
     hits = "" if whole["ar_hit_share"] is None else f", and {percent(whole['ar_hit_share'], 2)} are AR hits"
     told = "" if whole["repeated_bigrams_ci_low"] is None else f" (95 % interval {_BIGRAMS['95 % interval'](whole)})"
     return (
-        f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their {manifest['seq_len']:,} "
-        f"tokens{hits}; a sequence repeats {whole['repeated_bigrams']:.1f} bigrams of content{told}{back}."
+        f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their sequence{hits}; per "
+        f"{manifest['seq_len']:,} tokens {whole['repeated_bigrams']:.1f} bigrams of content are repeated{told}{back}."
     )
 
 
@@ -124,7 +124,7 @@ _FITS = {
 def profile_table(tables: ProfileTables, manifest: Mapping[str, Any]) -> Table:
     """Repeated bigrams per sequence with their interval, and the shares of repeated tokens and of AR hits."""
     rows, hidden = tables.profile.head(_MOST_ROWS + 1).to_dicts(), len(tables.profile) - _MOST_ROWS - 1
-    title = f"Repeated bigrams in {manifest['seq_len']:,} tokens"
+    title = f"Repeated bigrams per {manifest['seq_len']:,} tokens"
     return Table.of(title, _BIGRAMS, rows, _caption(manifest, rows[0]), hidden=hidden)
 
 
@@ -175,7 +175,7 @@ def _what_repeats(manifest: Mapping[str, Any]) -> str:
     listed = {"ours": "our list", "nltk": "nltk's list", "none": "", "file": "the given list"}[words["name"]]
     stopped = f" or a stop word ({listed}, {words['num_words']:,} words)" if listed else ""
     return (
-        f"tokens in {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation{stopped} "
+        f"tokens per {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation{stopped} "
         f"left out. {what_is_rare(manifest)}"
     )
 

@@ -132,6 +132,17 @@ def test_texts_of_every_kind_of_tokenizer(kind):
 # -------------------------------------------------------------------------------------------------------------- command
 
 
+def test_sentences_are_true_of_a_text_that_is_shorter_than_a_sequence(run: Callable, tmp_path):
+    text = write_jsonl(tmp_path / "short.jsonl", made_up_texts(1, 300))
+    done = run("profile", text, "-o", tmp_path / "out", "--seq-len", 2048)
+    said = " ".join(done.stdout.split())
+    whole = pl.read_parquet(tmp_path / "out" / "profile.parquet").row(0, named=True)
+    assert 0 < whole["content_repeated"] < whole["tokens"] < 2048
+    share, per = 100 * whole["repeated"] / whole["tokens"], 2048 * whole["content_repeated"] / whole["tokens"]
+    assert f"{share:.1f} % of the tokens complete a bigram that occurred earlier in their sequence; per 2,048 tokens {per:.1f}" in said
+    assert "Repeated bigrams per 2,048 tokens" in said
+
+
 def test_command_prints_draws_and_exports(run: Callable, small_slices, tmp_path):
     out, figures = tmp_path / "out", tmp_path / "figures"
     done = run("profile", "--slices", small_slices, "-o", out, "--figures", figures, "--export", "csv,json,md,tex", "--stop-words", "none")
