@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import abbreviate, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
+from recallkit.display.cells import abbreviate, counted, difference_phrase, interval_phrase, nearest_and_farthest, percent, sparkline
 from recallkit.display.exports import Look, bare, command_line
 from recallkit.display.tables import Table
 from recallkit.mqar.charts import mqar_figures
@@ -58,12 +58,13 @@ def answer(tables: MqarTables) -> str:
     """How much the first model recalls with the most pairs, and the others beside it."""
     rows = tables.mqar.filter(pairs=tables.mqar["pairs"].max()).to_dicts()
     first, *others = rows
-    most = "with" if tables.mqar["pairs"].n_unique() == 1 else "with the most pairs,"
+    pairs = f"{first['pairs']:,}"
+    most = f"with {counted(first['pairs'], 'pair')}" if tables.mqar["pairs"].n_unique() == 1 else f"with the most pairs, {pairs}"
     most = most.capitalize() if first["task"] == "mqar" else f"In {_title(first)}, {most}"
     guess, low = 1 / first["pairs"], first["accuracy_low"]
     within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
-    there = f"guessing among the {first['pairs']:,} values there: {percent(guess)}"
-    said = f"{most} {first['pairs']:,} in {first['length']:,} ids, {first['model']} "
+    there = f"guessing among the {pairs} values there: {percent(guess)}"
+    said = f"{most} in {first['length']:,} ids, {first['model']} "
     said += f"recalls {within}; {there}" if low is not None and low > guess else f"is not shown to recall: {within}, {there}"
     told = [
         f"{row['model']} {percent(row['accuracy'])} "
@@ -90,7 +91,7 @@ def _title(row: Row) -> str:
 
 def _places(facts: Mapping[str, Any]) -> str:
     """Where the task's questions are, if a power law says it."""
-    return "" if facts["power"] is None else f", query positions by a power law ({facts['power']:g}) as in Zoology"
+    return "" if facts["power"] is None else f", query positions by a power law ({facts['power']:g})"
 
 
 def shown_mqar(tables: MqarTables) -> dict[str, Table]:

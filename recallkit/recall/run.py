@@ -17,6 +17,7 @@ from recallkit.options import CENTRED_TOKENS, RecallOptions
 from recallkit.recall.answering import open_prompted
 from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, NoRoomError, longest_prompt, make_needle_rows
 from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
+from recallkit.registry import look_up
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, table_files
 from recallkit.storage.timings import Timings
@@ -160,6 +161,8 @@ def plan_recall(models: Sequence[str | ModelSpec], tasks: Sequence[str], out: Pa
     The first model is the reference of the comparison. Raises UserError for everything a user can correct.
     """
     check_named_once("task", tasks)
+    for task in tasks:
+        look_up(dict(describe_tasks()), task, "recall task")
     evaluated = open_prompted(models, options)
     needles = [task for task in tasks if task in NEEDLE_TASKS]
     _check_needle_options(tasks, needles, options)

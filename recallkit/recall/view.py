@@ -22,7 +22,7 @@ from recallkit.display.tables import Table
 from recallkit.recall.charts import figures
 from recallkit.recall.prompts import GENERATED_TOKENS
 from recallkit.recall.tables import RecallTables, direction
-from recallkit.recall.tasks import NEEDLE_OPTIONS, NEEDLE_TASKS, QUESTION_TASKS, SUFFIXES
+from recallkit.recall.tasks import NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, QUESTION_TASKS, SUFFIXES
 from recallkit.storage.artifacts import read_manifest
 from recallkit.storage.result import read_tables
 from recallkit.text.readers import suffix_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from recallkit.recall.rows import BuiltRows
 
 _TASKS_ABREAST = 3
-_MOST_SAID = 3
+_MOST_SAID = 4
 
 
 def printed_tables(tables: RecallTables) -> list[Table]:
@@ -85,15 +85,17 @@ def look(folder: Path, tables: RecallTables | None = None) -> Look:
 
 
 def answer(tables: RecallTables) -> str:
-    """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it."""
+    """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it; which more there are."""
     found, models, tasks = _cells(tables)
-    return " ".join(_task_answer([found[model, task] for model in models]) for task in tasks[:_MOST_SAID])
+    said = [_task_answer([found[model, task] for model in models]) for task in tasks[:_MOST_SAID]]
+    return " ".join([*said, *([f"In the table, too: {', '.join(tasks[_MOST_SAID:])}."] if tasks[_MOST_SAID:] else [])])
 
 
 def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
     first, *others = rows
+    where = "your own rows" if first["task"] == OWN else first["task"]
     said = (
-        f"On {first['task']}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
+        f"On {where}, {first['model']} gives the value in {percent(first['accuracy'])} of {counted(first['num_rows'], 'prompt')} "
         f"({interval_phrase(first['ci_low'], first['ci_high'])})"
     )
     told = [

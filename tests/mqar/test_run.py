@@ -125,7 +125,7 @@ def test_each_task_is_answered_by_what_it_asks_for(home, own, tmp_path):
         assert [(row["task"], row["power"], row["ar_tokens"]) for row in rows] == [(task, 0.01, 320)] * 2
     printed = [cell for table in shown_mqar(tables).values() for cell in (table.title, table.caption or "")]
     assert "mqar,filler=random: values recalled, in %, by number of pairs" in printed
-    assert answer(tables).startswith("In mqar,filler=random, with 8 in 64 ids, ")
+    assert answer(tables).startswith("In mqar,filler=random, with 8 pairs in 64 ids, ")
 
 
 def test_a_task_of_the_users_own_is_asked(run, home, tmp_path):

@@ -17,7 +17,7 @@ def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
     known = {"seq_len": 64, "pairs": [4], "samples": 30, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
     for model, start in zip(models, ("is not shown to recall: ", "recalls 8", "is not shown to recall: 0.0 %"), strict=True):
         name = model.partition("=")[0]
-        assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 in 64 ids, {name} {start}")
+        assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 pairs in 64 ids, {name} {start}")
 
 
 def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tuple[float | None, float | None] = (None, None)) -> MqarTables:
@@ -49,8 +49,10 @@ def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tupl
     ],
 )
 def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
-    assert answer(made(accuracy, low)).startswith(f"With 4 in 64 ids, {said}; m ")
-    assert shown_mqar(made(accuracy, low))["accuracy"].rows[-1] == ["a guess among them", "25.0"]
+    assert answer(made(accuracy, low)).startswith(f"With 4 pairs in 64 ids, {said}; m ")
+    table = shown_mqar(made(accuracy, low))["accuracy"]
+    assert table.rows[-1] == ["a guess among them", "25.0"]
+    assert ", query positions by a power law (0.01). Last row" in table.caption
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.recall import tasks
 from recallkit.recall.rows import QuestionRow, RecallRow
+from recallkit.recall.run import plan_recall
 from recallkit.recall.tasks import installed_projects, load_rows
 
 RECORDS: list[dict[str, Any]] = [
@@ -142,6 +143,10 @@ def test_bad_files(tmp_path: Path) -> None:
         read(tmp_path, {"text": "a", "value": ""})
     with pytest.raises(UserError, match="no such file or folder"):
         load_rows("fda", tmp_path / "gone.jsonl")
+    with pytest.raises(
+        UserError, match=r"xyz: no such recall task; choose one of commonsense, drop, fda, jrt, .*, niah, .*, superglue, swde"
+    ):
+        plan_recall(["control:copy"], ["xyz"], tmp_path)
     with pytest.raises(UserError, match=r"sqad: no such recall task; did you mean squad\?"):
         load_rows("sqad")
     (tmp_path / "fda.csv").write_text("text,value\na,b\n")

@@ -111,6 +111,10 @@ def test_the_answer_and_the_command_of_an_evaluation():
         "95 % interval 40.0 to 60.0)"
     )
     assert fda.startswith("fda, attention gives")
+    assert answer(made_tables(tasks=("own",))).startswith("On your own rows, attention gives")
+    several = answer(made_tables(tasks=("swde", "fda", "squad", "drop", "nq_512", "own")))
+    assert several.count("On ") == several.count(" attention gives") == 4
+    assert several.endswith(". In the table, too: nq_512, own.")
     rows = {task: {"origin": f"/data/me/{task}.jsonl", "digest": "d"} for task in ("swde", "fda")}
     hub = {**rows, "swde": {"origin": "hub:hazyresearch/based-swde-v2", "digest": "d"}}
     asked = "recallkit eval-recall attention mamba --tasks swde,fda"
