@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from recallkit.text.records import Document, Position
     from recallkit.text.tokenizers import TextTokenizer
@@ -26,6 +26,12 @@ _MEASURED_CHARACTERS = 50_000
 
 _FIRST_PART = 0.05
 """Of the sample that the first document of a source may take where the source's part has no room for one."""
+
+_NEAR = 0.05
+"""A sample is within this share of its size if its documents allow it."""
+
+_MOST_ROUNDS = 8
+"""In which the parts of sources are enlarged: they approach the size in two or three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +86,11 @@ class _Source:
 
 
 def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer) -> Drawn:
-    """Draws documents, up to about `sample.tokens` tokens of them, of each source as large a part as it has of the text.
+    """Draws documents, about `sample.tokens` tokens of them, of each source as large a part as it has of the text.
 
     In random order, documents that are longer than the room left in their source's part are passed over; the first of a source may take
-    `_FIRST_PART` of the sample. Raises UserError where no document is short enough.
+    `_FIRST_PART` of the sample. Where the sample is not `_NEAR` its size, all parts are enlarged alike. Raises UserError where no
+    document is short enough.
     """
     sources: dict[str, _Source] = {}
     for document in documents:
@@ -91,20 +98,28 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
         name = f"{sample.seed}:{place.shard}:{place.record}".encode()
         order = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         sources.setdefault(document.source, _Source()).add(document, order, tokenizer, sample.tokens * _MOST_CHARACTERS)
-    total = sum(source.tokens(source.size) for source in sources.values())
+    found = [_fill(sources.values(), sample, parts := float(sample.tokens))]
+    while (tokens := found[-1][0]) and abs(tokens - sample.tokens) > _NEAR * sample.tokens and len(found) < _MOST_ROUNDS:
+        found.append(_fill(sources.values(), sample, parts := parts * sample.tokens / tokens))
+    _, places, drawn_sources = min(found, key=lambda each: abs(each[0] - sample.tokens))
+    if not places:
+        problem = f"no document is short enough for a sample of {sample.tokens:,} tokens"
+        raise UserError(problem, where="--sample", remedy="draw more tokens")
+    facts = {"tokens": sample.tokens, "seed": sample.seed, "documents": len(places), "sources": drawn_sources}
+    of = {"of_documents": sum(source.documents for source in sources.values()), "of_sources": len(sources)}
+    return Drawn(places, {**facts, **of})
+
+
+def _fill(sources: Collection[_Source], sample: Sample, parts: float) -> tuple[float, frozenset[Position], int]:
+    """The tokens, the documents and the number of sources that are drawn where the parts of all sources together have `parts` tokens."""
+    total, left, drawn_sources = sum(source.tokens(source.size) for source in sources), parts, 0
     places: set[Position] = set()
-    left, drawn_sources = float(sample.tokens), 0
-    for source in sorted(sources.values(), key=lambda source: -source.size):
-        room, before = sample.tokens * source.tokens(source.size) / total, len(places)
+    for source in sorted(sources, key=lambda source: -source.size):
+        room, before = parts * source.tokens(source.size) / total, len(places)
         for _, size, place in sorted(source.earliest, reverse=True):
             tokens = source.tokens(size)
             if tokens <= min(left, max(room, sample.tokens * _FIRST_PART if len(places) == before else 0)):
                 places.add(place)
                 room, left = room - tokens, left - tokens
         drawn_sources += len(places) > before
-    if not places:
-        problem = f"no document is short enough for a sample of {sample.tokens:,} tokens"
-        raise UserError(problem, where="--sample", remedy="draw more tokens")
-    facts = {"tokens": sample.tokens, "seed": sample.seed, "documents": len(places), "sources": drawn_sources}
-    of = {"of_documents": sum(source.documents for source in sources.values()), "of_sources": len(sources)}
-    return Drawn(frozenset(places), {**facts, **of})
+    return parts - left, frozenset(places), drawn_sources
