@@ -84,14 +84,14 @@ _RECALL = {
 
 
 def price_figure(comparison: Comparison) -> list[Figure]:
-    """What is recalled beside the bytes of state, a line for the variants of each model; as figure 2 of Based, on real text."""
+    """What is recalled beside the bytes of state, if they differ, a line for the variants of each model; as figure 2 of Based, on real text."""
     by_price, models = comparison.tables.by_price, [comparison.reference, *comparison.models]
     if by_price is None:
         return []
     measure = measured(by_price)
     rows = by_price.filter(by_price["model"].is_in(models)).sort("state_bytes").to_dicts()
     known = [row for row in rows if row["state_bytes"] is not None and row[measure] is not None]
-    if not known:
+    if len({row["state_bytes"] for row in known}) < 2:
         return []
     names = labels(list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known)))
     points = []
