@@ -84,7 +84,7 @@ _RECALL = {
 
 
 def price_figure(comparison: Comparison) -> list[Figure]:
-    """What is recalled beside the bytes of state, where they differ, with a line for each model's variants; as figure 2 of Based, on real text."""
+    """What is recalled beside the bytes of state, a line per model for its variants, where states differ; as figure 2 of Based, on text."""
     by_price, models = comparison.tables.by_price, [comparison.reference, *comparison.models]
     if by_price is None:
         return []
