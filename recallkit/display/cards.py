@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recallkit.config import VERSION
+from recallkit.display.cells import percent
 from recallkit.display.tables import MARKDOWN_HEAD, markdown
 from recallkit.errors import printable
 from recallkit.registry import may_be_hub_id
@@ -51,8 +52,15 @@ def _card(look: Look, model: str, measured: Sequence[Measured]) -> str:
     ]
     metadata = ModelCardData(model_name=model, eval_results=results).to_yaml()
     tables = [table.markdown().removeprefix(MARKDOWN_HEAD).strip() for table in list(look.terminal_tables)[: look.leading]]
+    of_model = [f"- {markdown(each.name)}: {_figure(each)}" for each in measured]
     facts = [f"- {markdown(name)}: {markdown(fact)}" for name, fact in look.method.items()]
     notes = [f"- {markdown(line)}" for line in list(look.lines)[: look.brief]]
     below = [*tables, "\n".join([*facts, *notes]), f"Measured with recallkit {VERSION}{':' if look.command else '.'}"]
-    parts = [f"---\n{metadata}\n---", f"## {KINDS[look.kind].title or 'Associative recall'}", markdown(look.answer), *filter(None, below)]
+    title = KINDS[look.kind].title or "Associative recall"
+    parts = [f"---\n{metadata}\n---", f"## {title}", f"{markdown(model)}:", "\n".join(of_model), *filter(None, below)]
     return "\n\n".join([*parts, *([f"    {printable(look.command)}"] if look.command else [])]) + "\n"
+
+
+def _figure(measured: Measured) -> str:
+    """A perplexity, or a share."""
+    return f"{measured.value:,.2f}" if measured.metric == "perplexity" else percent(measured.value)

@@ -20,7 +20,7 @@ def read(path: Path) -> tuple[str, dict[tuple[str, str, str], float], str]:
 
 
 def test_cards_of_a_comparison(run, few_slices, tmp_path):
-    done = run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", tmp_path, "--export", "card")
+    done = run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", tmp_path, "--price", "--export", "card")
     assert done.returncode == 0, done.stderr
     assert f"2 files written to {tmp_path}" in done.stdout
     rows = {row["slice"]: row for row in pl.read_parquet(tmp_path / "gap.parquet").filter(source="ALL").to_dicts()}
@@ -35,8 +35,15 @@ def test_cards_of_a_comparison(run, few_slices, tmp_path):
             **(shares if side == "model" else {}),
         }
         assert found == pytest.approx(expected, rel=1e-5)
-        assert "## Associative recall" in shown
-        assert "| model | all | AR hits |" in shown
+        share = f"- Share of the gap to control:recall that lies in AR hits: {100 * rows['ar_hit']['gap_share']:.1f} %\n" * (
+            side == "model"
+        )
+        of_model = (
+            f"- Perplexity: {rows['all'][f'ppl_{side}']:,.2f}\n- Perplexity of AR hits: {rows['ar_hit'][f'ppl_{side}']:,.2f}\n{share}"
+        )
+        assert f"## Associative recall\n\n{model}:\n\n{of_model}\n" in shown, "what is of this model comes first"
+        assert "| control:recall |" in shown
+        assert "| control:bigram |" in shown
     assert run("verify", tmp_path).returncode == 0
 
 
