@@ -161,13 +161,14 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
 
 
 def _show_usage(error: Any) -> None:
-    """Prints typer's message on options that it cannot accept, and exits with its status."""
+    """Ends the program with a line about words that typer cannot accept, and its status; where none are given, with the help."""
     status = int(getattr(error, "exit_code", EXIT_USAGE))
-    if not events.are_on():
-        error.show()
-        sys.exit(status)
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "recallkit"
     said = error.format_message().rstrip(".")
-    problem = "no command is given" if "\n" in said else said  # then it is the whole help
-    _stop(UserError(problem, remedy=f"see {command} --help"), status)
+    is_help = "\n" in said
+    if is_help and not events.are_on():
+        error.show()
+        sys.exit(status)
+    problem, _, meant = ("no command is given" if is_help else said).partition(". ")
+    _stop(UserError(problem, remedy=meant or f"see {command} --help"), status)

@@ -157,7 +157,7 @@ class LabelOptions(Options):
         "Predictions in a sequence.",
         least=1,
         most=config.LONGEST,
-        default=f"{config.SEQ_LEN}; for the built-in text {config.BUILTIN_SEQ_LEN}",
+        default=f"{config.SEQ_LEN}; {config.BUILTIN_SEQ_LEN} without SOURCE and --tokenizer",
     )
 
     def __post_init__(self) -> None:

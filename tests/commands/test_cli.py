@@ -17,6 +17,8 @@ import zstandard
 from scipy import stats
 
 from recallkit import __version__, builtin, counting
+from recallkit.commands.app import declared
+from recallkit.config import BUILTIN_SEQ_LEN
 from recallkit.options import TextOptions
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 
@@ -118,15 +120,18 @@ def test_wrong_names_are_one_line(invoke, arguments, words, monkeypatch, tmp_pat
         ["count", "--limit-tokens", "many"],
         ["slice", "--max-count", "9223372036854775808"],
         ["nonsense"],
+        ["compare", "a", "b"],
+        ["gap", "--nope"],
+        ["slice", "--seq-len"],
+        ["verify"],
+        ["verify", "a", "b"],
         ["gap", "x"],
         ["gap", "control:bigram", "control:bigram"],
         ["score", "--dtype", "int3"],
     ],
 )
-def test_usage_errors_exit_2(invoke, arguments):
-    status, _, err = invoke(*arguments)
-    assert status == 2
-    assert "Traceback" not in err
+def test_usage_errors_are_one_line_and_exit_2(invoke, arguments):
+    assert_one_line(invoke(*arguments), code=2)
 
 
 def test_finished_work_is_found_again_and_never_replaced_unasked(invoke, tmp_path):
@@ -336,3 +341,10 @@ def test_a_defect_is_one_line_and_a_report(invoke, a_defect, tmp_path):
     assert f"recallkit {__version__}, Python " in text
     assert "missing\\x1b[31m" in text
     assert "\x1b" not in result[2]
+
+
+def test_the_length_of_sequences_is_what_the_help_says(invoke, tmp_path):
+    assert invoke("slice", "demo:validation", "--limit-tokens", 3000, "-o", tmp_path / "s")[0] == 0
+    made = json.loads((tmp_path / "s" / "manifest.json").read_text(encoding="utf-8"))["seq_len"]
+    [length] = [each for each in declared("slice").parameters if each.name == "seq_len"]
+    assert length.help().endswith(f"[default: {made}; {BUILTIN_SEQ_LEN} without SOURCE and --tokenizer]")
