@@ -49,6 +49,7 @@ def test_its_commands_measure_judge_and_show(run, few_slices, tiny_model, tmp_pa
     (tmp_path / "eval").mkdir()
     write_jsonl(tmp_path / "eval/valid.jsonl", made_up_texts(10, 100, seed=2))
     shutil.copy(few_slices.parent / "counts.duckdb", tmp_path / "eval")
+    shutil.copy(few_slices / "tokenizer.json", tmp_path / "eval")
     monkeypatch.chdir(tmp_path)
     environment = {**os.environ, **models, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
     found = {}
