@@ -173,7 +173,7 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
         for spec in requests
     }
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
-        raise UsageError(f"{lacking} brings no tokenizer", where="--for", remedy="name one with --tokenizer")
+        raise UsageError(f"{lacking} brings no tokenizer", where="--for", remedy="slice with the --tokenizer that it was trained with")
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:

@@ -66,7 +66,7 @@ def test_what_cannot_be_is_refused(sliced, models, tmp_path):
     )
     assert sliced("mamba", "--seq-len", 300)["seq_len"] == 300
     for words in (("bare",), ("bare", "--for", "zoo:mamba"), ("llama", "bare")):
-        assert "--for: bare brings no tokenizer; name one with --tokenizer" in sliced(*words), words
+        assert "--for: bare brings no tokenizer; slice with the --tokenizer that it was trained with" in sliced(*words), words
     assert "nowhere: no such file or directory" in sliced("--for", "nowhere")
     assert "its vocabulary has 4,096 entries" in sliced("--for", f"zoo:attention,tokenizer={large(tmp_path)}")
 
