@@ -8,6 +8,7 @@ import inspect
 import re
 import shlex
 import tomllib
+from dataclasses import fields
 
 import click
 import pytest
@@ -17,8 +18,12 @@ import recallkit
 from recallkit import cli
 from recallkit.commands import COMMANDS
 from recallkit.commands.app import declared
+from recallkit.declarations import numbers
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models
+from recallkit.mqar.run import plan_mqar, with_usual_size
+from recallkit.options import MqarOptions, SweepOptions
+from recallkit.training.runs import runs_of
 from tests.conftest import ROOT
 from tests.documented import PROGRAMS, blocks, documents, inline, words
 
@@ -51,6 +56,27 @@ def test_every_command_line_is_accepted():
         except (click.ClickException, UserError) as error:
             refused.append(f"{block.document}: {line}: {error}")
     assert not refused, "\n".join(refused)
+
+
+def of_tasks():
+    """Command lines with --task, of documents and of help, as words."""
+    typed = [words(line) for _, line in LINES]
+    typed += [shlex.split(code.removeprefix("recallkit ")) for path in documents() for code in inline(path) if " --task " in code]
+    typed += [shlex.split(example)[1:] for name in ("train", "mqar") for example in declared(name).examples]
+    known = [one for one in typed if one and one[0] in ("train", "mqar") and "--task" in one]
+    return [one for one in known if not any(re.fullmatch(r"[A-Z]+|\.\.\.", word) for word in one)]
+
+
+@pytest.mark.parametrize("given", of_tasks(), ids=" ".join)
+def test_the_sizes_of_documented_tasks_fit_them(given, home, tmp_path):
+    params = REAL[given[0]].make_context(given[0], given[1:]).params
+    group = SweepOptions if given[0] == "train" else MqarOptions
+    asked = group(**{each.name: params[each.name] for each in fields(group) if each.init and each.name in params})
+    if given[0] == "train":
+        assert runs_of(params["preset"], params["task"], asked)
+    else:
+        sized = with_usual_size(asked, is_zoo=False)
+        assert plan_mqar(["control:recall"], numbers(sized.pairs), tmp_path, sized)
 
 
 def test_blocks_of_all_kinds_are_found():

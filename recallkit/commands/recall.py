@@ -201,7 +201,7 @@ class Mqar(MqarOptions, LogOptions):
     examples=(
         "recallkit mqar zoo:attention zoo:mamba --pairs 4,16,64 --figures figures",
         "recallkit mqar path/to/model --seq-len 512 --pairs 16,64 -o mqar",
-        "recallkit mqar path/to/model --task overwriting,updates=16",
+        "recallkit mqar path/to/model --task overwriting,updates=16 --pairs 16,64",
     ),
     draws=True,
     answers=True,

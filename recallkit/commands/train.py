@@ -84,7 +84,7 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
         "recallkit train zoo:mamba demo:train --tokens 3M -o mamba",
         "recallkit train based-360m 'pile/*.jsonl.zst' --tokenizer gpt2.json --tokens 10B --micro-batch 16 --compile -o based",
         "recallkit train --task mqar --figures figures",
-        "recallkit train --task overwriting --mixers attention,delta_net --widths 32,64 -o overwriting",
+        "recallkit train --task overwriting --mixers attention,delta_net --widths 32,64 --seq-len 96 --test-pairs 4,16,32 -o overwriting",
     ),
     draws=True,
     answers=True,
