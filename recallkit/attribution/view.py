@@ -437,12 +437,10 @@ def published_json(published: PublishedGap) -> dict[str, Any]:
     return {"groups": [asdict(group) for group in published.groups], "rows": published.frame.to_dicts()}
 
 
-def print_published(published: PublishedGap, *, full: bool) -> None:
-    """The range of the shares that printed perplexities imply, the table of the first group, and what is remarkable about its rows."""
-    notes = [_group_notes(published, group) for group in published.groups]
-    every = [note for of_group in notes for note in of_group]
-    tables, brief = list(published_tables(published).values()), min(console.MOST_NOTES, len(notes[0]))
-    console.print_found(_published_answer(published), tables, every, full=full, brief=brief)
+def print_published(published: PublishedGap) -> None:
+    """The range of the shares that printed perplexities imply, the tables of all groups, and what is remarkable about their rows."""
+    notes = [note for group in published.groups for note in _group_notes(published, group)]
+    console.print_found(_published_answer(published), list(published_tables(published).values()), notes, full=True)
 
 
 def _published_answer(published: PublishedGap) -> str:

@@ -251,7 +251,7 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     found = attribute_published(table, reference=asked.reference, ar_share=asked.ar_share)
     return Outcome(
         value=lambda: found,
-        show=lambda full: print_published(found, full=True),
+        show=lambda full: print_published(found),
         json=lambda: published_json(found),
         exports=lambda: [({"published": found.frame}, published_tables(found), path(asked.out))],
     )

@@ -156,16 +156,26 @@ def _score(
     plans = plan_scores(specs, slices, scoring, share=share)
     changed = make_changed_text(tokens, asked, options, path(scoring.counts), timings, _changes_of(options))
     of_text = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
-    alike = [_plan_alike(plan, changed.folder, scoring, share) for plan in plans]
+    alike = [_plan_alike(plan.model, changed.folder, scoring, plan.result.options, share=share) for plan in plans]
     return changed, of_text, {plan.model.shown: plan.run() for plan in one_after_another(alike)}
 
 
-def _plan_alike(plan: ScoringPlan, changed: Path, scoring: ScoringOptions, share: Share | None) -> ScoringPlan:
-    """The plan of the changed text, read as the text was: scores from before the text's were made again are made again."""
-    of_text, of_changed = plan.result.options, artifacts.manifest_options(score_path(changed, plan.model), force=True) or {}
+def _plan_alike(
+    spec: ModelSpec,
+    changed: Path,
+    scoring: ScoringOptions,
+    of_text: Mapping[str, Any],
+    *,
+    share: Share | None = None,
+    force: bool = False,
+    quiet: bool = False,
+) -> ScoringPlan:
+    """The plan of the changed text, read as the text was, whose scores have these options: scores that are not alike are made again."""
+    of_changed = artifacts.manifest_options(score_path(changed, spec), force=True) or {}
     is_old = bool(of_changed) and {**of_changed, "sequences_digest": None} != {**of_text, "sequences_digest": None}
     # One job of an array must not remove what another has scored.
-    return plan_scores([plan.model], changed, as_scored(scoring, of_text), share=share, force=is_old and share is None)[0]
+    again = force or (is_old and share is None)
+    return plan_scores([spec], changed, as_scored(scoring, of_text), share=share, force=again, quiet=quiet)[0]
 
 
 SAMPLES = 500
@@ -196,7 +206,7 @@ class AskedHits:
         self, spec: ModelSpec, scoring: ScoringOptions, manifest: Mapping[str, Any], *, force: bool = False, quiet: bool = False
     ) -> None:
         """Scores the changed text as the text was scored, whose scores have this manifest."""
-        plan_scores([spec], self.changed.folder, as_scored(scoring, manifest["options"]), force=force, quiet=quiet)[0].run()
+        _plan_alike(spec, self.changed.folder, scoring, manifest["options"], force=force, quiet=quiet).run()
 
     def path(self, spec: ModelSpec) -> Path:
         """Where the scores of the changed text are."""

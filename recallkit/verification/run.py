@@ -215,9 +215,8 @@ def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
         of = next((folder for folder in path.parents if any(folder / "scores" / name in facts for name, _ in _scores_of(manifest))), path)
         scored = [(facts.get(of / "scores" / name, {}), options) for name, options in _scores_of(manifest)]
         if others := [str(found["model"]) for found, options in scored if found and found["options"] != options]:
-            typed, is_tracked = [found.get("typed") or "MODEL" for found, _ in scored], manifest["kind"] == "track"
-            # `track` takes scores of its changed text as they are, unless it is forced.
-            words = command_line(manifest["kind"], *typed, slices=str(of), o=str(path.parent), force=is_tracked)
+            typed = [found.get("typed") or "MODEL" for found, _ in scored]
+            words = command_line(manifest["kind"], *typed, slices=str(of), o=str(path.parent))
             yield path, f"made of other scores of {', '.join(others)}", f"run it again with its options: `{words}`"
 
 

@@ -149,7 +149,6 @@ def test_remedies_for_scores_made_again_or_removed_mend_them(folder):
     assert {file.stem for file in stale} == {"gap", "intervene", "track"}
     for file, remedy in stale.items():
         command = f"recallkit {file.stem} control:recall y-100=control:unigram --slices {slices} -o {folder / file.parent}"
-        command += " --force" * (file.stem == "track")
         assert remedy == f"run it again with its options: `{command}`"
         assert invoke(*command.split()[1:], *counts).status == 0
     assert verify(folder).is_sound
