@@ -65,9 +65,14 @@ def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, com
         (tmp_path / name).mkdir()
         arguments[name] = [*command("ablate", tmp_path / name), "--batch-tokens", 64]
     cut = tmp_path / "cut"
+
+    def scored() -> set[tuple[str, int]]:
+        """Of what is kept the scores; the changed text may be finished by the time that the process ends."""
+        return {(name, number) for name, number in kept(cut) if name.startswith(("part-", "begun-"))}
+
     for waits, seconds in ((False, 0.0), (True, 0.0), (True, 0.05), (True, 0.2)):
-        before, process = kept(cut), listening(*arguments["cut"])
-        while waits and kept(cut) <= before and process.exitcode is None:
+        before, process = scored(), listening(*arguments["cut"])
+        while waits and scored() <= before and process.exitcode is None:
             time.sleep(0.002)
         process.join(seconds)
         assert process.exitcode is None, "it has ended before it was asked to"
@@ -76,7 +81,7 @@ def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, com
         check_stopped(process, number)
         assert not visible(cut / "a")
         assert not left_over(cut)
-        assert bool(kept(cut)) == waits
+        assert bool(scored()) == waits
     for name in arguments:
         process = listening(*arguments[name])
         process.join(240)

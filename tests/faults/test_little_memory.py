@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import resource
 import shutil
 import time
@@ -46,7 +47,9 @@ class LittleMemory:
     def __call__(self) -> None:
         from recallkit.scoring import scores
 
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # tensors are given back at once: what is refused does not depend on luck
+        # Tensors are given back at once: what is refused does not depend on luck. The program leaves a configured allocator alone.
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = str(1 << 16)
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
         run, waiting = scores.BatchedScores.run, [None] * self.parts
 
         def limited(batched: scores.BatchedScores) -> Iterator[None]:
