@@ -114,7 +114,7 @@ def answer(by_price: pl.DataFrame) -> str:
     row = max(rows, key=lambda row: (row["ratio"] if selective(row) else 1, is_shown(row), row["loss_ar_hit"] or 0))
     if row["loss_ar_hit"] is None or row["loss_first"] is None:
         return f"No token is {'an AR hit' if row['loss_ar_hit'] is None else 'a first occurrence'}: there are no two losses to compare."
-    hits, first = (f"{row[name]:z.3f}" for name in ("loss_ar_hit", "loss_first"))
+    hits, first = (_nats(row[name]) for name in ("loss_ar_hit", "loss_first"))
     if row["ratio"] is not None and row["loss_ar_hit_ci_low"] > 0:
         within = f"{_times(row['ratio_ci_low'])} to {_times(row['ratio_ci_high'])} times"
         costs = f"Per token {row['model']} costs AR hits {_times(row['ratio'])} times what it costs first occurrences: "
@@ -135,6 +135,11 @@ def answer(by_price: pl.DataFrame) -> str:
     more, less = (row["overwriting_ci_low"] or 0) > 0, (row["overwriting_ci_high"] or 0) < 0
     than = " on AR hits whose key has been followed by something else since than on the others."
     return f"{most}{costs}" + f" It loses {'more' if more else 'less'}{than}" * (more or less)
+
+
+def _nats(loss: float) -> str:
+    """0.0012 -> 0.001, 0.0003 -> 0.0003: a loss that is shown is not printed as none."""
+    return f"{loss:.1g}" if 5e-5 <= abs(loss) < 1e-3 else f"{loss:z.3f}"
 
 
 def _times(ratio: float) -> str:

@@ -105,6 +105,9 @@ ONE, LOSS, OVER = (
 CASES = {
     "more": ({"m": (1.8, 1.8, 0.5)}, {}, [f"{ONE}3.6 times what it costs first occurrences: 1.800 against 0.500 nats (95 % interval 3."]),
     "less": ({"m": (0.5, 0.5, 2)}, {}, [f"{ONE}0.25 times what it costs first occurrences: 0.500 against 2.000 nats"]),
+    "little": (
+        {"m": (3e-4, 3e-4, 1e-4)}, {"spread": (1e-5, 1e-5)}, [f"{ONE}3.0 times what it costs first occurrences: 0.0003 against 0.0001 nats"]
+    ),
     "hits alone": ({"m": (1, 1, 0)}, {}, [f"{LOSS}1.000 nats in AR hits (95 % interval 0.985 to 1.015), and 0.000 in first "]),
     "first alone": ({"m": (0.1, 0.1, 0.5)}, {"spread": (2, 0.1)}, [f"{LOSS}0.100 nats in AR hits (95 % interval -0.5"]),
     "gains": ({"m": (-1, -1, 0.5)}, {}, [f"{LOSS}-1.000 nats in AR hits (95 % interval -1.015 to -0.985), and 0.500 in first "]),
