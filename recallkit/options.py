@@ -404,7 +404,7 @@ class MqarOptions(EvaluationOptions):
     pairs: int | Sequence[int] | None = option(
         "Numbers of key-value pairs, joined with commas.",
         metavar="NUMBERS",
-        default="16,32,64,128,256; 4,8,16,32,64 for the zoo",
+        default="of 16,32,64,128,256, for the zoo 4,8,16,32,64, those that the task can have",
         least=1,
         most=config.LONGEST,
         joined=True,

@@ -6,6 +6,7 @@ and the form of the sequences. Each number of pairs has tables of its own, so th
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,12 +42,28 @@ BUILTIN = {"seq_len": 256, "pairs": (4, 8, 16, 32, 64), "samples": 50}
 
 
 def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
-    """The options with the zoo's or the paper's size where none is given, pairs ascending. Raises UserError for no numbers of pairs."""
+    """The options with the zoo's or the paper's size where none is given: of its numbers of pairs those that the task can have, ascending.
+
+    Raises UserError for no numbers of pairs.
+    """
     given = {"seq_len": options.seq_len, "pairs": options.pairs, "samples": options.samples}
     size: dict[str, Any] = (BUILTIN if is_zoo else PAPER) | {name: value for name, value in given.items() if value is not None}
     if not size["pairs"]:
         raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
-    return replace(options, **{**size, "pairs": tuple(sorted(size["pairs"]))})
+    sized = replace(options, **{**size, "pairs": tuple(sorted(size["pairs"]))})
+    fitting = () if options.pairs is not None or options.task == "mqar" else tuple(filter(lambda number: _fits(sized, number), sized.pairs))
+    return replace(sized, pairs=fitting or sized.pairs)
+
+
+def _fits(options: MqarOptions, pairs: int) -> bool:
+    """Whether sequences of this length, of a large vocabulary, can have so many pairs."""
+    from recallkit.synthetic.tasks import make_examples
+
+    task = task_of(options, pairs)
+    with contextlib.suppress(UserError):
+        make_examples(task.name, num=1, length=options.length, pairs=pairs, vocab=1 << 16, seed=0, **task.options)
+        return True
+    return False
 
 
 POWER = 0.01

@@ -184,6 +184,13 @@ def test_the_zoo_is_asked_less_than_the_papers_models():
     assert with_usual_size(MqarOptions(seq_len=64, samples=3, pairs=(8, 4)), is_zoo=True).pairs == [4, 8]
 
 
+def test_of_the_usual_numbers_of_pairs_a_task_is_asked_those_that_it_can_have():
+    """Compound keys are a square, and take 6 ids in a sequence; of numbers that are given none is left out."""
+    squares = MqarOptions(task="compositional")
+    assert [with_usual_size(squares, is_zoo=is_zoo).pairs for is_zoo in (True, False)] == [[4, 16], [16, 64]]
+    assert with_usual_size(replace(squares, pairs=[8, 16]), is_zoo=False).pairs == [8, 16]
+
+
 # ---------------------------------------------------------------------------------------------------- found again, gone on
 
 
