@@ -50,9 +50,10 @@ def with_usual_size(options: MqarOptions, *, is_zoo: bool) -> MqarOptions:
     size: dict[str, Any] = (BUILTIN if is_zoo else PAPER) | {name: value for name, value in given.items() if value is not None}
     if not size["pairs"]:
         raise UsageError("no number of pairs", where="--pairs", remedy="give one or more, such as 16,64")
-    sized = replace(options, **{**size, "pairs": tuple(sorted(size["pairs"]))})
-    fitting = () if options.pairs is not None or options.task == "mqar" else tuple(filter(lambda number: _fits(sized, number), sized.pairs))
-    return replace(sized, pairs=fitting or sized.pairs)
+    pairs = sorted(size["pairs"])
+    sized = replace(options, **{**size, "pairs": pairs})
+    fitting = [number for number in pairs if _fits(sized, number)] if options.pairs is None and options.task != "mqar" else []
+    return replace(sized, pairs=fitting or pairs)
 
 
 def _fits(options: MqarOptions, pairs: int) -> bool:
