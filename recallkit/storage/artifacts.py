@@ -287,7 +287,7 @@ def remedy_of(facts: Mapping[str, Any], path: Path) -> str:
     folder = next((folder.parent for folder in path.parents if folder.name == "scores"), None)
     if typed is None or folder is None:
         return "score the model again with --force"
-    return f"score them again with `recallkit score {shlex.quote(typed)} --slices {shlex.quote(str(folder))} --force`"
+    return f"score them again with `recallkit score {shlex.quote(str(typed))} --slices {shlex.quote(str(folder))} --force`"
 
 
 def check_replaceable(path: Path, head: bytes | None = None) -> None:

@@ -214,8 +214,8 @@ def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
         # The scores that a result was made of are those that are here.
         of = next((folder for folder in path.parents if any(folder / "scores" / name in facts for name, _ in _scores_of(manifest))), path)
         scored = [(facts.get(of / "scores" / name, {}), options) for name, options in _scores_of(manifest)]
-        if others := [str(found["model"]) for found, options in scored if found and found["options"] != options]:
-            typed = [found.get("typed") or "MODEL" for found, _ in scored]
+        if others := [str(found.get("model")) for found, options in scored if found and found.get("options") != options]:
+            typed = [str(found.get("typed") or "MODEL") for found, _ in scored]
             words = command_line(manifest["kind"], *typed, slices=str(of), o=str(path.parent))
             yield path, f"made of other scores of {', '.join(others)}", f"run it again with its options: `{words}`"
 
@@ -224,11 +224,12 @@ def _scores_of(manifest: dict[str, Any]) -> list[tuple[str, Any]]:
     """The score files of a comparison, an intervention or a tracked run, the reference first, with the options that they had then."""
     kind, models, scores = manifest.get("kind"), manifest.get("models") or [], manifest.get("scores") or {}
     if kind == "gap":
-        return [(manifest["score_files"][model], scores[model]) for model in (manifest["reference"], *models)]
+        files = manifest.get("score_files") or {}
+        return [(files[model], scores.get(model)) for model in (manifest.get("reference"), *models) if model in files]
     if kind == "intervene":
-        keys = manifest["options"]["models"]
-        return [(f"{artifacts.file_slug(key)}.parquet", scores[model]) for key, model in zip(keys, models, strict=True)]
-    return list(zip(manifest["score_files"], scores, strict=True)) if kind == "track" and scores else []
+        keys = (manifest.get("options") or {}).get("models") or []
+        return [(f"{artifacts.file_slug(key)}.parquet", scores.get(model)) for key, model in zip(keys, models, strict=False)]
+    return list(zip(manifest.get("score_files") or [], scores, strict=False)) if kind == "track" else []
 
 
 # ----------------------------------------------------------------------------------------------------------- what is printed

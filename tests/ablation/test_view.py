@@ -70,6 +70,8 @@ def test_the_tables_have_a_row_a_set_in_order_and_the_baseline(tables):
     assert ranked.rows[0] == ["1 attention", "+3.88", "+3.38 to +4.38", "80.0 %", "3.2"]
     assert [isinstance(cells[3], Struck) for cells in ranked.rows] == [False, False, False, True]
     assert "share of the tokens, 25.00 %" in str(ranked.caption)
+    nothing = AblationTables(tables.ablation.with_columns(loss=-1e-3), tables.mixers.with_columns(recall_lost=-1e-3))
+    assert "-0.00" not in str([ablation_tables(nothing, MANIFEST)[name].rows for name in ("ablation", "mixers")])
     assert "their mean over the text" in str(ablation_tables(tables, {**MANIFEST, "by": "mean"})["ablation"].caption)
 
 

@@ -219,6 +219,12 @@ def test_gap_has_the_table_only_where_it_is_asked(comparison, small_slices):
     assert ordered["model"].to_list() == [REFERENCE, *MODELS[::-1]]
 
 
+@pytest.mark.parametrize(("most", "said"), [(0.0, False), (2e-3, True)])
+def test_what_reading_in_chunks_changes_is_said_where_it_changes_anything(comparison, most, said):
+    lines = look(replace(comparison, manifest={**comparison.manifest, "reading": {MODELS[0]: [most, most / 2]}})).lines
+    assert any(line.startswith("Noise: ") and "up to 2.0e-03 nats, on average by 1.0e-03" in line for line in lines) == said
+
+
 @pytest.mark.parametrize("price", [True, False])
 def test_notes_on_shares_are_printed_below_a_table_of_shares_alone(small_slices, tmp_path, price):
     recallkit.gap({"a": REFERENCE, "b": REFERENCE}, slices=small_slices, price=price, out=tmp_path)

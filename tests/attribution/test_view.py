@@ -163,7 +163,7 @@ def test_sources_stand_beside_each_other_where_there_are_some():
     assert [row[:2] for row in table.rows] == [["AR hits, of tokens", "25.00 %"], ["behind", "30.0 %"], ["ahead", "130.0 %"]]
     assert by_source_table(made_tables(sources=("ALL", "books"))) is None
     assert len(by_source_table(made_tables(), 1).headers) == 2
-    assert "1 smaller" in by_source_table(made_tables(), 1).caption
+    assert "1 smaller source:" in by_source_table(made_tables(), 1).caption
     assert list(shown_tables(made_tables(), SLICES, {})) == ["gap", "comparators", "by_source", "by_partition"]
 
 
