@@ -338,3 +338,19 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
     assert "no such directory" in outcome.err
     (tmp_path / "file").touch()
     assert "file: not a directory" in assert_manners(invoke("verify", tmp_path / "file")).err
+
+
+@pytest.mark.parametrize("field", ["score_files", "scores", "models", "reference", "options", "typed"])
+def test_a_manifest_that_lacks_a_field_ends_nothing(folder, monkeypatch, field):
+    """As a folder from elsewhere may have it, whose digests are right."""
+    command = ("control:recall", "control:bigram", "--slices", folder / "slices", "--counts", folder / "counts.duckdb")
+    for name in ("gap", "intervene"):
+        assert invoke(name, *command).status == 0
+    real = artifacts.footer_facts
+
+    def lacking(path: Path) -> dict[str, object] | None:
+        facts = real(path)
+        return None if facts is None else {name: value for name, value in facts.items() if name != field}
+
+    monkeypatch.setattr(artifacts, "footer_facts", lacking)
+    assert verify(folder).num_files > 5
