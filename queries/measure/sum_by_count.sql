@@ -1,10 +1,10 @@
 -- Tokens and NLLs by what of a token is in its context, and by its bigram's training count: every threshold of AR hits;
--- beside its own NLLs those of the first occurrence of its bigram in the sequence, where nothing can be recalled.
--- Grain in:  `tokens`, one row per predicted token: cluster, context_class, train_count, and in nats nll_0, nll_1 ... and first_0, first_1
---            ..., which are equal of a token that repeats nothing.
+-- beside its own NLL and probability those of the first occurrence of its bigram in the sequence, where nothing can be recalled.
+-- Grain in:  `tokens`, one row per predicted token: cluster, context_class, train_count, and of models 0, 1 ... nll_0 and first_nll_0 in
+--            nats, p_0 and first_p_0 = exp(-NLL), which are equal of a token that repeats nothing.
 -- Grain out: one row per cluster, context class and class of counts that occurs.
 -- Units:     a class of counts is named by its largest count, 0, a power of two, or one of the further cuts: `papers`, and `most`, the
---            largest count of an AR hit, with a quarter and half of it, twice and four times it; NLLs are summed, in nats.
+--            largest count of an AR hit, with a quarter and half of it, twice and four times it; NLLs are summed, in nats; probabilities are summed.
 -- Source:    Zoology section 3.1 and appendix C.1 (thresholds).
 WITH classes AS (
     SELECT
@@ -20,11 +20,11 @@ WITH classes AS (
             CASE WHEN train_count <= $double THEN $double END,
             CASE WHEN train_count <= $fourfold THEN $fourfold END
         )::BIGINT AS largest_count,
-        COLUMNS('(nll|first)_\d+')
+        COLUMNS('(first_)?(nll|p)_\d+')
     FROM tokens
     WHERE train_count IS NOT NULL -- of an index only those of repeated bigrams are known
 )
 
-SELECT cluster, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(nll|first)_\d+')::DOUBLE)
+SELECT cluster, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
 FROM classes
 GROUP BY cluster, context_class, largest_count

@@ -165,6 +165,17 @@ def in_percent(column: str) -> Cell:
     return lambda row: DASH if row[column] is None else f"{100 * row[column]:z.1f}"
 
 
+def with_interval(column: str, form: str = "z.2f", scale: float = 1.0) -> Cell:
+    """A figure and its 95 % interval, `0.11 (0.08 to 0.15)`; the figure alone without one, a dash for None."""
+
+    def cell(row: Row) -> str:
+        value, low, high = (row[f"{column}{end}"] for end in ("", "_ci_low", "_ci_high"))
+        within = "" if low is None or high is None else f" ({bounds(scale * low, scale * high, form)})"
+        return DASH if value is None else f"{scale * value:{form}}{within}"
+
+    return cell
+
+
 def without_zoo(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a table, the names of their models without `zoo:` where all have that."""
     every = all(row["model"].startswith("zoo:") for row in rows)
@@ -234,6 +245,18 @@ def shares_of_leads(leads: Iterable[str]) -> str:
     """Which of the shares shown are of a lead, named by model or source, once each, after a space; empty if none is."""
     names = list(dict.fromkeys(leads))
     return f" Shares of a lead: {some_of(names, _MOST_LEADS)}." if names else ""
+
+
+def extremes(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
+    """The range of a figure over models, with those at its ends: `1 % (rwkv) to 100 % (hybrid)`; one if all read alike.
+
+    The one rule of ranges: over all models of which the figure is known, none left out or clipped.
+    """
+    least, most = (end(values, key=lambda model: values[model]) for end in (min, max))
+    low, high = shown(values[least]), shown(values[most])
+    if low == high:
+        return low
+    return f"{low} ({least}) to {high} ({most})"
 
 
 def nearest_and_farthest(rows: Sequence[SomeRow], column: str) -> list[SomeRow]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import duckdb
+    import polars as pl
     import pyarrow as pa
 
     from recallkit.slicing.definitions import Slice
@@ -113,7 +114,7 @@ class LabelledTokens:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A model's NLLs of the same tokens, in the same order; or, with `rank` as `column`, whether a token is the model's first choice."""
+    """A model's NLLs of the same tokens, in the same order; or another `column` of a table of divergences."""
 
     path: Path
     model: str
@@ -206,11 +207,12 @@ def batches(
 ) -> Iterator[pa.Table]:
     """The tokens in batches of about a million: labels and NLLs, a row per token.
 
-    Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i is set of a token in requested slice
-    i; `nll_0`, `nll_1` ... in the order of the score files; and `first_0`, `first_1` ..., the NLLs of the first occurrence of its bigram
-    in its sequence, where nothing can be recalled: its own of a token that repeats nothing. A first occurrence counts even where it is
-    in the training text itself. `clean`: without tokens that are known to be in the training text. Predictions that a variant of one of the
-    models makes exactly (`Scores.read_exactly`) are left out.
+    Columns are those of _ALWAYS and `columns`; `cluster`, one of CLUSTERS; `slices`, in which bit i is set of a token
+    in slice i; and of the score files in their order, from 0: `nll_i` in nats, `first_nll_i`, the NLL of the first
+    occurrence of its bigram in its sequence, where nothing can be recalled (its own of a token that repeats nothing),
+    and the probabilities of both, `p_i` and `first_p_i` = exp(-NLL). A first occurrence counts even where it is in the
+    training text itself. `clean`: without tokens that are known to be in the training text. Predictions that a variant
+    of one of the models makes exactly (`Scores.read_exactly`) are left out.
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
     """
@@ -218,34 +220,32 @@ def batches(
 
     tokens.check_known(slices, clean=clean)
     of_words = needed_columns(slices)
-    ranked = any(score.column == "rank" for score in scores)
-    needed = [column for slice_ in slices for column in slice_.columns if column not in of_words]
-    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *needed, *(["in_training"] if clean else []), *(["token"] if ranked else [])])
+    of_labels = [column for slice_ in slices for column in slice_.columns if column not in of_words]
+    names = dict.fromkeys([*_ALWAYS, *columns, cluster, *of_labels, *(["in_training"] if clean else [])])
     labels, words = RowReader(tokens.path, list(names)), tokens.words(of_words)
-    readers = [RowReader(score.path, [score.column, *(["argmax"] if score.column == "rank" else [])]) for score in scores]
+    readers = [RowReader(score.path, [score.column]) for score in scores]
     exactly = max((score.read_exactly for score in scores), default=0)
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
-        back = np.nan_to_num(rows["first_distance"].to_numpy()).astype(np.int64)  # 0 where there is none, hence the row itself
-        every = rows
+        # Of a bigram that occurs first 3 tokens back 3 rows above; of one that occurs first here the row itself.
+        first = np.arange(len(rows)) - np.nan_to_num(rows["first_distance"].to_numpy()).astype(np.int64)
+        labelled = rows
         for name, column in [] if words is None else zip(of_words, words.read(start, stop).columns, strict=True):
-            every = every.append_column(name, column)
-        masks = members(slices, every, tokens.max_count) if slices else []
-        sets = sum((mask.astype(np.int64) << bit for bit, mask in enumerate(masks)), np.zeros(len(rows), np.int64))
+            labelled = labelled.append_column(name, column)
+        sets = np.zeros(len(rows), np.int64)
+        for bit, is_member in enumerate(members(slices, labelled, tokens.max_count) if slices else []):
+            sets += is_member.astype(np.int64) << bit
         rows = rows.append_column("slices", pa.array(sets)).append_column("cluster", rows[cluster])
         for number, (score, reader) in enumerate(zip(scores, readers, strict=True)):
-            of_model = reader.read(start, stop)
-            nll = of_model[score.column].to_numpy()
-            if score.column == "rank":  # of entries with equal logits one is chosen; where the choice is unknown (-1), the rank decides
-                argmax = of_model["argmax"].to_numpy()
-                nll = (nll == 0) & ((argmax == -1) | (argmax == rows["token"].to_numpy()))
-            nll = nll.astype(np.float32, copy=False)
+            nll = reader.read(start, stop)[score.column].to_numpy().astype(np.float32, copy=False)
             if not np.isfinite(nll).all():
                 again = f"recallkit score {score.model} --slices {tokens.path.parent} --force"
                 remedy = f"check the model's precision, then score it again with `{again}`"
                 raise UserError("contains NLLs that are not finite numbers", where=score.path, remedy=remedy)
-            first = nll[np.arange(len(nll)) - back]  # of a bigram that occurs first 3 tokens back, 3 rows above
-            rows = rows.append_column(f"nll_{number}", pa.array(nll)).append_column(f"first_{number}", pa.array(first))
+            p = np.exp(-nll.astype(np.float64))
+            values = {"nll": nll, "first_nll": nll[first], "p": p, "first_p": p[first]}
+            for name, value in values.items():
+                rows = rows.append_column(f"{name}_{number}", pa.array(value))
         # After what is looked up in the tokens that are left out.
         rows = rows.filter(pa.array(rows["in_training"].to_numpy() == 0)) if clean else rows
         yield rows.filter(pa.array(rows["position"].to_numpy() > exactly)) if exactly else rows
@@ -255,37 +255,38 @@ def batches(
 class Question:
     """What `queries/measure/QUERY.sql` finds in `tokens`, a batch of rows, with these parameters; sums are in the order of rows.
 
-    `nlls`: the numbers of the score files that the query has as nll_0, nll_1 ..., if not all.
+    `scores`: the numbers of the score files whose values the query has as nll_0, nll_1 ..., if not all.
     """
 
     query: str
     parameters: Mapping[str, float]
-    nlls: Sequence[int] | None = None
+    scores: Sequence[int] | None = None
 
     def ask(self, rows: pa.Table, database: duckdb.DuckDBPyConnection) -> pa.Table:
         """The answer for these rows."""
-        if self.nlls is not None:
-            labels = [name for name in rows.column_names if not name.startswith(("nll_", "first_"))]
-            named = [f"nll_{number}" for number in range(len(self.nlls))]
-            rows = rows.select([*labels, *(f"nll_{number}" for number in self.nlls)]).rename_columns([*labels, *named])
+        if self.scores is not None:
+            labels = [name for name in rows.column_names if not name.rpartition("_")[2].isdecimal()]
+            chosen = [f"nll_{number}" for number in self.scores]
+            renamed = [f"nll_{place}" for place in range(len(chosen))]
+            rows = rows.select([*labels, *chosen]).rename_columns([*labels, *renamed])
         database.register("tokens", rows)
         return database.sql(db.query(f"measure/{self.query}"), params=dict(self.parameters)).to_arrow_table()
 
 
-def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pa.Table]:
+def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pl.DataFrame]:
     """What each question finds in batches of rows. Two are asked at a time, each by one thread, while further ones are read."""
-    import pyarrow as pa
+    import polars as pl
 
     def ask(rows: pa.Table) -> list[pa.Table]:
         with database.cursor() as cursor:
             return [question.ask(rows, cursor) for question in questions]
 
-    found: list[list[pa.Table]] = []
+    by_batch: list[list[pa.Table]] = []
     with db.connect(threads=1) as database, ThreadPoolExecutor(2) as pool:
         waiting: deque[Future[list[pa.Table]]] = deque()
         for batch in rows:
             waiting.append(pool.submit(ask, batch))
             if len(waiting) > 2:
-                found.append(waiting.popleft().result())
-        found += [of_batch.result() for of_batch in waiting]
-    return [pa.concat_tables(of_question) for of_question in zip(*found, strict=True)]
+                by_batch.append(waiting.popleft().result())
+        by_batch += [future.result() for future in waiting]
+    return [pl.concat([pl.DataFrame(part) for part in parts]) for parts in zip(*by_batch, strict=True)]

@@ -38,15 +38,15 @@ def _with_ends(names: str, *ends: str) -> str:
 
 _TRAINED = "task model text, width whole, size text"
 _PAIR = "reference model"
-_NLLS = _with_ends("nll ppl", "_reference", "_model") + " delta_nll gap_share"
-_INTERVALS = "clusters whole?, effective_clusters delta_ci_low delta_ci_high ci_low ci_high real?"
-_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} real?, {_INTERVALS}"
+_CI = ("", "_ci_low", "_ci_high")
+_NLLS = _with_ends("nll ppl", "_reference", "_model")
+_GAPS = _with_ends("delta_nll gap_share", *_CI)
+_RECALL = _with_ends("gain_reference gain_model retained", *_CI)
+_CLUSTERS = "clusters whole?, effective_clusters real?"
+_BUCKETS = f"low high tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}"
 _RECALL_BUCKETS = _columns("model task text, low high num_rows whole, accuracy real, answer_nll real?")
 _SPREAD = ("", "_low", "_high", "_difference", "_difference_low", "_difference_high")
-_FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", "", "_ci_low", "_ci_high")
-_CI = ("", "_ci_low", "_ci_high")
-_PRICED = _with_ends("loss", "_ar_hit", "_far", "_first", "_overwritten", "_not_overwritten")
-"""By the classes of `attribution.price`."""
+_FIGURES = _with_ends("repeated_bigrams distinct_bigrams repeated_share ar_hit_share", *_CI)
 _CHANGES = "completion key span placebo moved moved_placebo"
 """Those of `intervening.changes`."""
 _LOST = _with_ends(f"nll {_CHANGES} use recall points", *_CI)
@@ -55,9 +55,8 @@ _ERRORS = "standard_error ci_low ci_high difference_error difference_low differe
 
 # `last`: ids of context that the shorter scores have at least, and `stride` fewer than this more; null `reference_gains`: both.
 _BY_CONTEXT = _columns(
-    f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} "
-    f"gain_reference gain_model local_gap far_gap far_share mirror_share real?, {_INTERVALS}, "
-    f"{_with_ends('gain_reference gain_model local_gap far_gap far_share mirror_share', '_ci_low', '_ci_high')} real?, "
+    f"{_PAIR} slice text, reference_gains flag?, last stride tokens whole, share_of_tokens real, {_NLLS} {_GAPS} "
+    f"{_with_ends('context_gain_reference context_gain_model local_gap far_gap far_share mirror_share', *_CI)} real?, {_CLUSTERS}, "
     "note text, void flag"
 )
 
@@ -102,17 +101,19 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
     "mixer means": _columns("mixer string, mean list<double>"),
+    # `p_*` and `first_p_*`: the mean probability of the tokens, and at the first occurrences of their bigrams. `*_freedom`: degrees of
+    # freedom of the intervals; `is_distinct`: whether the gap differs from 0 among all models of the command.
     "gap/gap": _columns(
-        f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, "
-        f"{_NLLS} bpb_reference bpb_model gap_share_clipped enrichment real?, {_INTERVALS}, "
-        f"{_with_ends('control', '_share', '_ci_low', '_ci_high')} range_low range_high real?, note text, void flag"
+        f"{_PAIR} source slice cluster text, tokens whole, bytes whole?, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} "
+        f"{_with_ends('p first_p bpb', '_reference', '_model')} {_with_ends('control_share', *_CI)} delta_freedom share_freedom real?, "
+        f"{_CLUSTERS}, is_distinct flag?, note text, void flag"
     ),
-    "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}, nll_first_reference nll_first_model real?"),
-    "gap/by_distance": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
-    "gap/by_match": _columns(f"{_PAIR} text, ar_hit flag, {_BUCKETS}"),
+    "gap/by_count": _columns(f"{_PAIR} text, repeated flag, {_BUCKETS}"),
+    "gap/by_distance": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
+    "gap/by_match": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_position": _columns(f"{_PAIR} slice text, {_BUCKETS}"),
     "gap/by_partition": _columns(
-        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} enrichment real?, {_INTERVALS}, note text, void flag"
+        f"{_PAIR} slice text, tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, note text, void flag"
     ),
     # NLLs in nats, summed over all tokens of the document, and over its AR hits.
     "gap/by_document": _columns(
@@ -123,23 +124,22 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_divergence": _columns(
         f"{_PAIR} by slice text, low high whole?, tokens whole, share_of_tokens real, "
         f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_first {_with_ends('ratio', *_CI)} real?, "
-        "clusters whole?, effective_clusters real?"
+        f"{_CLUSTERS}"
     ),
-    # `tokens` and `gap_share` of tokens divided equally among the slices that contain them; `plain_*`: of all tokens of the slice.
-    "gap/by_overlap": _columns(
-        f"{_PAIR} slice text, tokens share_of_tokens real, delta_nll gap_share enrichment plain_share_of_tokens plain_share real?, "
-        f"{_INTERVALS}, note text, void flag"
-    ),
-    # One row per model, the reference first, which loses nothing. `family`: the model of which it is a variant.
-    # Bytes of the state of one sequence after `state_ids` ids; losses in nats per token, `ratio` of those of AR hits and first
-    # occurrences, `overwriting` the difference between overwritten AR hits and others; `recalled` as `points` of an intervention.
+    # `tokens` and `gap_share` of tokens divided equally among the slices that contain them.
+    "gap/by_overlap": _columns(f"{_PAIR} slice text, tokens share_of_tokens real, {_GAPS} real?, {_CLUSTERS}, note text, void flag"),
+    # One row per model, the reference first, which loses nothing. `family`: the model of which it is a variant. Bytes of the state of one
+    # sequence after `state_ids` ids; losses in nats per token.
     "gap/by_price": _columns(
         "model family cluster text, state_bytes state_ids clusters whole?, ppl effective_clusters real, "
-        f"{_with_ends(f'{_PRICED} ratio overwriting accuracy recalled', *_CI)} real?"
+        f"{_with_ends('gain retained loss_ar_hit loss_first', *_CI)} real?"
+    ),
+    # The reference's own earlier checkpoints, interpolated to the model's NLL: `weight` of `checkpoint`, the rest of `next_checkpoint`.
+    "gap/by_placebo": _columns(
+        f"{_PAIR} checkpoint next_checkpoint text, weight nll {_with_ends('gap_share gain retained', *_CI)} real?, note text, void flag"
     ),
     "gap/by_threshold": _columns(
-        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} gap_share_clipped enrichment real?, {_INTERVALS}, "
-        "void flag"
+        f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, void flag"
     ),
     "intervene/intervene": _columns(f"model slice text, tokens excluded {_ASKED}, excluded_share real, {_LOST} real?"),
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
@@ -234,6 +234,18 @@ def frame_of(layout: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     kinds = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
     schema = {name: kinds[column.family] for name, column in LAYOUTS[layout].items()}
     return pl.DataFrame([{name: row[name] for name in schema} for row in rows], schema=schema)
+
+
+def frame_of_columns(layout: str, keys: pl.DataFrame, columns: Mapping[str, Any]) -> pl.DataFrame:
+    """A frame of a layout's columns, in its order, from `keys` and further columns, arrays or one value for all rows; NaN is null."""
+    import polars as pl
+
+    kinds = {"text": pl.String, "whole": pl.Int64, "real": pl.Float64, "flag": pl.Boolean}
+    of_all_rows = {name: value for name, value in columns.items() if value is None or isinstance(value, str | int | float)}
+    series = [pl.Series(name, value) for name, value in columns.items() if name not in of_all_rows]
+    frame = keys.with_columns(*series, **{name: pl.lit(value) for name, value in of_all_rows.items()})
+    types = {name: kinds[column.family] for name, column in LAYOUTS[layout].items()}
+    return frame.with_columns(pl.selectors.float().fill_nan(None)).select(pl.col(name).cast(type_) for name, type_ in types.items())
 
 
 def read_frame(path: Path) -> pl.DataFrame:
