@@ -1,20 +1,22 @@
-"""What a comparison answers, in a sentence or two: how much of a gap, or of a lead, lies in AR hits; and the figures in it."""
+"""What a comparison answers: what is retained of the reference's recall, how far behind on AR hits, and where the gap lies."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recallkit.display import cells
-from recallkit.display.cells import or_dash, percent, share_range
+from recallkit.display.cells import bounds, extremes, or_dash, percent, some_of
 from recallkit.measure.shares import is_void
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Totals = Mapping[tuple[str, str], Mapping[str, Any]]
+    Row = Mapping[str, Any]
+    Totals = Mapping[tuple[str, str], Row]
     """The rows of all sources by model and slice."""
-    Recalled = Mapping[str, Mapping[str, Any]]
-    """By model how much of its gap would be gone if neither could recall: `recall_share`, and its interval."""
+
+PPL = ",.2f"
+MOST_NAMED = 4
+"""Models that a sentence names."""
 
 
 def ppl(value: float | None) -> str:
@@ -22,96 +24,141 @@ def ppl(value: float | None) -> str:
     return or_dash(value, PPL)
 
 
-def times(ratio: float | None) -> str:
-    """An enrichment: 7.92 -> 7.9; a dash if there is none."""
-    return or_dash(ratio, ".1f")
+def whole(share: float) -> str:
+    """0.1097 -> 11 %: a share in a sentence, of which the first two digits matter."""
+    return percent(share, 0 if abs(share) >= 0.0995 else 1)
 
 
-PPL = ",.2f"
-gap_share = cells.valid(cells.share("gap_share"))
-"""A row's share of the gap."""
-interval = cells.share_interval("ci_low", "ci_high")
-"""Its 95 % interval."""
-enriched = cells.valid(cells.number("enrichment", "z.1f"))
-"""Its ratio to the share of tokens."""
+def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
+    """The answer as terminal and page have it: of one model in full, of several the range over all of them."""
+    hits = totals[models[0], "ar_hit"]
+    if not hits["tokens"]:
+        alone = "; ".join(_of_whole(reference, model, totals[model, "all"]) for model in models[:MOST_NAMED])
+        return f"No token of this text is an AR hit, so recall of rare bigrams cannot be measured: {alone}."
+    if len(models) == 1:
+        return _of_one(reference, models[0], totals)
+    return _of_several(reference, models, totals)
 
 
-def in_short(reference: str, models: Sequence[str], totals: Totals, recalled: Recalled, *, in_bits: bool = False) -> str:
-    """The answer as a terminal has it: of several models the range of their shares, or else of the nearest and the farthest.
-
-    `in_bits`: bits per byte, if they are known, in place of perplexities, which are per token of the reference's.
-    """
-    said = headline(reference, models, totals) or answer(reference, models, totals, in_bits=in_bits)
-    return f"{said}{_recalled(models, totals, recalled)}"
+# ---------------------------------------------------------------------------------------------- of one
 
 
-def headline(reference: str, models: Sequence[str], totals: Totals) -> str:
-    """The range of the shares, significantly different from zero, of the models that are behind the reference; "" if there are not two."""
+def _of_one(reference: str, model: str, totals: Totals) -> str:
+    hits = totals[model, "ar_hit"]
+    recall = f"{_first(reference, hits)}, {model} {_twice(hits, 'model')}: {_retains(model, reference, hits)}."
+    return f"{recall} On these AR hits, {percent(hits['share_of_tokens'])} of tokens, {_of_hits(reference, model, totals)}."
+
+
+def _first(reference: str, hits: Row) -> str:
+    """What the reference does with AR hits."""
+    return f"Where a rare bigram returns, {reference} gives its last token {_twice(hits, 'reference', 'where it first occurs')}"
+
+
+def _twice(hits: Row, side: str, where: str = "") -> str:
+    """The mean probability of AR hits, and that of the first occurrences of their bigrams: `45 % (4.1 % where ...)`."""
+    first = " ".join(filter(None, [whole(hits[f"first_p_{side}"]), where]))
+    return f"{whole(hits[f'p_{side}'])} ({first})"
+
+
+def _retains(model: str, reference: str, hits: Row) -> str:
+    """How much of the reference's recall a model retains, or why that is not known."""
+    if hits["retained"] is None:
+        if hits["gain_reference_ci_low"] is None:
+            return "of too few documents to say what is retained"
+        gain = f"gain {100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
+        return f"{reference} is not shown to recall ({gain}), so nothing can be retained"
+    return f"{model} retains {whole(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
+
+
+def _ends(row: Row, name: str, scale: float, form: str) -> str:
+    """The 95 % interval of a column, `8 to 15`."""
+    return bounds(scale * row[f"{name}_ci_low"], scale * row[f"{name}_ci_high"], form)
+
+
+def _of_hits(reference: str, model: str, totals: Totals) -> str:
+    """How far a model is behind on AR hits, and what part of its gap they and all repeated bigrams carry."""
+    hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
+    if is_void(every) or is_void(hits):
+        return f"it is {_behind(hits)}. No share is given of its gap, {_nats(every)} per token: {hits['note']}"
+    gap = "gap" if every["delta_nll"] > 0 else "lead"
+    carry = f"they carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
+    beside = "" if is_void(repeated) else f", all repeated bigrams {whole(repeated['gap_share'])}"
+    return f"it is {_behind(hits)}; {carry}{beside}"
+
+
+def _behind(row: Row) -> str:
+    """`3.37 nats behind (3.05 to 3.65)`; `not shown to differ: ...` where the interval of all models together has 0."""
+    delta = row["delta_nll"]
+    side = "behind" if delta > 0 else "ahead"
+    if row["delta_nll_ci_low"] is None:
+        return f"{abs(delta):.2f} nats {side}, of too few documents for an interval"
+    if not row["is_distinct"]:
+        return f"not shown to differ ({_nats(row)})"
+    low, high = sorted(abs(row[f"delta_nll_ci_{end}"]) for end in ("low", "high"))
+    return f"{abs(delta):.2f} nats {side} ({bounds(low, high)})"
+
+
+def _nats(row: Row) -> str:
+    """A gap with its interval: `-0.060 nats, -0.370 to 0.230`."""
+    interval = bounds(row["delta_nll_ci_low"], row["delta_nll_ci_high"], "z.3f")
+    return f"{row['delta_nll']:z.3f} nats" + (f", {interval}" if row["delta_nll_ci_low"] is not None else "")
+
+
+def _of_whole(reference: str, model: str, row: Row) -> str:
+    """How far a model is behind over all tokens."""
+    return f"over all tokens {model} is {_behind(row)} {reference}".replace("differ (", "differ from it (")
+
+
+# ------------------------------------------------------------------------------------------ of several
+
+
+def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:
     hits = {model: totals[model, "ar_hit"] for model in models}
-    behind = [
-        row
-        for model, row in hits.items()
-        if totals[model, "all"]["delta_nll"] > 0 and not is_void(row) and (row["ci_low"] or 0) > 0 and row["gap_share"] <= 1
-    ]
-    if len(behind) < 2:
-        return ""
-    shares, tokens = sorted(row["gap_share"] for row in behind), behind[0]["share_of_tokens"]
-    whose = f"{len(behind):,} models" if len(behind) == len(hits) else f"{len(behind):,} of {len(hits):,} models"
-    ratios = " to ".join(dict.fromkeys([times(shares[0] / tokens), times(shares[-1] / tokens)]))
-    return (
-        f"{share_range(shares)} of what {whose} lose to {reference} lies in the {percent(tokens, 2)} of tokens that are AR hits: {ratios} "
-        "times their share."
+    first = hits[models[0]]
+    return " ".join(
+        [
+            f"{_first(reference, first)}; {_retained_range(reference, hits)}.",
+            f"On these AR hits, {percent(first['share_of_tokens'])} of tokens, {_behind_range(hits)}.",
+            _share_range(models, totals),
+        ]
     )
 
 
-def _recalled(models: Sequence[str], totals: Totals, recalled: Recalled) -> str:
-    """How much of the gaps of models that are behind would be gone without recall, where the interval is above 0; after a space."""
-    behind = {model: recalled[model] for model in models if model in recalled and totals[model, "all"]["delta_nll"] > 0}
-    shown = {model: row for model, row in behind.items() if (row["recall_share_ci_low"] or 0) > 0 and row["recall_share"] <= 1}
-    shares = sorted(row["recall_share"] for row in shown.values())
-    if not shares:
-        return ""
-    if len(shares) == 1:
-        return f" If neither could recall by association in AR hits, {percent(shares[0])} of the gap of {next(iter(shown))} would be gone."
-    return (
-        f" If no model could recall by association in AR hits, {share_range(shares)} of the gaps of {len(shares):,} models would be gone."
-    )
+def _retained_range(reference: str, hits: Mapping[str, Row]) -> str:
+    """What is retained, from the least to the most."""
+    retained = {model: row["retained"] for model, row in hits.items() if row["retained"] is not None}
+    if not retained:
+        return _retains("none", reference, next(iter(hits.values())))
+    return f"{_models(len(hits))} retain {extremes(retained, whole)} of this recall"
 
 
-def answer(reference: str, models: Sequence[str], totals: Totals, *, in_bits: bool = False) -> str:
-    """A sentence on the model nearest to the reference, and one on the farthest; `in_bits` as for `in_short`."""
-    placed = sorted(models, key=lambda model: abs(totals[model, "all"]["delta_nll"]))
-    if len(placed) == 1:
-        return _claim(placed[0], totals, in_bits=in_bits)
-    places = {placed[0]: "Nearest to", placed[-1]: "Farthest from"}
-    if len({abs(totals[model, "all"]["delta_nll"]) for model in places}) == 1:
-        return " ".join(_claim(model, totals, in_bits=in_bits) for model in places)
-    return " ".join(f"{place} {reference} is {_claim(model, totals, in_bits=in_bits)}" for model, place in places.items())
+def _behind_range(hits: Mapping[str, Row]) -> str:
+    """How far all models are behind, and of which that is not shown."""
+    behind = {model: row["delta_nll"] for model, row in hits.items()}
+    unresolved = [model for model, row in hits.items() if not row["is_distinct"]]
+    said = f"they are {extremes(behind, lambda nats: f'{nats:z.2f}')} nats behind"
+    return said + (f"; no difference is shown for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
 
 
-def _claim(model: str, totals: Totals, *, in_bits: bool) -> str:
-    """The share of one model's gap that lies in AR hits, or that it means nothing."""
-    whole, hits = totals[model, "all"], totals[model, "ar_hit"]
-    quality = f"perplexity {ppl(whole['ppl_model'])} against {ppl(whole['ppl_reference'])}"
-    if in_bits and whole["bpb_reference"] is not None:
-        quality = f"{whole['bpb_model']:.3f} bits per byte against {whole['bpb_reference']:.3f}"
-    subject = f"{model} ({quality})"
-    gap = "lead" if whole["delta_nll"] < 0 and not is_void(whole) else "gap"
-    if is_void(hits):
-        return f"{subject}: a share of this {gap} means nothing ({hits['note']})."
-    share, bounds = percent(hits["gap_share"]), f"95 % interval {interval(hits)}" if hits["ci_low"] is not None else ""
-    if 0 <= hits["gap_share"] <= 1:
-        enriched = f", {times(hits['enrichment'])} times their share of the tokens" if hits["enrichment"] is not None else ""
-        return f"{subject}: {share}{bounds and f' ({bounds})'} of this {gap} lies in AR hits{enriched}."
-    return f"{subject}: {_beyond(hits, gap)} (share {share}{bounds and f', {bounds}'})."
+def _share_range(models: Sequence[str], totals: Totals) -> str:
+    """The shares of all gaps that AR hits carry, those of leads apart, and of which none is given."""
+    rows = {model: totals[model, "ar_hit"] for model in models}
+    void = [model for model, row in rows.items() if is_void(row)]
+    known = {model: row["gap_share"] for model, row in rows.items() if model not in void}
+    leads = {model: share for model, share in known.items() if totals[model, "all"]["delta_nll"] < 0}
+    gaps = {model: share for model, share in known.items() if model not in leads}
+    parts = []
+    for shares, what in ((gaps, "gap"), (leads, "lead")):
+        if len(shares) == 1:
+            [(model, share)] = shares.items()
+            parts.append(f"{whole(share)} of the {what} of {model}")
+        elif shares:
+            parts.append(f"{extremes(shares, whole)} of the {what}s of {len(shares):,} models")
+    none = f"no share is given for {some_of(void, MOST_NAMED)}"
+    if not parts:
+        return f"{none[0].upper()}{none[1:]}: {rows[void[0]]['note']}."
+    return f"They carry {' and '.join(parts)}{f'; {none}' if void else ''}."
 
 
-def _beyond(hits: Mapping[str, Any], gap: str) -> str:
-    """The meaning of a share below 0 or above 1: which model is better differs between the two slices, if the interval says so, too."""
-    low, high = (hits["gap_share"] if hits[name] is None else hits[name] for name in ("ci_low", "ci_high"))
-    side = f"it is {'better' if gap == 'gap' else 'worse'} than the reference"
-    if hits["gap_share"] < 0:
-        return f"none of this {gap} lies in AR hits; there {side}" if high < 0 else f"no part of this {gap} is shown to lie in AR hits"
-    return (
-        f"all of this {gap} lies in AR hits; on the other tokens {side}" if low > 1 else f"no part of this {gap} is shown to lie elsewhere"
-    )
+def _models(number: int) -> str:
+    return f"all {number:,} models" if number > 2 else "both models"

@@ -1,4 +1,4 @@
-"""Charts of a comparison: where models differ from the reference, what makes up the gap, and what it depends on."""
+"""Charts of a comparison: what models make of a bigram's return, where they differ from the reference, and what it depends on."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.knee import describe_knees
-from recallkit.attribution.price import measured
 from recallkit.counting.table import REPEATED_ONLY
+from recallkit.display import cells
 from recallkit.display.cells import bounds, counted, percent, shares_of_leads, size, span
 from recallkit.display.charts import (
     FEW,
     MOST_SOURCES,
     TIP,
     WIDTH,
-    Colour,
     Figure,
     across,
     column,
@@ -45,11 +43,9 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _KINDS = {"ar_hit": "AR hits", "other": "other tokens"}
-_KIND_COLOUR = column("kind", scale={"domain": list(_KINDS.values()), "range": [Colour("hits"), Colour("rest")]})
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
 LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
-_NATS = "NLL, nats per token"
-_ROW = 34
+_ROW = 26
 """Pixels from one model's row to the next."""
 _SHARES = (-1.0, 2.0)
 """Shares beyond these are drawn at the edge: where a gap is close to zero they can be of any size."""
@@ -61,7 +57,7 @@ def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
-    makers = (price_figure, _gap_parts, _by_partition, _by_slice, _by_bucket, _divergence, _by_source, _by_threshold)
+    makers = (price_figure, _recall, _by_partition, _by_slice, _by_bucket, _divergence, _by_source, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
@@ -77,44 +73,48 @@ def _names(comparison: Comparison) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------------------- what state costs
 
 
-_RECALL = {
-    "recalled": ("points recalled in AR hits", "What models recall by association in AR hits, in points of probability"),
-    "accuracy": ("AR hits ranked first, %", "AR hits that models rank first, in %"),
-}
-
-
 def price_figure(comparison: Comparison) -> list[Figure]:
-    """What is recalled beside the bytes of state, a line per model for its variants, where states differ; as figure 2 of Based, on text."""
+    """What is retained beside the bytes of state, a line per model for its variants, where states differ; as figure 2 of Based, on text."""
     by_price, models = comparison.tables.by_price, [comparison.reference, *comparison.models]
     if by_price is None:
         return []
-    measure = measured(by_price)
     rows = by_price.filter(by_price["model"].is_in(models)).sort("state_bytes").to_dicts()
-    known = [row for row in rows if row["state_bytes"] is not None and row[measure] is not None]
+    known = [row for row in rows if row["state_bytes"] is not None and row["gain"] is not None]
     if len({row["state_bytes"] for row in known}) < 2:
         return []
     names = labels(list(dict.fromkeys(row["family"] for row in by_price.to_dicts() if row in known)))
     points = []
-    for row, is_on_front in zip(known, on_front(known, "state_bytes", measure), strict=True):
-        value, low, high = (None if row[f"{measure}{end}"] is None else 100 * row[f"{measure}{end}"] for end in ("", "_ci_low", "_ci_high"))
+    for row, is_on_front in zip(known, on_front(known, "state_bytes", "gain"), strict=True):
+        value, low, high = (None if row[f"gain{end}"] is None else 100 * row[f"gain{end}"] for end in ("", "_ci_low", "_ci_high"))
         variant = row["model"].removeprefix(row["family"]).strip()
         of_family = [other for other in known if other["family"] == row["family"]]
-        point = {"model": row["family"], "x": row["state_bytes"], "y": value, "least": low, "most": high, "front": is_on_front}
-        point |= {"label": shorten(variant.removeprefix("cache ") or names[row["family"]])}
-        point |= {"apart": len(names) == 1 or not on_front(of_family, "state_bytes", measure)[of_family.index(row)]}
         within = "" if low is None else f" ({bounds(low, high, 'z.1f')})"
-        points.append(point | {"at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]), "shown": f"{value:z.1f}{within}"})
+        points.append(
+            {
+                "model": row["family"],
+                "x": row["state_bytes"],
+                "y": value,
+                "least": low,
+                "most": high,
+                "front": is_on_front,
+                "label": shorten(variant.removeprefix("cache ") or names[row["family"]]),
+                "apart": len(names) == 1 or not on_front(of_family, "state_bytes", "gain")[of_family.index(row)],
+                "at": ", ".join([*filter(None, [variant]), size(row["state_bytes"])]),
+                "shown": f"{value:z.1f}{within} points",
+            }
+        )
     _place_labels(points)
-    title, what = _RECALL[measure]
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in known}))
-    x, y = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points]), number("y", title, zero=True)
+    x = log_number("x", f"bytes of state after {ids} ids", [point["x"] for point in points])
+    y = number("y", "recall gain on AR hits, points", zero=True)
     place = {"align": {"expr": "datum.dx < 0 ? 'right' : 'left'"}, "dx": {"expr": "datum.dx"}, "dy": {"expr": "datum.dy"}}
     before = [
         front_layer(y),
         layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
         layer("text", channels={"y": y, "text": column("label")}, color="soft", **place),
     ]
-    caption = f"{what}, beside the bytes of state of one sequence. The broad line joins the models that no other beats in both."
+    caption = "Recall gain on AR hits, in points of probability, beside the bytes of state of one sequence. "
+    caption += "The broad line joins the models that no other beats in both."
     caption += " A line in a model's colour joins those of its variants that none of its others beats." * (1 < len(names) < len(known))
     if left_out := [shorten(row["model"], 40) for row in rows if row not in known]:
         caption += f" Not drawn, as their state is unknown: {', '.join(left_out)}."
@@ -144,45 +144,40 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
         taken.append(inside[point["dx"], point["dy"]])
 
 
-# ------------------------------------------------------------------------------------------------------- a row per model
+# ------------------------------------------------------------------------------------------------- the picture of the answer
 
 
-def _model_rows(names: Sequence[str]) -> Spec:
-    return column("model", sort=list(names), axis={"title": None, "labelLimit": 0})
-
-
-def _gap_parts(comparison: Comparison) -> list[Figure]:
-    """The gap in nats per token, split over AR hits and other tokens, with the interval of the AR hits' part."""
-    names, rows, ends = labels(comparison.models), [], []
-    for model in comparison.models:
-        whole, hits = comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]
-        gap = whole["delta_nll"]
-        if not math.isfinite(gap):
+def _recall(comparison: Comparison) -> list[Figure]:
+    """For each model a line from the mean probability at first occurrences of AR hits' bigrams to that of the AR hits."""
+    names, rows = _names(comparison), []
+    for model in (comparison.reference, *comparison.models):
+        hits = comparison.totals[comparison.models[0] if model == comparison.reference else model, "ar_hit"]
+        side = "reference" if model == comparison.reference else "model"
+        if not hits["tokens"]:
             return []
-        for kind, named in _KINDS.items():
-            row = comparison.totals[model, kind]
-            nats = (row["delta_nll"] or 0.0) * row["share_of_tokens"]
-            tip = f"{shorten(model, 60)}, {named}: {nats:z.3f} of {gap:z.3f} nats, {counted(row['tokens'], 'token')}"
-            rows.append({"model": names[model], "kind": named, "nats": nats, "tip": tip})
-        known = not is_void(hits)
-        said = f"{percent(hits['gap_share'])} in AR hits" if known else "share means nothing"
-        bounds = {"low": hits["ci_low"] * gap, "high": hits["ci_high"] * gap} if known and hits["ci_low"] is not None else {}
-        ends.append({"model": names[model], "shown": f"{gap:z.3f} nats, {said}".replace("-", "−"), **bounds})
-    has_intervals = any("low" in row for row in ends)
-    leads = any(comparison.totals[model, "all"]["delta_nll"] < 0 for model in comparison.models)
-    caption = (
-        f"How far each model is behind the reference{' (to the left: ahead of it)' * leads}, split over AR hits and other tokens"
-        f"{', with the 95 % interval of the share in AR hits' * has_intervals}."
+        first, returned = hits[f"first_p_{side}"], hits[f"p_{side}"]
+        retained = "" if side == "reference" or hits["retained"] is None else f", {percent(hits['retained'], 0)} retained"
+        tip = f"{shorten(model, 60)}: {percent(first)} at first, {percent(returned)} on AR hits{retained}"
+        rows.append({"model": names[model], "first": first, "returned": returned, "shown": f"{percent(returned, 0)}{retained}", "tip": tip})
+    most = max(row["returned"] for row in rows)
+    scale = {"domain": [0, 1.45 * most], "nice": False}  # room for the text at the right
+    axis = {"format": "~%", "tickCount": 5, "title": "mean probability of the last token"}
+    x, y = share("first", "", axis=axis, scale=scale), column("model", sort=list(names.values()), axis={"title": None, "labelLimit": 0})
+    returned = {**x, "field": "returned"}
+    spec = plot(
+        rows,
+        layer("rule", channels={"x": x, "x2": {"field": "returned"}, "y": y}, color="hits", strokeWidth=2),
+        layer("point", channels={"x": x, "y": y, **TIP}, color="rest", filled=True, size=44, opacity=1),
+        layer("point", channels={"x": returned, "y": y, **TIP}, color="hits", filled=True, size=60, opacity=1),
+        layer("text", channels={"x": returned, "y": y, "text": column("shown")}, align="left", dx=8, color="ink"),
+        width=WIDTH - 100,
+        height=_ROW * len(rows),
     )
-    x = number("nats", "nats per token behind the reference", axis={"tickCount": 5}, zero=True)
-    y = _model_rows([row["model"] for row in ends])
-    whiskers = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "y": y}
-    texts = layer("text", channels={"y": y, "x": {"value": "width"}, "text": column("shown")}, align="right", dy=-13)
-    bars = layer("bar", channels={"x": x, "y": y, "color": _KIND_COLOUR, "order": {"field": "kind"}, **TIP}, height=13)
-    drawn = [*([layer("rule", "isValid(datum.low)", channels=whiskers, color="ink", strokeWidth=1.4)] if has_intervals else []), texts]
-    over = [{"data": {"values": list(ends)}, **each} for each in drawn]
-    spec = plot(rows, bars, across("ink", x=0), *over, width=WIDTH - 100, height=_ROW * len(ends))
-    return _figure(comparison, "gap_parts", "What the gap is made of", caption, spec)
+    caption = (
+        "From the mean probability of a token where its bigram first occurs (grey) to that where the bigram returns, on AR hits. "
+        "The length of a line is the model's recall gain; retained: of the reference's."
+    )
+    return _figure(comparison, "recall", "What a returning bigram is worth", caption, spec)
 
 
 # ------------------------------------------------------------------------------------------------------ a line per model
@@ -195,22 +190,29 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     has_hits = any(row["repeated"] and row["low"] <= threshold for row in of_counts)
     panels = {True: f"bigram repeated{' (shaded: AR hits)' * has_hits}", False: "bigram not repeated"}
     by_count = [{**row, "panel": panels[row["repeated"]]} for row in of_counts]
-    by_distance, by_match = (frame.filter("ar_hit").to_dicts() for frame in (tables.by_distance, tables.by_match))
     positions = {named: _joined(tables.by_position.filter(slice=kind).to_dicts()) for kind, named in _KINDS.items()}
     by_position = [{**row, "panel": named, "middle": (row["low"] + row["high"]) / 2} for named, rows in positions.items() for row in rows]
     hits = f", AR hits up to the threshold of {threshold:,} (shaded)" * has_hits
     which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
-    shown = [told for kind, told in which.items() if any(row["repeated"] == kind for row in of_counts)]
+    shown = [words for kind, words in which.items() if any(row["repeated"] == kind for row in of_counts)]
     caption = f"Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology), of {'; and of '.join(shown)}."
     shaded, axis = (panels[True], threshold) if has_hits else None, "training count of the bigram, up to"
     count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
-    caption = "NLL of AR hits by the distance to the latest earlier occurrence of their bigram in the context."
-    distance = _lines(comparison, ("by_distance", "By distance", caption), by_distance, "distance", "tokens back to the bigram, up to")
-    caption = "NLL of AR hits by match length: tokens in the longest preceding context shared with an earlier occurrence."
-    match = _lines(comparison, ("by_match", "By length of match", caption), by_match, "match length", "tokens matched, from", at="low")
-    told = ("by_position", "By position", "NLL by position in the sequence.")
-    position = _lines(comparison, told, by_position, "position", "position in the sequence", at="middle")
-    return [*count, *distance, *match, *position]
+    gains = []
+    for name, (title, axis, at, what) in _GAINS.items():
+        rows = getattr(tables, name).filter(slice="ar_hit").to_dicts()
+        caption = f"Recall gain of AR hits by {title}: {what}."
+        gains += _lines(comparison, (name, f"By {title}", caption), rows, title, axis, at=at, value="gain")
+    words = ("by_position", "By position", "NLL by position in the sequence.")
+    position = _lines(comparison, words, by_position, "position", "position in the sequence", at="middle")
+    return [*count, *gains, *position]
+
+
+_GAINS = {
+    "by_distance": ("distance", "tokens back to the bigram, up to", "high", "tokens back to the latest earlier occurrence of their bigram"),
+    "by_match": ("length of match", "tokens matched, from", "low", "tokens of the longest preceding context shared with an earlier one"),
+}
+"""Tables of recall gains by bucket: what they are by, their axis, the column drawn, and what it is."""
 
 
 def _divergence(comparison: Comparison) -> list[Figure]:
@@ -256,32 +258,33 @@ def _joined(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _lines(
     comparison: Comparison,
-    told: tuple[str, str, str],
+    words: tuple[str, str, str],
     rows: Sequence[Row],
     what: str,
     title: str,
     *,
     at: str = "high",
+    value: str = "nll",
     shaded: tuple[str, int] | None = None,
 ) -> list[Figure]:
-    """A figure of NLLs by the column `at`; `told` are its name, title and caption. Any model's rows have the reference's NLLs, too."""
+    """A figure by the column `at` of `value`, NLLs or recall gains; `words`: name, title, caption. A model's rows have the reference's."""
     points = []
+    scale, unit, axis = (1, "nats", "NLL, nats per token") if value == "nll" else (100, "points", "recall gain, points")
     for model in (comparison.reference, *comparison.models):
         is_reference = model == comparison.reference
-        for row in rows:
-            nll = row["nll_reference" if is_reference else "nll_model"]
-            if row["model"] == (comparison.models[0] if is_reference else model) and math.isfinite(nll):
+        for row in (row for row in rows if row["model"] == (comparison.models[0] if is_reference else model)):
+            figure = row[f"{value}_reference" if is_reference else f"{value}_model"]
+            if figure is not None and math.isfinite(figure):
                 place = f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
-                few, panel = row["tokens"] < FEW, row.get("panel")
-                point = {"model": model, "x": row[at], "y": nll, "few": few, "panel": panel, "at": place, "shown": f"{nll:.2f} nats"}
-                points.append(point)
+                point = {"model": model, "x": row[at], "y": scale * figure, "few": row["tokens"] < FEW, "panel": row.get("panel")}
+                points.append({**point, "at": place, "shown": f"{scale * figure:.2f} {unit}"})
     panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
     if not points:
         return []
     places = [point["x"] for point in points]
     linear = number("x", title, axis={"grid": False, "format": ",d"}, zero=True)
     x = linear if what == "position" else log_number("x", title, places, base=2)
-    y = number("y", _NATS)
+    y = number("y", axis, zero=value != "nll")
     before = []
     if shaded is not None and shaded[0] in panels:
         low, high = x["scale"]["domain"]
@@ -289,9 +292,9 @@ def _lines(
         one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
         before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
     names = [comparison.reference, *comparison.models]
-    # Panels have one axis of NLLs: how much more a model loses in one than in the other is what there is to see.
+    # Panels have one axis: how much more a model loses in one than in the other is what there is to see.
     more: Spec = {"panels": panels, "height": 150} if panels else {}
-    name, called, caption = told
+    name, called, caption = words
     caption += f" {_HOLLOW}" * any(point["few"] for point in points)
     return _figure(comparison, name, called, caption, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
 
@@ -328,8 +331,8 @@ def _by_partition(comparison: Comparison) -> list[Figure]:
         "token is in one class: by what of it is in the context already, and by how often training saw its bigram. AR hits are the class "
         f'"{PARTITION[0].name}". {LEFT_OUT}{_leads(comparison, (row["model"] for row in rows))}'
     )
-    told = ("by_partition", "By what is in the context", caption)
-    return _shares(comparison, told, rows, "slice", [class_.name for class_ in PARTITION])
+    words = ("by_partition", "By what is in the context", caption)
+    return _shares(comparison, words, rows, "slice", [class_.name for class_ in PARTITION])
 
 
 def _by_slice(comparison: Comparison) -> list[Figure]:
@@ -359,7 +362,7 @@ def _has_share(comparison: Comparison, model: str) -> bool:
 
 def _shares(
     comparison: Comparison,
-    told: tuple[str, str, str],
+    words: tuple[str, str, str],
     rows: Iterable[Row],
     by: str,
     order: Sequence[str],
@@ -374,23 +377,24 @@ def _shares(
         beside = row["share_of_tokens"] if of is None else None if is_void(of) else of["gap_share"]
         points.append(_share_point(row, names[row["model"]], "token" if whole is None else "AR hit", row[by], shown[row[by]], beside))
     title = "share of the gap" if whole is None else _OF_AR_HITS
-    name, called, caption = told
-    told = name, called, caption + at_the_edge(points)
-    return _figure(comparison, *told, _drawn_shares(names, points, list(shown.values()), title, whole is not None)) if points else []
+    name, called, caption = words
+    words = name, called, caption + at_the_edge(points)
+    return _figure(comparison, *words, _drawn_shares(names, points, list(shown.values()), title, whole is not None)) if points else []
 
 
 _OF_AR_HITS = "AR hits' share of the gap"
 
 
 def _share_point(row: Row, label: str, noun: str, what: str, name: str | None = None, beside: float | None = None) -> dict[str, Any]:
-    ends = {"share": row["gap_share"], "low": row["ci_low"], "high": row["ci_high"], "beside": beside}
+    ends = {"share": row["gap_share"], "low": row["gap_share_ci_low"], "high": row["gap_share_ci_high"], "beside": beside}
     tip = f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {_share_shown(row)}, {counted(row['tokens'], noun)}"
     return {"panel": label, "model": label, "name": name, **ends, "tip": tip}
 
 
 def _share_shown(row: Row) -> str:
     """A share of the gap in words, with its interval."""
-    within = "" if row["ci_low"] is None else f" ({percent(row['ci_low'])} to {percent(row['ci_high'])})"
+    low, high = row["gap_share_ci_low"], row["gap_share_ci_high"]
+    within = "" if low is None else f" ({percent(low)} to {percent(high)})"
     return f"{percent(row['gap_share'])}{within} of the gap"
 
 
@@ -440,28 +444,31 @@ def share_scale(points: Sequence[Row]) -> Spec:
 
 
 def _by_threshold(comparison: Comparison) -> list[Figure]:
-    """The AR hits' share of the gap at every threshold on the training count."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    sound = [model for model in comparison.models if not is_void(comparison.totals[model, "ar_hit"]) or _has_share(comparison, model)]
+    """What is retained, and the AR hits' share of the gap, at every threshold on the training count."""
+    panels = {"retained": "retained", "gap_share": "share of the gap"}
+    points = []
     for row in comparison.tables.by_threshold.to_dicts():
-        model = row["model"]
-        if model in sound and not is_void(row):
-            at = f"up to {row['threshold']:,} ({counted(row['tokens'], 'AR hit')})"
-            place = {"x": row["threshold"], "y": row["gap_share"], "panel": None, "at": at, "shown": _share_shown(row)}
-            found.setdefault(model, []).append({**_share_point(row, model, "AR hit", at), **place})
-    points = [point for of in found.values() if len(of) > 1 for point in of]
-    if not points:
+        at = f"up to {row['threshold']:,} ({counted(row['tokens'], 'AR hit')})"
+        for name, panel in panels.items():
+            if row["model"] in comparison.models and row[name] is not None and (name == "retained" or not is_void(row)):
+                within = cells.percent_range(row[f"{name}_ci_low"], row[f"{name}_ci_high"])
+                ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
+                point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel, "beside": None, "share": row[name]}
+                points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
+    if len({point["x"] for point in points}) < 2:
         return []
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
     x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
-    y = share("y", _OF_AR_HITS, **share_scale(points))
+    y = share("y", "%", **share_scale(points))
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
-    caption = "The AR hits' share of the gap where bigrams up to another training count are AR hits, with its 95 % interval."
+    caption = "What is retained of the reference's recall, and the AR hits' share of the gap, where bigrams up to another training count "
+    caption += "are AR hits, with 95 % intervals."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
     caption += f" {LEFT_OUT}{_leads(comparison, models)}{at_the_edge(points)}"
-    caption += f" {told}" if (told := describe_knees(comparison.tables.by_count)) else ""
-    return _figure(comparison, "by_threshold", "By threshold", caption, line_chart(points, models, x, y, *before, height=220))
+    shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
+    drawn = line_chart(points, models, x, y, *before, panels=shown, height=180)
+    return _figure(comparison, "by_threshold", "By threshold", caption, drawn)

@@ -5,6 +5,7 @@ Its tables are found in their folder and checked to belong together.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from recallkit.storage.result import Result, read_tables, table_files
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from recallkit.models.spec import ModelSpec
@@ -146,10 +147,12 @@ def gap_path(
     context_gain: Sequence[LastIds] = (),
     price: bool = False,
     divergence: bool = False,
+    placebo: Sequence[ModelSpec] = (),
 ) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
-    asked = " clean" * clean, *(f" {last}" for last in context_gain), " price" * price, " divergence" * divergence
-    by = "".join([*(f" by {slice_.given}" for slice_ in given), *asked])
+    questions = [" clean" * clean, *(f" {last}" for last in context_gain), " price" * price, " divergence" * divergence]
+    questions += [f" placebo {artifacts.digest_json([spec.key for spec in placebo])[:8]}"] if placebo else []
+    by = "".join([*(f" by {slice_.given}" for slice_ in given), *questions])
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
     first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
     short = f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}{by}"
@@ -168,21 +171,21 @@ def gap(
     cluster: str = "document",
     clean: bool = False,
     context_gain: Sequence[LastIds] = (),
-    price: Callable[[], Mapping[str, Any]] | None = None,
+    price: bool = False,
     divergence: bool = False,
+    placebo: Sequence[ModelSpec] = (),
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
     `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS. `clean`: tokens that are known
     to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
-    `price`: what state costs is asked, too, for `by_price`; called once the scores are there, it gives by model what it recalls in AR
-    hits, if that was measured (rows of an intervention).
+    `price`: what state costs is also asked, for `by_price`. `placebo`: earlier checkpoints of the reference, for `by_placebo`.
     `divergence`: every model also reads beside the reference, for `by_divergence`.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
     from recallkit.attribution.context_gain import context_gains, in_context_scores
     from recallkit.attribution.divergence import divergences
-    from recallkit.attribution.knee import knee_facts
+    from recallkit.attribution.placebo import placebos
     from recallkit.attribution.price import prices
     from recallkit.attribution.tables import GapTables, attribute_gap
     from recallkit.measure.labelled import open_tokens
@@ -190,13 +193,13 @@ def gap(
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
-    out = out or gap_path(
-        slices, specs[0], specs[1:], given, clean=clean, context_gain=context_gain, price=price is not None, divergence=divergence
-    )
+    asks: dict[str, Any] = {"clean": clean, "context_gain": context_gain, "price": price, "divergence": divergence, "placebo": placebo}
+    out = out or gap_path(slices, specs[0], specs[1:], given, **asks)
     question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
     question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
     question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
     question |= ({"price": True} if price else {}) | ({"divergence": True} if divergence else {})
+    question |= {"placebo": [spec.key for spec in placebo]} if placebo else {}
     result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
     kept = result.finished()  # a comparison of other models is not replaced
     # Labels that cannot answer the question are reported before hours of scoring.
@@ -205,16 +208,18 @@ def gap(
     if needed_columns(given):
         make_words(slices)
     # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
-    plans = plan_scores(specs, slices, options)
-    pairs = [plan.against(plans[0]) for plan in plans[1:]] if divergence else []
-    shorter = [plan.from_last(last) for last in context_gain for plan in plans]
+    every = list_models(specs, list(placebo))
+    plans = plan_scores(every, slices, options)
+    pairs = [plan.against(plans[0]) for plan in plans[1 : len(specs)]] if divergence else []
+    shorter = [plan.from_last(last) for last in context_gain for plan in plans[: len(specs)]]
     # Pairs first: what they read is scored on the way.
     made = [plan.run() for plan in one_after_another([*pairs, *plans, *shorter])]
     manifests = dict(zip(names, made[len(pairs) :], strict=False))
     _note_other_readings(manifests)
-    recalled, states = None if price is None else price(), _about_states(specs, manifests)
+    states = _about_states(specs, manifests)
     scores = {spec.shown: score_path(slices, spec) for spec in specs}
     by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
+    checkpoints = {spec.shown: score_path(slices, spec) for spec in every[len(specs) :]}
     paired = {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]} if divergence else {}
     reading = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     facts = {
@@ -229,8 +234,8 @@ def gap(
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }
     words = [words_path(tokens.path)] if needed_columns(given) else []
-    files = [tokens.path, *words, *scores.values(), *(path for paths in by_last.values() for path in paths), *paired.values()]
-    facts["inputs"] = artifacts.digest_inputs([facts, recalled, states], files)
+    files = [tokens.path, *words, *scores.values(), *itertools.chain(*by_last.values()), *paired.values(), *checkpoints.values()]
+    facts["inputs"] = artifacts.digest_inputs([facts, states], files)
     if kept is not None and kept.get("inputs") == facts["inputs"]:
         return read_tables(GapTables, out)
     timings = Timings()
@@ -240,15 +245,15 @@ def gap(
         if context_gain:
             gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
             tables = replace(tables, by_context=gains)
-        if recalled is not None:
-            tables = replace(tables, by_price=prices(tokens.path, scores, states, recalled, cluster=cluster, clean=clean))
+        if price:
+            tables = replace(tables, by_price=prices(tokens.path, scores, states, cluster=cluster, clean=clean))
+        if placebo:
+            tables = replace(tables, by_placebo=placebos(tokens.path, scores, checkpoints, cluster=cluster, clean=clean))
         if divergence:
             found = divergences(tokens.path, names[0], paired, slices=given, cluster=cluster, clean=clean)
             tables = replace(tables, by_divergence=found)
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
-    facts["knee"] = knee_facts(tables.by_count)
     facts |= {"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}
-    facts |= {"overlap": True} if tables.by_overlap is not None else {}
     result.write_tables(tables, facts, timings)
     return tables
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from recallkit.display.cells import percent
 from recallkit.errors import UsageError, UserError
-from recallkit.measure.intervals import holm, p_values
+from recallkit.measure.ratio import holm, p_values
 from recallkit.slicing.definitions import STANDARD
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Verdict:
         """What was measured, beside the limit."""
         gate = self.gate
         if gate.is_share:
-            return f"{self.model}: {percent(self.value)} of the gap lies in {gate.slice}, more than {100 * gate.limit:.6g} %"
+            return f"{self.model}: {gate.slice} carries {percent(self.value)} of the gap, more than {100 * gate.limit:.6g} %"
         return f"{self.model}: NLL on {gate.slice} {self.value:.4g} nats above the reference's, more than {gate.limit:g}"
 
     def to_json(self) -> dict[str, Any]:
@@ -114,25 +114,29 @@ def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
 
 
 def _judge(gate: Gate, pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Verdict]:
-    """The verdicts on models, given by their rows of the gate's slice and of all tokens."""
-    columns = ("gap_share", "ci_low", "ci_high") if gate.is_share else ("delta_nll", "delta_ci_low", "delta_ci_high")
-    why, figures = [], np.full((4, len(pairs)), np.nan)
+    """The verdicts on models, given by their rows of the gate's slice and of all tokens.
+
+    By the intervals and degrees of freedom of the tables, so that a limit of 0 is crossed just where they say that a
+    model is behind.
+    """
+    name, freedom = ("gap_share", "share_freedom") if gate.is_share else ("delta_nll", "delta_freedom")
+    notes = []
+    figures = np.full((4, len(pairs)), np.nan)
     for place, (row, whole) in enumerate(pairs):
         if row["delta_nll"] is None:
-            raise UserError(
-                f"there are no tokens of {gate.slice} to judge by", where=OPTION, remedy="slice more text, or name another slice"
-            )
-        is_judged = not (gate.is_share and (row["void"] or whole["delta_nll"] <= 0))
-        why.append("" if is_judged else row["note"] if row["void"] else NOT_BEHIND)
-        if is_judged:
-            figures[:, place] = [np.nan if row[name] is None else row[name] for name in (*columns, "effective_clusters")]
-    p = p_values(figures[:3], figures[3] - 1, gate.limit)
-    is_over = ~(figures[0] <= gate.limit) & (np.isnan(p) | holm(p))
+            problem, remedy = f"there are no tokens of {gate.slice} to judge by", "slice more text, or name another slice"
+            raise UserError(problem, where=OPTION, remedy=remedy)
+        note = row["note"] if row["void"] else NOT_BEHIND if whole["delta_nll"] <= 0 else ""
+        notes.append(note if gate.is_share else "")
+        if not notes[-1]:
+            columns = (name, f"{name}_ci_low", f"{name}_ci_high", freedom)
+            figures[:, place] = [np.nan if row[column] is None else row[column] for column in columns]
+    value, low, high, degrees = figures
+    p = p_values(value, low, high, degrees, gate.limit)
+    is_over = ~(value <= gate.limit) & (np.isnan(p) | holm(p))
     return [
-        Verdict(gate, row["model"], None, is_over=False, note=note)
-        if note
-        else Verdict(gate, row["model"], float(figures[0, place]), is_over=bool(is_over[place]))
-        for place, ((row, _), note) in enumerate(zip(pairs, why, strict=True))
+        Verdict(gate, row["model"], None if note else float(value[place]), is_over=bool(is_over[place]) and not note, note=note)
+        for place, ((row, _), note) in enumerate(zip(pairs, notes, strict=True))
     ]
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.measure.labelled import LabelledTokens
-    from recallkit.measure.sums import Sums, TableSums
+    from recallkit.measure.sums import Sums
     from recallkit.slicing.definitions import Slice
 
 

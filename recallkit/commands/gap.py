@@ -33,19 +33,18 @@ if TYPE_CHECKING:
     from recallkit.attribution.published import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.display.exports import Look
-    from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.tracking.tables import TrackTables
 
 
 @command("demo", ForceOptions, examples=("recallkit demo",), draws=True, answers=True)
 def demo(asked: ForceOptions) -> Outcome["GapTables"]:
-    """Run the whole pipeline on the built-in text: slice it, score the zoo, measure how much of the gaps is recall, and write a page."""
+    """Run the whole pipeline on the built-in text: slice it, score the zoo, measure gaps and recall, and write a page."""
     from recallkit import attribution, builtin, intervening, scoring
     from recallkit.attribution.comparison import read_comparison
     from recallkit.attribution.view import look
     from recallkit.display import console
-    from recallkit.intervening import view as recall_view
+    from recallkit.intervening import view as causal_view
     from recallkit.options import ReportOptions
     from recallkit.report.write import write_report
     from recallkit.slicing import view as slices_view
@@ -57,26 +56,27 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
         scoring.score(model, slices, force=True)
     tables = attribution.gap(reference, models, slices, force=asked.force)
     out = attribution.gap_path(slices, reference, models)
-    specs = builtin.named_models(None)
+    specs = builtin.named_models(list(_AUDITED))
     causal = intervening.intervention_path(slices, specs, _OF_DEMO)
-    recall = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=asked.force))
+    audit = intervening.intervene(specs, slices, causal, replace(_OF_DEMO, force=asked.force))
     page = write_report(out, builtin.page(), ReportOptions(more=causal)).page
     looks: dict[str, Callable[[], Look]] = {
-        "gap": lambda: look(read_comparison(out, slices), recall_view.recalled_shares(recall)),
+        "gap": lambda: look(read_comparison(out, slices), causal_view.causal_recall(audit)),
         "slices": lambda: slices_view.look(slices, slices_view.manifest_of(slices), summarise_slices(slices / "tokens.parquet")),
-        "intervene": lambda: recall_view.look(causal, recall),
+        "intervene": lambda: causal_view.look(causal, audit),
     }
-    found = Outcome.of(tables, *looks.values())
+    outcome = Outcome.of(tables, *looks.values())
 
     def show(full: bool) -> None:
-        found.show(full)
+        outcome.show(full)
         console.print_page(page)
 
-    return replace(found, show=show, json=lambda: {**{name: each().json() for name, each in looks.items()}, "page": str(page)})
+    return replace(outcome, show=show, json=lambda: {**{name: made().json() for name, made in looks.items()}, "page": str(page)})
 
 
+_AUDITED = ("zoo:attention", "zoo:based", "zoo:mamba")
 _OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
-"""What `demo` asks of its models: as much as it has the time for."""
+"""Models of the demo whose recall is also measured causally, and how: as much as it has the time for."""
 
 
 def _gate(given: Any) -> Any:
@@ -99,9 +99,14 @@ class Gap(FarContextOptions, ComparisonOptions, ScoringOptions, WritingOptions):
         metavar="NAME",
     )
     price: bool = option(
-        "Also ask what state costs: its bytes, the loss in AR hits, in far copies and in first occurrences, and what is recalled, as a "
-        "table and a chart (docs/slices.md).",
+        "Also ask what state costs: its bytes beside the recall that is retained and the loss where bigrams first occur, as a table and a "
+        "chart (docs/memory.md).",
         False,
+    )
+    placebo: AnyModels | None = option(
+        "Earlier checkpoints of the reference, as 'run/checkpoint-*': each model is also compared with the reference's own run at the "
+        "model's loss (docs/validity.md). May be repeated.",
+        metavar="CHECKPOINT",
     )
 
     divergence: bool = option(
@@ -121,12 +126,21 @@ class Gap(FarContextOptions, ComparisonOptions, ScoringOptions, WritingOptions):
             raise UsageError("a gap is between two models", where=where, remedy="name the reference, and the models to compare with it")
         return compared
 
+    def checkpoints(self) -> "list[ModelSpec]":
+        """The checkpoints of the placebo. Raises UserError where a pattern names none."""
+        from recallkit.models.spec import list_models
+        from recallkit.tracking.steps import expand_all
+
+        return expand_all(list_models(self.placebo)) if self.placebo else []
+
 
 @dataclass(frozen=True, kw_only=True)
 class GapLine(Gap):
     """What the command line has besides: in Python, `intervene` is a function, and an exit status is not a result."""
 
-    causal: bool = option("Also run `recallkit intervene`, which measures how much of the gap is recall by association.", False)
+    causal: bool = option(
+        "Also run `recallkit intervene`, which measures causal recall, and show it beside the recall gain with --full.", False
+    )
     fail_above: Sequence[Any] | None = option(
         "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
         "than that share of the gap lies in it. May be repeated (docs/ci.md).",
@@ -147,7 +161,7 @@ class GapLine(Gap):
     answers=True,
 )
 def gap(asked: GapLine) -> Outcome["GapTables"]:
-    """Measure how much of the perplexity gap between REFERENCE and each MODEL lies in AR hits, with 95 % intervals.
+    """Measure how much of REFERENCE's recall each MODEL retains, how far it is behind on AR hits, and where the gap lies.
 
     Between the models of the zoo if none is named; in Python also of one mapping {NAME: model}, the reference first. Scores what is not
     scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of
@@ -158,7 +172,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
     from recallkit.attribution.view import look
     from recallkit.display import console
-    from recallkit.intervening import view as recall_view
+    from recallkit.intervening import view as causal_view
     from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
 
@@ -166,43 +180,42 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     given = parse_slices(names(asked.slice))
     gates = resolve_gates(asked.fail_above or (), given)
     folder = path(asked.slices) or builtin.slices()
-    last = choose_last(numbers(asked.context_gain), asked.context_stride)
-    asks: dict[str, Any] = {"given": given, "clean": asked.clean, "context_gain": last, "divergence": asked.divergence}
-    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], **asks, price=asked.price)
+    asks: dict[str, Any] = {
+        "given": given,
+        "clean": asked.clean,
+        "context_gain": choose_last(numbers(asked.context_gain), asked.context_stride),
+        "divergence": asked.divergence,
+        "price": asked.price,
+        "placebo": asked.checkpoints(),
+    }
+    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], **asks)
     usual = InterventionOptions(force=asked.force)
-    recalled_in = intervening.intervention_path(folder, compared, usual)
-
-    @functools.cache
-    def recall() -> "InterveneTables | None":
-        if asked.causal:
-            return intervening.intervene(compared, folder, recalled_in, usual, asked)
-        return None if asked.clean else intervening.finished_intervention(folder, compared)
-
-    price = (lambda: recall_view.recalled_points(None if asked.clean else recall())) if asked.price else None
-    tables = attribution.gap(
-        compared[0], compared[1:], folder, target, asked, force=asked.force, cluster=asked.cluster, price=price, **asks
-    )
-    known, verdicts, failed = None, [], None
+    tables = attribution.gap(compared[0], compared[1:], folder, target, asked, force=asked.force, cluster=asked.cluster, **asks)
+    audit, verdicts, failed = None, [], None
     try:
-        known = recall()
+        if asked.causal:
+            audit = intervening.intervene(compared, folder, None, usual, asked)
+        elif not asked.clean:
+            audit = intervening.finished_intervention(folder, compared)
         verdicts = judge_gates(gates, tables)
     except UserError as error:  # the gap itself is known, and printed
         failed = str(error)
-    causal: list[Callable[[], Look]] = [lambda: recall_view.look(recalled_in)] if asked.causal and known is not None else []
-    found = Outcome.of(
-        tables, lambda: look(read_comparison(target, folder), recall_view.recalled_shares(None if asked.clean else known)), *causal
-    )
+    causal: list[Callable[[], Look]] = []
+    if asked.causal and audit is not None:
+        causal = [lambda: causal_view.look(intervening.intervention_path(folder, compared, usual))]
+    rows = {} if audit is None or asked.clean else causal_view.causal_recall(audit)
+    outcome = Outcome.of(tables, lambda: look(read_comparison(target, folder), rows), *causal)
 
     def show(full: bool) -> None:
-        found.show(full)
+        outcome.show(full)
         for line in unjudged_lines(verdicts):
             console.note(line)
 
     def json() -> dict[str, Any]:
         more = {"causal": causal[0]().json()} if causal else {}
-        return {**found.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
+        return {**outcome.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
 
-    return replace(found, show=show, json=json, failure=failed or failure_line(verdicts))
+    return replace(outcome, show=show, json=json, failure=failed or failure_line(verdicts))
 
 
 def read_comparison(folder: File, *, slices: File | None = None) -> "Comparison":
@@ -244,7 +257,7 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
     """
     from recallkit.attribution.published import attribute_published, is_name, table_path
-    from recallkit.attribution.view import print_published, published_json, published_tables
+    from recallkit.attribution.published_view import print_published, published_json, published_tables
 
     named = str(asked.table)
     table = table_path(named) if is_name(named) else path(asked.table)

@@ -1,0 +1,117 @@
+"""A placebo for architecture: the reference's own run, stopped where its loss is the model's.
+
+The profile of a gap could be that of *any* model with a higher loss. So the reference's earlier checkpoints are
+compared with it in the same way, interpolated to each model's NLL: between two neighbouring checkpoints the sums of
+NLLs and of probabilities are mixed in the proportion that gives the model's NLL over all tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from recallkit.attribution.answer import whole
+from recallkit.display import cells
+from recallkit.display.cells import some_of
+from recallkit.display.tables import Table
+from recallkit.measure.labelled import open_scores, open_tokens
+from recallkit.measure.ratio import ratio
+from recallkit.measure.shares import retained
+from recallkit.measure.sums import add_up
+from recallkit.storage import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import polars as pl
+
+    from recallkit.attribution.answer import Row, Totals
+    from recallkit.measure.sums import TableSums
+
+AHEAD = "no worse than the reference: there is no earlier checkpoint of its loss"
+TOO_FAR = "worse than every checkpoint"
+
+
+def placebos(
+    tokens: Path,
+    scores: Mapping[str, Path],
+    checkpoints: Mapping[str, Path],
+    *,
+    cluster: str = "document",
+    clean: bool = False,
+) -> pl.DataFrame:
+    """The table `by_placebo`, a row for each model; see `GapTables`.
+
+    `scores`: names and score files, the reference first; `checkpoints`: the same of its earlier checkpoints. Raises
+    UserError if a file is not as expected.
+    """
+    labelled = open_tokens(tokens)
+    names = [*scores, *checkpoints]
+    files = [open_scores(path, labelled) for path in (*scores.values(), *checkpoints.values())]
+    table = add_up(labelled, files, (), cluster, clean=clean, every_table=False).tables["slices"]
+    every, hits = table.slice("all"), table.slice("ar_hit")
+    nlls = [float(every[f"nll_{number}"].total[0] / every["tokens"].total[0]) for number in range(len(names))]
+    run = sorted([0, *range(len(scores), len(names))], key=lambda number: nlls[number])
+    rows = []
+    for number, model in enumerate(list(scores)[1:], 1):
+        row: dict[str, Any] = dict.fromkeys(schemas.LAYOUTS["gap/by_placebo"])
+        row |= {"reference": names[0], "model": model, "nll": nlls[number], "void": True}
+        row |= {"checkpoint": "", "next_checkpoint": "", "note": AHEAD if nlls[number] <= nlls[0] else TOO_FAR}
+        pair = [pair for pair in zip(run, run[1:], strict=False) if nlls[pair[0]] < nlls[number] <= nlls[pair[1]]]
+        if pair and nlls[number] > nlls[0]:
+            better, worse = pair[0]
+            weight = (nlls[number] - nlls[better]) / (nlls[worse] - nlls[better])
+            row |= _figures(every, hits, better, worse, weight)
+            row |= {"checkpoint": names[worse], "next_checkpoint": names[better], "weight": weight, "note": "", "void": False}
+        rows.append(row)
+    return schemas.frame_of("gap/by_placebo", rows)
+
+
+def _figures(every: TableSums, hits: TableSums, better: int, worse: int, weight: float) -> dict[str, Any]:
+    """Gap share, recall gain and what is retained of a mixture of two checkpoints, `weight` of the worse one."""
+    gaps = [weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every)]
+    gain = weight * hits.gain(worse) + (1 - weight) * hits.gain(better)
+    figures = {
+        "gap_share": ratio(*gaps),
+        "gain": ratio(gain, hits["tokens"]),
+        "retained": retained(gain, hits.gain(0), hits["tokens"]),
+    }
+    return {column: value for name, figure in figures.items() for column, value in figure.row(name).items()}
+
+
+def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
+    """What the reference itself retained at each model's loss, and the AR hits' share of its gap there."""
+    rows = by_placebo.to_dicts()
+    known = [row for row in rows if not row["void"] and row["retained"] is not None]
+    unknown = some_of([row["model"] for row in rows if row not in known])
+    if not known:
+        return f"No placebo for {unknown}: {rows[0]['note'] or 'the reference is not shown to recall'}."
+    said = [f"at the loss of {row['model']} {_beside(row, totals[row['model'], 'ar_hit'])}" for row in known[:2]]
+    more = f" and {len(known) - 2:,} more in the table" * (len(known) > 2)
+    none = f" No placebo for {unknown}." * bool(unknown)
+    return f"The reference's own run, as a placebo: {'; '.join(said)}{more}.{none}"
+
+
+def _beside(row: Row, hits: Row) -> str:
+    mine = "not known" if hits["retained"] is None else whole(hits["retained"])
+    return f"it retains {whole(row['retained'])} of its recall (the model {mine}), and AR hits carry {whole(row['gap_share'])} of its gap"
+
+
+def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
+    """A row per model: its own figures, and those of the reference's run at its loss."""
+    rows = [
+        {**totals[row["model"], "ar_hit"], **{f"placebo_{name}": value for name, value in row.items()}} for row in by_placebo.to_dicts()
+    ]
+    columns = {
+        "model": cells.name("model"),
+        "retained": cells.with_interval("retained", "z.0f", 100),
+        "placebo\nretains": cells.with_interval("placebo_retained", "z.0f", 100),
+        "gap\nshare": cells.valid(cells.in_percent("gap_share")),
+        "placebo's\ngap share": cells.with_interval("placebo_gap_share", "z.1f", 100),
+        "at": lambda row: row["placebo_note"] or f"{row['placebo_checkpoint']}, {row['placebo_weight']:.0%}",
+    }
+    caption = (
+        "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: the checkpoint, and its weight beside the "
+        "next better one. Where a model is like its placebo, its profile is that of any model of its loss."
+    )
+    return Table.of("AR hits, %: the model, and the reference at the model's loss", columns, cells.without_zoo(rows), caption)
