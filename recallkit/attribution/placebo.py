@@ -7,6 +7,7 @@ NLLs and of probabilities are mixed in the proportion that gives the model's NLL
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.answer import whole
@@ -57,7 +58,7 @@ def placebos(
         row: dict[str, Any] = dict.fromkeys(schemas.LAYOUTS["gap/by_placebo"])
         row |= {"reference": names[0], "model": model, "nll": nlls[number], "void": True}
         row |= {"checkpoint": "", "next_checkpoint": "", "note": AHEAD if nlls[number] <= nlls[0] else TOO_FAR}
-        pair = [pair for pair in zip(run, run[1:], strict=False) if nlls[pair[0]] < nlls[number] <= nlls[pair[1]]]
+        pair = [pair for pair in itertools.pairwise(run) if nlls[pair[0]] < nlls[number] <= nlls[pair[1]]]
         if pair and nlls[number] > nlls[0]:
             better, worse = pair[0]
             weight = (nlls[number] - nlls[better]) / (nlls[worse] - nlls[better])
@@ -99,9 +100,8 @@ def _beside(row: Row, hits: Row) -> str:
 
 def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
     """A row per model: its own figures, and those of the reference's run at its loss."""
-    rows = [
-        {**totals[row["model"], "ar_hit"], **{f"placebo_{name}": value for name, value in row.items()}} for row in by_placebo.to_dicts()
-    ]
+    placebo_columns = by_placebo.rename(lambda name: f"placebo_{name}").to_dicts()
+    rows = [{**totals[row["placebo_model"], "ar_hit"], **row} for row in placebo_columns]
     columns = {
         "model": cells.name("model"),
         "retained": cells.with_interval("retained", "z.0f", 100),

@@ -60,8 +60,8 @@ class GapTables(Shown):
     `mirror_share`: the same with the two models exchanged (docs/context.md).
     by_divergence, only with `divergence`: `by` (slice, distance, position) x `slice` x bucket: `kl`, the mean KL(reference | model) of
     predictions in nats per token, and `agreement`, the share of tokens where both have the same likeliest token. Of slices,
-    quantiles of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated tokens `kl_first`, the mean at the first
-    occurrences of their bigrams, and `ratio`, `kl` over that (docs/divergence.md).
+    quantiles of the tokens' divergences, too (`kl_p50`, `kl_p95`, `kl_p99`), and of AR hits and repeated tokens `kl_first`, the mean
+    at the first occurrences of their bigrams, and `ratio`, `kl` over that (docs/divergence.md).
     by_price, only with `price`: the reference first; `state_bytes` of one sequence after `state_ids` ids, null where unknown;
     the perplexity; recall `gain` on AR hits, and `retained` of the reference's; the loss to the reference on AR hits and where a bigram
     first occurs. `family`: the model of which it is a variant.

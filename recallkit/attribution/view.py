@@ -456,8 +456,8 @@ def _bits_per_byte(rows: Sequence[Row]) -> list[str]:
 def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
     """A line of what reading in chunks alone changes in a sequence, at most of all variants, if it changes anything."""
     most, mean = (max((noise[place] for noise in readings.values()), default=0.0) for place in (0, 1))
-    line = f"Noise: NLLs of a sequence that is read in chunks with nothing compressed differ by up to {most:.1e} nats, on average by {mean:.1e}"
-    return [line] if most else []
+    what = "NLLs of a sequence that is read in chunks with nothing compressed"
+    return [f"Noise: {what} differ by up to {most:.1e} nats, on average by {mean:.1e}"] if most else []
 
 
 def _inexact(shares: Mapping[str, Any]) -> list[str]:
