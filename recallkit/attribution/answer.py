@@ -136,8 +136,12 @@ def _behind_range(hits: Mapping[str, Row]) -> str:
     """How far all models are behind, and of which that is not shown."""
     behind = {model: row["delta_nll"] for model, row in hits.items()}
     unresolved = [model for model, row in hits.items() if not row["is_distinct"]]
-    said = f"they are {extremes(behind, lambda nats: f'{nats:z.2f}')} nats behind"
+    said = f"they are {extremes(behind, _side)}"
     return said + (f"; no difference is shown for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
+
+
+def _side(nats: float) -> str:
+    return f"{abs(nats):.2f} nats {'behind' if nats > 0 else 'ahead'}"
 
 
 def _share_range(models: Sequence[str], totals: Totals) -> str:
@@ -161,4 +165,4 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
 
 
 def _models(number: int) -> str:
-    return f"all {number:,} models" if number > 2 else "both models"
+    return f"{number:,} models" if number > 2 else "both models"

@@ -114,7 +114,8 @@ def comparison_answer(comparison: Comparison) -> str:
         answer += f" {placebo.in_a_sentence(tables.by_placebo, comparison.totals)}"
     if tables.by_divergence is not None:
         answer += f" {in_a_sentence(tables.by_divergence)}"
-    return answer
+    is_zoo = all(name.startswith("zoo:") for name in (comparison.reference, *comparison.models))
+    return answer.replace("zoo:", "") if is_zoo else answer
 
 
 def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
@@ -166,10 +167,10 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_own_tokenizer
         "AR\nhits": cells.number("hits", form),
         "other": cells.number("other", form),
         "gap,\nnats": _of_models(cells.number("delta_nll", "z.3f")),
-        "recall\ngain": cells.in_percent("gain"),
-        "retained,\n%": _of_models(_RETAINED, "reference"),
-        "in AR\nhits, %": _of_models(_SHARE),
-        "in all\nrepeated": _of_models(_repeated),
+        "gain,\npts": cells.in_percent("gain"),
+        "retained, %": _of_models(_RETAINED, "reference"),
+        "share in\nAR hits, %": _of_models(_SHARE),
+        "re-\npeated": _of_models(_repeated),
     }
     return Table.of(
         f"{quality}, recall, and where the gap to the reference lies",
@@ -222,9 +223,8 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
         what_is_rare(slices),
         *what_of_training(slices, first["tokens"]),
-        "Recall gain: points of probability, p(token) less p at the first occurrence of its bigram, mean over AR hits. "
-        "Retained: of the reference's.",
-        f"All repeated bigrams are {percent(repeated['share_of_tokens'], 0)} of tokens.",
+        "Gain: recall gain on AR hits, p(token) less p at the first occurrence of its bigram, in points. Retained: of the reference's gain. "
+        f"Repeated: the share of the gap in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
         f"Intervals: {resampled(first)}.",
     ]
     if len(models) > 1 and first["effective_clusters"] >= MIN_CLUSTERS:
