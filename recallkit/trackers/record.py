@@ -137,7 +137,8 @@ _WHOLE = {"source": "ALL"}
 HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "gap/gap": (
         Headline(("model", "slice"), ("ppl_model", "delta_nll"), _WHOLE),
-        Headline(("model", "slice"), ("gap_share", "ci_low", "ci_high"), _WHOLE, unless={"slice": "all"}),
+        Headline(("model", "slice"), ("gap_share", "gap_share_ci_low", "gap_share_ci_high"), _WHOLE, unless={"slice": "all"}),
+        Headline(("model", "slice"), ("gain_model", "retained", "retained_ci_low", "retained_ci_high"), {"slice": "ar_hit", **_WHOLE}),
     ),
     "intervene/recall_share": (Headline(("model", "slice"), ("gap_share", "recall_share", "recall_share_ci_low", "recall_share_ci_high")),),
     "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "recall_ci_low", "recall_ci_high", "points")),),
@@ -153,7 +154,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "track/track": (Headline(("model",), ("nll", "ar_nll", "first_nll", "other_nll", "recall", "ar_gap")),),
     "scores/scores": (Headline(("model",), ("nll_nats", "ppl", "accuracy")),),
     "by_source/by_source": (Headline(("source",), ("repeated_share", "ar_hit_share"), _WHOLE),),
-    "published/published": (Headline(("group", "model"), ("gap_share", "enrichment")),),
+    "published/published": (Headline(("group", "model"), ("gap_share",)),),
 }
 """RESULT/TABLE -> what is logged of it. A result is named as its kind is, else as its first table."""
 
@@ -178,6 +179,6 @@ def _numbers(headline: Headline, frame: pl.DataFrame) -> Iterator[tuple[str, flo
         keys = [str(row[key]) for key in headline.keys if row[key] not in (None, "", "none")]
         for column in headline.values:
             number = row[column]
-            is_void = row.get("void", False) and ("share" in column or column.startswith(("ci_", "enrichment")))
+            is_void = row.get("void", False) and "share" in column
             if not is_void and isinstance(number, int | float) and math.isfinite(number):
                 yield "/".join([*keys, column]), number
