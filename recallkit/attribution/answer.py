@@ -79,7 +79,7 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
     """How far a model is behind on AR hits, and what part of its gap they and all repeated bigrams carry."""
     hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
     if is_void(every) or is_void(hits):
-        return f"it is {_behind(hits)}. No share is given of its gap, {_nats(every)} per token: {hits['note']}"
+        return f"it is {_behind(hits)}. No share is given of its gap over all tokens, {_nats(every)}: {hits['note']}"
     gap = "gap" if every["delta_nll"] > 0 else "lead"
     carry = f"they carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
     beside = "" if is_void(repeated) else f", all repeated bigrams {whole(repeated['gap_share'])}"
@@ -87,26 +87,26 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
 
 
 def _behind(row: Row) -> str:
-    """`3.37 nats behind (3.05 to 3.65)`; `not shown to differ: ...` where the interval of all models together has 0."""
+    """`3.37 nats behind (3.05 to 3.65)`; `not shown to differ ...` where the gap of these tokens may be zero."""
     delta = row["delta_nll"]
     side = "behind" if delta > 0 else "ahead"
     if row["delta_nll_ci_low"] is None:
         return f"{abs(delta):.2f} nats {side}, of too few documents for an interval"
     if not row["is_distinct"]:
-        return f"not shown to differ ({_nats(row)})"
+        return f"not shown to differ from the reference: {_nats(row)}"
     low, high = sorted(abs(row[f"delta_nll_ci_{end}"]) for end in ("low", "high"))
     return f"{abs(delta):.2f} nats {side} ({bounds(low, high)})"
 
 
 def _nats(row: Row) -> str:
-    """A gap with its interval: `-0.060 nats, -0.370 to 0.230`."""
+    """A gap per token with its interval: `-0.060 nats per token (-0.370 to 0.230)`."""
     interval = bounds(row["delta_nll_ci_low"], row["delta_nll_ci_high"], "z.3f")
-    return f"{row['delta_nll']:z.3f} nats" + (f", {interval}" if row["delta_nll_ci_low"] is not None else "")
+    return f"{row['delta_nll']:z.3f} nats per token" + (f" ({interval})" if row["delta_nll_ci_low"] is not None else "")
 
 
 def _of_whole(reference: str, model: str, row: Row) -> str:
     """How far a model is behind over all tokens."""
-    return f"over all tokens {model} is {_behind(row)} {reference}".replace("differ (", "differ from it (")
+    return f"over all tokens {model} is {_behind(row)}, {reference} being the reference"
 
 
 # ------------------------------------------------------------------------------------------ of several
