@@ -114,8 +114,7 @@ def comparison_answer(comparison: Comparison) -> str:
         answer += f" {placebo.in_a_sentence(tables.by_placebo, comparison.totals)}"
     if tables.by_divergence is not None:
         answer += f" {in_a_sentence(tables.by_divergence)}"
-    is_zoo = all(name.startswith("zoo:") for name in (comparison.reference, *comparison.models))
-    return answer.replace("zoo:", "") if is_zoo else answer
+    return _plain(answer, tables)
 
 
 def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
@@ -223,15 +222,19 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
         what_is_rare(slices),
         *what_of_training(slices, first["tokens"]),
-        "Gain: recall gain on AR hits, p(token) less p at the first occurrence of its bigram, in points. Retained: of the reference's gain. "
-        f"Repeated: the share of the gap in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
+        "Gain: p(token) less p at the first occurrence of its bigram, in points, on AR hits; retained: of the reference's.",
+        f"Shares are of the gap; repeated: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
         f"Intervals: {resampled(first)}.",
     ]
-    if len(models) > 1 and first["effective_clusters"] >= MIN_CLUSTERS:
-        sentences.append(f"Gaps are tested against zero over {'both' if len(models) == 2 else f'all {len(models):,}'} models (Holm).")
     warning = warn_of_counts(tables, slices)
     caption = " ".join(sentences) + _struck(by_key[model, "ALL", "ar_hit"] for model in models) + _leads(tables)
-    return "\n".join([caption, *(about_counts(slices, warning) if warning else ())])
+    return "\n".join([_plain(caption, tables), *(about_counts(slices, warning) if warning else ())])
+
+
+def _plain(text: str, tables: GapTables) -> str:
+    """The text with the names of the zoo's models without `zoo:`, where there are no others."""
+    is_zoo = all(name.startswith("zoo:") for name in (tables.gap["reference"][0], *_models(tables)))
+    return text.replace("zoo:", "") if is_zoo else text
 
 
 def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
@@ -313,6 +316,8 @@ def control_table(tables: GapTables) -> Table:
     }
     rows = [by_key[model, "ALL", "ar_hit"] for model in _models(tables)]
     caption = "Control: the share if AR hits differed as the first occurrences of their bigrams do; it is not subtracted."
+    if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
+        caption += f" Gaps are tested against zero over {'both' if len(rows) == 2 else f'all {len(rows):,}'} models (Holm)."
     return Table.of("AR hits: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables))
 
 
