@@ -156,13 +156,13 @@ def _recall(comparison: Comparison) -> list[Figure]:
         if not hits["tokens"]:
             return []
         first, returned = hits[f"first_p_{side}"], hits[f"p_{side}"]
-        retained = "" if side == "reference" or hits["retained"] is None else f", {percent(hits['retained'], 0)} retained"
-        tip = f"{shorten(model, 60)}: {percent(first)} at first, {percent(returned)} on AR hits{retained}"
-        rows.append({"model": names[model], "first": first, "returned": returned, "shown": f"{percent(returned, 0)}{retained}", "tip": tip})
+        retained = "reference" if side == "reference" else f"{percent(hits['retained'], 0)} retained"
+        tip = f"{shorten(model, 60)}: {percent(first)} at first, {percent(returned)} on AR hits, {retained}"
+        rows.append({"model": names[model], "first": first, "returned": returned, "shown": retained, "tip": tip})
     most = max(row["returned"] for row in rows)
-    scale = {"domain": [0, 1.45 * most], "nice": False}  # room for the text at the right
     axis = {"format": "~%", "tickCount": 5, "title": "mean probability of the last token"}
-    x, y = share("first", "", axis=axis, scale=scale), column("model", sort=list(names.values()), axis={"title": None, "labelLimit": 0})
+    x = number("first", "", axis=axis, domain=[0, 1.6 * most], nice=False)  # room for the text at the right
+    y = column("model", sort=list(names.values()), axis={"title": None, "labelLimit": 0})
     returned = {**x, "field": "returned"}
     spec = plot(
         rows,
