@@ -6,12 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.counting.table import REPEATED_ONLY
 from recallkit.display import cells
 from recallkit.display.cells import bounds, counted, percent, shares_of_leads, size, span
 from recallkit.display.charts import (
     FEW,
-    MOST_SOURCES,
     TIP,
     WIDTH,
     Figure,
@@ -22,8 +20,6 @@ from recallkit.display.charts import (
     layer,
     line_chart,
     log_number,
-    model_channels,
-    not_drawn,
     number,
     on_front,
     plot,
@@ -31,11 +27,10 @@ from recallkit.display.charts import (
     shorten,
 )
 from recallkit.measure.shares import is_void
-from recallkit.slicing.definitions import PARTITION
 from recallkit.slicing.threshold import papers_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.charts import Spec
@@ -47,8 +42,6 @@ _HOLLOW = f"Hollow: fewer than {FEW} tokens."
 LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
 _ROW = 26
 """Pixels from one model's row to the next."""
-_SHARES = (-1.0, 2.0)
-"""Shares beyond these are drawn at the edge: where a gap is close to zero they can be of any size."""
 _POSITIONS = 16
 """Points of a line by position: buckets of the table are joined, which reduces their noise."""
 
@@ -57,7 +50,7 @@ def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
-    makers = (price_figure, _recall, _by_partition, _by_slice, _by_bucket, _divergence, _by_source, _by_threshold)
+    makers = (price_figure, _recall, _by_bucket, _by_threshold, _divergence)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
@@ -299,148 +292,7 @@ def _lines(
     return _figure(comparison, name, called, caption, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
 
 
-# ---------------------------------------------------------------------------------------------------- shares of the gap
-
-
-def _by_source(comparison: Comparison) -> list[Figure]:
-    """The AR hits' share of each source's gap, for the largest sources only."""
-    every = {model: comparison.source_rows(model) for model in comparison.models}
-    tokens = {row["source"]: row["tokens"] for row in every[comparison.models[0]] if row["slice"] == "all"}
-    sources = sorted(tokens, key=lambda source: (-tokens[source], source))
-    sources, smaller = sources[:MOST_SOURCES], sources[MOST_SOURCES:]
-    rows = [row for of in every.values() for row in of if row["slice"] == "ar_hit" and row["source"] in sources and not is_void(row)]
-    if len({row["source"] for row in rows}) < 2:  # nothing to compare
-        return []
-    whole = {model: comparison.totals[model, "ar_hit"] for model in comparison.models}
-    dashed = "; the dashed line is the share of all sources together" * any(not is_void(row) for row in whole.values())
-    gaps = {(model, row["source"]): row["delta_nll"] for model, of in every.items() for row in of if row["slice"] == "all"}
-    ahead = [row for row in rows if gaps[row["model"], row["source"]] < 0]
-    leads = shares_of_leads(f"{shorten(row['model'], 60)} in {shorten(row['source'], 40)}" for row in ahead)
-    caption = f"The AR hits' share of each source's gap, with its 95 % interval{dashed}. {LEFT_OUT}{leads}{not_drawn(smaller)}"
-    return _shares(comparison, ("by_source", "By source", caption), rows, "source", sources, whole)
-
-
-def _by_partition(comparison: Comparison) -> list[Figure]:
-    """The share of the gap in each class of PARTITION, where it is known of which class a token is."""
-    if comparison.manifest["slices"]["counts"].get(REPEATED_ONLY):
-        return []
-    rows = [row for row in comparison.tables.by_partition.to_dicts() if row["model"] in comparison.models and not is_void(row)]
-    rows = [row for row in rows if _has_share(comparison, row["model"])]
-    caption = (
-        "The share of the gap in each class of tokens, with 95 % intervals; the hollow squares are the classes' shares of tokens. Every "
-        "token is in one class: by what of it is in the context already, and by how often training saw its bigram. AR hits are the class "
-        f'"{PARTITION[0].name}". {LEFT_OUT}{_leads(comparison, (row["model"] for row in rows))}'
-    )
-    words = ("by_partition", "By what is in the context", caption)
-    return _shares(comparison, words, rows, "slice", [class_.name for class_ in PARTITION])
-
-
-def _by_slice(comparison: Comparison) -> list[Figure]:
-    """The share of the gap in each requested slice."""
-    names = [slice_.name for slice_ in comparison.given]
-    rows = [comparison.totals[model, name] for model in comparison.models if _has_share(comparison, model) for name in names]
-    rows = [row for row in rows if not is_void(row)]
-    caption = (
-        "The slices' shares of the gap, with 95 % intervals; the hollow squares are their shares of tokens. "
-        + "Slices may overlap. " * (len(names) > 1)
-        + " ".join([*(f"{slice_.name}: {slice_.sentence}" for slice_ in comparison.given), LEFT_OUT])
-        + _leads(comparison, (row["model"] for row in rows))
-    )
-    return _shares(comparison, ("by_slice", "By slice", caption), rows, "slice", names)
-
-
-def _leads(comparison: Comparison, models: Iterable[str]) -> str:
-    """Which of the models drawn have shares of a lead, after a space; empty if none has."""
-    return shares_of_leads(shorten(model, 60) for model in models if comparison.totals[model, "all"]["delta_nll"] < 0)
-
-
-def _has_share(comparison: Comparison, model: str) -> bool:
-    """Whether shares of the model's gap mean something, even if no token is an AR hit."""
-    whole = comparison.totals[model, "all"]
-    return whole["gap_share"] is not None and not is_void(whole)
-
-
-def _shares(
-    comparison: Comparison,
-    words: tuple[str, str, str],
-    rows: Iterable[Row],
-    by: str,
-    order: Sequence[str],
-    whole: Mapping[str, Row] | None = None,
-) -> list[Figure]:
-    """A plot per model, a row for each of the column `by`; `whole` is each model's share of all rows, else shares of tokens are drawn."""
-    names, shown, points = _names(comparison), labels(order, 26), []
-    for row in rows:
-        if is_void(row):
-            continue
-        of = whole[row["model"]] if whole else None
-        beside = row["share_of_tokens"] if of is None else None if is_void(of) else of["gap_share"]
-        points.append(_share_point(row, names[row["model"]], "token" if whole is None else "AR hit", row[by], shown[row[by]], beside))
-    title = "share of the gap" if whole is None else _OF_AR_HITS
-    name, called, caption = words
-    words = name, called, caption + at_the_edge(points)
-    return _figure(comparison, *words, _drawn_shares(names, points, list(shown.values()), title, whole is not None)) if points else []
-
-
-_OF_AR_HITS = "AR hits' share of the gap"
-
-
-def _share_point(row: Row, label: str, noun: str, what: str, name: str | None = None, beside: float | None = None) -> dict[str, Any]:
-    ends = {"share": row["gap_share"], "low": row["gap_share_ci_low"], "high": row["gap_share_ci_high"], "beside": beside}
-    tip = f"{shorten(row['model'], 60)}, {shorten(what, 60)}: {_share_shown(row)}, {counted(row['tokens'], noun)}"
-    return {"panel": label, "model": label, "name": name, **ends, "tip": tip}
-
-
-def _share_shown(row: Row) -> str:
-    """A share of the gap in words, with its interval."""
-    low, high = row["gap_share_ci_low"], row["gap_share_ci_high"]
-    within = "" if low is None else f" ({percent(low)} to {percent(high)})"
-    return f"{percent(row['gap_share'])}{within} of the gap"
-
-
-def _drawn_shares(names: Mapping[str, str], points: Sequence[Row], order: Sequence[str], title: str, has_whole: bool) -> Spec:
-    x = {**share("share", title, **share_scale(points)), "axis": {"title": title, "format": "~%", "tickCount": 4, "labelOverlap": True}}
-    y, look = column("name", sort=list(order), axis={"title": None, "grid": True}), model_channels(names, legend=False)
-    panels = [label for label in names.values() if any(point["panel"] == label for point in points)]
-    beside = {**x, "field": "beside"}
-    mark = (
-        layer("rule", "isValid(datum.beside)", channels={"x": beside}, color="soft", strokeDash=[4, 3])
-        if has_whole
-        else layer("point", channels={"x": beside, "y": y}, shape="square", size=40, color="soft", opacity=1)
-    )
-    ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "stroke": look["stroke"]}
-    columns = 1 if len(panels) == 1 else 2
-    room = 10 + 6.5 * max(map(len, order))
-    return plot(
-        points,
-        across("rule", x=0),
-        mark,
-        *([layer("rule", "isValid(datum.low)", channels=ends)] if any(point["low"] is not None for point in points) else []),
-        layer("point", channels={"x": x, "y": y, "fill": look["fill"], "shape": look["shape"], **TIP}, stroke=None, size=44, opacity=1),
-        panels=panels,
-        columns=columns,
-        width=max(90, (WIDTH + 40 - room - 18 * (columns - 1)) / columns),
-        height=18 * len(order),
-    )
-
-
-def _known(points: Sequence[Row]) -> list[float]:
-    """All that is drawn on the axis of shares."""
-    return [point[name] for point in points for name in ("share", "low", "high", "beside") if point[name] is not None]
-
-
-def at_the_edge(points: Sequence[Row]) -> str:
-    """That what is beyond the axis of shares is drawn at its edge, after a space; empty if nothing is."""
-    low, high = _SHARES
-    is_beyond = any(not low <= found <= high for found in _known(points))
-    return f" Below {percent(low, 0)} and above {percent(high, 0)}: drawn at the edge." * is_beyond
-
-
-def share_scale(points: Sequence[Row]) -> Spec:
-    """From the lowest share, at most 0, to the highest, with what is beside them; out of all proportion, they are drawn at the edge."""
-    known = _known(points)
-    low, high = max(_SHARES[0], min([0.0, *known])), min(_SHARES[1], max([0.1, *known]))
-    return {"domain": [low - 0.02 * (high - low), high + 0.04 * (high - low)], "nice": False, "clamp": True}
+# ------------------------------------------------------------------------------------------------------------ by threshold
 
 
 def _by_threshold(comparison: Comparison) -> list[Figure]:
@@ -453,14 +305,14 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
             if row["model"] in comparison.models and row[name] is not None and (name == "retained" or not is_void(row)):
                 within = cells.percent_range(row[f"{name}_ci_low"], row[f"{name}_ci_high"])
                 ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
-                point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel, "beside": None, "share": row[name]}
+                point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel}
                 points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
     if len({point["x"] for point in points}) < 2:
         return []
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
     x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
-    y = share("y", "%", **share_scale(points))
+    y = share("y", "%", domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)], clamp=True)
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
@@ -468,7 +320,108 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     caption = "What is retained of the reference's recall, and the AR hits' share of the gap, where bigrams up to another training count "
     caption += "are AR hits, with 95 % intervals."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
-    caption += f" {LEFT_OUT}{_leads(comparison, models)}{at_the_edge(points)}"
+    caption += f" {LEFT_OUT}{shares_of_leads(model for model in models if comparison.totals[model, 'all']['delta_nll'] < 0)}"
+    caption += " Intervals are cut off where they leave the plot."
+    shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
+    x = log_number("x", "tokens back to the bigram, up to", [point["x"] for point in points], base=2)
+    y = number("y", "KL divergence, nats per token", zero=True)
+    spec = line_chart(points, comparison.models, x, y, panels=shown, height=150)
+    return _figure(comparison, "divergence", "How far predictions are apart", caption, spec)
+
+
+def _joined(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The buckets of each model, joined until there are at most `_POSITIONS`: means weighted by their tokens."""
+    longest = max((row["high"] for row in rows), default=1)
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["model"], (row["high"] * _POSITIONS - 1) // longest), []).append(row)
+    return [
+        {
+            "model": model,
+            "low": min(row["low"] for row in parts),
+            "high": max(row["high"] for row in parts),
+            "tokens": (tokens := sum(row["tokens"] for row in parts)),
+            **{name: sum(row[name] * row["tokens"] for row in parts) / tokens for name in ("nll_reference", "nll_model")},
+        }
+        for (model, _), parts in found.items()
+    ]
+
+
+def _lines(
+    comparison: Comparison,
+    words: tuple[str, str, str],
+    rows: Sequence[Row],
+    what: str,
+    title: str,
+    *,
+    at: str = "high",
+    value: str = "nll",
+    shaded: tuple[str, int] | None = None,
+) -> list[Figure]:
+    """A figure by the column `at` of `value`, NLLs or recall gains; `words`: name, title, caption. A model's rows have the reference's."""
+    points = []
+    scale, unit, axis = (1, "nats", "NLL, nats per token") if value == "nll" else (100, "points", "recall gain, points")
+    for model in (comparison.reference, *comparison.models):
+        is_reference = model == comparison.reference
+        for row in (row for row in rows if row["model"] == (comparison.models[0] if is_reference else model)):
+            figure = row[f"{value}_reference" if is_reference else f"{value}_model"]
+            if figure is not None and math.isfinite(figure):
+                place = f"{what} {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
+                point = {"model": model, "x": row[at], "y": scale * figure, "few": row["tokens"] < FEW, "panel": row.get("panel")}
+                points.append({**point, "at": place, "shown": f"{scale * figure:.2f} {unit}"})
+    panels = [panel for panel in dict.fromkeys(point["panel"] for point in points) if panel is not None]
+    if not points:
+        return []
+    places = [point["x"] for point in points]
+    linear = number("x", title, axis={"grid": False, "format": ",d"}, zero=True)
+    x = linear if what == "position" else log_number("x", title, places, base=2)
+    y = number("y", axis, zero=value != "nll")
+    before = []
+    if shaded is not None and shaded[0] in panels:
+        low, high = x["scale"]["domain"]
+        edges = {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": min(shaded[1], high)}}
+        one_row = [{"filter": f"datum.panel === '{shaded[0]}'"}, {"sample": 1}]
+        before = [{**layer("rect", channels=edges, color="hits", opacity=0.13), "transform": one_row}]
+    names = [comparison.reference, *comparison.models]
+    # Panels have one axis: how much more a model loses in one than in the other is what there is to see.
+    more: Spec = {"panels": panels, "height": 150} if panels else {}
+    name, called, caption = words
+    caption += f" {_HOLLOW}" * any(point["few"] for point in points)
+    return _figure(comparison, name, called, caption, line_chart(points, names, x, y, *before, reference=comparison.reference, **more))
+
+
+# ------------------------------------------------------------------------------------------------------------ by threshold
+
+
+def _by_threshold(comparison: Comparison) -> list[Figure]:
+    """What is retained, and the AR hits' share of the gap, at every threshold on the training count."""
+    panels = {"retained": "retained", "gap_share": "share of the gap"}
+    points = []
+    for row in comparison.tables.by_threshold.to_dicts():
+        at = f"up to {row['threshold']:,} ({counted(row['tokens'], 'AR hit')})"
+        for name, panel in panels.items():
+            if row["model"] in comparison.models and row[name] is not None and (name == "retained" or not is_void(row)):
+                within = cells.percent_range(row[f"{name}_ci_low"], row[f"{name}_ci_high"])
+                ends = {"low": row[f"{name}_ci_low"], "high": row[f"{name}_ci_high"]}
+                point = {"model": row["model"], "x": row["threshold"], "y": row[name], "panel": panel}
+                points.append({**point, **ends, "at": at, "shown": f"{percent(row[name])} ({within})"})
+    if len({point["x"] for point in points}) < 2:
+        return []
+    facts = comparison.manifest["slices"]
+    marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
+    x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
+    y = share("y", "%", domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)], clamp=True)
+    first, last = x["scale"]["domain"]
+    marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
+    before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
+    models = [model for model in comparison.models if any(point["model"] == model for point in points)]
+    caption = "What is retained of the reference's recall, and the AR hits' share of the gap, where bigrams up to another training count "
+    caption += "are AR hits, with 95 % intervals."
+    caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
+    caption += f" {LEFT_OUT}{shares_of_leads(model for model in models if comparison.totals[model, 'all']['delta_nll'] < 0)}"
+    caption += f" Below {percent(_SHARES[0], 0)} and above {percent(_SHARES[1], 0)}: drawn at the edge." * (
+        not _SHARES[0] <= min(known) <= max(known) <= _SHARES[1]
+    )
     shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
     drawn = line_chart(points, models, x, y, *before, panels=shown, height=180)
     return _figure(comparison, "by_threshold", "By threshold", caption, drawn)
