@@ -73,6 +73,24 @@ ODD = {
 """Rows whose three perplexities imply another share of AR hits than the reference's, in percent, however they were rounded."""
 
 
+def test_averages_follow_from_their_columns_but_for_three():
+    tasks = ["lambada", "hellaswag", "piqa", "arc_e", "arc_c", "winogrande"]
+    table = published.read_table("based:2").with_columns(mean=pl.mean_horizontal(tasks))
+    odd = table.filter((pl.col("mean") - pl.col("average")).abs() > 0.015)
+    assert odd["average"].to_list() == [53.81, 53.50, 45.62]
+    assert odd["mean"].round(2).to_list() == [53.95, 53.67, 45.29]
+    pairs = [pl.mean_horizontal("cb", "cb_f1"), pl.mean_horizontal("record_f1", "record_em")]
+    glue = published.read_table("based:3")
+    tasks = ["boolq", "copa", "multirc", "rte", "wic", "wsc", *pairs]
+    assert glue.select((pl.mean_horizontal(tasks) - pl.col("average")).abs().max()).item() < 0.06
+
+
+def test_a_gap_of_two_hundredths_has_no_share():
+    frame = attribute_published(published.table_path("based:1")).frame
+    row = frame.filter(group="1.3B, 50B", model="Based").row(0, named=True)
+    assert [round(100 * row[f"gap_share_{end}"]) for end in ("low", "high")] == [36, 152]
+
+
 def test_a_table_that_is_not_there_is_named():
     with pytest.raises(UserError, match=r"zoology:9: no such table; give one of zoology:1, .*, or a file"):
         published.table_path("zoology:9")
