@@ -1,9 +1,12 @@
 -- Tokens and NLLs at two positions, of sequences that have both (the in-context-learning score, arXiv 2209.11895).
 -- Grain in:  `tokens`, one row per predicted token, whole sequences: sequence, position, cluster, and nll_0, nll_1 ... in nats.
--- Grain out: one row per cluster, and early or late.
+-- Grain out: one row per cluster of late tokens, whose sequences count for it, and early or late.
 -- Units:     NLLs are summed, in nats.
-WITH found AS (
-    SELECT position = $late AS is_late, cluster, COLUMNS('nll_\d+')
+WITH pairs AS (
+    SELECT
+        position = $late AS is_late,
+        arg_max(cluster, position) OVER (PARTITION BY sequence) AS cluster,
+        COLUMNS('nll_\d+')
     FROM tokens
     WHERE position IN ($early, $late)
     QUALIFY count(*) OVER (PARTITION BY sequence) = 2
@@ -11,5 +14,5 @@ WITH found AS (
 )
 
 SELECT cluster, is_late, count(*) AS tokens, sum(COLUMNS('nll_\d+')::DOUBLE)
-FROM found
+FROM pairs
 GROUP BY cluster, is_late

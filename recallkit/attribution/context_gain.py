@@ -16,48 +16,54 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from recallkit.display import cells
-from recallkit.display.cells import counted, or_dash, shares_of_leads
+from recallkit.display.cells import counted, shares_of_leads
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import NUM_RESAMPLES, estimates, expanded_interval, freedom_of_ratio, holm, number_or_none, p_values
-from recallkit.measure.labelled import LabelledTokens, Question, Scores, answers, batches, open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, gap_rows
-from recallkit.measure.sums import Clusters, RowSums, resampled, row_sums
+from recallkit.measure.labelled import Question, answers, batches, open_scores, open_tokens
+from recallkit.measure.ratio import NUM_RESAMPLES, Sum, are_distinct, ratio
+from recallkit.measure.rows import Rows
+from recallkit.measure.shares import WholeGap
+from recallkit.measure.sums import Clusters, sum_rows
 from recallkit.storage import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import polars as pl
-
+    from recallkit.measure.sums import TableSums
     from recallkit.scoring.scores import LastIds
 
-    Cells = dict[tuple[str, int, str, bool | None], dict[str, Any]]
-
 GAINS = 1.0
-"""Nats that a token's NLL falls by at least where a model gains from the context further back: its probability is e times as high."""
+"""Nats by which a token's NLL falls at least where a model gains: its probability is e times as high."""
 
 ALPHA, BETA = 2.0, -2.0
-"""LongPPL's thresholds in nats: a key token's long-short difference is above ALPHA, and its log-probability with all context above BETA."""
+"""LongPPL's thresholds in nats: a key token's long-short difference is above ALPHA, and its log-probability
+with all context above BETA."""
 
 ALL, KEY_TOKENS = "all", "key_tokens"
-CLASSES = ("ar_hit", "other_repeated", "not_repeated")
-"""A partition of the tokens by their labels; each is divided further by whether the reference gains."""
-
-_SHAPE = (len(CLASSES), 2, 2, 2)
-"""A token's code in mixed radix: class, whether the reference gains, whether it is a key token, whether the model gains."""
-
-ROWS = (*((name, gains) for name in (ALL, *CLASSES) for gains in (None, True, False)), (KEY_TOKENS, None))
-"""The rows of the table for one model and one k: the class, and whether the reference gains (None: either)."""
+CLASSES = {"ar_hit": "AR hit", "other_repeated": "repeated", "not_repeated": "new"}
+"""A partition of the tokens by their labels, in the order of the query's `kind`, and what tables call it."""
 
 EARLY, LATE = 50, 500
 """Positions of the two tokens of the in-context-learning score: predicted from so many ids."""
 
-_MIRRORED = [place for place, (_, gains) in enumerate(ROWS) if gains]
-_MEANS = ("delta", "gain_reference", "gain_model", "local_gap", "far_gap")
-_WHOLE = ("delta_nll", "delta_ci_low", "delta_ci_high", "effective_clusters")
+
+def context_rows(who: str = "reference_gains") -> Rows:
+    """All tokens and each class: altogether, where the reference gains, where it does not; and key tokens.
+
+    What is null in a row is not asked of its tokens. With `who` "model_gains" the rows' mirrors, in which the model
+    takes the reference's place.
+    """
+    kinds = pl.DataFrame({"slice": [ALL, *CLASSES], "kind": [None, *range(len(CLASSES))]})
+    keys = kinds.join(pl.DataFrame({"reference_gains": [None, True, False]}), how="cross")
+    key_tokens = pl.DataFrame({"slice": KEY_TOKENS, "is_key": True})
+    marks = {"kind": "kind", who: "reference_gains", "is_key": "is_key"}
+    are_equal = [pl.col(mark) == pl.col(f"{key}_of_row") for mark, key in marks.items()]
+    has = pl.all_horizontal(is_equal.fill_null(value=True) for is_equal in are_equal)
+    by = ["kind", "reference_gains", "is_key", "model_gains"]
+    return Rows(by, pl.concat([keys, key_tokens], how="diagonal"), has)
 
 
 def context_gains(
@@ -70,109 +76,83 @@ def context_gains(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> pl.DataFrame:
-    """The table `by_context`: a row for each model, each number of last ids, and each of ROWS; see `GapTables`.
+    """The table `by_context`: for each model and number of last ids the rows of `context_rows`; see `GapTables`.
 
-    `full`: names and score files with the full context, the reference first; `last`: those with the last ids alone, in the same order.
-    Intervals are those of `attribute_gap`, from the same resamples. Raises UserError if a file is not as expected.
+    `full`: names and score files with the full context, the reference first; `last`: those with the last ids alone,
+    in the same order. Intervals are those of `attribute_gap`, from the same resamples.
+    Raises UserError if a file is not as expected.
     """
     labelled, (reference, *models) = open_tokens(tokens), full
-    scores = [open_scores(path, labelled) for paths in (full.values(), *last.values()) for path in paths]
-    pairs = _collect(labelled, scores, len(full), cluster, clean=clean)
-    samples = resampled([pair.of_groups(pair.tokens[:, 0] > 0) for pair in pairs], num_resamples, seed)
-    asked = [(of_last, model) for of_last in last for model in models]
-    tables = {key: _table(pair, sampled) for key, pair, sampled in zip(asked, pairs, samples, strict=True)}
-    distinct: dict[tuple[LastIds, str], bool | None] = {}
-    for of_last in last:  # gaps of all tokens, each tested against zero with those of the other models
-        wholes = [tables[of_last, model][0] for model in models]
-        *figures, effective = (np.array([whole[name] for whole in wholes], np.float64) for name in _WHOLE)
-        p = p_values(np.stack(figures), effective - 1)
-        distinct |= {(of_last, model): None if np.isnan(of) else bool(is_one) for model, of, is_one in zip(models, p, holm(p), strict=True)}
-    rows: list[dict[str, Any]] = []
-    for model in models:
-        for of_last in last:
-            table = tables[of_last, model]
-            whole = WholeGap.of({**table[0], "is_distinct": distinct[of_last, model]}, labelled.vocab_size, cluster)
-            keys = {"reference": reference, "model": model, "last": of_last.ids, "stride": of_last.stride}
+    files = [path for paths in (full.values(), *last.values()) for path in paths]
+    scores = [open_scores(path, labelled) for path in files]
+    # Of three models 0 1 2 are with the full context, and 3 4 5 with the first number of last ids: one pair is 0 2 3 5.
+    starts = range(len(full), len(files), len(full))
+    pairs = [(0, model, start, start + model) for start in starts for model in range(1, len(full))]
+    thresholds = {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
+    questions = [Question("sum_by_gain", thresholds, pair) for pair in pairs]
+    by_pair = answers(questions, batches(labelled, scores, cluster=cluster, clean=clean))
+    clusters = Clusters(labelled, cluster, by_pair[0]["cluster"])
+    sums = [sum_rows(context_rows(), answer, clusters) for answer in by_pair]
+    mirrors = [sum_rows(context_rows("model_gains"), answer, clusters) for answer in by_pair]
+    gaps = [ratio(table.gap(1), table["tokens"], num_resamples, seed) for table in sums]
+    rows = []
+    for number, model in enumerate(models):
+        for place, ids in enumerate(last):
+            first = place * len(models)  # of the pairs with so many ids, which are tested together
+            [is_distinct, *_] = are_distinct(gaps[first : first + len(models)])[number]
+            figures = _figures(sums[first + number], mirrors[first + number], num_resamples, seed)
+            names = {"reference": reference, "model": model, "last": ids.ids, "stride": ids.stride}
+            keys = sums[first + number].keys
+            table = schemas.frame_of_columns("gap/by_context", keys, names | figures).to_dicts()
+            table[0]["is_distinct"] = None if np.isnan(is_distinct) else bool(is_distinct)
+            whole = WholeGap.of(table[0], labelled.vocab_size, cluster)
             for row in table:
-                why = whole.why_void(effective=row["effective_clusters"], slice_=row["slice"])
-                note = "; ".join(dict.fromkeys([*whole.describe(), *why]))
-                rows.append({**keys, **row, "note": note, "void": row["far_share"] is None or bool(why)})
+                note = whole.why_void(row, ALL)  # a far share of 100 % is in no row by definition
+                rows.append({**row, "note": note, "void": row["far_share"] is None or bool(note)})
     return schemas.frame_of("gap/by_context", rows)
 
 
-def _collect(tokens: LabelledTokens, scores: Sequence[Scores], num: int, cluster: str, *, clean: bool) -> list[RowSums]:
-    """The sums of each k and model, model by model for the first k, then for the next, in ROWS and then the mirrors of _MIRRORED.
+def _figures(sums: TableSums, mirror: TableSums, num_resamples: int, seed: int) -> dict[str, Any]:
+    """The columns of the rows of one model and number of last ids: nats per token, and shares of the whole gap.
 
-    `scores`: those of `num` models with the full context, the reference first, then of the same with each k. NLLs are those of the
-    reference and of the model with the full context, then of both with the last ids.
+    NLLs 0 and 1 are those of reference and model with the full context, 2 and 3 with the last ids.
     """
-    clusters, bounds = Clusters(tokens, cluster), {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
-    pairs = [(0, model, start, start + model) for start in range(num, len(scores), num) for model in range(1, num)]
-    sums = []
-    for found in answers([Question("sum_by_gain", bounds, nlls) for nlls in pairs], batches(tokens, scores, cluster=cluster, clean=clean)):
-        marks = [found[name].to_numpy().astype(np.int64) for name in ("kind", "reference_gains", "is_key", "model_gains")]
-        sums.append(row_sums(found, np.ravel_multi_index(marks, _SHAPE), _unions(), clusters))
-    return sums
-
-
-def _unions() -> np.ndarray:
-    """The codes of each of ROWS, then those of the mirrors of _MIRRORED, in which the model gains: bool (k, K)."""
-    kind, reference_gains, is_key, model_gains = np.unravel_index(np.arange(np.prod(_SHAPE)), _SHAPE)
-    of_class = {name: kind == number for number, name in enumerate(CLASSES)} | {ALL: kind >= 0, KEY_TOKENS: is_key == 1}
-    columns = [of_class[name] if gains is None else of_class[name] & (reference_gains == gains) for name, gains in ROWS]
-    return np.stack([*columns, *(of_class[ROWS[place][0]] & (model_gains == 1) for place in _MIRRORED)], axis=1)
-
-
-def _ratios(sums: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The sums whose ratio each figure is, (..., ROWS): means per token in nats, and shares of the whole gap; of `sums` (5, ..., K).
-
-    Only rows of _MIRRORED have a `mirror_share`: the sum of G(model) - G(ref) over tokens where the model gains.
-    """
-    tokens, reference, model, short_reference, short_model = sums[..., : len(ROWS)]
-    far = (short_reference - reference) - (short_model - model)
-    of_mirrors = sums[..., len(ROWS) :]
-    mirror = np.full(far.shape, np.nan)
-    mirror[..., _MIRRORED] = (of_mirrors[4] - of_mirrors[2]) - (of_mirrors[3] - of_mirrors[1])
-    whole = np.broadcast_to((model - reference)[..., :1], far.shape)
-    parts = (model - reference, short_reference - reference, short_model - model, short_model - short_reference, far)
-    return dict(zip(_MEANS, [(part, tokens) for part in parts], strict=True)) | {
-        "gap_share": (model - reference, whole),
-        "far_share": (far, whole),
-        "mirror_share": (mirror, whole),
+    tokens, gap = sums["tokens"], sums.gap(1)
+    whole, local_gap = gap.at([0]), sums["nll_3"] - sums["nll_2"]
+    far_gap = gap - local_gap
+    mirrored = mirror["nll_3"] - mirror["nll_2"] - mirror.gap(1)
+    ratios = {
+        "delta_nll": (gap, tokens),
+        "context_gain_reference": (sums["nll_2"] - sums["nll_0"], tokens),
+        "context_gain_model": (sums["nll_3"] - sums["nll_1"], tokens),
+        "local_gap": (local_gap, tokens),
+        "far_gap": (far_gap, tokens),
+        "gap_share": (gap, whole),
+        "far_share": (far_gap, whole),
+        # A sum over all tokens of what is 0 where the model does not gain: there may be none where it does.
+        "mirror_share": (Sum(mirrored.by_group, whole.spread), whole),
     }
-
-
-def _figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """`_ratios` of `sums` (5, ..., K); NaN without tokens (except mirrors, which are of others), or without a gap."""
-    ratios, has_tokens = _ratios(sums), sums[0][..., : len(ROWS)] > 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {
-            name: np.where((whole != 0) & (has_tokens | (name == "mirror_share")), part / whole, np.nan)
-            for name, (part, whole) in ratios.items()
-        }
-
-
-def _table(pair: RowSums, sampled: np.ndarray) -> list[dict[str, Any]]:
-    """The rows of one model and one k; `sampled` (5, num_resamples, K)."""
-    shown, figures = pair.at(np.arange(len(ROWS))), _figures(pair.totals)
-    sizes = shown.effective, shown.freedom
-    smaller = [np.minimum(of, of[0]) for of in sizes]  # of a share: its row's, or those of all tokens
-    in_cluster, columns = _ratios(pair.by_group), dict[str, np.ndarray]()
-    for name, samples in _figures(sampled).items():
-        effective, freedom = sizes if name in _MEANS else smaller
-        columns |= estimates(name, figures[name], samples, effective, np.minimum(freedom, freedom_of_ratio(*in_cluster[name])))
-    columns |= {"ci_low": columns.pop("gap_share_ci_low"), "ci_high": columns.pop("gap_share_ci_high")}
-    columns |= {"clusters": shown.clusters, "effective_clusters": shown.effective}
-    keys: dict[str, Sequence[Any]] = {"slice": [name for name, _ in ROWS], "reference_gains": [gains for _, gains in ROWS]}
-    return gap_rows({**keys, **columns}, shown, shown.totals[:, :1], 1)
+    columns: dict[str, Any] = {"clusters": sums.spread.clusters, "effective_clusters": sums.spread.effective}
+    columns |= {"tokens": tokens.total, "share_of_tokens": tokens.total / tokens.total[0], "note": "", "void": False}
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        for number, side in enumerate(("reference", "model")):
+            columns[f"nll_{side}"] = sums[f"nll_{number}"].total / tokens.total
+            columns[f"ppl_{side}"] = np.exp(columns[f"nll_{side}"])
+    for name, (part, of_whole) in ratios.items():
+        columns |= ratio(part, of_whole, num_resamples, seed).columns(name)
+    has_mirror = sums.keys["reference_gains"].fill_null(value=False).to_numpy()
+    for name in ("mirror_share", "mirror_share_ci_low", "mirror_share_ci_high"):
+        columns[name] = np.where(has_mirror, columns[name], np.nan)
+    return columns
 
 
 def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str = "document", clean: bool = False) -> dict[str, Any] | None:
     """For each model the mean NLL at position `late` less that at `early`, in nats, over the sequences that have both.
 
-    `late` is LATE, or the last position of shorter sequences: the figure is then not the paper's, and comparable only among models on
-    the same sequences. Intervals by `cluster`. None where sequences are shorter than twice EARLY, or none is whole.
-    Returns `early`, `late`, `sequences`, and under `models` by name `score`, `ci_low`, `ci_high`.
+    `late` is LATE, or the last position of shorter sequences: the figure is then not the paper's, and comparable only
+    among models on the same sequences. Intervals by `cluster`, that of a sequence's late token. None where sequences
+    are shorter than twice EARLY, or none is whole. Returns `early`, `late`, `sequences`, and under `models` by name
+    `score` with its interval.
     """
     labelled = open_tokens(tokens)
     late = min(LATE, labelled.seq_len)
@@ -180,119 +160,102 @@ def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str 
         return None
     opened = [open_scores(path, labelled) for path in scores.values()]
     question = Question("sum_early_late", {"early": EARLY, "late": late})
-    [found] = answers([question], batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean))
-    sums = row_sums(found, found["is_late"].to_numpy().astype(np.int64), np.eye(2), Clusters(labelled, cluster))
-    is_there = np.asarray(sums.tokens.any(axis=1))
-    if not is_there.any():
+    [answer] = answers([question], batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean))
+    if answer.is_empty():
         return None
-    [drawn] = resampled([sums.of_groups(is_there)])
-    low, high = expanded_interval(_late_less_early(drawn).T, sums.effective.min(), sums.freedom.min())
-    ends = zip(scores, _late_less_early(sums.totals), low, high, strict=True)
-    models = {name: {"score": float(value), "ci_low": number_or_none(a), "ci_high": number_or_none(b)} for name, value, a, b in ends}
-    return {"early": EARLY, "late": late, "sequences": int(sums.tokens[:, 1].sum()), "models": models}
+    ends = Rows(["is_late"], pl.DataFrame({"is_late": [False, True]}), pl.col("is_late") == pl.col("is_late_of_row"))
+    sums = sum_rows(ends, answer, Clusters(labelled, cluster, answer["cluster"]))
+    sequences, models = sums["tokens"].at([1]), {}
+    for number, name in enumerate(scores):
+        nlls = sums[f"nll_{number}"]
+        models[name] = ratio(nlls.at([1]) - nlls.at([0]), sequences).row("score")
+    return {"early": EARLY, "late": late, "sequences": int(sequences.total[0]), "models": models}
 
 
-def _late_less_early(sums: np.ndarray) -> np.ndarray:
-    """The mean NLLs of late tokens less those of early ones, (m, ...), of tokens and NLLs of both (1 + m, ..., 2)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means = sums[1:] / sums[0]
-    found: np.ndarray = means[..., 1] - means[..., 0]
-    return found
+# --------------------------------------------------------------------------------------------------- tables
 
-
-_NAMES = dict(zip(CLASSES, ("AR hit", "repeated", "new"), strict=True))
-
-
-_GAINS = {
-    "model": cells.name("model"),
-    "last": cells.number("last"),
-    "gain": cells.number("gain_model", ".3f"),
-    "far share": cells.valid(cells.share("far_share")),
-    "95 % interval": cells.share_interval("far_share_ci_low", "far_share_ci_high"),
-}
+_FAR_SHARE = cells.valid(cells.with_interval("far_share", "z.1f", 100))
 
 
 def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) -> Table:
-    """The reference and each model, for each number of last ids: gain, the two gaps, LongPPL."""
-    found, models, lasts = _cells(by_context)
-    reference, rows = by_context["reference"][0], []
-    for last in lasts:
-        whole, key = found[models[0], last, ALL, None], found[models[0], last, KEY_TOKENS, None]
-        rows.append(
-            [reference, f"{last:,}", or_dash(whole["gain_reference"], ".3f"), "", "reference", or_dash(key["ppl_reference"], ",.2f")]
-        )
-        for model in models:
-            whole, key = found[model, last, ALL, None], found[model, last, KEY_TOKENS, None]
-            rows.append([*(cell(whole) for cell in _GAINS.values()), or_dash(key["ppl_model"], ",.2f")])
-    strides = by_context.select("last", "stride").unique().sort("last").rows()
-    windows = ", ".join(f"{ids:,} to {ids + stride - 1:,}" if stride > 1 else f"{ids:,}" for ids, stride in strides)
-    keys = " / ".join(f"{found[models[0], last, KEY_TOKENS, None]['tokens']:,}" for last in lasts)
+    """The reference and each model, for each number of last ids: gain, far share, LongPPL."""
+    wholes, key_tokens = (_rows_of(by_context, slice_) for slice_ in (ALL, KEY_TOKENS))
+    reference, models = wholes[0]["reference"], list(dict.fromkeys(row["model"] for row in wholes))
+    rows = []
+    for whole, keys in zip(wholes, key_tokens, strict=True):
+        for side in ("reference", "model") if whole["model"] == models[0] else ("model",):
+            figures = {"gain": whole[f"context_gain_{side}"], "longppl": keys[f"ppl_{side}"]}
+            rows.append({**whole, "model": whole[side], "side": side, **figures})
+    windows, numbers = [], []
+    for whole, keys in zip(wholes, key_tokens, strict=True):
+        ids, most = whole["last"], whole["last"] + whole["stride"] - 1
+        windows.append(f"{ids:,}" if ids == most else f"{ids:,} to {most:,}")
+        numbers.append(f"{keys['tokens']:,}")
     caption = (
-        f"Gain: NLL with the last ids alone ({windows} of them) less NLL with the full context. The gap to the reference is that with the "
-        "last ids alone plus the difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
-        f"reference's key tokens ({keys}): with the full context their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower."
-        f"{_leads(found, models, lasts)}"
+        f"Gain: NLL with the last ids alone ({', '.join(dict.fromkeys(windows))} of them) less NLL with the full context. "
+        "The gap to the reference is that with the last ids alone plus the difference in gain; far share: that "
+        "difference over the gap. LongPPL: perplexity of the reference's key tokens "
+        f"({' / '.join(numbers[:: len(models)])}): with the full context their NLL is less than {-BETA:g}, and by more "
+        f"than {ALPHA:g} lower.{_leads(wholes)}"
     )
-    return Table(
-        "What is gained from context further back than the last ids, in nats per token, and that part of the gap",
-        [*_GAINS, "LongPPL"],
+    if in_context is not None:
+        caption += f"\n{_in_context([reference, *models], in_context)}"
+    return Table.of(
+        "What is gained from context further back than the last ids, in nats per token, and that part of the gap in %",
+        {
+            "model": cells.name("model"),
+            "last": cells.number("last"),
+            "gain": cells.number("gain", ".3f"),
+            "far share": lambda row: "reference" if row["side"] == "reference" else _FAR_SHARE(row),
+            "LongPPL": cells.number("longppl", ",.2f"),
+        },
         rows,
-        caption="\n".join(line for line in (caption, _in_context([reference, *models], in_context)) if line),
+        caption,
     )
-
-
-_FAR = {
-    "model": cells.name("model"),
-    "last": cells.number("last"),
-    "class": lambda row: _NAMES[row["slice"]],
-    "tokens": cells.share("share_of_tokens", 2),
-    "far share": cells.valid(cells.share("far_share")),
-    "95 % interval": cells.share_interval("far_share_ci_low", "far_share_ci_high"),
-}
-_WHERE_THE_REFERENCE_GAINS = {"gains": cells.valid(cells.share("far_share")), "mirror": cells.valid(cells.share("mirror_share"))}
 
 
 def far_table(by_context: pl.DataFrame) -> Table:
     """Where the far gap is: each model's share by class, and, with its mirror, where the reference gains."""
-    found, models, lasts = _cells(by_context)
-
-    def row_of(model: str, last: int, name: str) -> list[str]:
-        row, gaining = found[model, last, name, None], found[model, last, name, True]
-        return [cell(row) for cell in _FAR.values()] + [cell(gaining) for cell in _WHERE_THE_REFERENCE_GAINS.values()]
-
-    return Table(
-        "The far gap by class of token, as a share of the whole gap",
-        [*_FAR, *_WHERE_THE_REFERENCE_GAINS],
-        [row_of(model, last, name) for last in lasts for model in models for name in CLASSES],
-        caption="Every token is an AR hit, another that repeats a bigram of its context, or new, which is what bigrams miss. Gains: the "
-        f"share in those on which the reference gains at least {GAINS:g} nat. They are chosen by its own figures, so it does better on "
-        f"them also by chance. Mirror: that share if the models traded places.{_leads(found, models, lasts)}",
+    rows = _rows_of(by_context, *CLASSES)
+    gaining = _rows_of(by_context, *CLASSES, gains=True)
+    gains, mirror = (cells.valid(cells.in_percent(name)) for name in ("far_share", "mirror_share"))
+    columns = {
+        "model": cells.name("model"),
+        "last": cells.number("last"),
+        "class": lambda row: CLASSES[row["slice"]],
+        "tokens": cells.share("share_of_tokens", 2),
+        "far share": _FAR_SHARE,
+        "gains": lambda row: gains(row["gaining"]),
+        "mirror": lambda row: mirror(row["gaining"]),
+    }
+    caption = (
+        "Every token is an AR hit, another that repeats a bigram of its context, or new, which is what bigrams miss. "
+        f"Gains: the share in those on which the reference gains at least {GAINS:g} nat. They are chosen by its own "
+        "figures, so it does better on them also by chance. Mirror: that share if the models traded places."
+        f"{_leads(_rows_of(by_context, ALL))}"
     )
+    both = [{**row, "gaining": where} for row, where in zip(rows, gaining, strict=True)]
+    return Table.of("The far gap by class of token, in % of the whole gap", columns, both, caption)
 
 
-def _leads(found: Cells, models: Sequence[str], lasts: Sequence[int]) -> str:
-    """Which of the models have shares of a lead, after a space; empty if none has."""
-    wholes = [found[model, lasts[0], ALL, None] for model in models]
+def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> list[dict[str, Any]]:
+    """The rows of these slices, for one number of last ids after another."""
+    rows = by_context.filter(pl.col("slice").is_in(slices), pl.col("reference_gains").eq_missing(gains))
+    return rows.sort("last", maintain_order=True).to_dicts()
+
+
+def _leads(wholes: Sequence[Mapping[str, Any]]) -> str:
+    """Which of the models have shares of a lead, after a space; empty if none has. `wholes`: rows of all tokens."""
     return shares_of_leads(whole["model"] for whole in wholes if not whole["void"] and whole["delta_nll"] < 0)
 
 
-def _in_context(names: Sequence[str], in_context: Mapping[str, Any] | None) -> str | None:
-    """A sentence with every model's in-context-learning score; None if there is none."""
-    if in_context is None:
-        return None
+def _in_context(names: Sequence[str], in_context: Mapping[str, Any]) -> str:
+    """A sentence with every model's in-context-learning score."""
     late, early = in_context["late"], in_context["early"]
-    what = "In-context-learning score" if late == LATE else f"Like the in-context-learning score, which is of position {LATE}"
-    told = ", ".join(f"{name} {_with_ends(in_context['models'][name])}" for name in names)
-    return f"{what}: NLL at position {late} less that at position {early}, of {counted(in_context['sequences'], 'sequence')}: {told}."
-
-
-def _with_ends(found: Mapping[str, Any]) -> str:
-    score, low, high = found["score"], found["ci_low"], found["ci_high"]
-    return f"{score:.2f}" if low is None or high is None else f"{score:.2f} ({low:.2f} to {high:.2f})"
-
-
-def _cells(by_context: pl.DataFrame) -> tuple[Cells, list[str], list[int]]:
-    """(model, last, slice, reference_gains) -> row; the models and the numbers of last ids, in their order."""
-    rows = by_context.to_dicts()
-    found = {(row["model"], row["last"], row["slice"], row["reference_gains"]): row for row in rows}
-    return found, list(dict.fromkeys(row["model"] for row in rows)), list(dict.fromkeys(row["last"] for row in rows))
+    score = "In-context-learning score"
+    if late != LATE:
+        score = f"Like the in-context-learning score, which is of position {LATE}"
+    figure = cells.with_interval("score")
+    scores = ", ".join(f"{name} {figure(in_context['models'][name])}" for name in names)
+    sequences = counted(in_context["sequences"], "sequence")
+    return f"{score}: NLL at position {late} less that at position {early}, of {sequences}: {scores}."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.display.notebook import Shown
 from recallkit.errors import UserError, lacks_resources
-from recallkit.measure.shares import WholeGap, clipped_share, enrichment
+from recallkit.measure.shares import NO_GAP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,11 @@ NO_AR_PERPLEXITY = "no perplexity on AR hits"
 ROUNDED_AWAY = "rounding hides which of the two is better"
 MISSTATED = "the stated share is not what these figures give, however they were rounded"
 MISFIT = "its own perplexities imply {:.1f} % of AR hits, which no rounding explains: one is wrong, or of other tokens"
+MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
+WORSE_ON_HITS = "negative share: model is worse on AR hits"
+WORSE_ON_OTHER = "share above 100 %: model is worse on the other tokens"
+BETTER_ON_HITS = "negative share: model is better on AR hits"
+BETTER_ON_OTHER = "share above 100 %: model is better on the other tokens"
 
 Range = tuple[float | None, float | None]
 
@@ -71,8 +76,7 @@ class PublishedGap(Shown):
     of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
     reference, null on its own row); gap_share_low, gap_share_high (what the perplexities before rounding can give; null where the table's
     type does not tell their digits, or where rounding hides which model is better); printed (the share that the table itself states, a
-    fraction); enrichment (gap_share over the group's ar_share); void (whether the share means nothing, as rounding hides which of the two
-    is better); note.
+    fraction); void (whether the share means nothing, as rounding hides which of the two is better); note.
     """
 
     frame: pl.DataFrame
@@ -139,7 +143,7 @@ def attribute_published(table: Path, *, reference: str | None = None, ar_share: 
         members = [row for row in rows if row.group == name]
         chosen = _find_reference(table, members, reference)
         groups.append(PublishedGroup(name, chosen.model, _share_of_tokens(table, chosen, ar_share)))
-        attributed += [_attribute(row, chosen, groups[-1].ar_share, given=ar_share is not None) for row in members]
+        attributed += [_attribute(row, chosen, groups[-1].ar_share, is_exact=ar_share is not None) for row in members]
     return PublishedGap(_frame(attributed), tuple(groups))
 
 
@@ -149,9 +153,9 @@ def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float |
     return None if spread == 0 else (math.log(ppl_all) - math.log(ppl_other)) / spread
 
 
-def _share_of_tokens(table: Path, row: _Row, given: float | None) -> float:
-    """p as it is given, or as the reference's row implies it."""
-    ar_share, remedy = given, "give it as a fraction: 0.07 for 7 %"
+def _share_of_tokens(table: Path, row: _Row, ar_share: float | None) -> float:
+    """p as it is stated, or as the reference's row implies it."""
+    remedy = "give it as a fraction: 0.07 for 7 %"
     if ar_share is None:
         if row.ar is None:
             raise UserError(f"row {row.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
@@ -166,8 +170,8 @@ def _share_of_tokens(table: Path, row: _Row, given: float | None) -> float:
     return ar_share
 
 
-def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> dict[str, Any]:
-    """The row of the frame. `given`: whether `ar_share` is not derived from the reference's rounded perplexities."""
+def _attribute(row: _Row, reference: _Row, ar_share: float, *, is_exact: bool) -> dict[str, Any]:
+    """The row of the frame. `is_exact`: whether `ar_share` is not derived from rounded perplexities."""
     implied = None if row.ar is None or row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
     result: dict[str, Any] = {"group": row.group, "model": row.model, "all": row.all.value}
     result |= {
@@ -183,18 +187,45 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, given: bool) -> d
         return result | {"note": NO_AR_PERPLEXITY}
     gap = math.log(row.all.value) - math.log(reference.all.value)
     share = _share(ar_share, row.all.value, row.ar.value, reference.all.value, reference.ar.value)
-    low, high = _range_of_share(row, reference, ar_share if given else None)
-    result |= {"gap_share": share, "gap_share_low": low, "gap_share_high": high}
-    result |= {"gap_share_clipped": clipped_share(gap, share), "enrichment": enrichment(share, ar_share)}
-    is_sure = low is None or high is None or high < 0 or low > 1  # of a share beyond 0 to 1, that rounding does not explain it
-    whole = WholeGap(gap, None, [], math.inf)
+    low, high = _range_of_share(row, reference, ar_share if is_exact else None)
     is_void = gap != 0 and _may_be_equal(row, reference)
-    notes = [ROUNDED_AWAY] if is_void else whole.describe(share if is_sure else None)
-    notes += [MISFIT.format(100 * implied)] if implied is not None and _contradict(row, reference) else []
+    notes = [ROUNDED_AWAY] if is_void else _which_is_better(gap, share, low, high)
+    if implied is not None and _contradict(row, reference):
+        notes.append(MISFIT.format(100 * implied))
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]
         notes += [] if min(ends) <= row.printed <= max(ends) else [MISSTATED]
-    return result | {"void": is_void, "note": "; ".join(notes)}
+    return result | {
+        "gap_share": share,
+        "gap_share_low": low,
+        "gap_share_high": high,
+        "gap_share_clipped": clipped_share(gap, share),
+        "void": is_void,
+        "note": "; ".join(notes),
+    }
+
+
+def _which_is_better(gap: float, share: float | None, low: float | None, high: float | None) -> list[str]:
+    """What a gap, in nats, and a share that rounding cannot bring back between 0 and 1 say of the two models."""
+    if gap == 0 or share is None:
+        return [NO_GAP]
+    notes = [] if gap > 0 else [MODEL_BETTER]
+    if share < 0 and (high is None or high < 0):
+        notes.append(BETTER_ON_HITS if gap > 0 else WORSE_ON_HITS)
+    if share > 1 and (low is None or low > 1):
+        notes.append(BETTER_ON_OTHER if gap > 0 else WORSE_ON_OTHER)
+    return notes
+
+
+def clipped_share(gap: float, share: float | None) -> float | None:
+    """The share as the papers report it: at most 1, and 1 if the model is better overall but worse on AR hits.
+
+    A negative share of a positive gap stays negative: the papers clip above only (Zoology, appendix C.1).
+    None without a share, that is, if there is no gap.
+    """
+    if share is None:
+        return None
+    return 1.0 if gap < 0 and share < 0 else min(share, 1.0)
 
 
 def _share(ar_share: float | None, ppl: float, ar: float, reference_ppl: float, reference_ar: float) -> float | None:
@@ -232,28 +263,29 @@ def _range(function: Callable[..., float | None], printed: Sequence[_Printed | N
 
     Null where a perplexity or its digits are not known.
     """
-    known = [each for each in printed if each is not None and each.half > 0]
+    known = [perplexity for perplexity in printed if perplexity is not None and perplexity.half > 0]
     if len(known) < len(printed):
         return None, None
-    found = [value for corner in itertools.product(*(each.ends() for each in known)) if (value := function(*corner)) is not None]
-    return min(found), max(found)
+    corners = itertools.product(*(perplexity.ends() for perplexity in known))
+    values = [value for corner in corners if (value := function(*corner)) is not None]
+    return min(values), max(values)
 
 
 def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     import polars as pl
 
-    names = ("group", "model", "all", "ar", "other", "implied_ar_share", "gap_share", "gap_share_low", "gap_share_high")
-    types = {"group": pl.String, "model": pl.String, "void": pl.Boolean, "note": pl.String}
-    schema = {name: types.get(name, pl.Float64) for name in (*names, "gap_share_clipped", "printed", "enrichment", "void", "note")}
-    return pl.DataFrame(rows, schema=schema)
+    figures = "all ar other implied_ar_share gap_share gap_share_low gap_share_high gap_share_clipped printed"
+    schema = dict.fromkeys(("group", "model"), pl.String) | dict.fromkeys(figures.split(), pl.Float64)
+    return pl.DataFrame(rows, schema=schema | {"void": pl.Boolean, "note": pl.String})
 
 
 def _find_reference(table: Path, rows: Sequence[_Row], name: str | None) -> _Row:
-    found = next((row for row in rows if name in (None, row.model)), None)
-    if found is None:
-        of = f" of group {rows[0].group}" if rows[0].group else ""
-        raise UserError(f"no row of model {name}{of}", where=table, remedy=f"name one of {', '.join(row.model for row in rows)}")
-    return found
+    for row in rows:
+        if name in (None, row.model):
+            return row
+    group = f" of group {rows[0].group}" if rows[0].group else ""
+    remedy = f"name one of {', '.join(row.model for row in rows)}"
+    raise UserError(f"no row of model {name}{group}", where=table, remedy=remedy)
 
 
 def _read_rows(table: Path) -> list[_Row]:
@@ -261,8 +293,8 @@ def _read_rows(table: Path) -> list[_Row]:
     frame = _read_frame(table)
     for column in ("model", "all", "ar"):
         if column not in frame.columns:
-            found = ", ".join(frame.columns)
-            raise UserError(f"no column {column} (found: {found})", where=table, remedy=_COLUMNS)
+            columns = ", ".join(frame.columns)
+            raise UserError(f"no column {column} (found: {columns})", where=table, remedy=_COLUMNS)
     if frame.is_empty():
         raise UserError("no rows", where=table, remedy="give one row per model: model, all, ar, other")
     rows: list[_Row] = []
