@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import polars as pl
@@ -12,10 +13,11 @@ import torch
 import recallkit
 from recallkit.errors import UsageError, UserError
 from recallkit.models.generation import by_scoring, generate
+from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import identify_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.spec import ModelSpec, parse_model
-from recallkit.models.variants import Variant
+from recallkit.models.variants import Variant, apply_variant
 from recallkit.storage.artifacts import read_manifest
 from tests.models.families import save_model
 
@@ -325,15 +327,30 @@ def test_models_without_what_would_be_compressed_are_refused(saved, few_slices, 
         ModelSpec(torch.nn.Linear(2, 2), cache="full")
 
 
-def test_a_model_whose_chunks_differ_from_its_text_is_refused(tmp_path):
-    """Reading in chunks must be the same reading: here a mixer forgets its state, so that what differs would not be compression."""
-    model = load("zoo:attention")
-    from recallkit.models.variants import apply_variant
+class _ReadsOnOtherwise(LanguageModel):
+    """A model whose states after a carried state are too large by a share."""
 
-    forget = model.forward
-    model.forward = lambda inputs, state=None, *, carry=False: forget(inputs, model.model.initial_state(len(inputs)), carry=carry)
-    with pytest.raises(UserError, match=r"read in chunks of 64 ids, its NLLs differ by up to \d"):
-        apply_variant(model, Variant("full"))
+    error = 0.0
+
+    def read(self, ids, state):
+        hidden, after = super().read(ids, state)
+        return hidden * (1 + self.error), after
+
+
+@pytest.mark.parametrize(
+    ("scale", "error", "is_refused"),
+    [(1, 0, False), (1, 1e-4, True), (1000, 0, False), (1000, 1e-6, True)],
+)
+def test_reading_in_chunks_must_be_the_same_reading_up_to_rounding(scale, error, is_refused):
+    """What differs would else not be compression; logits a thousand times as large round by more than
+    the 1e-4 nats that others may differ, and as much is refused where it is not rounding."""
+    model = load("zoo:attention")
+    model.model.__class__, model.model.error = _ReadsOnOtherwise, error
+    model.model.norm.weight.data.mul_(scale)
+    refusal = pytest.raises(UserError, match=r"in chunks of 8 ids, with nothing compressed, its NLLs differ by")
+    with refusal if is_refused else nullcontext():
+        apply_variant(model, Variant("full", chunk=8))
+        assert (model.noise_of_reading(*some_ids(50))[0] > 1e-4) is (scale > 1)
 
 
 def test_mqar_takes_variants(run, tmp_path):
