@@ -123,12 +123,12 @@ function losses(section, shown) {
   choice.addEventListener("change", () => choose(Number(choice.value)));
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a");
-    const part = link && /^#(?:places|documents)-(\d+)$/.exec(link.hash);
+    const part = link && /^#losses-(\d+)$/.exec(link.hash);
     if (part) choose(Number(part[1]));  // before the browser goes to it
     else if (shown && link && link.dataset.sequence) { event.preventDefault(); shown.go(Number(link.dataset.sequence), Number(link.dataset.position)); }
     else if (shown && link && link.dataset.document) { event.preventDefault(); shown.goToDocument(Number(link.dataset.document)); }
   });
-  const named = /^#(?:places|documents)-(\d+)$/.exec(location.hash);
+  const named = /^#losses-(\d+)$/.exec(location.hash);
   choose(named && blocks[named[1] - 1] ? Number(named[1]) : shown ? shown.model() : 1);
   if (named) document.getElementById(location.hash.slice(1)).scrollIntoView();
   return show;

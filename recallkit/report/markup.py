@@ -18,7 +18,7 @@ from recallkit.errors import UserError, printable
 from recallkit.storage.artifacts import digest_bytes, digest_json, read_json, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from recallkit.display.tables import Table
@@ -47,6 +47,12 @@ def tag(name: str, /, *children: str, **attributes: object) -> str:
 def notes(*lines: str) -> str:
     """Paragraphs of text in small print."""
     return "\n".join(tag("p", text(line), class_="notes") for line in lines)
+
+
+def facts_list(facts: Mapping[str, str], *more: str, **attributes: object) -> str:
+    """Facts by name, as a list; `more` are entries as markup."""
+    entries = (tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items())
+    return tag("dl", *entries, *more, **attributes)
 
 
 def data(name: str, value: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.view import share_notes, shown_tables
+from recallkit.attribution.view import shown_tables
 from recallkit.display.cells import DASH, percent
 from recallkit.display.charts import shorten, specification
 from recallkit.display.exports import compact_json
@@ -18,7 +18,7 @@ from recallkit.measure.shares import is_void
 from recallkit.recall.samples import read_samples
 from recallkit.registry import resolve
 from recallkit.report import markup, words
-from recallkit.report.markup import Html, Section, notes, tag, text
+from recallkit.report.markup import Html, Section, facts_list, notes, tag, text
 from recallkit.storage import artifacts
 from recallkit.storage.result import KINDS
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from recallkit.attribution.answer import Recalled
     from recallkit.attribution.comparison import Comparison
+    from recallkit.attribution.view import Causal
     from recallkit.display.charts import Figure, Style
     from recallkit.display.exports import Look
     from recallkit.recall.tables import RecallTables
@@ -58,16 +58,13 @@ def figures_section(figures: Sequence[Figure], styles: Mapping[str, Style]) -> S
     """The charts of a comparison: what state costs if that was asked, else that by training frequency (Zoology's figure 1) first."""
     first = next((figure for figure in figures if figure.name in ("price", "by_count")), None)
     ordered = sorted(figures, key=lambda figure: figure is not first)
-    return Section("figures", "Where the gap lies", "\n".join(_first_and_others(ordered, styles)))
+    return Section("figures", "What recall and the gap depend on", "\n".join(_first_and_others(ordered, styles)))
 
 
-def tables_section(comparison: Comparison, recalled: Recalled) -> Section:
-    """Every table of a comparison, and what is to be known of its shares."""
-    shown = shown_tables(comparison.tables, comparison.manifest["slices"], comparison.manifest, recalled)
-    remarks = share_notes((comparison.totals[model, "all"], comparison.totals[model, "ar_hit"]) for model in comparison.models)
-    listed = tag("ul", *(tag("li", text(line)) for line in remarks), class_="notes") if remarks else ""
-    first, *others = map(markup.titled_table, shown.values())
-    return Section("tables", "Tables", "\n".join([first, listed, *others]))
+def tables_section(comparison: Comparison, causal: Causal) -> Section:
+    """Every table of a comparison; `causal` is the causal recall of its models, where that is known."""
+    shown = shown_tables(comparison.tables, comparison.manifest, causal)
+    return Section("tables", "Tables", "\n".join(map(markup.titled_table, shown.values())))
 
 
 def _first_and_others(figures: Sequence[Figure], styles: Mapping[str, Style]) -> list[str]:
@@ -80,12 +77,7 @@ def method_section(comparison: Comparison, labels: Mapping[str, Any] | None) -> 
     facts = {**words.method(comparison), "Files read": words.files(comparison)}
     defined = tag("p", text(words.definition(comparison)))
     again = tag("h3", "Reproduced by") + tag("pre", tag("code", "\n".join(map(_command, words.commands(comparison, labels)))))
-    return Section("method", "How it was measured", f"{defined}\n{_facts(facts)}\n{again}")
-
-
-def _facts(facts: Mapping[str, str], *more: str) -> str:
-    """Facts by name, as a list; `more` are entries as markup."""
-    return tag("dl", *(tag("dt", text(fact)) + tag("dd", text(value)) + "\n" for fact, value in facts.items()), *more)
+    return Section("method", "How it was measured", f"{defined}\n{facts_list(facts)}\n{again}")
 
 
 def _command(command: str) -> str:
@@ -172,7 +164,7 @@ def sections_of(kind: str, folder: Path, look: Look, styles: Mapping[str, Style]
     again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
     version = artifacts.read_manifest(folder / f"{kind}.parquet").get("recallkit_version", "")
     read = {"Program": f"recallkit {version}".rstrip(), "Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
-    facts = tag("div", _facts({**look.method, **read}, *([again] if look.command else [])), class_="made")
+    facts = tag("div", facts_list({**look.method, **read}, *([again] if look.command else [])), class_="made")
     opening = tag("p", text(look.answer), class_="answer") if look.answer else ""
     first, *others = [markup.titled_table(_ordered(table, models)) for table in look.shown.values()] or [""]
     drawn = _first_and_others(look.figures(), styles)
@@ -227,9 +219,11 @@ def losses_section(comparison: Comparison, view: TokenView | None) -> Section:
     """Of every model its places and documents; without the text, which `view` has, its documents alone."""
     parts = []
     for number, model in enumerate(comparison.models, 1):
-        places = "" if view is None else tag("div", _places(comparison, model, view.places[number - 1]), id=f"places-{number}")
-        documents = tag("div", _documents(comparison, model, set() if view is None else view.documents), id=f"documents-{number}")
-        parts.append(tag("div", places, documents, class_="of-model", data_name=shorten(model, 60)))
+        places = "" if view is None else _places(comparison, model, view.places[number - 1])
+        documents = _documents(comparison, model, set() if view is None else view.documents)
+        below = tag("div", documents, class_="documents")
+        attributes = {"id": f"losses-{number}", "class_": "of-model", "data_name": shorten(model, 60)}
+        parts.append(tag("div", places, below, **attributes))
     return Section("losses", "Where each model loses most", "\n".join(parts))
 
 

@@ -1,29 +1,34 @@
-"""A comparison in words: the question, the definition of AR hits, how it was measured.
+"""A comparison in words: the question, what AR hits are, how it was measured.
 
-And the first screen of its page: the answer in a sentence, and a row per model with its shares of the gap as bars.
+And the first screen of its page: the answer, and a row per model with its recall and its gap.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from recallkit.attribution.answer import PPL
-from recallkit.attribution.view import comparison_answer, what_of_training
+from recallkit.attribution.answer import PPL, whole
+from recallkit.attribution.view import (
+    comparison_answer,
+    first_table_rows,
+    void_notes,
+    what_of_training,
+)
 from recallkit.display import cells
-from recallkit.display.cells import percent, percent_range, resampled, shares_of_leads
+from recallkit.display.cells import DASH, bounds, percent, resampled, shares_of_leads, too_few
 from recallkit.display.charts import labels
 from recallkit.display.exports import MOST_NAMED, bare, command_line
-from recallkit.measure.shares import is_void
-from recallkit.report.markup import tag, text
+from recallkit.measure.ratio import NUM_RESAMPLES
+from recallkit.measure.shares import NO_HITS, is_void
+from recallkit.report.markup import facts_list, notes, tag, text
 from recallkit.scoring.scores import last_options
 from recallkit.slicing.threshold import rate_and_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from recallkit.attribution.answer import Recalled
     from recallkit.attribution.comparison import Comparison
-    from recallkit.display.charts import Style
+    from recallkit.display.cells import Cell, Row
 
 _NUM_SOURCES = 6
 
@@ -32,61 +37,80 @@ def question(comparison: Comparison) -> str:
     """The question, as text."""
     if comparison.tables.by_price is not None:
         return "What does a smaller state cost in recall?"
-    return f"How much of the perplexity gap to {comparison.reference} is associative recall?"
+    reference = labels([comparison.reference, *comparison.models], 32)[comparison.reference]
+    return f"How much of {reference}'s recall is retained, and where does the gap lie?"
 
 
 def definition(comparison: Comparison) -> str:
-    """The definition of AR hits, and what their share says, as text."""
-    facts, totals, first = comparison.manifest["slices"], comparison.totals, comparison.models[0]
-    hits, copied = totals[first, "ar_hit"], what_of_training(facts, totals[first, "all"]["tokens"])
-    definition = (
-        f"AR hits are the tokens where associative recall (AR) can be seen: they complete a bigram which occurred earlier in the "
-        f"same context and was seen at most {facts['max_count']:,} times in {facts['counts']['num_tokens']:,} training tokens. "
-        f"They are {percent(hits['share_of_tokens'], 2)} of the tokens. Their share says where the gap lies, not why."
+    """What AR hits are, and what can be read from their share of the gap, as text."""
+    slices, first = comparison.manifest["slices"], comparison.models[0]
+    hits, tokens = comparison.totals[first, "ar_hit"], comparison.totals[first, "all"]["tokens"]
+    rare = f"seen at most {slices['max_count']:,} times in {slices['counts']['num_tokens']:,}"
+    sentences = (
+        "AR hits are the tokens on which associative recall (AR) can be seen: the last tokens of "
+        f"bigrams that are in the context already and were {rare} training tokens.",
+        f"They are {percent(hits['share_of_tokens'], 2)} of the tokens.",
+        "Their share of the gap says where it lies, not why.",
+        *what_of_training(slices, tokens),
     )
-    return " ".join([definition, *copied])
+    return " ".join(sentences)
 
 
 def method(comparison: Comparison) -> dict[str, str]:
     """How it was measured, as a list of facts."""
-    manifest, facts = comparison.manifest, comparison.manifest["slices"]
-    counts, tokenizer = facts["counts"], facts["tokenizer"]
-    whole, hits = (comparison.totals[comparison.models[0], kind] for kind in ("all", "ar_hit"))
-    packing = "documents packed one after the other" if facts["boundary"] == "pack" else "the context reset at each document"
-    inexact = [f"{percent(share['all'])} for {model}" for model, share in manifest["inexact"].items()]
+    manifest, first = comparison.manifest, comparison.models[0]
+    every, hits = comparison.totals[first, "all"], comparison.totals[first, "ar_hit"]
+    slices = manifest["slices"]
+    counts, tokenizer = slices["counts"], slices["tokenizer"]
+    predicted = f"{slices['num_rows']:,} predicted tokens in {slices['num_sequences']:,} sequences"
+    packing = {"pack": "documents packed one after the other"}
+    boundary = packing.get(slices["boundary"], "the context reset at each document")
+    ar_hits = f"{hits['tokens']:,} tokens, {percent(hits['share_of_tokens'], 2)} of all"
+    threshold = f"largest training count {slices['max_count']:,} ({rate_and_rule(slices)})"
+    trained = f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams"
+    inexact = [f"{percent(share['all'])} for {name}" for name, share in manifest["inexact"].items()]
+    others = f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"
+    intervals = f"expanded percentile intervals of {NUM_RESAMPLES:,} resamples (Hesterberg, 2015)"
+    entries = f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries"
+    version, schema = manifest["recallkit_version"], manifest["schema_version"]
     return {
-        "Text": f"{facts['num_rows']:,} predicted tokens in {facts['num_sequences']:,} sequences of up to {facts['seq_len']:,}, {packing}",
+        "Text": f"{predicted} of up to {slices['seq_len']:,}, {boundary}",
         "Sources (tokens)": _sources(comparison),
-        "AR hits": f"{hits['tokens']:,} tokens, {percent(hits['share_of_tokens'], 2)} of all; largest training count "
-        f"{facts['max_count']:,} ({rate_and_rule(facts)})",
-        "Training counts": f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams; id {counts['id']}",
-        "Tokenizer": f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries; digest {tokenizer['digest']}",
-        **({"Other tokenizers": f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"} if inexact else {}),
-        "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, divided by the same over all tokens "
-        "(Zoology, section 3.1); clipped: at most 100 %, as the papers print it",
+        "AR hits": f"{ar_hits}; {threshold}",
+        "Training counts": f"{trained}; id {counts['id']}",
+        "Tokenizer": f"{entries}; digest {tokenizer['digest']}",
+        **({"Other tokenizers": others} if inexact else {}),
+        "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the sequence), "
+        "where p = exp(-NLL); the mean over AR hits, in points of probability",
+        "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0",
+        "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, "
+        "divided by the same over all tokens (Zoology, section 3.1); it can be below 0 and above 100 %",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
-        "95 % intervals": f"{resampled(whole)}; expanded percentile intervals of 2,000 resamples (Hesterberg, 2015)",
-        "Program": f"recallkit {manifest['recallkit_version']}, table schema {manifest['schema_version']}",
-        "Slices": f"sequences {facts['sequences_digest']}",
+        "95 % intervals": f"{resampled(every)}; {intervals}",
+        "Program": f"recallkit {version}, table schema {schema}",
+        "Slices": f"sequences {slices['sequences_digest']}",
     }
 
 
 def _sources(comparison: Comparison) -> str:
     """The largest sources with their tokens."""
-    tokens = {row["source"]: row["tokens"] for row in comparison.source_rows(comparison.models[0]) if row["slice"] == "all"}
-    largest = sorted(tokens.items(), key=lambda item: (-item[1], item[0]))
-    more = [f"{len(largest) - _NUM_SOURCES:,} smaller ones"] if len(largest) > _NUM_SOURCES else []
-    return ", ".join([*(f"{source} {number:,}" for source, number in largest[:_NUM_SOURCES]), *more])
+    rows = [row for row in comparison.source_rows(comparison.models[0]) if row["slice"] == "all"]
+    largest = sorted(rows, key=lambda row: (-row["tokens"], row["source"]))
+    parts = [f"{row['source']} {row['tokens']:,}" for row in largest[:_NUM_SOURCES]]
+    smaller = len(largest) - len(parts)
+    return ", ".join([*parts, *([f"{smaller:,} smaller ones"] if smaller else [])])
 
 
-def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[str]:
-    """The commands that make the tables and the page again. `labels`: the slices' manifest, if they are available.
+def commands(comparison: Comparison, slices: Row | None) -> list[str]:
+    """The commands that make tables and page again. `slices`: the slices' manifest, if it is known.
 
-    Files are named without their folders, so that a page reveals nothing about the machine that it was made on.
+    Files are named without their folders: a page reveals nothing about the machine it was made on.
     """
-    manifest, facts, known = comparison.manifest, comparison.manifest["slices"], labels or {}
+    manifest, facts, known = comparison.manifest, comparison.manifest["slices"], slices or {}
     drawn = known.get("drawn") or {}
-    names = [bare(name) for name in known.get("names", [])]
+    texts = [bare(name) for name in known.get("names", [])]
+    if not 0 < len(texts) <= MOST_NAMED:
+        texts = ["TEXT..."]
     slicing = {
         "tokenizer": bare(facts["tokenizer"]["name"]),
         "counts": bare(facts["counts"]["path"]) if known else "COUNTS",
@@ -95,26 +119,22 @@ def commands(comparison: Comparison, labels: Mapping[str, Any] | None) -> list[s
         "sample": drawn.get("tokens"),
         "seed": drawn.get("seed") or None,
     }
-    given = tuple(slice_.given for slice_ in comparison.given)
-    context = {**last_options(manifest.get("context_gain") or []), "price": bool(manifest.get("price"))}
+    asking = {
+        "slice": tuple(slice_.given for slice_ in comparison.given),
+        **{name: bool(manifest.get(name)) for name in ("clean", "divergence", "price")},
+        "placebo": tuple(map(bare, manifest.get("placebo", ()))),
+        **last_options(manifest.get("context_gain") or []),
+    }
+    models = [comparison.reference, *manifest["models"]]
     return [
-        command_line("slice", *(names if 0 < len(names) <= MOST_NAMED else ["TEXT..."]), **slicing, o="DIR"),
-        command_line(
-            "gap",
-            comparison.reference,
-            *manifest["models"],
-            slices="DIR",
-            slice=given,
-            clean=bool(manifest.get("clean")),
-            divergence=bool(manifest.get("divergence")),
-            **context,
-        ),
+        command_line("slice", *texts, **slicing, o="DIR"),
+        command_line("gap", *models, slices="DIR", **asking),
         command_line("report", "DIR"),
     ]
 
 
 def files(comparison: Comparison) -> str:
-    """The files that the page is made of: tables, and, where the slices are at hand, labels and scores.
+    """The files that the page is made of: tables, and of slices that are at hand labels and scores.
 
     Scores are named by their models: their files' names contain the folders of models.
     """
@@ -125,142 +145,140 @@ def files(comparison: Comparison) -> str:
     return f"{tables}; of the slices tokens.parquet, tokenizer.json and the scores of {scored}"
 
 
-_EDGES = 4.0, 96.0
-"""Where 0 and 100 % are on a bar, in % of its width: markers have room beside them."""
-_SHAPES = {
-    "circle": "M-4.5,0a4.5,4.5,0,1,0,9,0a4.5,4.5,0,1,0,-9,0Z",
-    "square": "M-4,-4H4V4H-4Z",
-    "diamond": "M0,-5.5L5,0L0,5.5L-5,0Z",
-    "cross": "M-1.7,-5H1.7V-1.7H5V1.7H1.7V5H-1.7V1.7H-5V-1.7H-1.7Z",
-    "triangle-up": "M0,-5L5,4H-5Z",
-    "triangle-down": "M0,5L5,-4H-5Z",
-    "triangle-left": "M-5,0L4,-5V5Z",
-    "triangle-right": "M5,0L-4,-5V5Z",
-}
-"""The points of charts, as paths around 0."""
+# ------------------------------------------------------------------------------- the first screen
 
 
-def opening(comparison: Comparison, recalled: Recalled, styles: Mapping[str, Style], evidence: Mapping[str, str]) -> str:
-    """The answer, the rows, and what is needed to read them.
+def opening(comparison: Comparison) -> str:
+    """The answer, a row per model, what its columns are, and why some figures are not shown.
 
-    `recalled`: as `answer.in_short` has it; empty if it was not measured. `evidence`: what a page shows of each model further down, by the
-    name of the part: what a link to it says.
+    The tables are in the order of `comparison.models`.
     """
-    said = comparison_answer(comparison, recalled)
+    hits = [comparison.totals[model, "ar_hit"] for model in comparison.models]
     parts = [
-        tag("p", text(said), class_="answer"),
-        _rows(comparison, recalled, styles, evidence),
-        tag("p", *_legend(comparison), class_="notes"),
+        tag("p", text(comparison_answer(comparison)), class_="answer"),
+        _models(comparison),
+        facts_list(_legend(comparison), class_="legend"),
+        notes(*_why_not_retained(hits[0]), *void_notes(hits)),
     ]
     return "\n".join(parts)
 
 
-def _rows(comparison: Comparison, recalled: Recalled, styles: Mapping[str, Style], evidence: Mapping[str, str]) -> str:
-    """The reference, then the models by their perplexity."""
-    names = labels([comparison.reference, *comparison.models], 32)
-    totals, first = comparison.totals, comparison.totals[comparison.models[0], "all"]
-    in_bits = bool(comparison.manifest["inexact"]) and first["bpb_reference"] is not None
-    column, form, quality = ("bpb", ".3f", "bits per byte") if in_bits else ("ppl", PPL, "perplexity")
-    heads = ["model", quality, "gap, nats per token", "share of the gap in AR hits", *(["gone without recall"] if recalled else [])]
-    heads += ["where it loses most"] if evidence else []
+def _models(comparison: Comparison) -> str:
+    """The reference, then the models by their perplexity, each a link to where it loses most."""
+    shown = labels([comparison.reference, *comparison.models], 32)
+    knows_bytes = comparison.totals[comparison.models[0], "all"]["bpb_reference"] is not None
+    in_bits = bool(comparison.manifest["inexact"]) and knows_bytes
+    rows = [_first_screen_row(row) for row in first_table_rows(comparison.tables, in_bits=in_bits)]
+    end = _end_of_axis([row[name] or 0.0 for row in rows for name in ("at_first", "on_hits")])
+    quality, form = ("bits per byte", ".3f") if in_bits else ("perplexity", PPL)
+    columns: dict[str, Cell] = {
+        quality: cells.number("all", form),
+        "gap, nats per token": _gap,
+        _LINE: lambda row: _line(row, end),
+        "retained": lambda row: _figure(row, "retained"),
+        "share of the gap in AR hits": lambda row: _figure(row, "gap_share"),
+        "in all repeated bigrams": lambda row: _figure(row, "repeated_share"),
+    }
+    scales = dict.fromkeys(["model", *columns], "") | {_LINE: _scale(end)}
+    heads = (tag("th", text(head), scale, scope="col") for head, scale in scales.items())
+    lines = []
+    for number, row in enumerate(rows):
+        label = text(shown[row["model"]])
+        name = tag("a", label, href=f"#losses-{number}") if number else label
+        measured = (tag("td", cell(row), data_label=head) for head, cell in columns.items())
+        lines.append(tag("tr", tag("th", name, scope="row", title=row["model"]), *measured) + "\n")
+    head = tag("thead", tag("tr", *heads))
+    return tag("table", head, "\n", tag("tbody", *lines), class_="models")
 
-    def row(model: str, *given: str) -> str:
-        name = tag("th", marker(styles[model]), " ", tag("span", text(names[model])), scope="row", title=model)
-        more = [tag("td", cell, data_label=head) for head, cell in zip(heads[1:], given, strict=True)]
-        return tag("tr", name, *more) + "\n"
 
-    rows = [
-        row(
-            comparison.reference,
-            cells.number(f"{column}_reference", form)(first),
-            tag("span", "reference", class_="soft"),
-            *[""] * (len(heads) - 3),
-        )
+def _first_screen_row(row: Row) -> Row:
+    """A row with the probabilities of its own side; shares that mean nothing are None."""
+    side, repeated = "reference" if row["is_reference"] else "model", row["repeated"]
+    return {
+        **row,
+        "at_first": row[f"first_p_{side}"],
+        "on_hits": row[f"p_{side}"],
+        "gap_share": None if is_void(row) else row["gap_share"],
+        "repeated_share": None if is_void(repeated) else repeated["gap_share"],
+    }
+
+
+def _gap(row: Row) -> str:
+    if row["is_reference"]:
+        return tag("span", "reference", class_="soft")
+    return f"{row['delta_nll']:z.3f}"
+
+
+def _figure(row: Row, name: str) -> str:
+    """A share with its interval, if it has one: `44 % (37 to 53)`; a dash if it is not known."""
+    if row["is_reference"]:
+        return ""
+    low, high = row.get(f"{name}_ci_low"), row.get(f"{name}_ci_high")
+    value = tag("span", DASH if row[name] is None else whole(row[name]), class_="figure")
+    if row[name] is None or low is None or high is None:
+        return value
+    return value + tag("span", f"({bounds(100 * low, 100 * high, 'z.0f')})", class_="within")
+
+
+_LINE = "first occurrence → AR hit"
+"""The column with the picture of the answer, on an axis of probability that all models share."""
+_ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def _end_of_axis(probabilities: Sequence[float]) -> float:
+    """The first of some round numbers that no probability exceeds, but for rounding."""
+    return next((end for end in _ROUND if end >= max(probabilities)), 1.0)
+
+
+def _scale(end: float) -> str:
+    """The axis's ends and its middle in per cent, above all lines."""
+    marks = ("0", f"{50 * end:g}", f"{100 * end:g} %")
+    return tag("span", *(tag("span", mark) for mark in marks), class_="scale", aria_hidden="true")
+
+
+def _line(row: Row, end: float) -> str:
+    """The line from p at first occurrences to p on AR hits, and both in figures."""
+    if row["on_hits"] is None:
+        return DASH
+    start, stop = (f"{100 * row[name] / end:.2f}%" for name in ("at_first", "on_hits"))
+    parts = [
+        tag("line", x1="0", x2="100%", y1="50%", y2="50%", class_="axis"),
+        tag("line", x1=start, x2=stop, y1="50%", y2="50%", class_="gain"),
+        tag("circle", cx=start, cy="50%", r="3", class_="at-first"),
+        tag("circle", cx=stop, cy="50%", r="4.5", class_="on-hits"),
     ]
-    for number, model in enumerate(comparison.models, 1):
-        whole, hits = totals[model, "all"], totals[model, "ar_hit"]
-        ahead = tag("span", " ahead", class_="soft") if whole["delta_nll"] < 0 and not is_void(whole) else ""
-        given = [cells.number(f"{column}_model", form)(whole), f"{whole['delta_nll']:z.3f}{ahead}", _lies_in(hits, styles[model])]
-        if recalled:
-            given.append(_recalled(recalled.get(model), styles[model]))
-        if evidence:
-            links = (tag("a", text(words), href=f"#{part}-{number}") for part, words in evidence.items())
-            given.append(" · ".join(links))
-        rows.append(row(model, *given))
-    scale = tag("span", *(tag("span", end) for end in ("0", "50", "100 %")), class_="scale", aria_hidden="true")
-    bars = {"share of the gap in AR hits": "#tables", "gone without recall": "#intervene"}
-    named = [tag("a", text(head), href=bars[head]) + scale if head in bars else text(head) for head in heads]
-    shown = [tag("th", head, scope="col") for head in named]
-    return tag("table", tag("thead", tag("tr", *shown)), "\n", tag("tbody", *rows), class_="models")
+    shares = (whole(row["at_first"]).removesuffix(" %"), whole(row["on_hits"]))
+    figures = " → ".join(tag("span", share, class_="figure") for share in shares)
+    return tag("svg", *parts, class_="bar", aria_hidden="true") + figures
 
 
-def _legend(comparison: Comparison) -> list[str]:
-    """What AR hits are, and what is drawn."""
-    facts, first = comparison.manifest["slices"], comparison.models[0]
-    whole, hits = comparison.totals[first, "all"], comparison.totals[first, "ar_hit"]
-    leads = [
-        model
-        for model in comparison.models
-        if comparison.totals[model, "all"]["delta_nll"] < 0 and not is_void(comparison.totals[model, "ar_hit"])
-    ]
-    definition = (
-        f"AR hits complete a bigram that is in the context already and was seen at most {facts['max_count']:,} times in training: "
-        f"{percent(hits['share_of_tokens'], 2)} of {whole['tokens']:,} tokens (dotted). Whiskers, 95 % intervals: {resampled(whole)}. "
-        "Tick: the control, what the share would be if AR hits differed as the first occurrences of their bigrams do."
-        f"{shares_of_leads(leads)} "
-    )
-    return [text(definition), " ", tag("a", "How it was measured", href="#method"), "."]
+def _legend(comparison: Comparison) -> dict[str, str]:
+    """What the columns of the rows are, by name."""
+    totals, models = comparison.totals, comparison.models
+    every, hits, repeated = (totals[models[0], slice_] for slice_ in ("all", "ar_hit", "repeated"))
+    shown = labels([comparison.reference, *models], 32)
+    ahead = [model for model in models if totals[model, "all"]["delta_nll"] < 0]
+    leads = shares_of_leads(shown[model] for model in ahead if not is_void(totals[model, "ar_hit"]))
+    rare, share = comparison.manifest["slices"]["max_count"], percent(hits["share_of_tokens"], 2)
+    more = f"all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
+    return {
+        "AR hit": "the last token of a bigram that is in the context already and was "
+        f"seen at most {rare:,} times in training; {share} of {every['tokens']:,} tokens",
+        "Line": "from the mean probability where these bigrams first occur (grey) to that on AR hits "
+        "(orange); its length is the recall gain",
+        "Retained": "the model's recall gain, in per cent of the reference's",
+        "Share of the gap": f"the part in AR hits, and in {more}.{leads}".rstrip("."),
+        "In brackets": f"95 % intervals: {resampled(every)}",
+    }
 
 
-def _lies_in(hits: Mapping[str, Any], style: Style) -> str:
-    """The AR hits' share of the gap, or why it means nothing."""
-    if is_void(hits):
-        return tag("span", text(f"means nothing: {hits['note']}"), class_="soft")
-    control = [] if hits["control_share"] is None else [("control", hits["control_share"])]
-    ticks = [("chance", hits["share_of_tokens"]), *control]
-    beside = "".join(f"; control {percent(share)}" for _, share in control)
-    return _bar(hits["gap_share"], hits["ci_low"], hits["ci_high"], style, ticks, beside)
-
-
-def _recalled(row: Mapping[str, Any] | None, style: Style) -> str:
-    """How much of the gap would be gone without recall, if that means something."""
-    if row is None:
-        return tag("span", "means nothing", class_="soft")
-    return _bar(row["recall_share"], row["recall_share_ci_low"], row["recall_share_ci_high"], style, [("chance", row["share_of_tokens"])])
-
-
-def _bar(share: float, low: float | None, high: float | None, style: Style, ticks: Sequence[tuple[str, float]], more: str = "") -> str:
-    """A dot and a whisker on an axis from 0 to 100 %, and the figure; what is beyond the axis is marked at its ends."""
-    within = "" if low is None else f" ({percent_range(low, high)})"
-    least, most = (share if bound is None else bound for bound in (low, high))
-    parts = [_line("axis", 0, 1, "50%", "50%"), *(_line(kind, at, at, "10%", "90%") for kind, at in ticks)]
-    parts += [_line("whisker", least, most, "50%", "50%")]
-    parts += [_at(float(end), tag("path", d="M0,-5L6,0L0,5" if end else "M0,-5L-6,0L0,5", class_="beyond")) for end in _beyond(least, most)]
-    parts += [_at(share, tag("path", d=_SHAPES[style.shape], fill=f"var(--{style.colour})"))]
-    drawn = tag("svg", *parts, class_="bar", role="img", aria_label=f"{percent(share)}{within}{more}")
-    return drawn + tag("span", text(percent(share)), class_="figure", title=f"{percent(share)}{within}{more}")
-
-
-def _beyond(low: float, high: float) -> list[int]:
-    """The ends of the axis, 0 and 1, that an interval crosses."""
-    return [end for end, crosses in ((0, low < 0), (1, high > 1)) if crosses]
-
-
-def _place(share: float) -> str:
-    left, right = _EDGES
-    return f"{left + (right - left) * min(1.0, max(0.0, share)):.2f}%"
-
-
-def _line(kind: str, start: float, stop: float, top: str, bottom: str) -> str:
-    return tag("line", x1=_place(start), x2=_place(stop), y1=top, y2=bottom, class_=kind)
-
-
-def _at(share: float, shape: str) -> str:
-    """A shape around a place of the axis."""
-    return tag("svg", shape, x=_place(share), y="50%", overflow="visible", width="1", height="1")
-
-
-def marker(style: Style) -> str:
-    """The point of a model in charts."""
-    shape = tag("path", d=_SHAPES[style.shape], fill=f"var(--{style.colour})")
-    return tag("svg", shape, viewBox="-6 -6 12 12", width="12", height="12", class_="marker", aria_hidden="true")
+def _why_not_retained(hits: Row) -> list[str]:
+    """Why it is not known what models retain; empty if it is. The reason is the same for all."""
+    if hits["retained"] is not None:
+        return []
+    why = f"the recall gain of {hits['reference']} is not shown to be above 0"
+    if not hits["tokens"]:
+        why = NO_HITS
+    elif hits["gain_reference_ci_low"] is None:
+        why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s")
+    return [f"What is retained is not known: {why}."]

@@ -12,7 +12,7 @@ from recallkit.attribution.comparison import Comparison, labels_identity, read_c
 from recallkit.declarations import names, numbers, path
 from recallkit.display.charts import styles_of
 from recallkit.errors import UserError
-from recallkit.intervening.view import recalled_shares
+from recallkit.intervening.view import causal_recall
 from recallkit.options import ReportOptions
 from recallkit.report import excerpts, markup, sections, words
 from recallkit.report.sections import losses_section
@@ -25,7 +25,7 @@ from recallkit.storage.unfinished import PARTIAL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from recallkit.attribution.answer import Recalled
+    from recallkit.attribution.view import Causal
     from recallkit.display.charts import Figure
     from recallkit.display.exports import Look
     from recallkit.report.excerpts import TokenView
@@ -167,7 +167,9 @@ def _looks(found: Mapping[str, Path]) -> dict[str, Look]:
 
 def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: ReportOptions) -> tuple[bytes, int]:
     """The page, and how many excerpts of text it shows."""
-    drawn, looks = [] if comparison is None else draw(comparison), _looks(found)
+    looks = _looks(found)
+    # The first screen has the picture of the answer.
+    drawn = [figure for figure in draw(comparison) if figure.name != "recall"] if comparison else []
     styles = styles_of([*drawn, *(figure for look in looks.values() for figure in look.figures())])
     order = [] if comparison is None else [comparison.reference, *comparison.models]
     others = {kind: sections.sections_of(kind, found[kind], look, styles, order) for kind, look in looks.items()}
@@ -177,16 +179,15 @@ def _compose(comparison: Comparison | None, found: Mapping[str, Path], options: 
             return markup.page(title, _SEVERAL_QUESTION, "", [first, *more]), 0
         return markup.page(title, KINDS[next(iter(found))].question, first.opening, [replace(first, opening=""), *more]), 0
     comparison = replace(comparison, tables=comparison.tables.ordered(comparison.models))
-    recalled = _recalled(comparison, looks.get("intervene"))
+    causal = _causal(comparison, looks.get("intervene"))
     before = [sections.figures_section(drawn, styles), *others.pop("intervene", [])]
-    after = [section for of in others.values() for section in of] + [sections.tables_section(comparison, recalled)]
+    after = [section for of in others.values() for section in of] + [sections.tables_section(comparison, causal)]
     after.append(sections.method_section(comparison, _labels_of(comparison)))
 
     def page(view: TokenView | None, *text: Section) -> bytes:
-        evidence = {"documents": "documents"} if view is None else {"places": "AR hits", "documents": "documents"}
-        opening = words.opening(comparison, recalled, styles, evidence)
-        title = f"Recall in the gap to {comparison.reference}"
-        return markup.page(title, words.question(comparison), opening, [*before, losses_section(comparison, view), *text, *after])
+        question = words.question(comparison)
+        parts = [*before, losses_section(comparison, view), *text, *after]
+        return markup.page(question, question, words.opening(comparison), parts)
 
     view, why = _view(comparison, options, min(excerpts.MOST_BYTES, markup.MOST_BYTES - len(page(None)) - _MOST_OF_PLACES))
     if view is None:
@@ -199,15 +200,15 @@ def _labels_of(comparison: Comparison) -> Mapping[str, Any] | None:
     return artifacts.read_manifest(comparison.slices / "tokens.parquet") if comparison.slices is not None else None
 
 
-def _recalled(comparison: Comparison, look: Look | None) -> Recalled:
-    """How much of each gap would be gone without recall, if the intervention on the page is of these labels and scores."""
+def _causal(comparison: Comparison, look: Look | None) -> Causal:
+    """The causal recall of the models, if the intervention on the page is of these labels and scores."""
     if look is None:
         return {}
     manifest, compared = artifacts.read_manifest(look.folder / "intervene.parquet"), comparison.manifest
     of_labels = labels_identity(manifest["slices"]) == labels_identity(compared["slices"])
     same = {model for model, options in manifest["scores"].items() if compared["scores"].get(model) == options}
     is_alike = of_labels and manifest["models"][0] == comparison.reference in same
-    return {model: row for model, row in recalled_shares(look.tables).items() if is_alike and model in same}
+    return {model: row for model, row in causal_recall(look.tables).items() if is_alike and model in same}
 
 
 def _asks_for_text(options: ReportOptions) -> bool:
