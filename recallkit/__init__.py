@@ -28,7 +28,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 if TYPE_CHECKING:
     from recallkit.ablation.tables import AblationTables
     from recallkit.attribution.comparison import Comparison
-    from recallkit.attribution.published import PublishedGap
+    from recallkit.published.arithmetic import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.commands.causal import ablate, intervene
     from recallkit.commands.gap import gap, paper_table, published, read_comparison, track
@@ -94,7 +94,7 @@ __all__ = [
 _PLACES = {
     "recallkit.ablation.tables": ("AblationTables",),
     "recallkit.attribution.comparison": ("Comparison",),
-    "recallkit.attribution.published": ("PublishedGap",),
+    "recallkit.published.arithmetic": ("PublishedGap",),
     "recallkit.attribution.tables": ("GapTables",),
     "recallkit.commands.causal": ("ablate", "intervene"),
     "recallkit.commands.gap": ("gap", "paper_table", "published", "read_comparison", "track"),

@@ -42,6 +42,7 @@ slicing
 scoring
 measure
 attribution
+published
 intervening
 ablation
 profiling

@@ -37,20 +37,17 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-_KINDS = {"ar_hit": "AR hits", "other": "other tokens"}
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
 LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
 _ROW = 26
 """Pixels from one model's row to the next."""
-_POSITIONS = 16
-"""Points of a line by position: buckets of the table are joined, which reduces their noise."""
 
 
 def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
     """Every chart of a comparison that has something to show, in the order of a report; of `only` some models, or of all."""
     if only:
         comparison = replace(comparison, models=[model for model in comparison.models if model in only])
-    makers = (price_figure, _recall, _by_bucket, _by_threshold, _divergence)
+    makers = (price_figure, _recall, _by_bucket, _by_threshold)
     return [figure for maker in makers for figure in maker(comparison)]
 
 
@@ -177,14 +174,12 @@ def _recall(comparison: Comparison) -> list[Figure]:
 
 
 def _by_bucket(comparison: Comparison) -> list[Figure]:
-    """Mean NLLs by training frequency of the bigram, by distance, by length of match and by position."""
+    """Mean NLLs by training frequency of the bigram; recall gains by distance and by length of match."""
     tables, threshold = comparison.tables, comparison.manifest["slices"]["max_count"]
     of_counts = tables.by_count.to_dicts()
     has_hits = any(row["repeated"] and row["low"] <= threshold for row in of_counts)
     panels = {True: f"bigram repeated{' (shaded: AR hits)' * has_hits}", False: "bigram not repeated"}
     by_count = [{**row, "panel": panels[row["repeated"]]} for row in of_counts]
-    positions = {named: _joined(tables.by_position.filter(slice=kind).to_dicts()) for kind, named in _KINDS.items()}
-    by_position = [{**row, "panel": named, "middle": (row["low"] + row["high"]) / 2} for named, rows in positions.items() for row in rows]
     hits = f", AR hits up to the threshold of {threshold:,} (shaded)" * has_hits
     which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
     shown = [words for kind, words in which.items() if any(row["repeated"] == kind for row in of_counts)]
@@ -196,9 +191,7 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
         rows = getattr(tables, name).filter(slice="ar_hit").to_dicts()
         caption = f"Recall gain of AR hits by {title}: {what}."
         gains += _lines(comparison, (name, f"By {title}", caption), rows, title, axis, at=at, value="gain")
-    words = ("by_position", "By position", "NLL by position in the sequence.")
-    position = _lines(comparison, words, by_position, "position", "position in the sequence", at="middle")
-    return [*count, *gains, *position]
+    return [*count, *gains]
 
 
 _GAINS = {
@@ -206,47 +199,6 @@ _GAINS = {
     "by_match": ("length of match", "tokens matched, from", "low", "tokens of the longest preceding context shared with an earlier one"),
 }
 """Tables of recall gains by bucket: what they are by, their axis, the column drawn, and what it is."""
-
-
-def _divergence(comparison: Comparison) -> list[Figure]:
-    """KL divergence from the reference by distance, of AR hits and of other repeated tokens."""
-    found, points = comparison.tables.by_divergence, []
-    panels = {"ar_hit": "AR hits", "other": "other repeated tokens"}
-    rows = [] if found is None else found.filter(by="distance").to_dicts()
-    for row in (row for model in comparison.models for row in rows if row["model"] == model):
-        at = f"distance {span(row['low'], row['high'])} ({counted(row['tokens'], 'token')})"
-        place = {"model": row["model"], "panel": panels[row["slice"]], "x": row["high"], "y": row["kl"], "few": row["tokens"] < FEW}
-        ends = {"low": row["kl_ci_low"], "high": row["kl_ci_high"]}
-        points.append({**place, **ends, "at": at, "shown": f"{row['kl']:.3g} nats"})
-    if not points:
-        return []
-    caption = (
-        f"Mean KL divergence of predictions from those of {comparison.reference}, by the distance to the latest earlier occurrence of "
-    )
-    caption += f"the token's bigram in the context, with 95 % intervals.{f' {_HOLLOW}' * any(point['few'] for point in points)}"
-    shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
-    x = log_number("x", "tokens back to the bigram, up to", [point["x"] for point in points], base=2)
-    y = number("y", "KL divergence, nats per token", zero=True)
-    spec = line_chart(points, comparison.models, x, y, panels=shown, height=150)
-    return _figure(comparison, "divergence", "How far predictions are apart", caption, spec)
-
-
-def _joined(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The buckets of each model, joined until there are at most `_POSITIONS`: means weighted by their tokens."""
-    longest = max((row["high"] for row in rows), default=1)
-    found: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row["model"], (row["high"] * _POSITIONS - 1) // longest), []).append(row)
-    return [
-        {
-            "model": model,
-            "low": min(row["low"] for row in parts),
-            "high": max(row["high"] for row in parts),
-            "tokens": (tokens := sum(row["tokens"] for row in parts)),
-            **{name: sum(row[name] * row["tokens"] for row in parts) / tokens for name in ("nll_reference", "nll_model")},
-        }
-        for (model, _), parts in found.items()
-    ]
 
 
 def _lines(
@@ -275,8 +227,7 @@ def _lines(
     if not points:
         return []
     places = [point["x"] for point in points]
-    linear = number("x", title, axis={"grid": False, "format": ",d"}, zero=True)
-    x = linear if what == "position" else log_number("x", title, places, base=2)
+    x = log_number("x", title, places, base=2)
     y = number("y", axis, zero=value != "nll")
     before = []
     if shaded is not None and shaded[0] in panels:

@@ -50,8 +50,6 @@ class GapTables(Shown):
     by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
     `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated.
     by_threshold: largest training count of an AR hit. by_partition: class of `slicing.definitions.PARTITION`, whose shares add up.
-    by_overlap, only of two requested slices or more: the gap divided among them (Shapley values of the game in which a set of
-    slices is worth the gap in their union: a token's gap goes in equal parts to the slices that contain it), and tokens in none.
     by_document: documents (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed
     over its tokens (`nats_*`) and over its AR hits (`ar_nats_*`).
     by_context, only with `context_gain`: `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
@@ -77,7 +75,6 @@ class GapTables(Shown):
     by_threshold: pl.DataFrame
     by_partition: pl.DataFrame
     by_document: pl.DataFrame
-    by_overlap: pl.DataFrame | None = None
     by_context: pl.DataFrame | None = None
     by_divergence: pl.DataFrame | None = None
     by_price: pl.DataFrame | None = None
@@ -173,7 +170,7 @@ class _Attribution:
             if name in ("slices", "by_source"):
                 continue
             figures = gap_figures(sums, self._whole, model, *self._draws)
-            if name in ("by_threshold", "by_partition", "by_overlap"):
+            if name in ("by_threshold", "by_partition"):
                 rows = [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
                 notes = [whole.why_void(row, "ar_hit") for row in rows]
                 figures |= {"note": notes, "void": [bool(note) for note in notes]}

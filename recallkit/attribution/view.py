@@ -43,7 +43,7 @@ _MOST_AS_NAMED = 10
 """Models that a terminal shows in the order in which they were named; more are ranked by perplexity, as on a page."""
 _MOST_SOURCES = 5
 """Sources in the table by source, as many as a terminal shows; the Parquet file and pages contain all."""
-_FIRST = ("by_price", "gap", "by_slice", "by_overlap", "context_gain", "by_context", "divergence", "by_placebo")
+_FIRST = ("by_price", "gap", "by_slice", "context_gain", "by_context", "divergence", "by_placebo")
 """The first table, and those that there are only where somebody asked for what is in them."""
 
 
@@ -136,7 +136,6 @@ def shown_tables(
         "control": control_table(tables),
         "by_source": by_source_table(tables, most_sources),
         "by_slice": by_slice_table(tables),
-        "by_overlap": overlap_table(tables),
         "by_partition": None if slices["counts"].get(REPEATED_ONLY) else partition_table(tables, slices),
         **context_tables(tables, manifest),
         "by_price": None if tables.by_price is None else price.price_table(tables.by_price),
@@ -374,37 +373,20 @@ def by_slice_table(tables: GapTables) -> Table | None:
     return Table.of("Each slice: what is retained, and the share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
 
 
-def overlap_table(tables: GapTables) -> Table | None:
-    """The gap divided among the requested slices, one row per slice and model; None if there are not two."""
-    if tables.by_overlap is None:
-        return None
-    by_key = {(row["slice"], row["model"]): row for row in tables.by_overlap.iter_rows(named=True)}
-    names = list(dict.fromkeys(slice_ for slice_, _ in by_key))
-    rows = [by_key[name, model] for name in names for model in _models(tables)]
-    caption = f"A token in several slices counts for each in equal parts{_sum(rows, ', so that tokens and shares')} (Shapley values)."
-    columns = {**_OF_SLICE, "share of the gap, %": _SHARE}
-    return Table.of("The gap to the reference divided among the slices", columns, rows, caption + _leads(tables))
-
-
 def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     """Where the gap is: one column per class of PARTITION, with its share of tokens, and of each model's gap."""
     rows: dict[str, list[Row]] = {model: [] for model in _models(tables)}
     for row in tables.by_partition.iter_rows(named=True):
         rows[row["model"]].append(row)
-    first, every = next(iter(rows.values())), [row for of_model in rows.values() for row in of_model]
+    first = next(iter(rows.values()))
     share = cells.valid(cells.share("gap_share"))
     return Table(
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
         ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
         [["share of tokens", *map(_of_tokens, first)], *([model, *map(share, of_model)] for model, of_model in rows.items())],
-        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits"
-        f"{_sum(every, '; rows')}.{_struck(every)}{_leads(tables)}",
+        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits. The shares of a model add up to 100 %."
+        f"{_struck(tables.by_partition.to_dicts())}{_leads(tables)}",
     )
-
-
-def _sum(rows: Sequence[Row], what: str) -> str:
-    """That shares add up to 100 %, after `what`; empty where one of them is struck out."""
-    return "" if any(is_void(row) for row in rows if row["share_of_tokens"]) else f"{what} add up to 100 %"
 
 
 def context_tables(tables: GapTables, manifest: Mapping[str, Any]) -> dict[str, Table]:

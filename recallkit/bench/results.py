@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recallkit.attribution.published import read_table
+from recallkit.published.arithmetic import read_table
 from recallkit.display.cells import abbreviate
 from recallkit.display.charts import Figure, line_chart, log_number
 from recallkit.display.tables import Table

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from recallkit.attribution.comparison import Comparison
-    from recallkit.attribution.published import PublishedGap
+    from recallkit.published.arithmetic import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.display.exports import Look
     from recallkit.models.spec import ModelSpec
@@ -256,8 +256,8 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
     """
-    from recallkit.attribution.published import attribute_published, is_name, table_path
-    from recallkit.attribution.published_view import print_published, published_json, published_tables
+    from recallkit.published.arithmetic import attribute_published, is_name, table_path
+    from recallkit.published.view import print_published, published_json, published_tables
 
     named = str(asked.table)
     table = table_path(named) if is_name(named) else path(asked.table)
@@ -272,13 +272,13 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
 
 def paper_table(name: str) -> "pl.DataFrame":
     """A table that a paper prints, as numbers: `zoology:1` to `:5`, `based:1` to `:6`, `yun:1` and `:2` (docs/papers.md)."""
-    from recallkit.attribution.published import read_table
+    from recallkit.published.arithmetic import read_table
 
     return read_table(name)
 
 
 @dataclass(frozen=True)
-class Track(FarContextOptions, ScoringOptions, WritingOptions):
+class Track(ScoringOptions, WritingOptions):
     """Which run is followed, and for how long."""
 
     reference: AnyModel | None = argument(f"A model to compare with: {MODEL_SYNTAX}.", metavar="REFERENCE")
@@ -287,12 +287,12 @@ class Track(FarContextOptions, ScoringOptions, WritingOptions):
     )
     _: KW_ONLY
     slices: File | None = slices_option()
-    samples: int = option("AR hits to sample.", 500, least=1, most=config.LONGEST)
-    watch: bool = option(
-        "Keep running, and score new checkpoints as they appear: those that match the pattern, or differ in the step alone.", False
+    causal: bool = option(
+        "Also measure causal recall, as `recallkit intervene` does: changed text is scored, which takes several times as long.", False
     )
+    watch: bool = option("Keep running, and score new checkpoints as they appear: those that match a quoted pattern.", False)
     interval: float = option(
-        "With --watch: seconds between scans; files unchanged for that long are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
+        "With --watch: seconds between scans; files that are the same in two scans are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
     )
     until: int | None = option("With --watch: end once this step, or a later one, is scored.", metavar="STEP", least=0, most=config.MOST)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
@@ -304,21 +304,19 @@ class Track(FarContextOptions, ScoringOptions, WritingOptions):
     examples=(
         "recallkit track path/to/attention run/checkpoint-* --slices slices",
         "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --watch",
-        "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --context-gain 4096",
+        "recallkit track path/to/attention 'run/checkpoint-*' --slices slices --causal",
     ),
     draws=True,
     answers=True,
 )
 def track(asked: Track) -> Outcome["TrackTables"]:
-    """Follow recall by association over the checkpoints of a training run, with the NLL of AR hits and of other tokens.
+    """Follow the recall gain on AR hits over the checkpoints of a training run, with the NLL of AR hits and of other tokens.
 
-    Scores what is not scored yet: the text, and the text with earlier matches broken up. With --context-gain also what is gained from far
-    context. Columns: see `TrackTables`.
+    Scores what is not scored yet. Columns: see `TrackTables`.
     """
     from recallkit import builtin, tracking
     from recallkit.models.spec import one_model
-    from recallkit.scoring.scores import choose_last
-    from recallkit.tracking.run import watch
+    from recallkit.tracking.run import track_path, watch
     from recallkit.tracking.view import look
 
     if asked.reference is None or asked.checkpoints is None:
@@ -326,21 +324,14 @@ def track(asked: Track) -> Outcome["TrackTables"]:
         raise UsageError("no model is named", where=missing, remedy="name a reference, then the checkpoints of a run")
     if asked.until is not None and not asked.watch:
         raise UsageError("goes with --watch", where="--until", remedy="give --watch as well, or leave it out")
-    run = (
-        one_model(asked.reference),
-        builtin.named_models(asked.checkpoints),
-        path(asked.slices) or builtin.slices(),
-        path(asked.out),
-        asked,
-    )
-    usual: dict[str, Any] = {"samples": asked.samples, "force": asked.force}
-    usual["context_gain"] = choose_last(numbers(asked.context_gain), asked.context_stride)
-    if asked.watch:
-
-        def show(tables: "TrackTables", folder: "Path") -> None:
-            look(folder, tables).print()
-
-        tables, folder = watch(*run, show, seconds=asked.interval, until=asked.until, **usual)
-        return replace(Outcome.of(tables, lambda: look(folder, tables)), show=lambda full: None)
-    tables, folder = tracking.track(*run, **usual)
-    return Outcome.of(tables, lambda: look(folder, tables))
+    if asked.causal and asked.watch:
+        raise UsageError("not with --watch", where="--causal", remedy="repeat the command with --causal when the run has ended")
+    reference, checkpoints = one_model(asked.reference), builtin.named_models(asked.checkpoints)
+    slices = path(asked.slices) or builtin.slices()
+    out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal)
+    run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force)
+    if not asked.watch:
+        tables = tracking.track(run, checkpoints)
+        return Outcome.of(tables, lambda: look(out, tables))
+    tables = watch(run, checkpoints, lambda tables: look(out, tables).print(), seconds=asked.interval, until=asked.until)
+    return replace(Outcome.of(tables, lambda: look(out, tables)), show=lambda full: None)

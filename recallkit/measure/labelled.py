@@ -286,7 +286,7 @@ def answers(questions: Sequence[Question], rows: Iterator[pa.Table]) -> list[pl.
         waiting: deque[Future[list[pa.Table]]] = deque()
         for batch in rows:
             waiting.append(pool.submit(ask, batch))
-            if len(waiting) > 2:
+            if len(waiting) > 1:
                 by_batch.append(waiting.popleft().result())
         by_batch += [future.result() for future in waiting]
     return [pl.concat([pl.DataFrame(part) for part in parts]) for parts in zip(*by_batch, strict=True)]

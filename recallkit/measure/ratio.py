@@ -240,9 +240,7 @@ def _thread_pools() -> Any:
 # ---------------------------------------------------------------------------------- tests of hypotheses
 
 
-def p_values(
-    value: np.ndarray, low: np.ndarray, high: np.ndarray, freedom: np.ndarray, at: float = 0.0
-) -> np.ndarray:
+def p_values(value: np.ndarray, low: np.ndarray, high: np.ndarray, freedom: np.ndarray, at: float = 0.0) -> np.ndarray:
     """Two-sided p-values (...) against a figure's being `at`; NaN without an interval.
 
     At most 0.05 where the 95 % interval excludes `at`: the half of the interval towards it is taken for so many

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 NUM_POSITION_BUCKETS = 32
 LARGEST_THRESHOLD = (1 << 63) - 1
 """Training counts are 64-bit integers: no threshold need be larger."""
-IN_NONE = "in none of them"
 ALL, OTHER_SOURCES = "ALL", "other sources"
 """The row of all sources, and that of those beyond the MAX_RESAMPLED_SOURCES largest."""
 
@@ -77,17 +76,6 @@ def source_rows(slices: Sequence[Slice], sources: Sequence[str]) -> Rows:
     of_slices = slice_rows(slices)
     is_of_source = (pl.col("place_of_row") == 0) | (pl.col("place_of_row") == pl.col("place"))
     return Rows(["place", "slices"], places.join(of_slices.keys, how="cross"), is_of_source & of_slices.has)
-
-
-def overlap_rows(slices: Sequence[Slice]) -> Rows:
-    """A row for each requested slice, and one for tokens in none: one in k slices is divided equally among these."""
-    every = slice_rows(slices).keys[len(STANDARD) :]
-    requested = pl.col("slices") & int(every["bit"].sum())
-    none = pl.DataFrame({"slice": [IN_NONE], "bit": [0]})
-    times = requested.bitwise_count_ones()
-    is_in = (requested & pl.col("bit")) != 0
-    part = pl.when(pl.col("bit") == 0).then(times == 0).otherwise(is_in / times.clip(lower_bound=1))
-    return Rows(["slices"], pl.concat([every, none]), part)
 
 
 # ------------------------------------------------------------------------- training counts (sum_by_count)

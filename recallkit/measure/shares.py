@@ -33,9 +33,7 @@ ALL_TOKENS = "a slice of all tokens: its share is 100 % by definition"
 EMPTY_SLICE, NO_HITS = "no tokens in this slice", "no token is an AR hit"
 
 
-def gap_figures(
-    table: TableSums, whole: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> dict[str, np.ndarray]:
+def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> dict[str, np.ndarray]:
     """Columns (K,) of a table's rows for the reference and model number `model` (from 1).
 
     `whole`: the sums of all tokens that each row's share is of, of one row or K. NLLs and `delta_nll` are nats per
@@ -65,9 +63,7 @@ def gap_figures(
     return columns | freedom
 
 
-def retained(
-    gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> Ratio:
+def retained(gain: Sum, reference: Sum, tokens: Sum, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Ratio:
     """A model's recall over the reference's, of the same `tokens`; NaN where that one is not shown to be above 0."""
     is_shown = ratio(reference, tokens, num_resamples, seed).low > 0
     figure = ratio(gain, reference, num_resamples, seed)

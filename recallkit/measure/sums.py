@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.errors import UserError
@@ -17,7 +18,6 @@ from recallkit.measure.rows import (
     OTHER_SOURCES,
     count_cuts,
     count_rows,
-    overlap_rows,
     place_rows,
     slice_rows,
     source_rows,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 VALUES = ("nll", "first_nll", "p", "first_p")
 """What is added up of each model: NLLs in nats, probabilities exp(-NLL), and both at first occurrences."""
+_ROWS_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +97,40 @@ class Clusters:
         return groups
 
 
-def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters) -> TableSums:
-    """The sums of a table's rows, from a query's answer: a row per cluster and class, with tokens and values."""
+def sum_rows(rows: Rows, answer: pl.DataFrame, clusters: Clusters, columns: Sequence[str] = ()) -> TableSums:
+    """The sums of a table's rows, from a query's answer: rows per cluster and class, with tokens, values and further `columns`."""
     from scipy import sparse  # type: ignore[import-untyped]
 
-    classes = answer.select(rows.by).unique(maintain_order=True).with_row_index("class")
-    placed = answer.select(rows.by).join(classes, on=rows.by, how="left", nulls_equal=True, maintain_order="left")
-    class_ = placed["class"].to_numpy()
+    classes, class_ = _classes(answer.select(rows.by))
     parts = rows.parts(classes)
     cluster = clusters.numbers(answer["cluster"])
     shape = (clusters.number, classes.height)
     place = np.ravel_multi_index((clusters.groups(cluster), class_), shape)
     by_group = {}
     for name in answer.columns:
-        if name == "tokens" or name.rpartition("_")[0] in VALUES:
-            values = answer[name].to_numpy().astype(np.float64)
+        if name in ("tokens", *columns) or name.rpartition("_")[0] in VALUES:
+            values = answer[name].cast(pl.Float64).to_numpy()
             by_group[name] = np.bincount(place, values, shape[0] * shape[1]).reshape(shape) @ parts
-    sizes = sparse.csr_matrix((answer["tokens"].to_numpy().astype(np.float64), (cluster, class_)))
+    tokens = answer["tokens"].cast(pl.Float64).to_numpy()
+    sizes = sparse.csr_matrix((tokens, (cluster.astype(np.int32), class_.astype(np.int32))))
     sizes = sizes @ sparse.csr_matrix(parts)  # (clusters, K), most of them 0
     powers = [np.asarray(power.sum(axis=0)).ravel() for power in (sizes > 0, sizes, sizes.power(2), sizes.power(4))]
     return TableSums(rows.keys, Spread.of_powers(powers), by_group)
+
+
+def _classes(labels: pl.DataFrame) -> tuple[pl.DataFrame, np.ndarray]:
+    """The distinct rows of `labels` (n rows), numbered in the column `class`, and the number of each row's, (n,).
+
+    Part by part: polars needs more memory for all rows at once than the rows themselves take.
+    """
+    parts = list(labels.iter_slices(_ROWS_AT_ONCE))
+    distinct = pl.concat([part.unique(maintain_order=True) for part in parts])
+    classes = distinct.unique(maintain_order=True).with_row_index("class")
+    numbers = [
+        part.join(classes, on=labels.columns, how="left", nulls_equal=True, maintain_order="left")["class"]
+        for part in parts
+    ]
+    return classes, pl.concat(numbers).to_numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +169,7 @@ def add_up(
         columns = ["context_class", "train_count", "distance", "match_length"]
     rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
     by_slice, *by_class = answers(questions, rows)
+    pa.default_memory_pool().release_unused()  # of the batches: their sums take as much
     if by_slice.is_empty():
         problem, remedy = "every token is in the training text", "slice other text, or leave out --clean"
         raise UserError(problem, where=tokens.path, remedy=remedy)
@@ -162,10 +178,10 @@ def add_up(
     if every_table:
         sources, placed = _by_size(by_slice)
         tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters)
-        if len(slices) > 1:
-            tables["by_overlap"] = sum_rows(overlap_rows(slices), by_slice, clusters)
-    for answer, of_answer in zip(by_class, (count_rows(tokens.max_count), place_rows(tokens.seq_len)), strict=False):
-        tables |= {name: sum_rows(of_table, answer, clusters) for name, of_table in of_answer.items()}
+    by_answer = (count_rows(tokens.max_count), place_rows(tokens.seq_len))
+    for of_answer in reversed(by_answer if every_table else ()):
+        answer = by_class.pop()  # so that the one before is given back
+        tables |= {name: sum_rows(rows, answer, clusters) for name, rows in of_answer.items()}
     return Sums(tables, clusters, _documents(by_slice))
 
 

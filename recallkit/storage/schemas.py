@@ -126,8 +126,6 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"{_with_ends('kl agreement', *_CI)} kl_p50 kl_p95 kl_p99 kl_first {_with_ends('ratio', *_CI)} real?, "
         f"{_CLUSTERS}"
     ),
-    # `tokens` and `gap_share` of tokens divided equally among the slices that contain them.
-    "gap/by_overlap": _columns(f"{_PAIR} slice text, tokens share_of_tokens real, {_GAPS} real?, {_CLUSTERS}, note text, void flag"),
     # One row per model, the reference first, which loses nothing. `family`: the model of which it is a variant. Bytes of the state of one
     # sequence after `state_ids` ids; losses in nats per token.
     "gap/by_price": _columns(
@@ -141,26 +139,25 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "gap/by_threshold": _columns(
         f"{_PAIR} note text, threshold tokens whole, share_of_tokens real, {_NLLS} {_GAPS} {_RECALL} real?, {_CLUSTERS}, void flag"
     ),
-    "intervene/intervene": _columns(f"model slice text, tokens excluded {_ASKED}, excluded_share real, {_LOST} real?"),
+    "intervene/intervene": _columns(f"model slice text, tokens {_ASKED}, {_LOST} real?"),
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
-    "intervene/recall_share": _columns(
+    "intervene/retained": _columns(
         f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, "
-        f"{_with_ends('gap_share recall_share use_share points_difference', *_CI)} real?, void flag"
+        f"{_with_ends('retained causal_share', *_CI)} real?, void flag"
     ),
     "track/track": _columns(
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "
-        f"{_with_ends('nll ar_nll first_nll other_nll recall ar_gap', *_CI)} real?"
+        f"{_with_ends('nll ar_nll first_nll other_nll gain retained ar_gap causal', *_CI)} real?"
     ),
-    "track/by_context": _columns("step whole") | _BY_CONTEXT,
     "track/verdict": _columns("verdict text, step step_ci_low step_ci_high whole?"),
     "ablation/ablation": _columns(
         "model mixers kind text, layer whole?, cluster slice text, tokens whole, share_of_tokens real, "
-        f"nll nll_ablated {_with_ends('loss share', '', '_ci_low', '_ci_high')} real?, void flag, clusters whole?, effective_clusters real?"
+        f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "ablation/mixers": _columns(
-        "model mixers kind text, layer whole?, cluster text, "
-        f"loss loss_ar_hit loss_first_rare {_with_ends('excess recall recall_lost', *_CI)} real?, effective_documents real"
+        "model mixers kind text, layer whole?, cluster text, share_of_tokens real, "
+        f"loss loss_ar_hit {_with_ends('loss_share gain gain_lost retained', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "profile/profile": _columns(
         f"source note text, tokens documents content_tokens content_repeated repeated whole, effective_documents real, ar_hits whole?, "

@@ -18,7 +18,7 @@ from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison, read_comparison
 from recallkit.attribution.context_gain import context_gains
 from recallkit.attribution.gates import NOT_BEHIND, failure_line, judge_gates, parse_gate, unjudged_lines
-from recallkit.attribution.published import ROUNDED_AWAY
+from recallkit.published.arithmetic import ROUNDED_AWAY
 from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import look, shown_tables
 from recallkit.config import SCHEMA_VERSION

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from recallkit.attribution import published
-from recallkit.attribution.published import MISSTATED, attribute_published
+from recallkit.published.arithmetic import MISSTATED, attribute_published
 from recallkit.errors import UserError
 
 GAPS = ["zoology:1", "zoology:2", "zoology:3", "zoology:4", "zoology:5", "based:1", "based:6"]

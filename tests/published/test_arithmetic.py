@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.attribution.published import MISFIT, MISSTATED, ROUNDED_AWAY, attribute_published
+from recallkit.published.arithmetic import MISFIT, MISSTATED, ROUNDED_AWAY, attribute_published
 from recallkit.errors import UserError
 from recallkit.measure.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
 from tests.conftest import ROOT

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.published import NO_AR_PERPLEXITY, REFERENCE
+from recallkit.published.arithmetic import NO_AR_PERPLEXITY, REFERENCE
 from recallkit.display import cells, console
 from recallkit.display.cells import extremes, percent
 from recallkit.display.tables import Table
 
 if TYPE_CHECKING:
-    from recallkit.attribution.published import PublishedGap, PublishedGroup
+    from recallkit.published.arithmetic import PublishedGap, PublishedGroup
     from recallkit.display.cells import Row
 
 
