@@ -10,7 +10,7 @@ import pytest
 
 from recallkit.mqar.sequences import MqarAnswers
 from recallkit.mqar.tables import MqarFiles, compare_mqar, join_parts, write_part
-from recallkit.recall.accuracy import compare_shares
+from recallkit.recall.accuracy import compare_means, compare_shares
 from tests.conftest import ROOT
 
 MANIFEST = {"task": "mqar", "length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
@@ -34,13 +34,14 @@ FULL = answers([[True, False]] * 3, [[1.0, 1.0]] * 3, [(0, 0, 0.0)] * 3)
 
 @pytest.fixture
 def keep(tmp_path):
-    """Writes what a model answered, in parts of two sequences and one."""
+    """Writes what a model answered, in parts of two sequences and the rest."""
 
     def write(model: str, found: MqarAnswers) -> MqarFiles:
         parts = []
-        for start, stop in ((0, 2), (2, 3)):
+        number = len(found.questions)
+        for start, stop in ((0, 2), (2, number)):
             columns = {name: getattr(found, name) for name in MqarAnswers.__slots__}
-            some = {name: all_[start:stop] if len(all_) == 3 else all_[2 * start : 2 * stop] for name, all_ in columns.items()}
+            some = {name: all_[start:stop] if len(all_) == number else all_[2 * start : 2 * stop] for name, all_ in columns.items()}
             parts.append(tmp_path / f"{model}-{start}")
             write_part(parts[-1], range(start, stop), MqarAnswers(**some))
         files = MqarFiles(*(tmp_path / kind / model / "2.parquet" for kind in ("queries", "fillers")))
@@ -84,19 +85,16 @@ def test_models_side_by_side(keep):
 
 
 def test_intervals_are_of_whole_sequences_and_paired(keep):
-    one, two = compare_mqar({("one", 2): keep("one", GOOD), ("two", 2): keep("two", BAD)}).mqar.to_dicts()
-    first, second = (found.nll.reshape(3, 2).mean(axis=1) for found in (GOOD, BAD))
-    for row, name, values in ((one, "ar_nll", first), (two, "ar_nll", second), (two, "ar_nll_difference", second - first)):
-        half = 4.302653 * values.std(ddof=1) / math.sqrt(3)  # t of 2 degrees of freedom
-        low = values.mean() - half
-        assert row[f"{name}_low"] == pytest.approx(low if "difference" in name else max(0, low))
-        assert row[f"{name}_high"] == pytest.approx(values.mean() + half)
-    right, queries = (np.column_stack([found.right.reshape(3, 2).sum(axis=1) for found in (GOOD, BAD)]).astype(float), np.full((3, 2), 2.0))
-    found = compare_shares(right, queries)
-    for place, row in enumerate((one, two)):
-        assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(found.bounds[:, place])
-    assert (two["accuracy_difference_low"], two["accuracy_difference_high"]) == pytest.approx(found.difference_bounds[:, 1])
-    assert (one["accuracy_difference"], one["accuracy_difference_low"]) == (0, None), "a model does not differ from itself"
+    good, bad = (MqarAnswers(*(np.tile(getattr(some, name), 2) for name in MqarAnswers.__slots__)) for some in (GOOD, BAD))
+    rows = compare_mqar({("one", 2): keep("one", good), ("two", 2): keep("two", bad)}).mqar.to_dicts()
+    right, nats = (np.column_stack([getattr(of, name).reshape(6, 2).sum(axis=1) for of in (good, bad)]) for name in ("right", "nll"))
+    expected = {"accuracy": compare_shares(right, np.full((6, 2), 2.0)), "ar_nll": compare_means(nats, np.full((6, 2), 2.0))}
+    for name, figures in expected.items():
+        for place, row in enumerate(rows):
+            assert [row[f"{name}_low"], row[f"{name}_high"]] == pytest.approx(figures.bounds[:, place])
+        ends = [rows[1][f"{name}_difference_low"], rows[1][f"{name}_difference_high"]]
+        assert ends == pytest.approx(figures.difference_bounds[:, 1])
+        assert (rows[0][f"{name}_difference"], rows[0][f"{name}_difference_low"]) == (0, None), "a model does not differ from itself"
 
 
 def test_a_sequence_without_filler(keep):
