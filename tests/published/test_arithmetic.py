@@ -9,9 +9,20 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recallkit.published.arithmetic import MISFIT, MISSTATED, ROUNDED_AWAY, attribute_published
 from recallkit.errors import UserError
-from recallkit.measure.shares import BETTER_ON_HITS, BETTER_ON_OTHER, MODEL_BETTER, NO_GAP, WORSE_ON_HITS, WORSE_ON_OTHER
+from recallkit.published.arithmetic import (
+    BETTER_ON_HITS,
+    BETTER_ON_OTHER,
+    MISFIT,
+    MISSTATED,
+    MODEL_BETTER,
+    NO_GAP,
+    ROUNDED_AWAY,
+    WORSE_ON_HITS,
+    WORSE_ON_OTHER,
+    attribute_published,
+)
+from recallkit.published.view import published_answer
 from tests.conftest import ROOT
 
 TABLE = "model,all,ar,other\nattention,12.99,2.41,14.76\nconvolution,20.28,40.25,\nhyena,15.13,9.00,\n"
@@ -149,3 +160,20 @@ def test_a_missing_or_damaged_file_is_a_user_error(tmp_path):
         attribute_published(tmp_path / "absent.parquet")
     with pytest.raises(UserError, match="not a readable table"):
         attribute_published(write_csv(tmp_path, "not parquet", "broken.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ("m,11,4,\n", "AR hits carry 39.2 % of the gap of m to attention."),
+        ("m,11,4,\nn,10.5,9.9,\n", "AR hits carry 39.2 % (m) to 318.1 % (n) of the gaps of 2 models to attention."),
+        ("m,11,4,\nsame,10.00,3.00,\n", "AR hits carry 39.2 % of the gap of m to attention. No gap beyond rounding: same."),
+        ("m,11,4,\nahead,9,2,\n", "AR hits carry 39.2 % of the gap of m to attention."),
+        ("m,11,2.9,\n", "AR hits carry -4.6 % of the gap of m to attention."),
+        ("ahead,9,2,\n", "No model is behind its reference by more than rounding."),
+    ],
+)
+def test_the_sentence_is_of_every_model_that_is_behind(tmp_path, rows, sentence):
+    """Nobody is clipped to 100 % or left out: 0.13 (ln ppl_ar - ln 3) / (ln ppl - ln 10) of each."""
+    published = attribute_published(write_csv(tmp_path, f"model,all,ar,other\nattention,10.00,3.00,12.00\n{rows}"), ar_share=0.13)
+    assert published_answer(published) == sentence

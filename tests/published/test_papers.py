@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from recallkit.attribution import published
-from recallkit.published.arithmetic import MISSTATED, attribute_published
 from recallkit.errors import UserError
+from recallkit.published import arithmetic as published
+from recallkit.published.arithmetic import MISSTATED, attribute_published
 
 GAPS = ["zoology:1", "zoology:2", "zoology:3", "zoology:4", "zoology:5", "based:1", "based:6"]
 """The tables that have perplexities of AR hits and of other tokens."""
