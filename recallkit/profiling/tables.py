@@ -21,23 +21,12 @@ import polars as pl
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.display.cells import too_few
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import (
-    MIN_CLUSTERS,
-    NUM_RESAMPLES,
-    effective_number,
-    expanded_interval,
-    freedom_of,
-    group_numbers,
-    number_or_none,
-    resample_totals,
-)
-from recallkit.measure.sums import ALL, OTHER_SOURCES
+from recallkit.measure.ratio import MIN_CLUSTERS, Spread, Sum, group_numbers, number_or_none, ratio
+from recallkit.measure.rows import ALL, OTHER_SOURCES
 from recallkit.profiling.power_law import MIN_TAIL, PowerLaw, fit_power_law, tail_alpha
-from recallkit.storage import db
-from recallkit.storage.schemas import arrow_schema
+from recallkit.storage import db, schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -79,23 +68,22 @@ class ProfileTables(Shown):
 
 
 def make_tables(
-    tokens: Path | pa.Table, is_content: np.ndarray, seq_len: int, *, knows_hits: bool, x_min: int | None = None, seed: int = 0
+    tokens: Path | pa.Table, is_content: np.ndarray, seq_len: int, *, knows_hits: bool, x_min: int | None = None
 ) -> ProfileTables:
     """The tables of labelled `tokens`, `tokens.parquet` or an Arrow table with its columns.
 
-    `is_content`: the ids that content bigrams consist of, bool (vocab,); `knows_hits`: whether AR hits are labelled; `x_min`: where every
-    tail begins, if it is given. Intervals are 95 % expanded percentile intervals over documents, all from the same 2,000 resamples.
+    `is_content`: the ids that content bigrams consist of, bool (vocab,); `knows_hits`: whether AR hits are labelled;
+    `x_min`: where every tail begins, if it is given. Intervals are over documents (`measure.ratio.ratio`).
     """
     import pyarrow as pa
 
-    with db.connect(views={"tokens": tokens, "content": pa.table({"id": np.flatnonzero(is_content)})}) as connection:
-        found = connection.sql(db.query("profiling/count_repetition"), params={"seq_len": seq_len, "x_min": x_min}).pl()
-    sums = _Sums.of(found)
-    histograms = sums.histograms(seq_len)
-    fits = [[fit_power_law(histogram, x_min) for histogram in of_source] for of_source in histograms]
-    resampled = _Resampled(sums, fits, seed)
-    made = [sums.distances(), sums.positions(seq_len), _fits(sums.sources, histograms, fits, resampled), _profile(sums, resampled, seq_len)]
-    return ProfileTables(*(frame if knows_hits else _without_hits(frame) for frame in made))
+    content = pa.table({"id": np.flatnonzero(is_content)})
+    with db.connect(views={"tokens": tokens, "content": content}) as connection:
+        query = db.query("profiling/count_repetition")
+        counts = connection.sql(query, params={"seq_len": seq_len, "x_min": x_min}).pl()
+    sums = _Sums.from_counts(counts)
+    frames = _distances(sums), _positions(sums, seq_len), _fits(sums, seq_len, x_min), _profile(sums, seq_len)
+    return ProfileTables(*(frame if knows_hits else _without_hits(frame) for frame in frames))
 
 
 def _without_hits(frame: pl.DataFrame) -> pl.DataFrame:
@@ -107,126 +95,98 @@ def _without_hits(frame: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """The rows of the query with sources by their place in `sources`: all together (0), the largest first, all further ones as one."""
+    """The rows of the query with sources by their place in `sources`: all together (0), the largest first, all further
+    ones as one. `group`: the group of documents that a row's document is resampled in."""
 
     sources: list[str]
     rows: pl.DataFrame
 
     @classmethod
-    def of(cls, found: pl.DataFrame) -> _Sums:
-        sizes = found.filter(grouped_by="document").group_by("source").agg(pl.col("tokens").sum())
+    def from_counts(cls, counts: pl.DataFrame) -> _Sums:
+        sizes = counts.filter(grouped_by="document").group_by("source").agg(pl.col("tokens").sum())
         ordered = sizes.sort("tokens", "source", descending=[True, False])["source"].to_list()
-        kept = [name for name in ordered[:MAX_RESAMPLED_SOURCES] if name != OTHER_SOURCES]
-        names = [ALL, *kept, *([OTHER_SOURCES] if len(kept) < len(ordered) else [])]
-        places = {name: min(place, len(names) - 1) for place, name in enumerate([*kept, *(n for n in ordered if n not in kept)], start=1)}
-        placed = found.with_columns(pl.col("source").replace_strict(places, return_dtype=pl.Int64))
+        largest = [name for name in ordered[:MAX_RESAMPLED_SOURCES] if name != OTHER_SOURCES]
+        names = [ALL, *largest, *([OTHER_SOURCES] if len(largest) < len(ordered) else [])]
+        places = {name: place for place, name in enumerate(largest, 1)}
+        place = pl.col("source").replace_strict(places, default=len(names) - 1, return_dtype=pl.Int64)
+        both = pl.concat([counts.with_columns(source=pl.lit(0, pl.Int64)), counts.with_columns(source=place)])
         keys = ["grouped_by", "source", "document", "part", "distance", "tail"]
-        summed = pl.concat([placed.with_columns(source=pl.lit(0, pl.Int64)), placed]).group_by(keys).agg(pl.exclude(keys).sum())
-        return cls(names, summed.sort(keys))
+        documents = both["document"].drop_nulls().unique().sort()
+        groups = pl.DataFrame({"document": documents, "group": group_numbers(len(documents))})
+        return cls(names, both.group_by(keys).agg(pl.exclude(keys).sum()).join(groups, "document", "left").sort(keys))
 
     def by(self, what: str) -> pl.DataFrame:
-        """The rows grouped by a document, part, distance or tail."""
-        return self.rows.filter(pl.col("grouped_by") == what, pl.col(what).is_not_null())
+        """The rows grouped by a document, part, distance or tail, with the source's name as `name`."""
+        names = pl.col("source").replace_strict(dict(enumerate(self.sources)), return_dtype=pl.String)
+        return self.rows.filter(pl.col("grouped_by") == what, pl.col(what).is_not_null()).with_columns(name=names)
 
-    def totals(self) -> pl.DataFrame:
-        """COUNTS by source, with the documents and their effective number (`effective_number`)."""
-        size = pl.col("tokens").cast(pl.Float64)
-        effective = (size.sum() ** 2 / (size**2).sum()).alias("effective_documents")
-        return self.by("document").group_by("source").agg(pl.col(*COUNTS).sum(), pl.len().alias("documents"), effective).sort("source")
-
-    def histograms(self, seq_len: int) -> np.ndarray:
-        """The number of distances d of each source and kind, int64 (s, 3, seq_len), d from 0."""
-        rows = self.by("distance")
-        found = np.zeros((len(self.sources), len(KINDS), seq_len), np.int64)
-        for kind, column in enumerate(KINDS.values()):
-            found[rows["source"], kind, rows["distance"]] = rows[column]
-        return found
-
-    def distances(self) -> pl.DataFrame:
-        rows = self._named(self.by("distance"))
-        return rows.select("source", pl.col("distance").cast(pl.Int64), "repeated", pl.col("content_repeated").alias("content"), "ar_hits")
-
-    def positions(self, seq_len: int) -> pl.DataFrame:
-        # The first position of a part is 1 + ceil(part * seq_len / 32): of 2048 positions, 65 is the first of part 1.
-        low, high = ((-(-(pl.col("part") + step) * seq_len // NUM_PARTS) + 1 - step).cast(pl.Int64) for step in (0, 1))
-        counted = ("tokens", "content_tokens", "repeated", "content_repeated", "ar_hits")
-        frame = self._named(self.by("part")).select("source", low.alias("low"), high.alias("high"), *counted)
-        shares = {"repeated_share": "repeated", "content_repeated_share": "content_repeated", "ar_hit_share": "ar_hits"}
-        return frame.with_columns(**{name: pl.col(part) / pl.col("tokens") for name, part in shares.items()})
-
-    def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.with_columns(pl.col("source").replace_strict(dict(enumerate(self.sources)), return_dtype=pl.String))
+    def add_up(self, rows: pl.DataFrame, column: str, size: str) -> Sum:
+        """A column of rows of documents by group and source, (g, s); `size`: the tokens of a document that it is of."""
+        by_group = np.zeros((1 + self.rows["group"].max(), len(self.sources)))
+        np.add.at(by_group, tuple(rows["group", "source"].to_numpy().T), rows[column].to_numpy())
+        sizes = rows.group_by("source", "document").agg(pl.col(size).sum().cast(pl.Float64)).filter(pl.col(size) > 0)
+        powers = [np.bincount(sizes["source"], sizes[size] ** power, len(self.sources)) for power in (0, 1, 2, 4)]
+        return Sum(by_group, Spread.of_powers(powers))
 
 
-class _Resampled:
-    """Totals over 2,000 resamples of documents: `counts` (r, s, 6), and of each kind's tail the distances and their logs, (r, s, 3)."""
-
-    def __init__(self, sums: _Sums, fits: Sequence[Sequence[PowerLaw | None]], seed: int) -> None:
-        rows, tails = sums.by("document"), sums.by("tail")
-        documents = rows["document"].unique().sort()
-        group = group_numbers(len(documents))
-        starts = np.array([[np.inf if fit is None else fit.x_min for fit in of_source] for of_source in fits])
-        in_tail = tails["tail"].to_numpy()[:, None] >= starts[tails["source"].to_numpy()]
-        logs = tails.select(f"{column}_logs" for column in KINDS.values())
-        parts = [
-            (rows, rows.select(COUNTS).to_numpy()),
-            *((tails, values.to_numpy() * in_tail) for values in (tails.select(KINDS.values()), logs)),
-        ]
-        blocks = []
-        for frame, values in parts:
-            block = np.zeros((int(group.max()) + 1, len(sums.sources), values.shape[1]))
-            np.add.at(block, (group[documents.search_sorted(frame["document"]).to_numpy()], frame["source"].to_numpy()), values)
-            blocks.append(block)
-        [totals] = resample_totals([np.concatenate(blocks, axis=2).reshape(len(blocks[0]), -1)], NUM_RESAMPLES, seed)
-        split = totals.reshape(NUM_RESAMPLES, len(sums.sources), -1)
-        self.counts, self.tail_counts, self.tail_logs = np.split(split, [len(COUNTS), len(COUNTS) + len(KINDS)], axis=2)
-        sizes = [rows.filter(source=place)["tokens"].to_numpy() for place in range(len(sums.sources))]
-        self.effective = np.array([effective_number(size) for size in sizes])
-        self._freedom = np.array([freedom_of(size) for size in sizes])
-
-    def bounds(self, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-        """Bounds (2, s) of part / whole, both (r, s); NaN for too few documents."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return expanded_interval(part / whole, self.effective, self._freedom)
+def _distances(sums: _Sums) -> pl.DataFrame:
+    rows = sums.by("distance")
+    keys = rows.select("distance", "repeated", "ar_hits", source="name", content="content_repeated")
+    return schemas.frame_of_columns("profile/distances", keys, {})
 
 
-def _profile(sums: _Sums, resampled: _Resampled, seq_len: int) -> pl.DataFrame:
-    totals = sums.totals()
-
-    def figure(name: str, column: str, scale: float) -> dict[str, pl.Series]:
-        low, high = scale * resampled.bounds(resampled.counts[..., COUNTS.index(column)], resampled.counts[..., 0])
-        values = {name: scale * totals[column] / totals["tokens"], f"{name}_ci_low": low, f"{name}_ci_high": high}
-        return {key: pl.Series(value, dtype=pl.Float64).fill_nan(None) for key, value in values.items()}
-
-    return pl.DataFrame(
-        {
-            "source": sums.sources,
-            "tokens": totals["tokens"],
-            "documents": totals["documents"].cast(pl.Int64),
-            "effective_documents": totals["effective_documents"],
-            "content_tokens": totals["content_tokens"],
-            "content_repeated": totals["content_repeated"],
-            **figure("repeated_bigrams", "content_repeated", seq_len),
-            **figure("distinct_bigrams", "distinct_repeated", seq_len),
-            "repeated": totals["repeated"],
-            **figure("repeated_share", "repeated", 1),
-            "ar_hits": totals["ar_hits"],
-            **figure("ar_hit_share", "ar_hits", 1),
-            "note": [too_few("its tokens", number) if number < MIN_CLUSTERS else "" for number in resampled.effective.tolist()],
-        }
-    )
+def _positions(sums: _Sums, seq_len: int) -> pl.DataFrame:
+    # The first position of a part is 1 + ceil(part * seq_len / 32): of 2048 positions, 65 is the first of part 1.
+    first = [-(-part * seq_len // NUM_PARTS) + 1 for part in range(NUM_PARTS + 1)]
+    rows = sums.by("part")
+    part = rows["part"].to_numpy()
+    columns: dict[str, Any] = {"low": np.array(first)[part], "high": np.array(first)[part + 1] - 1}
+    for column in ("repeated", "content_repeated", "ar_hits"):
+        columns[f"{column.removesuffix('s')}_share"] = rows[column] / rows["tokens"]
+    return schemas.frame_of_columns("profile/positions", rows.drop("source").rename({"name": "source"}), columns)
 
 
-def _fits(sources: list[str], histograms: np.ndarray, fits: Sequence[Sequence[PowerLaw | None]], resampled: _Resampled) -> pl.DataFrame:
+_FIGURES = {
+    "repeated_bigrams": "content_repeated",
+    "distinct_bigrams": "distinct_repeated",
+    "repeated_share": "repeated",
+    "ar_hit_share": "ar_hits",
+}
+"""Figures of a profile, and what they count: bigrams per sequence, shares of tokens."""
+
+
+def _profile(sums: _Sums, seq_len: int) -> pl.DataFrame:
+    rows = sums.by("document")
+    totals = rows.group_by(source="name", maintain_order=True).agg(pl.col(COUNTS).sum())
+    tokens = sums.add_up(rows, "tokens", "tokens")
+    columns: dict[str, Any] = {"documents": tokens.spread.clusters, "effective_documents": tokens.spread.effective}
+    for name, column in _FIGURES.items():
+        scale = seq_len if name.endswith("bigrams") else 1
+        columns |= ratio(scale * sums.add_up(rows, column, "tokens"), tokens).columns(name)
+    effective = tokens.spread.effective.tolist()
+    columns["note"] = [too_few("its tokens", number) if number < MIN_CLUSTERS else "" for number in effective]
+    return schemas.frame_of_columns("profile/profile", totals, columns)
+
+
+def _fits(sums: _Sums, seq_len: int, x_min: int | None) -> pl.DataFrame:
+    """The power law of the distances of each source and kind; its interval is that of the mean of ln d in its tail."""
+    distances, tails = sums.by("distance"), sums.by("tail")
     rows = []
-    for kind, name in enumerate(KINDS):
-        bounds = resampled.bounds(resampled.tail_logs[..., kind], resampled.tail_counts[..., kind])
-        for place, source in enumerate(sources):
-            ends = [number_or_none(value) for value in bounds[:, place]]
-            rows.append({"source": source, "kind": name, **_fit_row(histograms[place, kind], fits[place][kind], *ends)})
-    order = {source: place for place, source in enumerate(sources)}
-    rows.sort(key=lambda row: order[row["source"]])
-    return pl.DataFrame(rows, schema=pl.DataFrame(arrow_schema("profile/fits").empty_table()).schema)
+    for kind, column in KINDS.items():
+        histograms = np.zeros((len(sums.sources), seq_len), np.int64)
+        histograms[distances["source"], distances["distance"]] = distances[column]
+        fits = [fit_power_law(histogram, x_min) for histogram in histograms]
+        starts = np.array([np.inf if fit is None else fit.x_min for fit in fits])
+        of_tail = tails.filter(tails["tail"].to_numpy() >= starts[tails["source"]])
+        mean_log = ratio(sums.add_up(of_tail, f"{column}_logs", column), sums.add_up(of_tail, column, column))
+        for place, source in enumerate(sums.sources):
+            ends = [number_or_none(bounds[place]) for bounds in (mean_log.low, mean_log.high)]
+            row = _fit_row(histograms[place], fits[place], *ends)
+            if fits[place] is not None and ends[0] is None:
+                row["note"] = too_few("distances of the tail", mean_log.effective[place])
+            rows.append({"source": source, "kind": kind, **row})
+    rows.sort(key=lambda row: sums.sources.index(row["source"]))
+    return pl.DataFrame(rows, schema=pl.DataFrame(schemas.arrow_schema("profile/fits").empty_table()).schema)
 
 
 def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | None, mean_log_high: float | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from recallkit.display import cells
 from recallkit.display.cells import percent, resampled, sparkline
 from recallkit.display.exports import MOST_NAMED, Look, bare, command_line
 from recallkit.display.tables import Table
-from recallkit.measure.intervals import MIN_CLUSTERS
+from recallkit.measure.ratio import MIN_CLUSTERS
 from recallkit.profiling.charts import profile_figures
 from recallkit.profiling.tables import ProfileTables
 from recallkit.slicing.threshold import counts_warning

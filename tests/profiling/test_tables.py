@@ -18,13 +18,6 @@ from recallkit.profiling.tables import OTHER_SOURCES, ProfileTables, make_tables
 VOCAB = 6
 
 
-@pytest.fixture(scope="module", autouse=True)
-def fewer_resamples():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "NUM_RESAMPLES", 300)
-        yield
-
-
 def source_of(document: int) -> str:
     return f"source {document % 3}"
 
@@ -181,12 +174,16 @@ def test_few_documents_have_no_interval():
     many, few = synthetic(np.random.default_rng(5), 300, 40, "many"), synthetic(np.random.default_rng(6), 4, 120, "few")
     long = synthetic(np.random.default_rng(7), 4, 120, "one long")
     long = long.with_columns(document=pl.Series(np.repeat(np.arange(6), [400, 16, 16, 16, 16, 16]), dtype=pl.Int32))
-    rows = {row["source"]: row for row in tables_of(many, few, long).profile.iter_rows(named=True)}
+    tables = tables_of(many, few, long)
+    rows = {row["source"]: row for row in tables.profile.iter_rows(named=True)}
     assert (rows["few"]["documents"], rows["one long"]["documents"]) == (4, 6)
     for source in ("few", "one long"):
         assert rows[source]["effective_documents"] < 5
         assert rows[source]["note"].startswith("its tokens come from effectively ")
         assert rows[source]["repeated_share_ci_low"] is None is rows[source]["repeated_bigrams_ci_high"]
+    noted = tables.fits.filter(pl.col("note").str.starts_with("distances of the tail come from effectively "))
+    assert set(noted["source"]) == {"few"}
+    assert noted["alpha"].is_not_null().all(), "a fit without an interval"
     assert (rows["many"]["documents"], rows["many"]["note"], rows["ALL"]["documents"]) == (300, "", 310)
     assert rows["many"]["repeated_share_ci_low"] < rows["many"]["repeated_share"] < rows["many"]["repeated_share_ci_high"]
 
@@ -219,9 +216,8 @@ def test_the_smallest_sources_are_one_row(monkeypatch):
 
 def test_without_training_counts_nothing_is_said_of_hits():
     tables = tables_of(synthetic(np.random.default_rng(1), 100, 40), knows_hits=False)
-    assert tables.profile["ar_hits"].null_count() == len(tables.profile) == tables.profile["ar_hit_share"].null_count()
-    assert tables.distances["ar_hits"].null_count() == len(tables.distances)
-    assert tables.positions["ar_hit_share"].null_count() == len(tables.positions)
+    for frame in (tables.profile, tables.distances, tables.positions):
+        assert all(frame.select(pl.selectors.starts_with("ar_hit").is_null().all()).row(0))
     assert "ar_hit" not in tables.fits["kind"].to_list()
 
 
