@@ -233,7 +233,7 @@ def _why_no_interval(tokens: Path) -> str | None:
     import polars as pl
 
     from recallkit.display.cells import too_few
-    from recallkit.measure.intervals import MIN_CLUSTERS, effective_number
+    from recallkit.measure.ratio import MIN_CLUSTERS, effective_number
 
     sums = pl.len().alias("all tokens"), pl.sum("ar_hit").alias("AR hits"), pl.count("ar_hit").alias("known")
     by_document = pl.scan_parquet(tokens, glob=False).group_by("document").agg(*sums).collect()
