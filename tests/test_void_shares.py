@@ -16,7 +16,6 @@ from recallkit.ablation.tables import AblatedSet, measure_losses
 from recallkit.attribution.context_gain import context_gains
 from recallkit.attribution.tables import attribute_gap
 from recallkit.intervening import InterventionOptions, intervene
-from recallkit.intervening.run import AskedHits
 from recallkit.measure.shares import MODEL_LIKE_UNIFORM, REFERENCE_LIKE_UNIFORM
 from recallkit.profiling import profile_slices
 from recallkit.scoring import score_path
@@ -76,9 +75,6 @@ def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_
     profiled = profile_slices(one_document, tmp_path).profile
     assert set(profiled["note"]) == {"its tokens come from effectively 1.0 documents; 5 are needed"}
     assert all(profiled[column].null_count() == profiled.height for column in profiled.columns if "_ci_" in column)
-    sets, hits = [AblatedSet("1.conv", "conv", 1)], AskedHits(None, None, pl.DataFrame({"document": [0, 0], "weight": [1.0, 1.0]}))
-    lost = measure_losses(
-        one_document / "tokens.parquet", files[0], files[1:], sets, model="model", recalled=np.ones((2, 2)), hits=hits
-    ).ablation
-    assert lost.height
-    assert lost["void"].all()
+    losses = measure_losses(one_document / "tokens.parquet", files, [AblatedSet("1.conv", "conv", 1)], "model").ablation
+    assert losses.height
+    assert losses["void"].all()

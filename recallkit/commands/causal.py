@@ -3,7 +3,6 @@
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import File, argument, option, path
 from recallkit.errors import UsageError
@@ -90,12 +89,11 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
         metavar="SETS",
     )
     heads: bool = option(
-        "Search the heads of these mixers: those of each mixer together, then halves of the groups without which AR hits lose more than "
-        "other tokens, down to single heads.",
+        "Search the heads of these mixers: those of each mixer together, then halves of the groups without which recall gain is lost, "
+        "down to single heads.",
         False,
     )
     by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
-    samples: int = option("AR hits to sample, to measure how much less is recalled.", 500, least=1, most=config.LONGEST)
 
 
 @command(
@@ -110,10 +108,9 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
-    """Replace the outputs of a model's mixers, one by one and by kind, and measure the loss and how much less is recalled.
+    """Replace the outputs of a model's mixers, one by one and by kind, and measure what of its recall is retained, and the loss.
 
-    Scores the model as it is and without each set of mixers, unless that is done already: the text, and the text with earlier matches
-    broken up. The tables are also written to `out`.
+    Scores the model as it is and without each set of mixers, unless that is done already. The tables are also written to `out`.
     Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin
@@ -124,7 +121,7 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     if not sets:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
     model, folder = one_model(_MODEL if asked.model is None else asked.model), path(asked.slices) or builtin.slices()
-    which: dict[str, Any] = {name: getattr(asked, name) for name in ("by", "heads", "clean", "samples")}
+    which: dict[str, Any] = {name: getattr(asked, name) for name in ("by", "heads", "clean")}
     target = path(asked.out) or ablation.ablation_path(folder, model, sets, **which)
-    tables = ablation.ablate(model, folder, target, asked, force=asked.force, asked=sets, cluster=asked.cluster, **which)
+    tables = ablation.ablate(model, folder, target, asked, force=asked.force, mixers=sets, cluster=asked.cluster, **which)
     return Outcome.of(tables, lambda: look(target, tables))

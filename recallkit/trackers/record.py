@@ -143,7 +143,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "intervene/recall_share": (Headline(("model", "slice"), ("gap_share", "recall_share", "recall_share_ci_low", "recall_share_ci_high")),),
     "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "recall_ci_low", "recall_ci_high", "points")),),
     "ablation/mixers": (
-        Headline(("model", "mixers"), ("loss", "loss_ar_hit", "recall_lost", "recall_lost_ci_low", "recall_lost_ci_high")),
+        Headline(("model", "mixers"), ("loss", "loss_ar_hit", "retained", "retained_ci_low", "retained_ci_high")),
     ),
     "recall/recall": (Headline(("model", "task"), ("accuracy", "ci_low", "ci_high", "f1", "answer_nll")),),
     "metrics/metrics": (Headline(("model", "task", "metric", "filter"), ("value",)),),
@@ -151,7 +151,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     "tradeoff/tradeoff": (Headline(("task", "model", "size", "width"), ("accuracy", "state_bytes", "parameters")),),
     "training/training": (Headline(("model", "step"), ("loss_nats",)),),
     "profile/profile": (Headline(("source",), ("repeated_bigrams", "repeated_share", "ar_hit_share"), _WHOLE),),
-    "track/track": (Headline(("model",), ("nll", "ar_nll", "first_nll", "other_nll", "recall", "ar_gap")),),
+    "track/track": (Headline(("model",), ("nll", "ar_nll", "first_nll", "other_nll", "gain", "retained", "ar_gap")),),
     "scores/scores": (Headline(("model",), ("nll_nats", "ppl", "accuracy")),),
     "by_source/by_source": (Headline(("source",), ("repeated_share", "ar_hit_share"), _WHOLE),),
     "published/published": (Headline(("group", "model"), ("gap_share",)),),

@@ -134,13 +134,7 @@ def test_what_is_told(copied):
         assert (f"Left out (--clean): the {len(marked):,} tokens found there." in caption) == clean
 
 
-def test_ablation_without_copies_asks_about_no_copied_hit(copied):
-    before = set(copied.glob("intervene/text-*"))
-    found = recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", samples=60, clean=True)
-    [asked] = set(copied.glob("intervene/text-*")) - before
-    rows = pl.read_parquet(asked / "samples.parquet").filter(excluded="")["row"].to_numpy()
+def test_ablation_without_copies_is_of_the_other_tokens(copied):
+    losses = recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", clean=True).ablation
     tokens = pl.read_parquet(copied / "tokens.parquet")
-    assert tokens.filter("ar_hit", pl.col("in_training") > 0).height > 10, "a quarter of the hits, of which nearly all are asked about"
-    assert len(rows) > 30
-    assert not tokens["in_training"].to_numpy()[rows].any()
-    assert found.ablation["tokens"].max() == (tokens["in_training"] == 0).sum()
+    assert losses["tokens"].max() == (tokens["in_training"] == 0).sum() < len(tokens)
