@@ -10,7 +10,7 @@ the pairs, then every key once more followed by its value, and one filler id (.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,17 +100,19 @@ class MqarTask:
 class Sequences:
     """Some sequences in a vocabulary: `ids` int64 (n, t) without the prefix, and of each next id, (n, t - 1), what it is.
 
-    `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where it stands, else 0.
+    `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where it
+    stands, else 0; `choices` int64: the different values before it, of which a guess takes one.
     """
 
     ids: np.ndarray
     asked: np.ndarray
     filler: np.ndarray
     distances: np.ndarray
+    choices: np.ndarray
 
     def rows(self, chosen: slice) -> Sequences:
         """Some of them."""
-        return Sequences(self.ids[chosen], self.asked[chosen], self.filler[chosen], self.distances[chosen])
+        return Sequences(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
 
 def make_sequences(task: MqarTask, vocabulary: Vocabulary, num: int) -> Sequences:
@@ -120,7 +122,22 @@ def make_sequences(task: MqarTask, vocabulary: Vocabulary, num: int) -> Sequence
     ids = tasks.answered(examples).numpy()
     asked = examples.targets.numpy()[:, : ids.shape[1] - 1] != tasks.NOT_ASKED
     distances = np.where(asked, examples.distances.numpy()[:, : ids.shape[1] - 1] + 1, 0)
-    return Sequences(vocabulary.ids[ids], asked, (ids[:, 1:] == 0) & ~asked & task.has_filler, distances)
+    filler = (ids[:, 1:] == 0) & ~asked & task.has_filler
+    choices = _count_values(ids, examples.first_value)[:, :-1]
+    return Sequences(vocabulary.ids[ids], asked, filler, distances, choices)
+
+
+def _count_values(ids: np.ndarray, first_value: int) -> np.ndarray:
+    """How many different ids from `first_value` on a place and those before it have: (n, t) int64.
+
+    ids 2 9 7 9 8 from 5 on: 0 1 2 2 3
+    """
+    order = np.argsort(ids, axis=1, kind="stable")
+    ascending = np.take_along_axis(ids, order, axis=1)
+    differs = np.diff(ascending, axis=1, prepend=-1) > 0
+    is_new = np.empty_like(differs)
+    np.put_along_axis(is_new, order, differs, axis=1)
+    return (is_new & (ids >= first_value)).cumsum(axis=1)
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -131,8 +148,8 @@ class MqarAnswers:
     """A model's answers to n sequences.
 
     Of the questions, sequence after sequence: `place` int32 of the last id before the answer, `distance` int32, `nll` float32 nats, `rank`
-    int32 (0 is best), `right` bool, whether the answer is the model's argmax; `questions` (n,) is their number. Of the filler, (n,):
-    the number of its ids, how many are the argmax, the sum of their NLLs.
+    int32 (0 is best), `right` bool, whether the answer is the model's argmax, `choices` int32, the different values before it;
+    `questions` (n,) is their number. Of the filler, (n,): the number of its ids, how many are the argmax, the sum of their NLLs.
     """
 
     questions: np.ndarray
@@ -141,6 +158,7 @@ class MqarAnswers:
     nll: np.ndarray
     rank: np.ndarray
     right: np.ndarray
+    choices: np.ndarray
     filler_tokens: np.ndarray
     filler_right: np.ndarray
     filler_nll: np.ndarray
@@ -164,6 +182,7 @@ def ask(model: ScoringModel, vocabulary: Vocabulary, made: Sequences, batch_toke
         nll=nll[made.asked],
         rank=rank[made.asked],
         right=is_best[made.asked],
+        choices=made.choices[made.asked].astype(np.int32),
         filler_tokens=made.filler.sum(axis=1),
         filler_right=(is_best & made.filler).sum(axis=1),
         filler_nll=np.where(made.filler, nll.astype(np.float64), 0.0).sum(axis=1),

@@ -37,7 +37,7 @@ class MqarFiles:
     fillers: Path
 
 
-_OF_QUERIES = ("place", "distance", "nll", "rank", "right")
+_OF_QUERIES = ("place", "distance", "nll", "rank", "right", "choices")
 
 
 def write_part(path: Path, samples: Sequence[int], answers: MqarAnswers) -> None:
@@ -64,7 +64,8 @@ class MqarTables(Shown):
 
     Accuracies are fractions, NLLs nats per token, ppl exp of them.
 
-    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the answers, `filler_*` of the filler (null if there is none);
+    mqar: model x pairs. `accuracy`, `ar_nll`, `ar_ppl` of the answers, `filler_*` of the filler (null if there is none), `guess`
+    the accuracy of a guess among the values before each question;
     NAME_low and NAME_high: 95 % intervals, of which sequences are the units (recall.accuracy); NAME_difference with its interval: to
     the reference on the same sequences, null for the reference. Of a single sequence NLLs have no interval. The interval of a
     perplexity is exp of its NLL's.

@@ -58,12 +58,11 @@ def answer(tables: MqarTables) -> str:
     """How much the first model recalls with the most pairs, and the others beside it."""
     rows = tables.mqar.filter(pairs=tables.mqar["pairs"].max()).to_dicts()
     first, *others = rows
-    pairs = f"{first['pairs']:,}"
-    most = f"with {counted(first['pairs'], 'pair')}" if tables.mqar["pairs"].n_unique() == 1 else f"with the most pairs, {pairs}"
+    most = f"with {counted(first['pairs'], 'pair')}" if tables.mqar["pairs"].n_unique() == 1 else f"with the most pairs, {first['pairs']:,}"
     most = most.capitalize() if first["task"] == "mqar" else f"In {_title(first)}, {most}"
-    guess, low = 1 / first["pairs"], first["accuracy_low"]
+    guess, low = first["guess"], first["accuracy_low"]
     within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
-    there = f"guessing among the {pairs} values there: {percent(guess)}"
+    there = f"guessing among the values read so far: {percent(guess)}"
     said = f"{most} in {first['length']:,} ids, {first['model']} "
     said += f"recalls {within}; {there}" if low is not None and low > guess else f"is not shown to recall: {within}, {there}"
     told = [
@@ -119,6 +118,7 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
     models, first = _distinct(rows, "model"), rows[0]
     by_model = {model: {row["pairs"]: row for row in rows if row["model"] == model} for model in models}
     each = [{"model": model, "of": by_model[model]} for model in models]
+    guesses = {number: {"accuracy": row["guess"]} for number, row in by_model[models[0]].items()}
     of_both = [
         {"model": name, "kind": label, "ppl": {n: row[f"{kind}_ppl"] for n, row in by_model[model].items()}}
         for model in models
@@ -129,9 +129,9 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
         "accuracy": Table.of(
             f"{_title(first)}: values recalled, in %, by number of pairs",
             [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
-            [*each, {"model": "a guess among them", "of": {number: {"accuracy": 1 / number} for number in pairs}}],
+            [*each, {"model": "a guess among them", "of": guesses}],
             f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs{_places(first)}. "
-            "Last row: what guessing among the values of a sequence gives.",
+            "Last row: what a guess among the values read so far gives.",
         ),
         "perplexity": Table.of(
             "Perplexity of the values asked for, and of the filler",

@@ -192,13 +192,13 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "recall/by_depth": _columns("model task text, length whole, depth real, num_rows whole, accuracy real, answer_nll real?"),
     # One row per answer asked for. `place`: the index of the last id before it in the sequence, from 0, without any prefix; `distance`:
     # ids from where it stood to where it is asked for (MQAR: from the pair's key to the query's); `nll`: nats; `rank`: 0 is best;
-    # `right`: whether it is the model's argmax.
-    "mqar queries": _columns("pairs sample place distance int32, nll float32, rank int32, right bool"),
+    # `right`: whether it is the model's argmax; `choices`: the different values before it, of which a guess takes one.
+    "mqar queries": _columns("pairs sample place distance int32, nll float32, rank int32, right bool, choices int32"),
     # One row per sequence: filler ids in the tail, how many are the argmax, their summed NLL (nats).
     "mqar fillers": _columns("pairs sample filler_tokens filler_right int32, filler_nll float64"),
     "mqar/mqar": _columns(
         f"{_PAIR} task text, pairs length whole, power real?, seed whole, tokenizer text, num_samples ar_tokens filler_tokens whole, "
-        f"{_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
+        f"guess {_with_ends('accuracy ar_nll', *_SPREAD)} ar_ppl {_with_ends('filler_accuracy filler_nll', *_SPREAD)} filler_ppl real?"
     ),
     "mqar/by_distance": _columns("model text, pairs low high num_queries whole, accuracy ar_nll ar_ppl real?"),
     # One row per point of a training's curve; `tokens` of text read so far, `loss_nats` the mean since the point before.

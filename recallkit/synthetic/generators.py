@@ -59,7 +59,8 @@ def read_twice(
     keys, values = keys_and_values(num, pairs, pairs, vocab, generator)
     context = torch.stack([keys, values], dim=2).flatten(1).repeat(1, passes)
     stands = context.shape[1] - 2 * pairs + 2 * torch.arange(pairs) + 1
-    return _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
+    made = _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
+    return made._replace(first_value=vocab // 2)
 
 
 def overwriting(
@@ -80,7 +81,9 @@ def overwriting(
     all_keys = torch.cat([keys, keys.gather(1, changed)], dim=1)
     context = torch.stack([all_keys, values], dim=2).flatten(1)
     last = torch.arange(pairs).repeat(num, 1).scatter_(1, changed, torch.arange(pairs, pairs + updates).expand(num, -1))
-    return _asked(context, keys[..., None], values.gather(1, last), 2 * last + 1, length, vocab, power, filler, generator)
+    answers, stands = values.gather(1, last), 2 * last + 1
+    made = _asked(context, keys[..., None], answers, stands, length, vocab, power, filler, generator)
+    return made._replace(first_value=vocab // 2)
 
 
 def distractors(num: int, length: int, pairs: int, vocab: int, generator: Generator, *, power: float = POWER) -> Examples:
@@ -104,7 +107,7 @@ def distractors(num: int, length: int, pairs: int, vocab: int, generator: Genera
     pair = torch.stack([1 + others + passed, torch.randint(vocab // 2, vocab, (num, slots), generator=generator)], dim=2)
     behind = made.ids[:, 2 * pairs : 2 * (pairs + slots)].view(num, slots, 2)
     behind.copy_(torch.where(behind[..., :1] == 0, pair, behind))
-    return made
+    return made._replace(first_value=vocab // 2)
 
 
 def compositional(
@@ -128,7 +131,9 @@ def compositional(
     key = torch.stack([firsts.gather(1, cells // side), seconds.gather(1, cells % side)], dim=2)
     values = 2 * third + distinct(num, pairs, vocab - 2 * third, generator)
     context = torch.cat([key, values[..., None]], dim=2).flatten(1)
-    return _asked(context, key, values, 3 * torch.arange(pairs) + 2, length, vocab, power, filler, generator)
+    stands = 3 * torch.arange(pairs) + 2
+    made = _asked(context, key, values, stands, length, vocab, power, filler, generator)
+    return made._replace(first_value=2 * third)
 
 
 def two_hops(
@@ -149,7 +154,9 @@ def two_hops(
     order = distinct(num, pairs, pairs, generator)
     hops = [torch.stack([keys, middles], dim=2), torch.stack([middles.gather(1, order), values.gather(1, order)], dim=2)]
     stands = 2 * pairs + 2 * order.argsort(1) + 1
-    return _asked(torch.cat(hops, dim=1).flatten(1), keys[..., None], values, stands, length, vocab, power, filler, generator)
+    context = torch.cat(hops, dim=1).flatten(1)
+    made = _asked(context, keys[..., None], values, stands, length, vocab, power, filler, generator)
+    return made._replace(first_value=2 * third)
 
 
 def copying(num: int, length: int, pairs: int, vocab: int, generator: Generator) -> Examples:
@@ -190,7 +197,8 @@ def set_disjointness(num: int, length: int, pairs: int, vocab: int, generator: G
     place = torch.randint(second, (num, 1), generator=generator)
     marks = torch.tensor([BEGIN, BETWEEN, END]).expand(num, -1)
     ids = torch.cat([marks[:, :1], listed[:, :pairs], marks[:, 1:2], listed[:, pairs:].scatter(1, place, shared), marks[:, 2:]], dim=1)
-    return _examples(ids, torch.full((num, 1), length - 1), shared, second - place)
+    made = _examples(ids, torch.full((num, 1), length - 1), shared, second - place)
+    return made._replace(first_value=END + 1)
 
 
 # --------------------------------------------------------------------------------------------------------------- draws

@@ -33,13 +33,15 @@ TASKS: dict[str, str] = {
 
 
 class Examples(NamedTuple):
-    """Sequences, the questions in them and how far back the answers are: three tensors (n, t), int64."""
+    """Sequences, the questions in them and how far back the answers are: three tensors (n, t), int64;
+    and the lowest id that is a value, which can be an answer."""
 
     ids: Tensor
     targets: Tensor
     """The answer after the ids up to and including this place were read; `NOT_ASKED` elsewhere."""
     distances: Tensor
     """Ids back from the question to where its answer stands; 0 where nothing is asked."""
+    first_value: int = 0
 
 
 def make_examples(task: str, *, num: int, length: int, pairs: int, vocab: int, seed: int, **options: Any) -> Examples:
@@ -149,11 +151,15 @@ def _check_option(task: str, name: str, value: Any, known: dict[str, Any]) -> No
 
 
 def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Examples:
-    """What a user's function returned as `Examples`. Raises UserError where it is not."""
+    """What a user's function returned as `Examples`, whose values begin with the lowest answer.
+
+    Raises UserError where it is something else.
+    """
     import torch
 
-    parts = made if isinstance(made, tuple) and len(made) == 3 else ()
-    if not parts or not all(isinstance(part, torch.Tensor) and part.shape == (num, length) and part.dtype == torch.int64 for part in parts):
+    parts = made[:3] if isinstance(made, tuple) else ()
+    shapes = [(part.shape, part.dtype) for part in parts if isinstance(part, torch.Tensor)]
+    if shapes != [((num, length), torch.int64)] * 3:
         wanted = f"return ids, targets and distances, int64 tensors of {num:,} x {length:,}"
         raise UserError("its function returned something else than examples", where=task, remedy=wanted)
     examples = Examples(*parts)
@@ -165,4 +171,4 @@ def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Example
             )
     if not asked.any(1).all():
         raise UserError("a sequence has no question", where=task, remedy=f"give each one target at least that is not {NOT_ASKED}")
-    return examples
+    return examples._replace(first_value=int(examples.targets[asked].min()))

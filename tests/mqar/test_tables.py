@@ -16,14 +16,16 @@ from tests.conftest import ROOT
 MANIFEST = {"task": "mqar", "length": 24, "power": 0.01, "seed": 0, "tokenizer": {"name": "t"}, "options": {}}
 PLACES = np.array([[4, 8], [6, 4], [10, 20]])
 DISTANCES = PLACES - np.array([0, 2])
+CHOICES = np.array([[2, 4], [2, 4], [2, 5]])
 
 
 def answers(right: list[list[bool]], nll: list[list[float]], filler: list[tuple[int, int, float]]) -> MqarAnswers:
     tokens, filler_right, filler_nll = (np.array(column) for column in zip(*filler, strict=True))
-    places, distances = (numbers.ravel().astype(np.int32) for numbers in (PLACES, DISTANCES))
+    numbers = PLACES, DISTANCES, CHOICES
+    places, distances, choices = (each.ravel().astype(np.int32) for each in numbers)
     is_right = np.array(right).ravel()
     ranks = np.where(is_right, 0, 3).astype(np.int32)
-    of_queries = (places, distances, np.array(nll, np.float32).ravel(), ranks, is_right)
+    of_queries = (places, distances, np.array(nll, np.float32).ravel(), ranks, is_right, choices)
     return MqarAnswers(np.full(3, 2), *of_queries, tokens, filler_right, filler_nll.astype(np.float64))
 
 
@@ -54,8 +56,9 @@ def keep(tmp_path):
 def test_what_is_kept_of_each_query_and_each_sequence(keep):
     files = keep("good", GOOD)
     queries = pl.read_parquet(files.queries)
-    assert queries.columns == ["pairs", "sample", "place", "distance", "nll", "rank", "right"]
-    assert queries.drop("rank").rows() == [
+    assert queries.columns == ["pairs", "sample", "place", "distance", "nll", "rank", "right", "choices"]
+    assert queries["choices"].to_list() == [2, 4, 2, 4, 2, 5]
+    assert queries.drop("rank", "choices").rows() == [
         (2, 0, 4, 4, 0.5, True),
         (2, 0, 8, 6, 0.25, True),
         (2, 1, 6, 6, 1.0, True),
@@ -72,6 +75,7 @@ def test_models_side_by_side(keep):
     assert (good["model"], bad["model"], bad["reference"]) == ("zeta", "alpha", "zeta"), "in the order of the command"
     assert (good["num_samples"], good["ar_tokens"], good["filler_tokens"], good["length"]) == (3, 6, 12, 24)
     assert (good["accuracy"], bad["accuracy"]) == (5 / 6, 2 / 6)
+    assert good["guess"] == bad["guess"] == pytest.approx((3 / 2 + 2 / 4 + 1 / 5) / 6)
     assert (good["ar_nll"], bad["ar_nll"]) == (4.5 / 6, 21 / 6)
     assert (good["ar_ppl"], bad["filler_ppl"]) == (pytest.approx(math.exp(0.75)), pytest.approx(math.exp(2)))
     assert (good["filler_accuracy"], bad["filler_accuracy"]) == (9 / 12, 3 / 12)

@@ -6,9 +6,16 @@ import polars as pl
 import pytest
 
 import recallkit
+from recallkit.mqar.run import evaluate_mqar, task_of
+from recallkit.mqar.sequences import make_sequences, vocabulary_of
 from recallkit.mqar.tables import MqarTables
 from recallkit.mqar.view import answer, look, shown_mqar
+from recallkit.options import MqarOptions
+from recallkit.text.tokenizers import load_tokenizer
 from tests.known_truth import PATH
+
+VALUES, LAST_THIRD = 4095 // 2, 2 * (4095 // 3)
+"""The lowest id of values, of the 4,095 of the built-in tokenizer."""
 
 
 def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
@@ -20,9 +27,64 @@ def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
         assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 pairs in 64 ids, {name} {start}")
 
 
+GUESSER = """
+import torch
+
+def load(request):
+    def logits(ids):
+        \"\"\"A logit of 40 for any of the ids from FIRST on that were read, whatever precedes them.\"\"\"
+        t = ids.shape[1]
+        same = (ids[:, :, None] == ids[:, None, :]) & torch.ones(t, t, dtype=torch.bool).tril(-1)
+        number = ((ids >= FIRST) & ~same.any(-1)).cumsum(1)
+        drawn = ids.cumsum(1) * 7919 % 10007 % number.clamp(min=1)
+        choice = ids.gather(1, torch.searchsorted(number, drawn + 1).clamp(max=t - 1))
+        return torch.zeros(*ids.shape, 4096).scatter_(2, choice[..., None], 40.0)
+    return logits
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "first_value", "guess"),
+    [
+        ("mqar", 64, VALUES, 1 / 9),
+        ("mqar,filler=random", 64, VALUES, None),
+        ("read_twice", 64, VALUES, 1 / 9),
+        ("overwriting", 64, VALUES, 1 / 13),
+        ("overwriting,updates=9", 64, VALUES, 1 / 18),
+        ("distractors", 64, VALUES, None),
+        ("compositional", 64, LAST_THIRD, 1 / 9),
+        ("two_hops", 64, LAST_THIRD, 1 / 9),
+        ("copying", 20, 0, None),
+        ("set_disjointness", 64, 4, 1 / 60),
+    ],
+)
+def test_the_guess_is_what_a_model_that_guesses_gets(home, tmp_path, task, length, first_value, guess):
+    """It knows which ids are values, and takes any that it has read; `guess` follows from the task's
+    picture, and is counted sequence by sequence where draws decide it."""
+    options = MqarOptions(seq_len=length, samples=100, task=task, batch_tokens=8192)
+    vocabulary = vocabulary_of(load_tokenizer(None))
+    first = 0 if first_value == 0 else int(vocabulary.ids[first_value])
+    (tmp_path / "guesser.py").write_text(GUESSER.replace("FIRST", str(first)))
+    guesser = f"guesser={tmp_path / 'guesser.py'}:load"
+    tables, _ = evaluate_mqar([guesser], [9], tmp_path / "out", options)
+    drawn = make_sequences(task_of(options, 9), vocabulary, 100)
+    counted = [
+        1 / len({id_ for id_ in ids[: place + 1] if id_ >= first})
+        for ids, asked in zip(drawn.ids.tolist(), drawn.asked, strict=True)
+        for place in asked.nonzero()[0]
+    ]
+    [row] = tables.mqar.to_dicts()
+    assert row["guess"] == pytest.approx(sum(counted) / len(counted), abs=1e-9)
+    assert row["guess"] == pytest.approx(guess or row["guess"], abs=1e-9)
+    assert row["accuracy_low"] < row["guess"] < row["accuracy_high"]
+    assert "is not shown to recall" in answer(tables)
+    assert f"{100 * row['guess']:.1f}" == shown_mqar(tables)["accuracy"].rows[-1][1]
+
+
 def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tuple[float | None, float | None] = (None, None)) -> MqarTables:
     """A reference that recalls so much with 4 pairs, and a model beside it."""
-    usual = {"task": "mqar", "pairs": 4, "length": 64, "num_samples": 9, "power": 0.01, "ar_ppl": 2.0, "filler_ppl": 2.0}
+    usual = {"task": "mqar", "pairs": 4, "length": 64, "num_samples": 9, "power": 0.01, "guess": 0.25}
+    usual |= {"ar_ppl": 2.0, "filler_ppl": 2.0}
     first = {"model": "r", **usual, "accuracy": accuracy, "accuracy_low": low, "accuracy_high": None if low is None else accuracy + 0.1}
     none = dict.fromkeys(("accuracy_difference", "accuracy_difference_low", "accuracy_difference_high"), 0.0)
     differ = {"accuracy_difference": difference, "accuracy_difference_low": ends[0], "accuracy_difference_high": ends[1]}
@@ -39,17 +101,14 @@ def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tupl
 @pytest.mark.parametrize(
     ("accuracy", "low", "said"),
     [
-        (0.5, 0.4, "r recalls 50.0 % of the values (95 % interval 40.0 to 60.0 %); guessing among the 4 values there: 25.0 %"),
-        (
-            0.3,
-            0.2,
-            "r is not shown to recall: 30.0 % of the values (95 % interval 20.0 to 40.0 %), guessing among the 4 values there: 25.0 %",
-        ),
-        (0.5, None, "r is not shown to recall: 50.0 % of the values (no interval), guessing among the 4 values there: 25.0 %"),
+        (0.5, 0.4, "recalls 50.0 % of the values (95 % interval 40.0 to 60.0 %); "),
+        (0.3, 0.2, "is not shown to recall: 30.0 % of the values (95 % interval 20.0 to 40.0 %), "),
+        (0.5, None, "is not shown to recall: 50.0 % of the values (no interval), "),
     ],
 )
 def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
-    assert answer(made(accuracy, low)).startswith(f"With 4 pairs in 64 ids, {said}; m ")
+    guess = "guessing among the values read so far: 25.0 %"
+    assert answer(made(accuracy, low)).startswith(f"With 4 pairs in 64 ids, r {said}{guess}; m ")
     table = shown_mqar(made(accuracy, low))["accuracy"]
     assert table.rows[-1] == ["a guess among them", "25.0"]
     assert ", query positions by a power law (0.01). Last row" in table.caption

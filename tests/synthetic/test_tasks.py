@@ -24,13 +24,15 @@ def made(task, num=7, length=24, pairs=4, vocab=32, seed=0, **options):
 
 def rows_of(examples):
     """For each sequence its ids, its questions {place: answer} and their distances {place: distance}."""
-    for ids, targets, distances in zip(*(part.tolist() for part in examples), strict=True):
+    tensors = examples.ids, examples.targets, examples.distances
+    for ids, targets, distances in zip(*(part.tolist() for part in tensors), strict=True):
         asked = {place: target for place, target in enumerate(targets) if target != NOT_ASKED}
         assert {place for place, distance in enumerate(distances) if distance} == set(asked)
         for place, answer in asked.items():
             stands = place - distances[place]
             assert stands >= 0
             assert ids[stands] == answer, "the distance leads to the answer"
+            assert answer >= examples.first_value
         yield ids, asked
 
 
@@ -46,9 +48,9 @@ def sizes_of(task):
 @pytest.mark.parametrize("task", TASKS)
 def test_the_seed_decides_and_questions_lead_to_their_answers(task):
     one, again, other = (made(task, seed=seed, **sizes_of(task)) for seed in (3, 3, 4))
-    assert all(torch.equal(*both) for both in zip(one, again, strict=True))
+    assert all(torch.equal(*both) for both in zip(one[:3], again[:3], strict=True))
     assert not torch.equal(one.ids, other.ids)
-    assert all(part.dtype == torch.int64 for part in one)
+    assert all(part.dtype == torch.int64 for part in one[:3])
     assert 0 <= int(one.ids.min()) <= int(one.ids.max()) < 32
     assert all(asked for _, asked in rows_of(one))
     assert "->" in inspect.getdoc(getattr(__import__(TASKS[task].split(":")[0], fromlist="x"), task)), "a picture of a sequence"
