@@ -246,18 +246,19 @@ def point(row: dict) -> str:
     return f"#figure-by_distance [aria-label='{row['tip']}']"
 
 
-def test_marks_have_tips(shown):
+def test_marks_have_tips(browser, evaluated):
     from selenium.webdriver.common.keys import Keys
 
+    shown = Shown(browser, evaluated)
     stops = shown.js("[...document.querySelectorAll('figure svg')].map(s => s.querySelectorAll('.role-mark [tabindex=\"0\"]').length)")
     assert set(stops) == {1}
-    shown.js("document.querySelector('#figure-gap_parts .role-mark [tabindex=\"0\"]').focus()")
+    shown.js("document.querySelector('#figure-recall_accuracy .role-mark [tabindex=\"0\"]').focus()")
     labels = []
     for key in (None, Keys.ARROW_RIGHT):
         shown.press(*filter(None, [key]))
         labels.append(shown.js("document.activeElement.getAttribute('aria-label')"))
         assert shown.text(".tip.small") == labels[-1]
-    assert labels == [row["tip"] for row in rows_of(shown, "gap_parts")[:2]]
+    assert labels == [row["tip"] for row in rows_of(shown, "recall_accuracy")[:2]]
     shown.press(Keys.ESCAPE)
     assert not shown.one(".tip.small").is_displayed()
 
@@ -354,19 +355,20 @@ def many(words, tmp_path_factory) -> Comparison:
     return read_comparison(out, words)
 
 
-def test_the_first_screen_has_every_model_with_its_share_in_place(browser, many):
+def test_the_first_screen_has_every_model_with_its_line_in_place(browser, many):
     shown = Shown(browser, many.folder / "report.html")
     shown.emulate(width=1280, height=800)
     rows = shown.boxes(".models tbody tr")
     assert len(rows) == 1 + 9
     assert max(bottom for *_, bottom in rows) <= 800
-    parts = (shown.boxes(f".models td:nth-child(4) .bar > {part}") for part in ("svg:last-child path", ".whisker", ".axis", ".control"))
-    for model, dot, whisker, (left, right, *_), control in zip(many.models, *parts, strict=True):
-        hits = many.totals[model, "ar_hit"]
-        at = [left + (right - left) * min(1, max(0, hits[name])) for name in ("gap_share", "ci_low", "ci_high", "control_share")]
-        assert [sum(dot[:2]) / 2, *whisker[:2], sum(control[:2]) / 2] == pytest.approx(at, abs=1.5), model
-    ticks = [sum(box[:2]) / 2 for box in shown.boxes(".models th:nth-child(4) .scale span")]
-    assert ticks == pytest.approx([left, (left + right) / 2, right], abs=1.5), "0, 50 and 100 % are where they are written"
+    end = float(shown.text(".scale span:last-child").removesuffix(" %")) / 100
+    axes, *dots = (shown.boxes(f".models .{part}") for part in ("axis", "at-first", "on-hits"))
+    for model, (left, right, *_), *pair in zip([None, *many.models], axes, *dots, strict=True):
+        hits, side = (many.totals[many.models[0], "ar_hit"], "reference") if model is None else (many.totals[model, "ar_hit"], "model")
+        at = [left + (right - left) * hits[f"{name}_{side}"] / end for name in ("first_p", "p")]
+        assert [sum(dot[:2]) / 2 for dot in pair] == pytest.approx(at, abs=1.5), model
+    ticks = [sum(box[:2]) / 2 for box in shown.boxes(".scale span")]
+    assert ticks == pytest.approx([left, (left + right) / 2, right], abs=1.5), "the axis is where its ends are written"
 
 
 def test_no_name_is_too_long_for_any_window(browser, words, tmp_path):
@@ -385,7 +387,7 @@ def test_tables_are_sorted_as_numbers_and_filtered_by_a_word(browser, many):
     from selenium.webdriver.common.keys import Keys
 
     shown = Shown(browser, many.folder / "report.html")
-    table = "#documents-1"
+    table = "#losses-1 .documents"
     shown.choose("#losses-model", 1)
     heads = shown.js(f"[...document.querySelectorAll('{table} th[scope=col]')].map(head => head.textContent)")
     at = heads.index("nats on AR hits")
@@ -418,21 +420,21 @@ def test_links_of_a_model_lead_to_its_tokens_and_documents(browser, many):
     data = Page.read(shown.path).token_data()
     choices = shown.js("['model', 'losses-model'].map(id => [...document.getElementById(id).options].map(option => option.text))")
     assert choices == [many.models, many.models], "the names that titles have"
-    shown.click(".models a[href='#places-5']")
+    shown.click(".models a[href='#losses-5']")
     assert [place.is_displayed() for place in shown.all(".of-model")] == [number == 5 for number in range(1, 10)]
-    [[*_, controls]], [[_, _, top, _]] = shown.boxes("#losses .controls"), shown.boxes("#places-5 h3")
+    [[*_, controls]], [[_, _, top, _]] = shown.boxes("#losses .controls"), shown.boxes("#losses-5 > h3")
     assert controls <= top < 300, "its part of the page is shown, and not covered by the choice of a model"
     assert shown.js("[document.getElementById('model').value, document.getElementById('losses-model').value]") == ["5", "5"]
     place = token_view(many).places[4][3].row
-    shown.js("document.querySelectorAll('#places-5 tbody a')[3].click()")
+    shown.js("document.querySelectorAll('#losses-5 tbody a')[3].click()")
     excerpt = shown.excerpt(data)
     assert (excerpt["sequence"], shown.at()) == (place["sequence"], place["position"] - excerpt["first"])
     assert 0 < shown.js("document.activeElement.getBoundingClientRect().top") < 900
     assert f"{place['nll_5']:.2f}" in shown.text("#tip")
     shown.choose("#losses-model", 2)
     assert shown.js("document.getElementById('model').value") == "2"
-    link = shown.js("document.querySelector('#documents-2 tbody a').dataset.document")
-    shown.click("#documents-2 tbody a")
+    link = shown.js("document.querySelector('#losses-2 .documents tbody a').dataset.document")
+    shown.click("#losses-2 .documents tbody a")
     assert int(link) in [document for _, document, _ in shown.excerpt(data)["spans"]]
     assert f"document {int(link):,}" in shown.text("#tip")
 
@@ -514,7 +516,7 @@ def test_in_print_and_without_scripts_there_is_nothing_to_press(browser, page):
     shown.emulate("dark", media="print")
     assert shown.js("getComputedStyle(document.body).backgroundColor") in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")
     assert not any(element.is_displayed() for element in shown.all("nav, .controls, select, input, .tip, .keys"))
-    every = shown.all(".of-model, .wide th, .wide td, .models td:not(:last-child)")
+    every = shown.all(".of-model, .wide th, .wide td, .models td")
     assert all(element.is_displayed() for element in every), "nothing is left out"
     assert shown.one(".text").is_displayed()
     assert shown.one("figure svg").is_displayed()

@@ -56,7 +56,7 @@ def test_one_page_shows_all_results_with_their_printed_tables(evaluations, writt
     page = Page.read(written.page)
     assert sorted(written.results) == ["gap", "mqar", "profile", "recall"]
     assert page.texts("h2") == [
-        "Where the gap lies",
+        "What recall and the gap depend on",
         "Where each model loses most",
         "The text, token by token",
         "Recall from documents",

@@ -9,33 +9,29 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import recallkit
-from recallkit.attribution import answer as in_answers
 from recallkit.attribution.charts import figures as draw
 from recallkit.attribution.comparison import Comparison, read_comparison
-from recallkit.attribution.tables import NO_HITS, GapTables, attribute_gap
-from recallkit.display.charts import model_styles, specification, styles_of
+from recallkit.attribution.tables import GapTables, attribute_gap
+from recallkit.display.charts import specification, styles_of
 from recallkit.display.tables import Table
 from recallkit.errors import UserError
-from recallkit.measure.shares import GAP_MAY_BE_ZERO, NO_GAP
-from recallkit.report import markup, sections, words
+from recallkit.measure.shares import NO_GAP, NO_HITS
+from recallkit.report import markup
 from recallkit.report import words as in_words
 from recallkit.report.write import ReportOptions, write_report
 from recallkit.storage import artifacts
-from tests.attribution.test_tables import Corpus
-from tests.known_truth import PATH
+from tests.attribution.corpus import Corpus
 from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
 CLASSES = "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram"
-TABLE = "Perplexity, and how much of the gap to the reference lies in AR hits, in %"
 DATA, SCRIPTS = "application/json", ["text/javascript", "module"]
 
 
@@ -51,6 +47,8 @@ def page(written) -> Page:
 
 def renamed(tables: GapTables, names: dict[str, str]) -> GapTables:
     """The tables with other names of models, and of sources."""
+    import polars as pl
+
     columns = ("reference", "model", "source")
     frames = tables.frames()
     return GapTables(**{key: f.with_columns(pl.col(c).replace(names) for c in columns if c in f.columns) for key, f in frames.items()})
@@ -65,31 +63,52 @@ def put(tables: GapTables, folder: Path, like: Comparison, **facts: object) -> P
 # ------------------------------------------------------------------------------------------------------- what it says
 
 
+def percent(share: float) -> str:
+    return f"{100 * share:.{0 if abs(share) >= 0.0995 else 1}f} %"
+
+
+def within(row: dict[str, float], name: str) -> str:
+    return f"{percent(row[name])}({100 * row[f'{name}_ci_low']:z.0f} to {100 * row[f'{name}_ci_high']:z.0f})"
+
+
 def test_the_page_begins_with_a_row_per_model(comparison, page):
     totals = comparison.totals
-    heads, first, *rows = page.models()
-    assert heads == ["model", "perplexity", "gap, nats per token", "share of the gap in AR hits050100 %", "where it loses most"]
-    assert first == [REFERENCE, f"{totals[MODELS[0], 'all']['ppl_reference']:,.2f}", "reference", "", ""]
-    assert [row[0] for row in rows] == sorted(MODELS, key=lambda model: totals[model, "all"]["ppl_model"])
-    for model, ppl, gap, share, links in rows:
-        whole, hits = totals[model, "all"], totals[model, "ar_hit"]
-        assert (ppl, gap) == (f"{whole['ppl_model']:,.2f}", f"{whole['delta_nll']:z.3f}{' ahead' * (whole['delta_nll'] < 0)}")
-        assert share == f"{100 * hits['gap_share']:z.1f} %"
-        assert links == "AR hits · documents"
-    told = [attributes["aria-label"] for name, attributes, _, _ in page.elements if attributes.get("class") == "bar"]
-    for model, label in zip([row[0] for row in rows], told, strict=True):
-        hits = totals[model, "ar_hit"]
-        assert label == (
-            f"{100 * hits['gap_share']:.1f} % ({100 * hits['ci_low']:.1f} to {100 * hits['ci_high']:.1f} %); "
-            f"control {100 * hits['control_share']:z.1f} %"
-        )
+    assert page.texts("h1") == [f"How much of {REFERENCE}'s recall is retained, and where does the gap lie?"]
+    heads, *rows = page.models()
+    scale = heads.pop(3).removeprefix("first occurrence → AR hit")
+    assert heads == [
+        *("model", "perplexity", "gap, nats per token"),
+        *("retained", "share of the gap in AR hits", "in all repeated bigrams"),
+    ]
+    assert [row[0] for row in rows] == [REFERENCE, *sorted(MODELS, key=lambda model: totals[model, "all"]["ppl_model"])]
+    [end] = [end for end in (1, 2, 5, 10, 20, 50, 100) if scale == f"0{end / 2:g}{end} %"]
+    lines = [attributes for name, attributes, _, _ in page.elements if attributes.get("class") == "gain"]
+    for place, (name, ppl, gap, line, *of_gap) in enumerate(rows):
+        side, model = ("model", name) if place else ("reference", MODELS[0])
+        every, hits, repeated = (totals[model, slice_] for slice_ in ("all", "ar_hit", "repeated"))
+        assert ppl == f"{every[f'ppl_{side}']:,.2f}"
+        assert line == f"{percent(hits[f'first_p_{side}']).removesuffix(' %')} → {percent(hits[f'p_{side}'])}"
+        drawn = [float(lines[place][at].rstrip("%")) * end / 100 for at in ("x1", "x2")]
+        assert drawn == pytest.approx([100 * hits[f"first_p_{side}"], 100 * hits[f"p_{side}"]], abs=0.01)
+        if not place:
+            assert (gap, of_gap) == ("reference", ["", "", ""])
+        else:
+            assert gap == f"{every['delta_nll']:z.3f}"
+            assert of_gap == [within(hits, "retained"), within(hits, "gap_share"), percent(repeated["gap_share"])]
+    links = [attributes["href"] for name, attributes, _, parent in page.elements if (name, parent) == ("a", "th")]
+    assert links[:2] == ["#losses-1", "#losses-2"]
+    assert page.texts("p")[0] == in_words.comparison_answer(comparison)
 
 
-def test_models_with_tokenizers_of_their_own_are_compared_in_bits_per_byte(comparison):
-    own = replace(comparison, manifest={**comparison.manifest, "inexact": {MODELS[0]: {"all": 0.1}}})
-    head, *rows = Page(words.opening(own, {}, model_styles([REFERENCE, *MODELS]), {})).models()
-    whole = comparison.totals[comparison.models[0], "all"]
-    assert [head[1], rows[0][1], rows[1][1]] == ["bits per byte", f"{whole['bpb_reference']:.3f}", f"{whole['bpb_model']:.3f}"]
+def test_the_legend_says_what_the_columns_are(comparison, page):
+    legend = dict(zip(page.texts("dt")[:5], page.texts("dd")[:5], strict=True))
+    every, hits, repeated = (comparison.totals[MODELS[0], slice_] for slice_ in ("all", "ar_hit", "repeated"))
+    assert f"at most 9 times in training; {100 * hits['share_of_tokens']:.2f} % of {every['tokens']:,} tokens" in legend["AR hit"]
+    assert f"repeated bigrams, {100 * repeated['share_of_tokens']:.0f} % of the tokens" in legend["Share of the gap"]
+    ahead = [model for model in comparison.models if comparison.totals[model, "all"]["delta_nll"] < 0]
+    assert ("Shares of a lead" in legend["Share of the gap"]) == bool(ahead)
+    assert f"{every['clusters']} documents resampled" in legend["In brackets"]
+    assert not any("means nothing" in text or "not known" in text for text in page.texts("p")), "all figures are there"
 
 
 def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, comparison, page, tmp_path):
@@ -98,28 +117,20 @@ def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, compar
     order = [row[0] for row in page.models()[1:]]
     assert order == [row[0] for row in other.models()[1:]] == [REFERENCE, *comparison.models]
     for title, (_, *rows) in [*page.tables().items(), *other.tables().items()]:
-        found = [row[0] for row in rows if row[0] in order]
-        assert found == [model for model in order if model in found], title
-    assert [row[0] for row in page.tables()["AR share of the gap by source"][2:]] == comparison.models
+        shown = [row[0] for row in rows if row[0] in order]
+        assert shown == [model for model in order if model in shown], title
+    assert [row[0] for row in page.tables()["AR hits by source: retained, and share of the gap, %"][2:]] == comparison.models
 
 
-def test_what_was_recalled_is_beside_what_lies_in_ar_hits(words, comparison, tmp_path):
+def test_causal_recall_is_beside_the_recall_gain(words, tmp_path):
     """Of an intervention in the same models and labels; not of another reference."""
+    title = "Recall gain beside causal recall"
     recallkit.intervene([REFERENCE, *MODELS], slices=words, samples=40, out=tmp_path / "same")
     page = Page.read(write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "same")).page)
-    found = pl.read_parquet(tmp_path / "same" / "recall_share.parquet").filter(slice="ar_hit")
-    known = {row["model"]: row for row in found.iter_rows(named=True)}
-    assert page.models()[0][4].startswith("gone without recall")
-    assert "#intervene" in [attributes.get("href") for _, attributes, _, _ in page.elements], "a link to how it was measured"
-    for row in page.models()[2:]:
-        share = known[row[0]]
-        assert row[4] == ("means nothing" if share["void"] else f"{100 * share['recall_share']:z.1f} %")
-    assert "If neither could recall" in page.texts("p")[0] or "If no model could recall" in page.texts("p")[0]
-    assert page.texts("h2").index("Is it recall?") == 1, "right after where the gap lies"
+    assert [row[0] for row in page.tables()[title][1:]] == [row[0] for row in page.models()[1:]]
     recallkit.intervene(MODELS, slices=words, samples=40, out=tmp_path / "other")
     page = Page.read(write_report(words, tmp_path / "page.html", ReportOptions(more=tmp_path / "other")).page)
-    assert "Is it recall?" in page.texts("h2")
-    assert len(page.models()[0]) == 5, "what another reference recalls is no part of this gap"
+    assert title not in page.tables()
 
 
 def test_documents_add_up_to_the_gap(comparison, page):
@@ -141,29 +152,47 @@ def test_documents_add_up_to_the_gap(comparison, page):
         assert rows[-1][0].startswith("the ")
 
 
-def test_a_model_like_the_reference_is_said_to_lose_nothing(words, tmp_path):
+def test_a_model_like_the_reference_retains_all_of_its_recall(words, tmp_path):
     recallkit.gap(REFERENCE, [f"same={REFERENCE}"], slices=words, out=tmp_path)
     page = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
     assert f"same is behind {REFERENCE} on no AR hit." in page.texts("p")
     assert f"same predicts every document as {REFERENCE} does." in page.texts("p")
-    assert page.models()[2][2:] == ["0.000", f"means nothing: {NO_GAP}", "AR hits · documents"]
+    _, _, gap, _, *of_gap = page.models()[2]
+    assert (gap, of_gap) == ("0.000", ["100 %(100 to 100)", "–", "–"])
+    assert f"same: the share of the gap means nothing: {NO_GAP}" in page.texts("p")
 
 
-def test_the_question_and_its_answer(comparison, page):
-    assert page.texts("h1") == [f"How much of the perplexity gap to {REFERENCE} is associative recall?"]
-    rows = {row["model"]: row for row in comparison.tables.gap.filter(source="ALL", slice="ar_hit").iter_rows(named=True)}
-    answer = page.texts("p")[0]
-    assert answer.startswith(f"Nearest to {REFERENCE} is control:bigram (perplexity ")
-    assert f"Farthest from {REFERENCE} is control:unigram" in answer
-    for row in rows.values():
-        interval = f"{100 * row['ci_low']:.1f} to {100 * row['ci_high']:.1f} %"
-        share = f"{100 * row['gap_share']:.1f} %"
-        if row["gap_share"] >= 0:
-            enriched = f"{row['gap_share'] / row['share_of_tokens']:.1f} times their share of the tokens"
-            assert f"{share} (95 % interval {interval}) of this gap lies in AR hits, {enriched}." in answer
-        else:
-            said = r"(none of this (gap|lead) lies in AR hits; there it .*|no part of this (gap|lead) is shown to lie in AR hits)"
-            assert re.search(rf"{said} \(share {share}, 95 % interval {interval}\)\.", answer)
+def of_corpus(folder: Path, like: Comparison, tokens: list[tuple], at_hit: float) -> Page:
+    """The page of two models of these tokens, of which one is ahead; the reference's NLL of AR hits is `at_hit`."""
+    corpus = Corpus(folder, tokens, max_count=9)
+    hits = [row["ar_hit"] for row in corpus.rows]
+    paths = [
+        corpus.score("reference", [at_hit if hit else 2.0 for hit in hits]),
+        corpus.score("model", [1.5 + row["position"] / 10 for row in corpus.rows]),
+    ]
+    put(attribute_gap(corpus.path, paths[0], paths[1:]), folder / "a" / "b", like, reference="reference", models=["model"])
+    return Page.read(write_report(folder / "a" / "b").page)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "hit", "at_hit", "why"),
+    [
+        (range(2), lambda sequence: False, 1.0, NO_HITS),
+        (range(9), lambda sequence: sequence == 0, 1.0, "AR hits come from effectively 1.0 documents; 5 are needed"),
+        (range(9), lambda sequence: True, 2.0, "the recall gain of reference is not shown to be above 0"),
+        (range(9), lambda sequence: True, 1.0, None),
+    ],
+)
+def test_where_it_is_not_known_what_is_retained_the_page_says_why(
+    comparison, tmp_path, sequences: range, hit: Callable[[int], bool], at_hit: float, why: str | None
+):
+    tokens = [(s, p, "web", 1 if p == 2 else None, 1 if hit(s) else 20) for s in sequences for p in (1, 2)]
+    page = of_corpus(tmp_path, comparison, tokens, at_hit)
+    assert [text for text in page.texts("p") if "not known" in text] == ([f"What is retained is not known: {why}."] if why else [])
+    line, retained = page.models()[2][3:5]
+    assert (retained == "–") == bool(why)
+    assert (line == "–") == (why == NO_HITS)
+    assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in page.elements]
 
 
 def test_the_method_says_what_makes_it_again(comparison, page):
@@ -190,7 +219,7 @@ def test_the_method_says_what_makes_it_again(comparison, page):
 
 
 def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
-    drawn = draw(comparison)
+    drawn = [figure for figure in draw(comparison) if figure.name != "recall"]  # the first screen has it
     assert len(drawn) >= 4
     ordered = sorted(drawn, key=lambda figure: figure.name != "by_count")
     assert page.texts("figcaption") == [figure.caption for figure in ordered], "Zoology's figure 1 comes first"
@@ -203,131 +232,6 @@ def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
     assert len(data["excerpts"]) == written.excerpts > 5
     of = comparison.manifest["slices"]["num_sequences"]
     assert any(text.startswith(f"{written.excerpts} of {of} sequences are on this page") for text in page.texts("p"))
-
-
-def test_a_share_without_meaning_is_said_so(comparison):
-    """Of models that differ by nothing, by noise, and that are better than the reference."""
-    notes = {"same": NO_GAP, "noise": GAP_MAY_BE_ZERO, "better": "model is better than the reference overall: shares are of its lead"}
-    rows = {
-        name: {
-            "delta_nll": -0.3 if name == "better" else 0.1,
-            "note": note,
-            "gap_share": None if name == "same" else 0.5,
-            "void": name != "better",
-        }
-        for name, note in notes.items()
-    }
-    with_rows = of_models(comparison, rows)
-    styles = model_styles([comparison.reference, *rows])
-    page = Page(words.opening(with_rows, {}, styles, {}) + sections.tables_section(with_rows, {}).body)
-    told = dict(line.split(": ", 1) for line in page.texts("li"))
-    assert told == {name: note if name == "better" else f"the share means nothing: {note}" for name, note in notes.items()}
-    assert "same (perplexity " in page.texts("p")[0]
-    assert ": a share of this gap means nothing" in page.texts("p")[0]
-    assert "of this lead lies in AR hits" in page.texts("p")[0], "no headline: one share only means something"
-    assert "Shares of a lead: better." in page.texts("p")[1], "not those that mean nothing, nor of a gap"
-    shown = {row[0]: row[2:4] for row in page.models()}
-    assert shown["noise"] == ["0.100", f"means nothing: {GAP_MAY_BE_ZERO}"]
-    assert shown["same"][1] == f"means nothing: {NO_GAP}"
-    assert shown["better"] == ["-0.300 ahead", "50.0 %"]
-    noise = next(row for row in page.tables()[TABLE] if row[0] == "noise")
-    assert noise[6] == "–", "a share that means nothing has no interval"
-    assert noise[5] in page.texts("s")
-
-
-def of_models(comparison: Comparison, rows: dict[str, dict[str, object]]) -> Comparison:
-    """The comparison with these models, all with the rows of its first but for these figures of AR hits, and `delta_nll` of all tokens."""
-    frames = {
-        name: pl.concat(frame.filter(model=MODELS[0]).with_columns(model=pl.lit(model)) for model in rows)
-        for name, frame in comparison.tables.frames().items()
-    }
-    gap = frames["gap"].to_dicts()
-    for row in gap:
-        if row["slice"] == "ar_hit":
-            row.update({name: value for name, value in rows[row["model"]].items() if name != "delta_nll"})
-        row["delta_nll"] = rows[row["model"]]["delta_nll"]
-    frames["gap"] = pl.DataFrame(gap, schema=frames["gap"].schema)
-    return replace(comparison, models=list(rows), tables=GapTables(**frames))
-
-
-def answer_of(comparison: Comparison) -> str:
-    return in_answers.answer(comparison.reference, comparison.models, comparison.totals)
-
-
-@pytest.mark.parametrize(
-    ("delta", "share", "bounds", "answer"),
-    [
-        (0.3, -0.007, (-0.02, 0.006), "no part of this gap is shown to lie in AR hits (share -0.7 %, 95 % interval -2.0"),
-        (0.3, -0.2, (-0.3, -0.1), "none of this gap lies in AR hits; there it is better than the reference (share -20.0 %, 95 % interval"),
-        (0.3, 1.2, (1.1, 1.3), "all of this gap lies in AR hits; on the other tokens it is better than the reference (share 120.0 %, 95 %"),
-        (-0.3, 0.25, (0.2, 0.3), "25.0 % (95 % interval 20.0 to 30.0 %) of this lead lies in AR hits, 2.5 times their share of"),
-        (-0.3, 1.5, (0.8, 1.9), "no part of this lead is shown to lie elsewhere (share 150.0 %"),
-        (0.3, 0.5, (None, None), "): 50.0 % of this gap lies in AR hits, 5.0 times their share of the tokens."),
-    ],
-)
-def test_a_share_below_0_or_above_100_percent_is_put_in_words(comparison, delta, share, bounds, answer):
-    row = {
-        "delta_nll": delta,
-        "gap_share": share,
-        "enrichment": 10 * share,
-        "ci_low": bounds[0],
-        "ci_high": bounds[1],
-        "note": "",
-        "void": False,
-    }
-    assert answer in answer_of(of_models(comparison, {"m": row}))
-
-
-@pytest.mark.ci
-def test_what_the_answer_says_of_models_of_which_the_truth_is_known(home, tmp_path, short_text):
-    """A gap that is all cache, one of knowledge alone, and one of rare bigrams alone, which lies in AR hits without any recall."""
-    recallkit.slice(short_text(48, 350), out=tmp_path, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
-    compared = {"cache": ("bigram_cache", "presence", "unigram_cache"), "knowledge": ("bigram", "worse", "worse_at_rare")}
-    hits = {}
-    for folder, truth in compared.items():
-        tables = recallkit.gap([f"{name}={PATH}:{name}" for name in truth], slices=tmp_path, out=tmp_path / folder)
-        hits[folder] = {row["model"]: row for row in tables.gap.filter(slice="ar_hit", source="ALL").to_dicts()}
-    said = {name: answer_of(recallkit.read_comparison(tmp_path / name, slices=tmp_path)) for name in compared}
-    of = hits["cache"]
-    assert "Nearest to bigram_cache is presence (perplexity " in said["cache"]
-    assert f": {100 * of['presence']['gap_share']:.1f} % (95 % interval" in said["cache"], "where the gap lies; presence recalls nothing"
-    assert abs(of["unigram_cache"]["gap_share"]) < 0.02 < of["presence"]["gap_share"], "the same cache: nothing of that gap is in AR hits"
-    of = hits["knowledge"]
-    assert of["worse_at_rare"]["gap_share"] > 3 * of["worse"]["gap_share"], "and neither recalls"
-    assert "worse_at_rare (perplexity " in said["knowledge"]
-    assert f": {100 * of['worse_at_rare']['gap_share']:.1f} % (95 % interval" in said["knowledge"]
-
-
-@pytest.mark.parametrize(
-    ("shares", "headline"),
-    [
-        ((0.2, 0.5, 0.3), "20.0 to 50.0 % of what 3 models lose to ref lies in the 10.00 % of tokens that are AR hits: 2.0 to 5.0 times"),
-        ((0.2, 1.2, 0.3), "20.0 to 30.0 % of what 2 of 3 models lose to ref lies in"),
-        ((0.2, None, -0.1), ""),
-        ((0.2, 0.04, 0.3), "20.0 to 30.0 % of what 2 of 3 models lose to ref lies in"),
-    ],
-)
-def test_the_headline_has_the_range_of_the_shares_that_mean_something(comparison, shares, headline):
-    rows = {
-        name: {"delta_nll": 0.3, "gap_share": share, "ci_low": share and share - 0.05, "share_of_tokens": 0.1, "note": "", "void": False}
-        for name, share in zip("abc", shares, strict=True)
-    }
-    found = in_answers.headline("ref", list(rows), of_models(comparison, rows).totals)
-    assert found.startswith(headline) if headline else found == ""
-    rows["b"]["delta_nll"] = -0.3
-    assert "what 3 models" not in in_answers.headline("ref", list(rows), of_models(comparison, rows).totals), "a lead is no loss"
-
-
-def test_a_comparison_without_ar_hits_has_a_page(comparison, tmp_path):
-    corpus = Corpus(tmp_path, [(s, p, "web", 1 if p > 1 else None, 9) for s in (0, 1) for p in (1, 2)], max_count=5)
-    corpus.score("reference", [1, 2, 1, 2])
-    corpus.score("model", [2, 2, 3, 2])
-    paths = [tmp_path / "scores" / f"{name}.parquet" for name in ("reference", "model")]
-    put(attribute_gap(corpus.path, paths[0], paths[1:]), tmp_path / "a" / "b", comparison, models=["model"])
-    page = Page.read(write_report(tmp_path / "a" / "b").page)
-    assert page.texts("p")[0].startswith("model (perplexity ")
-    assert f"means nothing ({NO_HITS})" in page.texts("p")[0]
-    assert "excerpts" not in [attributes.get("id") for _, attributes, _, _ in page.elements]
 
 
 def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(small_slices, tmp_path):
