@@ -15,7 +15,7 @@ demo: $(VENV)/.installed
 # README's picture, for light and for dark pages (docs/memory.svg is price.svg of docs/memory.md's command); with room at its left for names in fonts that are broader than Arial.
 picture: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo --figures build/figures
-	sed 's/234.00pt/247.09pt/; s/"0 0 321.75/"-18 0 339.75/; s/width="321.75"/x="-18" width="339.75"/' build/figures/gap_parts.svg > docs/gap.svg
+	sed 's/234.00pt/247.09pt/; s/"0 0 321.75/"-18 0 339.75/; s/width="321.75"/x="-18" width="339.75"/' build/figures/recall.svg > docs/gap.svg
 	for name in gap memory; do \
 	  sed 's/#ffffff/#0d1117/; s/#1b1b1b/#e8e8e8/g; s/#5d6166/#a9aeb3/g; s/#dcdee1/#3a3f44/g' docs/$$name.svg > docs/$$name-dark.svg; done
 
