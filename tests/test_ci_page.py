@@ -69,5 +69,5 @@ def test_its_commands_measure_judge_and_show(run, few_slices, tiny_model, tmp_pa
         if step["name"] == "Measure the gap":
             assert ("NLL on ar_hit" in done.stderr.splitlines()[-1]) == bool(status), done.stderr
     assert found == {"Label the text": 0, "Measure the gap": status, "Table on the summary": 0, "Page": 0}
-    assert "| AR hits | other |" in (tmp_path / "summary.md").read_text()
+    assert "| retained, % |" in (tmp_path / "summary.md").read_text()
     assert "<title>" in (tmp_path / "report.html").read_text()
