@@ -39,7 +39,7 @@ def test_the_example_is_short_enough_to_be_read():
 
 
 def test_the_picture_has_what_is_retained_in_the_example():
-    retained = re.findall(r" (\d+) \(-?\d+ to \d+\)  ", README.split("```")[1])
+    retained = re.findall(r"^\S.*? (\d+) \(\d+ to \d+\) ", README.split("```")[1], re.MULTILINE)
     light, dark = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gap.svg", "gap-dark.svg"))
     assert len(retained) == 9
     assert sorted(re.findall(r">(\d+) % retained<", light)) == sorted(retained)
