@@ -9,7 +9,7 @@
 WITH classes AS (
     SELECT
         cluster,
-        context_class,
+        context_class::ENUM('bigram', 'token', 'new') AS context_class,
         -- log2(c - 1/2) rounded up is the power of two that c does not exceed: 1 -> 0, 2 -> 1, 3 and 4 -> 2.
         least(
             CASE WHEN train_count = 0 THEN 0 ELSE 1::BIGINT << greatest(ceil(log2(train_count - 0.5::DOUBLE)), 0)::INTEGER END,
@@ -25,6 +25,6 @@ WITH classes AS (
     WHERE train_count IS NOT NULL -- of an index only those of repeated bigrams are known
 )
 
-SELECT cluster, context_class, largest_count, count(*) AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
+SELECT cluster, context_class, largest_count, count(*)::INTEGER AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
 FROM classes
 GROUP BY cluster, context_class, largest_count

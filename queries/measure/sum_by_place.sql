@@ -9,13 +9,13 @@ WITH classes AS (
     SELECT
         cluster,
         ar_hit,
-        CASE WHEN repeated THEN 1::BIGINT << greatest(ceil(log2(distance - 0.5::DOUBLE)), 0)::INTEGER END AS distance,
+        CASE WHEN repeated THEN 1 << greatest(ceil(log2(distance - 0.5::DOUBLE)), 0)::INTEGER END AS distance,
         CASE WHEN match_length < 4 THEN match_length ELSE 1 << floor(log2(match_length))::INTEGER END AS match_length,
-        (position - 1) * $buckets // $seq_len AS position,
+        ((position - 1) * $buckets // $seq_len)::INTEGER AS position,
         COLUMNS('(first_)?(nll|p)_\d+')
     FROM tokens
 )
 
-SELECT cluster, ar_hit, distance, match_length, position, count(*) AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
+SELECT cluster, ar_hit, distance, match_length, position, count(*)::INTEGER AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
 FROM classes
 GROUP BY GROUPING SETS ((cluster, ar_hit, distance), (cluster, ar_hit, match_length), (cluster, ar_hit, position))

@@ -228,7 +228,7 @@ def batches(
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
         # Of a bigram that occurs first 3 tokens back 3 rows above; of one that occurs first here the row itself.
-        first = np.arange(len(rows)) - np.nan_to_num(rows["first_distance"].to_numpy()).astype(np.int64)
+        first = np.arange(len(rows)) - rows["first_distance"].fill_null(0).to_numpy()
         labelled = rows
         for name, column in [] if words is None else zip(of_words, words.read(start, stop).columns, strict=True):
             labelled = labelled.append_column(name, column)

@@ -1,8 +1,7 @@
 """The rows of every table as data: the columns that name them, and which tokens each one has.
 
 A query of `queries/measure/` adds tokens up by cluster and class, a combination of a few columns. A row of a
-table has the tokens of some classes: those for which an expression over the columns of both is true, or that part
-of them which it gives.
+table has the tokens of some classes: those for which an expression over the columns of both is true.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Rows:
         return self.keys.height
 
     def parts(self, classes: pl.DataFrame) -> np.ndarray:
-        """What part of each of k classes each row has, float64 (k, K): 0, 1, or where classes are divided between."""
+        """Which of k classes each row has, float64 (k, K): 1 or 0."""
         pairs = classes.join(self.keys, how="cross", suffix="_of_row")
         has = pairs.select(self.has.cast(pl.Float64).fill_null(0.0)).to_series()
         return has.to_numpy().reshape(classes.height, self.keys.height)

@@ -181,7 +181,7 @@ def add_up(
     by_answer = (count_rows(tokens.max_count), place_rows(tokens.seq_len))
     for of_answer in reversed(by_answer if every_table else ()):
         answer = by_class.pop()  # so that the one before is given back
-        tables |= {name: sum_rows(rows, answer, clusters) for name, rows in of_answer.items()}
+        tables |= {name: sum_rows(of_table, answer, clusters) for name, of_table in of_answer.items()}
     return Sums(tables, clusters, _documents(by_slice))
 
 

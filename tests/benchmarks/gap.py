@@ -3,7 +3,7 @@
     python tests/benchmarks/gap.py                   # 8,000 sequences of 2048 tokens, 8 sources, reference and one model
     python tests/benchmarks/gap.py --models 3 --repeats 5
 
-Ours makes all seven tables with intervals; the others only the split by source and AR hit. Each method runs in a fresh
+Ours makes all tables with intervals; the others only the split by source and AR hit. Each method runs in a fresh
 process a repeat, methods in turn, 2 threads: it warms up on two small row groups, then runs once. Memory is the peak of
 that run beyond what the process held after the warm-up. Every split is compared with ours.
 """
@@ -154,8 +154,8 @@ def duckdb_split(folder: Path, join: str) -> Split:
 
 
 METHODS = {
-    "recallkit: seven tables, intervals": ours,
-    "recallkit: seven tables, none": partial(ours, num_resamples=0),
+    "recallkit: all tables, intervals": ours,
+    "recallkit: all tables, none": partial(ours, num_resamples=0),
     "DuckDB keyed join: split only": partial(duckdb_split, join="INNER JOIN|USING (sequence, position)"),
     "DuckDB POSITIONAL JOIN: split only": partial(duckdb_split, join="POSITIONAL JOIN|"),
 }

@@ -1,0 +1,131 @@
+"""A folder of slices made for a test: labels of a few tokens, and models' NLLs of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from recallkit.config import SCHEMA_VERSION
+from recallkit.storage.artifacts import write_parquet
+from recallkit.storage.schemas import arrow_schema
+from tests.slicing.references import label_bigrams_reference
+
+Token = tuple[int, int, str, int | None, int]
+"""Sequence, position (from 1), source, tokens back to its bigram (None: it occurs first), training count."""
+
+
+class Corpus:
+    """Tokens in `folder`, as `slice` and `score` would have written them.
+
+    A match is as long as the distance is, a document is a sequence, and all ids differ, if
+    `matches`, `documents` and `ids` (previous, token) do not say otherwise. `facts`: of the labels' manifest.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tokens: Sequence[Token],
+        *,
+        documents: Sequence[int] | None = None,
+        ids: Sequence[tuple[int, int]] | None = None,
+        matches: Sequence[int] | None = None,
+        overwritten: Sequence[bool] | None = None,
+        in_training: Sequence[int] | None = None,
+        max_count: int = 1250,
+        seq_len: int = 64,
+        rows_per_group: int = 5,
+        **facts: Any,
+    ) -> None:
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = []
+        for row, (sequence, position, source, distance, count) in enumerate(tokens):
+            first = distance and distance + (self.rows[row - distance]["first_distance"] or 0)
+            pair = ids[row] if ids else (row, row + 1)
+            context = {pair[0], *(own["token"] for own in self.rows[row - position + 1 :])}
+            context |= {own["prev_token"] for own in self.rows[row - position + 1 :][:1]}
+            new = "token" if pair[1] in context else "new"
+            self.rows.append(
+                {
+                    "sequence": sequence,
+                    "position": position,
+                    "document": documents[row] if documents else sequence,
+                    "source": source,
+                    "prev_token": pair[0],
+                    "token": pair[1],
+                    "repeated": distance is not None,
+                    "context_class": new if distance is None else "bigram",
+                    "distance": distance,
+                    "first_distance": first,
+                    "occurrences": 0,
+                    "match_length": matches[row] if matches else distance or 0,
+                    "overwritten": bool(overwritten and overwritten[row]),
+                    "train_count": count,
+                    "ar_hit": distance is not None and count <= max_count,
+                    "in_training": in_training[row] if in_training else None,
+                }
+            )
+        # Row groups have whole sequences.
+        self._starts = [0]
+        for row, token in enumerate(tokens):
+            if token[1] == 1 and row - self._starts[-1] >= rows_per_group:
+                self._starts.append(row)
+        manifest = {
+            "kind": "tokens",
+            "num_sequences": len({token[0] for token in tokens}),
+            "seq_len": seq_len,
+            "boundary": "window",
+            "max_count": max_count,
+            "counts": {"id": "c", "num_tokens": 1000},
+            "in_training": {"tokens": 0} if in_training else None,
+        }
+        self.path = self._write("tokens", "tokens", self.rows, {**manifest, **facts})
+
+    def score(self, model: str, nlls: Any, **facts: Any) -> Path:
+        """Writes the NLLs of every token under a model; `facts`: of the manifest."""
+        values = np.ravel(nlls).astype(np.float64)
+        unknown = {"argmax": -1, "rank": 0, "context": 0, "exact": True}
+        rows = [
+            {"sequence": row["sequence"], "position": row["position"], "nll": nll, **unknown}
+            for row, nll in zip(self.rows, values, strict=True)
+        ]
+        manifest = {"kind": "scores", "model": model, **facts}
+        return self._write(f"scores/{model}", "scores", rows, manifest)
+
+    def _write(self, name: str, layout: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> Path:
+        table, path = (
+            pa.Table.from_pylist(rows, arrow_schema(layout)),
+            self.folder / f"{name}.parquet",
+        )
+        ends = [*self._starts[1:], len(rows)]
+        parts = [table.slice(start, end - start) for start, end in zip(self._starts, ends, strict=True)]
+        common = {"schema_version": SCHEMA_VERSION, "sequences_digest": "d", "num_rows": len(rows)}
+        write_parquet(path, parts, table.schema, {**common, **facts})
+        return path
+
+
+def random_corpus(folder: Path, seed: int, *, sequences: int = 12, length: int = 20) -> Corpus:
+    """Few ids, labelled as the references label them, in documents of very different lengths from three sources."""
+    rng = np.random.default_rng(seed)
+    texts = [rng.integers(0, 5, rng.integers(2, length + 1)).tolist() for _ in range(sequences)]
+    labels = [label_bigrams_reference(text)[0] for text in texts]
+    back = [distance if distance > 0 else None for distances in labels for distance in distances]
+    size = len(back)
+    documents = np.cumsum(rng.random(size) < rng.choice([0.02, 0.3], size)).tolist()
+    places = [(sequence, place) for sequence, text in enumerate(texts) for place in range(1, len(text))]
+    sources = ["abca"[document % 4] for document in documents]
+    counts = rng.choice([0, 1, 4, 5, 6, 1250, 1251, 10**7], size).tolist()
+    return Corpus(
+        folder,
+        [(*place, *of) for place, *of in zip(places, sources, back, counts, strict=True)],
+        documents=documents,
+        ids=[pair for text in texts for pair in itertools.pairwise(text)],
+        matches=[int(rng.integers(1, length)) if distance else 0 for distance in back],
+        in_training=rng.choice([0, 0, 13, 50], size).tolist(),
+        max_count=5,
+        seq_len=length,
+    )
