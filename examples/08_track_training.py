@@ -97,8 +97,9 @@ def train(args: argparse.Namespace) -> None:
 
 def tell(step: int, metrics: dict[str, float]) -> None:
     """A line a step."""
-    hits, first, other, recalled = (metrics[f"recall/{name}"] for name in ("ar_nll", "first_nll", "other_nll", "recalled_nats"))
-    print(f"step {step}: AR hits {hits:.2f}, first occurrences {first:.2f}, other {other:.2f}; recalled {recalled:.2f}", flush=True)
+    gain, hits, first, other = (metrics[f"recall/{name}"] for name in ("gain", "ar_nll", "first_nll", "other_nll"))
+    nlls = f"NLL of AR hits {hits:.2f}, first occurrences {first:.2f}, other {other:.2f}"
+    print(f"step {step}: recall gain {gain:.1f} points; {nlls}", flush=True)
 
 
 def main() -> None:

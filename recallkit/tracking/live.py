@@ -9,36 +9,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.config import BUILTIN_SEQ_LEN
-from recallkit.display import console
 from recallkit.display.notebook import Shown
 from recallkit.errors import UsageError, UserError
-from recallkit.models.spec import ModelSpec, list_models
+from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions
 from recallkit.storage import artifacts
+from recallkit.storage.result import read_tables
 from recallkit.tracking.run import TrackedRun
-from recallkit.tracking.tables import make_tables
+from recallkit.tracking.tables import TrackTables, make_tables
 from recallkit.tracking.view import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
 
-    import polars as pl
-
 SAMPLE_TOKENS = 20_000
 """Tokens that are scored each time."""
 
-SAMPLED_HITS = 200
-"""AR hits of them that are sampled, at most; the changed text has about twice as many tokens."""
-
 METRICS = {
-    "recall/ar_nll": "ar_nll",
-    "recall/first_nll": "first_nll",
-    "recall/other_nll": "other_nll",
-    "recall/recalled_nats": "recall",
-    "recall/ar_gap": "ar_gap",
+    "recall/gain": ("gain", 100.0),
+    "recall/retained": ("retained", 100.0),
+    "recall/ar_nll": ("ar_nll", 1.0),
+    "recall/first_nll": ("first_nll", 1.0),
+    "recall/other_nll": ("other_nll", 1.0),
+    "recall/ar_gap": ("ar_gap", 1.0),
 }
-"""What trainers log -> the column of `TrackTables.track`."""
+"""What trainers log -> the column of `TrackTables.track`, and by what it is multiplied: points, per cent, nats per token."""
 
 
 class Tracker(Shown):
@@ -67,33 +63,35 @@ class Tracker(Shown):
         force: bool = False,
     ) -> None:
         if sample_tokens is not None and slices is not None:
-            problem = "slices are scored as they are"
-            raise UsageError(
-                problem, where="sample_tokens", remedy="leave it out, or draw slices of so many: `recallkit slice --sample 20k`"
-            )
+            remedy = "leave it out, or draw slices of so many: `recallkit slice --sample 20k`"
+            raise UsageError("slices are scored as they are", where="sample_tokens", remedy=remedy)
         if sample_tokens is not None and (type(sample_tokens) is not int or sample_tokens < 1):
-            raise UsageError(f"{sample_tokens!r} is not a number of tokens", where="sample_tokens", remedy="give one such as 20_000")
+            problem = f"{sample_tokens!r} is not a number of tokens"
+            raise UsageError(problem, where="sample_tokens", remedy="give one such as 20_000")
         folder = Path(out)
-        chosen = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
+        text = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
+        first = None if reference is None else one_model(reference)
         self._tokenizer = tokenizer
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
-        [first] = list_models(reference) if reference is not None else [None]
-        self._run = TrackedRun(chosen, folder, first, ScoringOptions(device=device), SAMPLED_HITS, force, quiet=True)
-        if not force:
-            self._continue(folder / "track.parquet")
-        self._update()
+        self._run = TrackedRun(text, folder, first, ScoringOptions(device=device), force=force, quiet=True)
+        self._run.add_reference()
+        self.table = make_tables([]).track
+        """The rows so far, see `TrackTables`."""
+        if not force and (folder / "track.parquet").exists():
+            self._continue()
 
     def log(self, step: int, model: Any) -> dict[str, float]:
         """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns METRICS by name.
 
-        These are in nats per token; `recall/ar_gap` is there with a reference. All columns and intervals are in `table`. The model is left
-        as it was, in the mode and on the device where it was, and no random number generator of torch is moved. A step that was logged
-        before is replaced.
+        The recall gain is in points, what is retained in per cent, all else in nats per token; `recall/retained` and `recall/ar_gap` need
+        a reference. All columns and intervals are in `table`. The model is left as it was, in the mode and on the device where it was, and
+        no random number generator of torch is moved. A step that was logged before is replaced.
         """
         if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
             raise UsageError(f"{step!r} is not a step", where="step", remedy="give the number of steps done")
-        if any(weight.device_mesh.size() > 1 for weight in getattr(model, "parameters", tuple)() if hasattr(weight, "device_mesh")):
+        weights = model.parameters() if hasattr(model, "parameters") else ()
+        if any(hasattr(weight, "device_mesh") and weight.device_mesh.size() > 1 for weight in weights):
             problem = "its weights are sharded over processes, of which each would wait for the others"
             raise UserError(problem, where="model", remedy="follow its checkpoints with `recallkit track`")
         step = int(step)
@@ -102,13 +100,8 @@ class Tracker(Shown):
             self._run.score([spec], force=True)
         self._run.add(step, spec)
         self._update()
-        row = next(row for row in self.table.to_dicts() if row["step"] == step)
-        return {name: row[column] for name, column in METRICS.items() if row[column] is not None}
-
-    @property
-    def table(self) -> pl.DataFrame:
-        """The rows so far, see `TrackTables`."""
-        return self._rows.track
+        row = self._run.checkpoints[step].row
+        return {name: scale * row[column] for name, (column, scale) in METRICS.items() if row[column] is not None}
 
     def attach(self, trainer: Any, every: int | None = None) -> None:
         """Logs the model of a `transformers.Trainer` every so many steps; without a number, whenever the Trainer evaluates.
@@ -138,23 +131,21 @@ class Tracker(Shown):
 
     def _update(self) -> None:
         """Writes the tables of what is scored, and shows them from now on."""
-        if not self._run.scores:
-            self._rows = make_tables([], self._run.hits)
-            self.show_as(lambda: console.print_line("No step is logged yet."), tuple, lambda models: ())
-            return
-        self._rows = tables = self._run.write()
-        seen = functools.cache(lambda: look(self._run.out, tables))
-        self.show_as(lambda: seen().print(), lambda: list(seen().shown.values()), lambda models: seen().figures(models))
+        tables = self._run.write()
+        self.table = tables.track
+        shown = functools.cache(lambda: look(self._run.out, tables))
+        self.show_as(lambda: shown().print(), lambda: list(shown().shown.values()), lambda models: shown().figures(models))
 
-    def _continue(self, path: Path) -> None:
+    def _continue(self) -> None:
         """Takes over the rows of an earlier part of the run whose scores exist."""
-        if not path.exists():
-            return
-        steps = artifacts.read_manifest(path).get("steps")
-        for step, name in (steps if isinstance(steps, dict) else {}).items():
-            scores = self._run.slices / "scores" / Path(str(name)).name
-            if step.isdecimal() and scores.is_file() and (self._run.hits.changed.folder / "scores" / scores.name).is_file():
-                self._run.scores[int(step)] = str(artifacts.read_manifest(scores)["model"]), scores
+        folder = self._run.out
+        names = artifacts.read_manifest(folder / "track.parquet")["score_files"]
+        rows = read_tables(TrackTables, folder).track.to_dicts()
+        for row, name in zip(rows, names, strict=True):
+            file = self._run.slices / "scores" / name
+            if row["step"] is not None and file.is_file():
+                self._run.add_file(row["step"], row["model"], file)
+        self._update()
 
 
 def _sample(folder: Path, num_tokens: int) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import re
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +15,11 @@ from recallkit.models.spec import ModelSpec, list_models
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_AFTER_WORD = re.compile(r"(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d+)", re.IGNORECASE)
-_AT_END = re.compile(r"(?:^|[-_])(\d+)(?:\.[a-z]\w*)*$", re.IGNORECASE)
-_ALONE = re.compile(r"^\D*(\d+)\D*$")
+_AFTER_WORD = re.compile(r".*(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d{1,15})(?!\d)", re.IGNORECASE)
+_AT_END = re.compile(r"(?:.*[-_])?(\d{1,15})(?:\.[a-z]\w*)*$", re.IGNORECASE)
+_ALONE = re.compile(r"\D*(\d{1,15})\D*$")
 _TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|partial|incomplete)(?:$|[-_.])", re.IGNORECASE)
 """Names under which trainers write a checkpoint before they rename it: `tmp-checkpoint-500`, `checkpoint-500.tmp`."""
-_MOST_STEP = 1 << 53
-_NAME_IT = "name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH"
 
 
 def step_of(spec: ModelSpec) -> int:
@@ -31,129 +28,97 @@ def step_of(spec: ModelSpec) -> int:
     Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it ends
     the name or the last component, `mamba2-500`, or is the only one of it. Raises UserError if the name contains no step.
     """
-    path = [part for part in reversed(spec.location.replace("@", "/").split("/")) if part]
-    for parts in ([spec.name] if spec.name else [], path):
-        if found := next(filter(None, [*map(_after_word, parts), *map(_without_word, parts[:1])]), None):
-            return _whole(found[1], spec)
-    raise UserError("no step in its name", where=spec.location, remedy=_NAME_IT)
-
-
-def _after_word(name: str) -> re.Match[str] | None:
-    """The last number of a name that follows a word for steps, as its group 1."""
-    return next(reversed([*_AFTER_WORD.finditer(name)]), None)
-
-
-def _without_word(name: str) -> re.Match[str] | None:
-    """The number that ends a name or is followed by a file's suffix alone, else its only one, as its group 1."""
-    return _AT_END.search(name) or _ALONE.search(name)
-
-
-def _whole(digits: str, spec: ModelSpec) -> int:
-    if int(digits) >= _MOST_STEP:
-        raise UserError(f"{digits} is not a step", where=spec.location, remedy=_NAME_IT)
-    return int(digits)
+    components = [part for part in reversed(spec.location.replace("@", "/").split("/")) if part]
+    for parts in ([spec.name or ""], components):
+        after_words = [_AFTER_WORD.match(part) for part in parts]
+        for match in [*after_words, _AT_END.match(parts[0]), _ALONE.match(parts[0])]:
+            if match is not None:
+                return int(match[1])
+    remedy = "name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH"
+    raise UserError("no step in its name", where=spec.location, remedy=remedy)
 
 
 def by_step(specs: Sequence[ModelSpec]) -> dict[int, ModelSpec]:
     """The checkpoints by ascending step. Raises UserError where two have the same, or one has none."""
-    found: dict[int, ModelSpec] = {}
+    steps: dict[int, ModelSpec] = {}
     for spec in specs:
-        other = found.setdefault(step_of(spec), spec)
-        if other is not spec:
-            raise UserError(f"step {step_of(spec):,} of {other.location}, too", where=spec.location, remedy="give one of them")
-    return dict(sorted(found.items()))
+        step = step_of(spec)
+        if step in steps:
+            raise UserError(f"step {step:,} of {steps[step].location}, too", where=spec.location, remedy="give one of them")
+        steps[step] = spec
+    return dict(sorted(steps.items()))
 
 
-def expand(given: ModelSpec) -> list[ModelSpec]:
-    """The models that a path with `*`, `?` or `[` names; the model itself where it has none, or exists."""
-    if given.is_live or not glob.has_magic(given.location) or Path(given.location).exists():
-        return [given]
-    if given.name is not None:
-        raise UserError("one name for several checkpoints", where=given.typed(), remedy="leave the name out")
-    return [replace(given, path=path, shown="") for path in sorted(glob.glob(given.location))]  # noqa: PTH207 - absolute or relative
+def is_pattern(spec: ModelSpec) -> bool:
+    """Whether a path has `*`, `?` or `[`, and is not there itself."""
+    return not spec.is_live and glob.has_magic(spec.location) and not Path(spec.location).exists()
 
 
-def expand_all(given: Sequence[ModelSpec]) -> list[ModelSpec]:
+def expand(pattern: ModelSpec) -> list[ModelSpec]:
+    """The models that a pattern names; the model itself where it is none."""
+    if not is_pattern(pattern):
+        return [pattern]
+    if pattern.name is not None:
+        raise UserError("one name for several checkpoints", where=pattern.typed(), remedy="leave the name out")
+    paths = sorted(glob.glob(pattern.location))  # noqa: PTH207 - absolute or relative
+    return [replace(pattern, path=path, shown="") for path in paths]
+
+
+def expand_all(patterns: Sequence[ModelSpec]) -> list[ModelSpec]:
     """`expand` of each. Raises UserError where a pattern names none."""
-    found = [spec for each in given for spec in expand(each)]
-    if not found:
-        raise UserError("no such checkpoints", where=given[0].location if given else None, remedy="check the path, or give --watch")
-    return list(list_models(found))
+    specs = [spec for pattern in patterns for spec in expand(pattern)]
+    if not specs:
+        raise UserError("no such checkpoints", where=patterns[0].location, remedy="check the path, or give --watch")
+    return list(list_models(specs))
+
+
+Files = tuple[tuple[str, int, int], ...]
+"""The files of a checkpoint: path, size, time of change."""
 
 
 @dataclass
 class Watch:
-    """The checkpoints that there are and those that come: what patterns name, and the siblings of paths, whose names differ in the step.
+    """The checkpoints that patterns name, now and later.
 
-    A checkpoint is taken when it is settled: its newest file is at least `seconds` old, or nothing in it changed since the last look. One
-    without a step, of a step that another has, or with a temporary name is passed over, with a note when it is first seen.
+    A checkpoint is settled when nothing in it changed since the last look. One without a step, of a step that another has,
+    or with a temporary name is passed over, with a note.
     """
 
-    given: Sequence[ModelSpec]
-    seconds: float
-    _seen: dict[str, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
-    _of_step: dict[int, str] = field(default_factory=dict)
-    _passed_over: set[str] = field(default_factory=set)
+    patterns: Sequence[ModelSpec]
+    _files: dict[str, Files] = field(default_factory=dict)
+    _taken: dict[str, Files] = field(default_factory=dict)
+    _owners: dict[int, str] = field(default_factory=dict)
 
-    def settled(self) -> list[ModelSpec]:
-        """The checkpoints that are written, by ascending step."""
-        found: dict[int, ModelSpec] = {}
-        for spec in self._found():
+    def changed(self) -> list[ModelSpec]:
+        """The settled checkpoints that are new, or have changed since they were last returned, by ascending step."""
+        ready: dict[int, ModelSpec] = {}
+        specs = {spec.location.rstrip("/"): spec for pattern in self.patterns for spec in expand(pattern)}
+        for location, spec in zip(specs, list_models(list(specs.values())), strict=True):
+            files = _files(Path(location))
+            before, self._files[location] = self._files.get(location), files
+            if not files or files != before or files == self._taken.get(location):
+                continue
+            self._taken[location] = files
             try:
-                if (step := self._settled_step(spec)) is not None:
-                    found[step] = spec
+                ready[self._step(spec, location)] = spec
             except UserError as error:
-                if spec.location not in self._passed_over:
-                    events.note(f"{spec.location}: {error.problem} (passed over)")
-                self._passed_over.add(spec.location)
-        return [found[step] for step in sorted(found)]
+                events.note(f"{location}: {error.problem} (passed over)")
+        return [ready[step] for step in sorted(ready)]
 
-    def state(self, spec: ModelSpec) -> tuple[tuple[str, int, int], ...]:
-        """The files of a checkpoint as they were at the last look: path, size, time of change."""
-        return self._seen.get(spec.location, ())
-
-    def _found(self) -> list[ModelSpec]:
-        found: dict[Path, ModelSpec] = {}
-        for each in self.given:
-            for spec in [*expand(each), *_siblings(each)]:
-                path = Path(spec.location)
-                if path not in found and path.exists():
-                    found[path] = spec
-        return list(list_models(list(found.values())))
-
-    def _settled_step(self, spec: ModelSpec) -> int | None:
-        """The step of a checkpoint if it is settled. Raises UserError for one that is passed over."""
+    def _step(self, spec: ModelSpec, location: str) -> int:
+        """The step of a settled checkpoint. Raises UserError for one that is passed over."""
         step = step_of(spec)
-        if spec.name is None and _TEMPORARY.search(Path(spec.location).name):
-            raise UserError("a temporary name", where=spec.location)
-        if not self._is_settled(spec):
-            return None
-        if self._of_step.setdefault(step, spec.location) != spec.location:
-            raise UserError(f"step {step:,} of {self._of_step[step]}, too", where=spec.location)
+        if spec.name is None and _TEMPORARY.search(Path(location).name):
+            raise UserError("a temporary name", where=location)
+        if self._owners.setdefault(step, location) != location:
+            raise UserError(f"step {step:,} of {self._owners[step]}, too", where=location)
         return step
 
-    def _is_settled(self, spec: ModelSpec) -> bool:
-        path = Path(spec.location)
-        try:
-            files = sorted(each for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
-            facts = [(str(each), each.stat()) for each in files]
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise UserError(f"cannot be read ({error.strerror})", where=path) from error
-            facts = []  # a trainer removes old checkpoints
-        state = tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
-        before, self._seen[spec.location] = self._seen.get(spec.location), state
-        newest = max((fact.st_mtime for _, fact in facts), default=time.time())
-        return bool(state) and (before == state or time.time() - newest >= self.seconds)
 
-
-def _siblings(given: ModelSpec) -> list[ModelSpec]:
-    """The other entries of a path's folder whose names differ from its own in the number of the step alone."""
-    path = Path(given.location)
-    match = _after_word(path.name) or _without_word(path.name)
-    if given.is_live or given.name is not None or match is None or not path.parent.is_dir():
-        return []
-    start, end = match.span(1)
-    alike = re.compile(re.escape(path.name[:start]) + r"\d+" + re.escape(path.name[end:]))
-    names = sorted(each.name for each in path.parent.iterdir() if alike.fullmatch(each.name))
-    return [replace(given, path=str(path.parent / name), shown="") for name in names]
+def _files(path: Path) -> Files:
+    try:
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        facts = [(str(file), file.stat()) for file in sorted(files)]
+    except OSError:
+        return ()  # a trainer removes old checkpoints
+    return tuple((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)

@@ -1,17 +1,18 @@
-"""NLLs of a run's checkpoints and what they recall by association, a row per checkpoint, with 95 % intervals over documents."""
+"""A run's checkpoints by step: recall gain, NLLs and what is retained of a reference's recall; and whether recall appears."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recallkit.display.notebook import Shown
-from recallkit.measure.intervals import NUM_RESAMPLES, estimates, expanded_interval, number_or_none
 from recallkit.measure.labelled import open_scores
-from recallkit.measure.sums import RowSums, add_up, resampled
-from recallkit.storage.schemas import frame_of
+from recallkit.measure.ratio import Ratio, holm, p_values, ratio
+from recallkit.measure.shares import retained
+from recallkit.measure.sums import add_up
+from recallkit.storage.schemas import LAYOUTS, frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,14 +20,12 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from recallkit.intervening.run import AskedHits
     from recallkit.measure.labelled import LabelledTokens
+    from recallkit.measure.sums import TableSums
 
-LEAST_RECALL = 0.2
-"""Nats per AR hit that are called recall: the zoo's models that learnt to recall no list reach LOW, those that did HIGH (docs/track.md)."""
-
-ALL, HITS, OTHER, FIRST = range(4)
-"""The rows of `read_sums`: all tokens, AR hits, all other tokens, and the first occurrences of the AR hits' bigrams."""
+LEAST_GAIN = 0.01
+"""Recall gain that is called recall: presence and position alone are worth half a point, the zoo's weakest recaller has 4.5
+(docs/track.md)."""
 
 APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 """The verdicts on a run."""
@@ -36,130 +35,105 @@ APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 class TrackTables(Shown):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 
-    track: `tokens`, `ar_hits`, `documents` with sampled AR hits and their effective number; in nats per token, each with
-    `*_ci_low` and `*_ci_high` (95 % over documents): `nll` of all tokens, `ar_nll` of AR hits, `first_nll` of the first occurrences of
-    their bigrams in their sequences, `other_nll` of all tokens that are no AR hits, `recall`, what AR hits lose where ids of their earlier
-    matches are moved less what as many moves elsewhere cost (docs/causal.md), and `ar_gap`, the AR hits' NLL less the reference's.
+    track: `tokens`, `ar_hits`, `documents` with AR hits and their effective number; each with `*_ci_low` and `*_ci_high` (95 % over
+    documents): in nats per token `nll` of all tokens, `ar_nll` of AR hits, `first_nll` of the first occurrences of their bigrams in
+    their sequences, `other_nll` of all other tokens; `gain`, the recall gain on AR hits, the mean of p(token) less p at that first
+    occurrence, a fraction; and, where there is a reference, `retained`, the gain over the reference's, null where that one is not shown
+    to recall, and `ar_gap`, the AR hits' NLL less the reference's. `causal`, only if asked for: causal recall on AR hits, a fraction,
+    the points of `InterveneTables`.
 
-    verdict, one row. `appears`: the interval of the last checkpoint's recall is above LEAST_RECALL; `step` is the first one from which on
-    recall is above it, with an interval (null: later than the last). `absent`: that interval is below LEAST_RECALL. `gone`: it is, but at
-    `step`, the first such, recall was above, by intervals that hold for all checkpoints together. `unknown`: neither is shown; `step`
-    as before, if there is one.
-
-    by_context, only with `context_gain`: `step`, and the columns of `GapTables.by_context` of that checkpoint's gap to the reference.
+    verdict, one row. `appears`: the interval of the last checkpoint's gain is above LEAST_GAIN; `step` is the first one from which on
+    the gain is above it, and its interval the same of the upper and of the lower ends of gains. `absent`: that interval is below
+    LEAST_GAIN. `gone`: it is, but at `step`, the first such, the gain was above (Holm over all checkpoints). `unknown`: neither is
+    shown; `step` as before, if there is one.
     """
 
     track: pl.DataFrame
     verdict: pl.DataFrame
-    by_context: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Tracked:
-    """A model of the table: its name, its step (None: the reference), its sums, one of those of `read_sums`, and the nats that it recalls.
+class Checkpoint:
+    """A model of the table: its step (None: the reference), its score file, its row, and its recall gain."""
 
-    `recalled` (n,): of each sampled hit (`intervening.association`).
-    """
-
-    name: str
     step: int | None
-    sums: RowSums
-    recalled: np.ndarray
+    file: Path
+    row: dict[str, Any]
+    gain: Ratio
 
 
-def read_sums(tokens: LabelledTokens, scores: Sequence[Path]) -> list[RowSums]:
-    """The sums of each score file, in rows ALL, HITS, OTHER and FIRST. Raises UserError if a file is damaged, or of other sequences."""
-    found = add_up(tokens, [open_scores(path, tokens) for path in scores], every_table=False)
-    names, of_first = (list(found.rows[table].keys["slice"]) for table in ("slices", "first"))
-    slices = found.tables["slices"].at(np.array([names.index(name) for name in ("all", "ar_hit", "other")]))
-    first = found.tables["first"].at(np.array([of_first.index("ar_hit")]))
-    every = RowSums.joined([slices, first])
-    return [replace(every, nlls=every.nlls[[model]]) for model in range(len(scores))]
+def read_sums(tokens: LabelledTokens, *files: Path) -> TableSums:
+    """The sums of all tokens, AR hits and other tokens under the models of score files.
+
+    Raises UserError if a file is damaged, or of other sequences.
+    """
+    scores = [open_scores(path, tokens) for path in files]
+    return add_up(tokens, scores, every_table=False).tables["slices"].slice("all", "ar_hit", "other")
 
 
-def make_tables(models: Sequence[Tracked], hits: AskedHits, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> TrackTables:
-    """The tables of models, in their order; a model of step None, if there is one, is the reference. All are resampled alike."""
-    if not models:
-        return TrackTables(frame_of("track/track", []), frame_of("track/verdict", []))
-    sizes = models[0].sums
-    every = replace(sizes, nlls=np.concatenate([model.sums.nlls for model in models]))
-    reference = next((place for place, model in enumerate(models) if model.step is None), None)
-    of_text, drawn = (_figures(totals, reference) for totals in (every.totals, resampled([every], num_resamples, seed)[0]))
-    values = {name: np.vstack([of_text[name], drawn[name].T]) for name in of_text}  # first the text itself, then its resamples
-    values["recall"] = hits.means(np.column_stack([model.recalled for model in models]), num_resamples, seed)
-    number, effective, freedom = hits.documents
-    facts = {
-        "reference": None if reference is None else models[reference].name,
-        "tokens": int(sizes.tokens[:, ALL].sum()),
-        "ar_hits": int(sizes.tokens[:, HITS].sum()),
-        "documents": number,
-        "effective_documents": effective,
+def measure(model: str, step: int | None, file: Path, sums: TableSums, reference: str | None = None) -> Checkpoint:
+    """The row of a model: the last of `sums`, after the reference, if there is one."""
+    every, hits, other = (sums.slice(name) for name in ("all", "ar_hit", "other"))
+    place, tokens = int(reference is not None), hits["tokens"]
+    figures = {
+        "nll": ratio(every[f"nll_{place}"], every["tokens"]),
+        "ar_nll": ratio(hits[f"nll_{place}"], tokens),
+        "first_nll": ratio(hits[f"first_nll_{place}"], tokens),
+        "other_nll": ratio(other[f"nll_{place}"], other["tokens"]),
+        "gain": ratio(hits.gain(place), tokens),
     }
-    rows: list[dict[str, Any]] = [{"model": model.name, "step": model.step, **facts} for model in models]
-    for name, value in values.items():
-        of = ALL if name in ("nll", "other_nll") else HITS
-        of_name = (effective, freedom) if name == "recall" else (sizes.effective[of], sizes.freedom[of])
-        for column, of_models in estimates(name, value[0], value[1:], *of_name).items():
-            for row, one in zip(rows, of_models, strict=True):
-                row[column] = number_or_none(one)
-    steps = [place for place, model in enumerate(models) if model.step is not None]
-    order = sorted(steps, key=lambda place: models[place].step or 0)
-    verdict = _verdict([rows[place] for place in order], values["recall"][:, order], effective, freedom)
-    return TrackTables(frame_of("track/track", rows), frame_of("track/verdict", verdict))
+    if reference is not None and step is not None:
+        figures["retained"] = retained(hits.gain(place), hits.gain(0), tokens)
+        figures["ar_gap"] = ratio(hits.gap(place), tokens)
+    row: dict[str, Any] = dict.fromkeys(LAYOUTS["track/track"])
+    row |= {
+        "model": model,
+        "step": step,
+        "reference": reference,
+        "tokens": int(every["tokens"].total[0]),
+        "ar_hits": int(tokens.total[0]),
+        "documents": int(hits.spread.clusters[0]),
+        "effective_documents": float(hits.spread.effective[0]),
+    }
+    for name, figure in figures.items():
+        row |= figure.row(name)
+    return Checkpoint(step, file, row, figures["gain"])
 
 
-def _figures(totals: np.ndarray, reference: int | None) -> dict[str, np.ndarray]:
-    """Columns with intervals, each (m, ...), of totals (1 + m, ..., 4): tokens, then the NLLs of m models, in nats."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        nll, hits, other, first = np.moveaxis(totals[1:] / totals[0], -1, 0)
-    gap = np.full_like(hits, np.nan) if reference is None else hits - hits[reference]
-    return {"nll": nll, "ar_nll": hits, "first_nll": first, "other_nll": other, "ar_gap": gap}
+def make_tables(checkpoints: Sequence[Checkpoint]) -> TrackTables:
+    """The tables of checkpoints by ascending step, the reference, if there is one, first."""
+    track = frame_of("track/track", [one.row for one in checkpoints])
+    verdict = _verdict([one for one in checkpoints if one.step is not None])
+    return TrackTables(track, frame_of("track/verdict", verdict))
 
 
 # --------------------------------------------------------------------------------------------------------------- verdict
 
 
-def _verdict(rows: Sequence[dict[str, Any]], recall: np.ndarray, effective: float, freedom: float) -> list[dict[str, Any]]:
-    """The row of `verdict`, of checkpoints by ascending step; `recall` (1 + r, m): in the text, then in its resamples.
+def _verdict(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
+    """The row of `verdict`, of checkpoints by ascending step.
 
-    The last checkpoint's own interval decides, so that a run that recalls nothing is called recalling no more often than one interval of
-    95 % lies above the truth, once in forty, however many checkpoints there are. That an earlier one was above holds of all together.
+    The last checkpoint's own interval decides, so that a run that recalls nothing is called recalling no more often than one
+    interval of 95 % lies above the truth, once in forty, however many checkpoints there are. That an earlier one was above
+    holds for all of them together.
     """
-    if not rows:
+    if not checkpoints:
         return []
-    steps, last, found = [row["step"] for row in rows], rows[-1], dict.fromkeys(("step", "step_ci_low", "step_ci_high"))
-    if last["recall_ci_low"] is None:
-        return [{"verdict": UNKNOWN, **found}]
-    if last["recall_ci_low"] > LEAST_RECALL:
-        since = np.array([_since(one) for one in recall])
-        low, high = expanded_interval(since[1:].astype(np.float64), effective, freedom)
-        places = [int(since[0]), int(np.floor(low)), int(np.ceil(high))]
-        found = dict(zip(found, (steps[place] if place < len(steps) else None for place in places), strict=True))
-        return [{"verdict": APPEARS, **found}]
-    if len(earlier := np.flatnonzero(_above_together(recall, effective, freedom))):
-        found["step"] = steps[int(earlier[0])]
-    if last["recall_ci_high"] < LEAST_RECALL:
-        return [{"verdict": ABSENT if found["step"] is None else GONE, **found}]
-    return [{"verdict": UNKNOWN, **found}]
+    steps = [one.step for one in checkpoints]
+    gains = [one.gain for one in checkpoints]
+    value, low, high, freedom = np.hstack([(gain.value, gain.low, gain.high, gain.freedom) for gain in gains])
+    row: dict[str, Any] = {"verdict": UNKNOWN, "step": None, "step_ci_low": None, "step_ci_high": None}
+    if low[-1] > LEAST_GAIN:
+        ends = {"step": value, "step_ci_low": high, "step_ci_high": low}
+        return [{"verdict": APPEARS, **{name: steps[_since(end > LEAST_GAIN)] for name, end in ends.items()}}]
+    is_above = holm(p_values(value, low, high, freedom, at=LEAST_GAIN)) & (value > LEAST_GAIN)
+    if is_above.any():
+        row["step"] = steps[is_above.argmax()]
+    if high[-1] < LEAST_GAIN:
+        row["verdict"] = ABSENT if row["step"] is None else GONE
+    return [row]
 
 
-def _since(recall: np.ndarray) -> int:
-    """The place from which on, to the last one, all of `recall` (m,) is above LEAST_RECALL; m if the last is not."""
-    below = np.flatnonzero(~(recall > LEAST_RECALL))
-    return int(below[-1]) + 1 if len(below) else 0
-
-
-def _above_together(recall: np.ndarray, effective: float, freedom: float) -> np.ndarray:
-    """Where recall (1 + r, m) is above LEAST_RECALL for certain, bool (m,): the lower bounds of a 95 % band around all checkpoints.
-
-    The band is as many standard errors wide as the largest deviation of any checkpoint is in 97.5 % of the resamples, and as much wider
-    for few documents as `expanded_interval` is.
-    """
-    from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
-
-    value, samples = recall[0], recall[1:]
-    error = np.maximum(np.nanstd(samples, axis=0), np.finfo(float).tiny)
-    most = np.nanquantile(np.nanmax((samples - value) / error, axis=1), 0.975)
-    wider = np.sqrt(effective / (effective - 1)) * stdtrit(freedom, 0.975) / ndtri(0.975)
-    above: np.ndarray = value - wider * most * error > LEAST_RECALL
-    return above
+def _since(is_above: np.ndarray) -> int:
+    """The place from which on all of (m,) are true, of which the last is."""
+    return len(is_above) - int(np.logical_and.accumulate(is_above[::-1]).sum())

@@ -37,7 +37,7 @@ SMALLEST = {
     "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64",
     "slicing": "--repeats 1 --only labels --tokens 500000",
     "table": "--quick --only reading gap counting scoring recall generation",
-    "tracking": "--draws 2 --documents 10 --samples 40 --models control:bigram control:recall",
+    "tracking": "--draws 2 --documents 10 --models control:bigram control:recall",
     "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
 }
 FOLDER = Path(__file__).parent

@@ -17,6 +17,11 @@ from recallkit.models.language_model import LanguageModel
 from recallkit.tracking.view import look
 
 
+def metrics_of(row):
+    """What is logged of a row without a reference."""
+    return {"recall/gain": 100 * row["gain"], **{f"recall/{name}": row[name] for name in ("ar_nll", "first_nll", "other_nll")}}
+
+
 @pytest.fixture
 def model() -> LanguageModel:
     torch.manual_seed(1)
@@ -44,11 +49,10 @@ def test_rows_are_those_of_the_same_weights_in_files(model, few_slices, tmp_path
     )
     rows = found.track.filter(pl.col("step").is_not_null()).to_dicts()
     for logged, mine, other in zip(live, tracker.table.to_dicts(), rows, strict=True):
-        names = [name for name in mine if name not in ("model", "reference") and not name.startswith("ar_gap")]
-        assert {name: mine[name] for name in names} == pytest.approx({name: other[name] for name in names}, rel=1e-6)
-        assert mine["ar_gap"] is None
-        columns = {"recalled_nats": "recall", **{name: name for name in ("ar_nll", "first_nll", "other_nll")}}
-        assert logged == {f"recall/{name}": mine[column] for name, column in columns.items()}
+        names = [name for name in mine if name not in ("model", "reference") and not name.startswith(("ar_gap", "retained", "causal"))]
+        assert {name: mine[name] for name in names} == pytest.approx({name: other[name] for name in names}, rel=1e-6, abs=1e-9)
+        assert (mine["ar_gap"], mine["retained"]) == (None, None)
+        assert logged == metrics_of(mine)
     assert pl.read_parquet(tmp_path / "live" / "track.parquet")["step"].to_list() == [0, 5]
     assert look(tmp_path / "live").command == "", "no command makes what a running program was"
 
@@ -126,17 +130,17 @@ def test_mistakes_are_named_before_anything_is_written(model, few_slices, tmp_pa
 def test_a_tracker_shows_the_run_so_far(model, few_slices, tmp_path, run):
     """As the command does that follows the same weights, which also draws the same curve."""
     tracker = recallkit.Tracker(slices=few_slices, reference="control:recall", out=tmp_path)
-    assert repr(tracker) == "No step is logged yet."
     assert tracker._repr_html_() is None
     first = tracker.log(0, model)
-    assert set(first) == {f"recall/{name}" for name in ("ar_nll", "first_nll", "other_nll", "recalled_nats", "ar_gap")}
+    row = tracker.table.row(1, named=True)
+    assert first == {**metrics_of(row), "recall/retained": 100 * row["retained"], "recall/ar_gap": row["ar_gap"]}
     with pytest.raises(UserError, match="too little to draw"):
         tracker.chart()
     with torch.no_grad():
         model.embedding.weight.mul_(0.5)
     second = tracker.log(50, model)
     lines = repr(tracker).splitlines()
-    assert lines[0].startswith(("Recall by association is", "Whether there is recall by association"))
+    assert lines[0].startswith("Recall is absent: at step 50 the recall gain")
     shown = [line.split() for line in lines if line.split()[:1] in (["0"], ["50"])]
     assert [(row[0], row[1]) for row in shown] == [("0", f"{first['recall/ar_nll']:.2f}"), ("50", f"{second['recall/ar_nll']:.2f}")]
     assert f"<td>{second['recall/ar_nll']:.2f}</td>" in tracker._repr_html_()
@@ -188,13 +192,13 @@ def test_the_real_trainer_logs_recall_as_its_own(home, tmp_path, monkeypatch):
     assert [row["step"] for row in history if "loss" in row] == [1, 2, 3, 4]
     rows = tracker.table.to_dicts()
     assert [row["tokens"] for row in rows] == [3000, 3000]
-    logged = [(row["step"], row["recall/ar_nll"], row["recall/recalled_nats"]) for row in history if "recall/ar_nll" in row]
-    assert logged == [(row["step"], row["ar_nll"], row["recall"]) for row in rows]
+    logged = [(row["step"], row["recall/ar_nll"], row["recall/gain"]) for row in history if "recall/ar_nll" in row]
+    assert logged == [(row["step"], row["ar_nll"], 100 * row["gain"]) for row in rows]
     assert [step for step, *_ in logged] == [2, 4]
     events = accumulators.EventAccumulator(str(tmp_path / "runs"))
     events.Reload()
-    reported = [(event.step, event.value) for event in events.Scalars("train/recall/recalled_nats")]
-    assert reported == [(step, pytest.approx(recalled)) for step, _, recalled in logged]
+    reported = [(event.step, event.value) for event in events.Scalars("train/recall/gain")]
+    assert reported == [(step, pytest.approx(gain)) for step, _, gain in logged]
 
 
 def test_without_a_number_of_steps_recall_is_logged_whenever_the_trainer_evaluates(home, tmp_path):

@@ -14,6 +14,7 @@ from recallkit.models.architecture import ArchitectureConfig, LayerConfig
 from recallkit.models.language_model import LanguageModel
 from tests.conftest import ROOT
 from tests.documented import blocks
+from tests.tracking.test_live import metrics_of
 
 
 def recipe(beginning: str) -> str:
@@ -34,9 +35,7 @@ def tracker(few_slices, tmp_path) -> recallkit.Tracker:
 
 
 def of_step(tracker, step):
-    row = next(row for row in tracker.table.to_dicts() if row["step"] == step)
-    columns = {"recalled_nats": "recall", **{name: name for name in ("ar_nll", "first_nll", "other_nll")}}
-    return {f"recall/{name}": row[column] for name, column in columns.items()}
+    return metrics_of(tracker.table.filter(step=step).row(0, named=True))
 
 
 def test_a_plain_loop(home, model, tmp_path, monkeypatch):

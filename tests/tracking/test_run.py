@@ -14,7 +14,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models.spec import list_models, parse_model
 from recallkit.scoring import ScoringOptions
-from recallkit.tracking.run import track, watch
+from recallkit.tracking.run import TrackedRun, track, watch
 
 STEPS = ("step-0=control:unigram", "step-10=control:bigram", "step-20=control:recall")
 
@@ -27,7 +27,7 @@ def command(few_slices):
 def test_the_command_prints_draws_and_reports(command, run, few_slices, tmp_path):
     done = run(*command, "-o", tmp_path / "out", "--figures", tmp_path / "figures", "--export", "csv,md")
     assert done.returncode == 0, done.stderr
-    assert "Recall by association appears at step 20 (95 % interval 20 to 20): at step 20 AR hits lose" in " ".join(done.stdout.split())
+    assert "Recall appears at step 20 (95 % interval 20 to 20): at step 20 the recall gain on AR hits is " in " ".join(done.stdout.split())
     assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"track.svg", "track.png"}
     assert pl.read_csv(tmp_path / "out" / "track.csv")["step"].to_list() == [None, 0, 10, 20]
     found = json.loads(run(*command, "-o", tmp_path / "out", "--json").stdout)
@@ -36,10 +36,10 @@ def test_the_command_prints_draws_and_reports(command, run, few_slices, tmp_path
     assert page.returncode == 0, page.stderr
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Recall by step" in html
-    assert "Recall by association appears at step 20" in html
+    assert "Recall appears at step 20" in html
     told = re.sub("<[^>]*>", "", html)
-    [again] = re.findall(r"recallkit track control:recall .*? --slices DIR --samples 500", told)
-    assert again == f"recallkit track control:recall {' '.join(STEPS)} --slices DIR --samples 500"
+    [again] = re.findall(r"recallkit track control:recall .*? --slices DIR", told)
+    assert again == f"recallkit track control:recall {' '.join(STEPS)} --slices DIR"
     words = shlex.split(again.replace("DIR", str(few_slices)))[1:]
     repeated = run(*words, "-o", tmp_path / "again", "--json")
     assert repeated.returncode == 0, repeated.stderr
@@ -52,6 +52,8 @@ def test_mistakes_are_usage(run, few_slices):
         ("control:recall",): "no model is named",
         ("control:recall", "control:bigram"): "no step in its name",
         ("control:recall", "step-1=control:bigram", "--until", "3"): "goes with --watch",
+        ("control:recall", "step-1=control:bigram", "--watch", "--causal"): "not with --watch",
+        ("control:recall", "step-1=control:bigram", "--watch"): "no pattern names checkpoints to come",
         ("control:recall", "step-1=control:bigram", "step-01=control:unigram"): "step 1 of",
     }.items():
         done = run("track", *words, "--slices", few_slices)
@@ -82,35 +84,26 @@ def test_checkpoints_are_scored_as_they_come(tiny_model, few_slices, tmp_path, c
 
     copy("checkpoint-0")
     [reference] = list_models({"r": "control:recall"})
-    given = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
+    patterns = [parse_model(str(tmp_path / "run" / "checkpoint-*"))]
     options = ScoringOptions(counts=few_slices.parent / "counts.duckdb")
-    tables, out = watch(
-        reference,
-        given,
-        few_slices,
-        tmp_path / "out",
-        options,
-        lambda made, _: shown.append(dict(made.track.select("step", "nll").rows())),
-        seconds=50,
-        until=20,
-        sleep=sleep,
-    )
+    run = TrackedRun(few_slices, tmp_path / "out", reference, options)
+    tables = watch(run, patterns, lambda tables: shown.append(dict(tables.track.select("step", "nll").rows())), until=20, sleep=sleep)
     assert [list(rows) for rows in shown] == [[None, 0], [None, 0, 10], [None, 0, 10], [None, 0, 10, 20]]
     assert shown[1][0] == shown[0][0] == shown[3][20]
     assert shown[2][0] == shown[3][0] != shown[0][0], "other weights"
     assert tables.track["step"].to_list() == [None, 0, 10, 20]
-    assert pl.read_parquet(out / "track.parquet").height == 4
-    told = capsys.readouterr().err
-    assert told.count("checkpoint-20") >= 1, told
-    assert told.count("tried again when its files change") == 1
+    assert pl.read_parquet(tmp_path / "out" / "track.parquet").height == 4
+    notes = capsys.readouterr().err
+    assert notes.count("tried again when its files change") == 1
     shutil.rmtree(tmp_path / "run" / "checkpoint-0")
     copy("checkpoint-0")
     with pytest.raises(UserError, match="--force"):
-        track(reference, given, few_slices, out, options)
-    tables, _ = track(reference, given, few_slices, out, options, force=True)
+        track(TrackedRun(few_slices, tmp_path / "out", reference, options), patterns)
+    tables = track(TrackedRun(few_slices, tmp_path / "out", reference, options, force=True), patterns)
     assert tables.track["nll"][1] == shown[0][0], "scored again"
 
 
 def test_a_watch_needs_a_readable_reference(few_slices, tmp_path):
+    run = TrackedRun(few_slices, tmp_path, list_models("no-such-model")[0])
     with pytest.raises(UserError, match="no-such-model"):
-        watch(list_models("no-such-model")[0], [parse_model("x-1")], few_slices, tmp_path / "o", ScoringOptions(), lambda *_: None)
+        watch(run, [parse_model("x-*")], print)

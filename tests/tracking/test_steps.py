@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
-import time
 
 import pytest
 
@@ -57,30 +55,25 @@ def test_a_pattern_names_what_is_there(tmp_path):
         expand_all([parse_model(f"mine={tmp_path}/checkpoint-*")])
 
 
-@pytest.mark.parametrize("given", ["mamba2-*", "mamba2-1"])
-def test_a_checkpoint_is_taken_once_it_is_settled(tmp_path, given):
-    old = time.time() - 1000
+def test_a_checkpoint_is_taken_once_it_is_settled_and_again_when_it_has_changed(tmp_path):
+    watch = Watch([parse_model(str(tmp_path / "mamba2-*"))])
 
-    def write(name: str, content: str, *, is_old: bool) -> None:
+    def changed() -> list[int]:
+        return [step_of(spec) for spec in watch.changed()]
+
+    def write(name: str, content: str) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "weights").write_text(content)
-        if is_old:
-            os.utime(tmp_path / name / "weights", (old, old))
 
-    write("mamba2-1", "a", is_old=True)
-    write("tmp-mamba2-2", "a", is_old=True)
+    write("mamba2-1", "a")
     (tmp_path / "mamba2-3").mkdir()
-    watch = Watch([parse_model(str(tmp_path / given))], seconds=100)
-
-    def settled() -> list[int]:
-        return [step_of(spec) for spec in watch.settled()]
-
-    assert settled() == [1]
-    write("mamba2-20", "a", is_old=False)
-    assert settled() == [1], "it was written just now"
-    write("mamba2-20", "ab", is_old=False)
-    assert settled() == [1], "it has grown since the last look"
-    assert settled() == [1, 20]
+    assert [changed(), changed(), changed()] == [[], [1], []], "an empty folder is no checkpoint yet"
+    write("mamba2-20", "a")
+    assert changed() == []
+    write("mamba2-20", "ab")
+    assert changed() == [], "it has grown since the last look"
+    write("mamba2-1", "abc")
+    assert [changed(), changed()] == [[20], [1]]
 
 
 def test_what_is_no_checkpoint_is_passed_over_with_one_note(tmp_path, capsys):
@@ -88,9 +81,9 @@ def test_what_is_no_checkpoint_is_passed_over_with_one_note(tmp_path, capsys):
     for name in (*names, "tmp-checkpoint-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "weights").touch()
-    watch = Watch([parse_model(str(tmp_path / "*checkpoint-*")), parse_model(str(tmp_path / "checkpoint-2/"))], seconds=0)
-    for _ in range(2):
-        assert [spec.shown for spec in watch.settled()] == ["checkpoint-01", "checkpoint-2"]
+    watch = Watch([parse_model(str(tmp_path / "*checkpoint-*")), parse_model(str(tmp_path / "checkpoint-2/"))])
+    looks = [[spec.shown for spec in watch.changed()] for _ in range(3)]
+    assert looks == [[], ["checkpoint-01", "checkpoint-2"], []]
     notes = capsys.readouterr().err.splitlines()
     problems = {line.partition(f"{tmp_path}/")[2].partition(":")[0]: line.rpartition(": ")[2] for line in notes}
     assert len(notes) == len(problems)
@@ -102,7 +95,7 @@ def test_what_is_no_checkpoint_is_passed_over_with_one_note(tmp_path, capsys):
 
 
 def test_checkpoints_are_removed_while_they_are_looked_at(tmp_path):
-    watch, ended = Watch([parse_model(f"{tmp_path}/checkpoint-*")], seconds=0), threading.Event()
+    watch, ended = Watch([parse_model(f"{tmp_path}/checkpoint-*")]), threading.Event()
 
     def train() -> None:
         while not ended.is_set():
@@ -115,7 +108,7 @@ def test_checkpoints_are_removed_while_they_are_looked_at(tmp_path):
     trainer = threading.Thread(target=train)
     trainer.start()
     try:
-        assert all({step_of(spec) for spec in watch.settled()} <= set(range(5)) for _ in range(500))
+        assert all({step_of(spec) for spec in watch.changed()} <= set(range(5)) for _ in range(500))
     finally:
         ended.set()
         trainer.join()

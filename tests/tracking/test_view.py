@@ -1,56 +1,68 @@
-"""The curve of a run: every checkpoint and interval, the reference across the whole plot, the step at which recall appears."""
+"""The curve of a run: every checkpoint and interval, in points and nats, and the reference's gain."""
 
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET
+import pytest
 
-import polars as pl
-
+from recallkit.storage.schemas import LAYOUTS, frame_of
 from recallkit.tracking.tables import TrackTables
-from recallkit.tracking.view import track_figures
+from recallkit.tracking.view import answer, shown_track, track_figures
 from tests.display.drawings import data, svg, texts
 
-NLLS = {"ar_nll": 6.0, "first_nll": 7.0, "other_nll": 4.0}
+FIGURES = {"ar_nll": 6.0, "first_nll": 7.0, "other_nll": 4.0, "gain": 0.3}
 
 
 def made_tables(steps: list[int], *, reference: bool) -> TrackTables:
-    """Checkpoints whose NLLs are those above; recall of 3 nats from the second on."""
+    """Checkpoints whose figures are those above; a reference has twice the gain."""
     rows = []
-    for place, step in enumerate([*steps, None] if reference else steps):
-        recall = 3.0 if place else 0.0
-        ends = {f"{name}_ci_{end}": value + sign for name, value in NLLS.items() for end, sign in (("low", -0.5), ("high", 0.5))}
-        known = {"recall": recall, "recall_ci_low": recall - 0.1, "recall_ci_high": recall + 0.1}
-        rows.append({"model": "ref" if step is None else f"m-{step}", "step": step, **NLLS, **ends, **known})
-    verdict = {"verdict": "appears", "step": steps[1], "step_ci_low": steps[1], "step_ci_high": steps[1]} if len(steps) > 1 else {}
-    return TrackTables(pl.DataFrame(rows), pl.DataFrame([verdict] if verdict else []))
+    for step in [*([None] if reference else []), *steps]:
+        row = dict.fromkeys(LAYOUTS["track/track"]) | {
+            "model": "ref" if step is None else f"m-{step}",
+            "step": step,
+            "tokens": 900,
+            "ar_hits": 90,
+        }
+        row |= {"reference": "ref" if reference else None, "documents": 60, "effective_documents": 50.0}
+        for name, value in FIGURES.items():
+            row |= {name: value, f"{name}_ci_low": value - 0.1, f"{name}_ci_high": value + 0.1}
+        if step is None:
+            row["gain"] = 0.6
+        elif reference:
+            row |= {"retained": 0.5, "retained_ci_low": 0.4, "retained_ci_high": 0.6}
+        rows.append(row)
+    verdict = {"verdict": "appears", "step": steps[-1], "step_ci_low": steps[0], "step_ci_high": steps[-1]}
+    return TrackTables(frame_of("track/track", rows), frame_of("track/verdict", [verdict]))
 
 
-def test_every_checkpoint_is_drawn_with_its_intervals():
+def test_every_checkpoint_is_drawn_with_its_intervals_and_the_reference_beside_it():
     [figure] = track_figures(made_tables([0, 10, 1000], reference=True))
-    rows = data(figure)
-    assert [(row["x"], row["y"]) for row in rows[:3]] == [(0, 0.0), (10, 3.0), (1000, 3.0)]
-    assert [(row["x"], row["y"], row["low"], row["high"]) for row in rows[3:6]] == [(step, 6.0, 5.5, 6.5) for step in (0, 10, 1000)]
-    assert {row["model"] for row in rows} == {"recalled", "AR hits", "their first occurrences", "other tokens"}
-    assert "Dashed: ref." in figure.caption
-    shown = texts(svg(figure))
-    assert {"AR hits, step 1,000: 6.00 nats", "training step", "nats per token", "0", "10", "1k"} <= set(shown)
-    upright = re.search(r"recall appears at step ([\d,]+)", " ".join(shown))
-    assert upright
-    assert f"step {upright[1]}." in figure.caption
+    points = {}
+    for row in data(figure):
+        points.setdefault((row["panel"], row["model"]), []).append((row["x"], row["y"], row["low"], row["high"]))
+    assert points["recall gain, points", "recall gain"] == [(step, 30, pytest.approx(20), 40) for step in (0, 10, 1000)]
+    assert points["recall gain, points", "the reference's"] == [(step, 60, None, None) for step in (0, 10, 1000)]
+    assert points["NLL, nats per token", "AR hits"] == [(step, 6, 5.9, 6.1) for step in (0, 10, 1000)]
+    assert len(points) == 5
+    assert figure.caption.endswith(" Dashed: ref.")
+    shown = set(texts(svg(figure)))
+    assert {"AR hits, step 1,000: 6.00 nats", "recall gain, step 10: 30.00 points", "training step", "0", "10", "1k"} <= shown
+    [alone] = track_figures(made_tables([0, 10], reference=False))
+    assert "Dashed" not in alone.caption
+    assert {row["model"] for row in data(alone)} == {"recall gain", "AR hits", "their first occurrences", "other tokens"}
+    assert track_figures(made_tables([0], reference=True)) == []
 
 
-def test_the_reference_is_a_line_across_the_whole_plot():
-    def dashed(tables: TrackTables) -> list[ET.Element]:
-        lines = ET.fromstring(svg(track_figures(tables)[0])).iter("{http://www.w3.org/2000/svg}line")
-        return [line for line in lines if line.get("stroke-dasharray") == "3,3"]
-
-    across = dashed(made_tables([0, 10, 1000], reference=True))
-    assert [(float(line.get("x2", 0)), float(line.get("y2", 0))) for line in across] == [(330.0, 0.0)] * 4
-    assert dashed(made_tables([0, 10, 1000], reference=False)) == []
-
-
-def test_recall_that_is_there_from_the_first_step_on_has_no_step_at_which_it_appears():
-    tables = made_tables([5, 10], reference=False)
-    first = TrackTables(tables.track, tables.verdict.with_columns(step=pl.lit(5)))
-    assert ["appears at step" in figure.caption for made in (tables, first) for figure in track_figures(made)] == [True, False]
+def test_what_is_retained_is_told_and_shown_where_there_is_a_reference():
+    both = [made_tables([0, 10], reference=reference) for reference in (True, False)]
+    assert answer(both[0]).endswith(
+        "Recall appears at step 10 (95 % interval 0 to 10): at step 10 the recall gain on AR hits is "
+        "30.0 points (20.0 to 40.0), 50 % of ref's."
+    )
+    assert answer(both[1]).endswith("30.0 points (20.0 to 40.0).")
+    tables = [shown_track(tables)["track"] for tables in both]
+    assert tables[0].rows[-2:] == [
+        ["10", "6.00", "7.00", "4.00", "30.0 (20.0 to 40.0)", "50 (40 to 60)"],
+        ["ref", "6.00", "7.00", "4.00", "60.0 (20.0 to 40.0)", "–"],
+    ]
+    assert "retained, %" not in tables[1].headers
+    assert [str(table.caption).endswith(" Last row: the reference.") for table in tables] == [True, False]
