@@ -33,8 +33,11 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
     """The answer as terminal and page have it: of one model in full, of several the range over all of them."""
     hits = totals[models[0], "ar_hit"]
     if not hits["tokens"]:
-        alone = "; ".join(_of_whole(reference, model, totals[model, "all"]) for model in models[:MOST_NAMED])
-        return f"No token of this text is an AR hit, so recall of rare bigrams cannot be measured: {alone}."
+        rows = {model: totals[model, "all"] for model in models}
+        one = f"{models[0]} is {_behind(rows[models[0]])}"
+        said = one if len(models) == 1 else _behind_range(_models(len(models)), rows)
+        missing = "No token of this text is an AR hit, so recall of rare bigrams cannot be measured."
+        return f"{missing} Over all tokens, with {reference} as the reference, {said}."
     if len(models) == 1:
         return _of_one(reference, models[0], totals)
     return _of_several(reference, models, totals)
@@ -64,7 +67,7 @@ def _retains(model: str, reference: str, hits: Row) -> str:
     """How much of the reference's recall a model retains, or why that is not known."""
     if hits["retained"] is None:
         if hits["gain_reference_ci_low"] is None:
-            return "of too few documents to say what is retained"
+            return "there are too few documents to say what is retained"
         gain = f"gain {100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
         return f"{reference} is not shown to recall ({gain}), so nothing can be retained"
     return f"{model} retains {whole(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
@@ -104,11 +107,6 @@ def _nats(row: Row) -> str:
     return f"{row['delta_nll']:z.3f} nats per token" + (f" ({interval})" if row["delta_nll_ci_low"] is not None else "")
 
 
-def _of_whole(reference: str, model: str, row: Row) -> str:
-    """How far a model is behind over all tokens."""
-    return f"over all tokens {model} is {_behind(row)}, {reference} being the reference"
-
-
 # ------------------------------------------------------------------------------------------ of several
 
 
@@ -118,7 +116,7 @@ def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:
     return " ".join(
         [
             f"{_first(reference, first)}; {_retained_range(reference, hits)}.",
-            f"On these AR hits, {percent(first['share_of_tokens'])} of tokens, {_behind_range(hits)}.",
+            f"On these AR hits, {percent(first['share_of_tokens'])} of tokens, {_behind_range('they', hits)}.",
             _share_range(models, totals),
         ]
     )
@@ -132,15 +130,17 @@ def _retained_range(reference: str, hits: Mapping[str, Row]) -> str:
     return f"{_models(len(hits))} retain {extremes(retained, whole)} of this recall"
 
 
-def _behind_range(hits: Mapping[str, Row]) -> str:
-    """How far all models are behind, and of which that is not shown."""
-    behind = {model: row["delta_nll"] for model, row in hits.items()}
-    unresolved = [model for model, row in hits.items() if not row["is_distinct"]]
-    said = f"they are {extremes(behind, _side)}"
+def _behind_range(they: str, rows: Mapping[str, Row]) -> str:
+    """How far all models are behind, and of which that is not shown; `they`: how they are called."""
+    behind = {model: row["delta_nll"] for model, row in rows.items()}
+    unresolved = [model for model, row in rows.items() if not row["is_distinct"]]
+    said = f"{they} are {extremes(behind, _side)}"
     return said + (f"; no difference is shown for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
 
 
 def _side(nats: float) -> str:
+    if abs(nats) < 0.005:
+        return "level"
     return f"{abs(nats):.2f} nats {'behind' if nats > 0 else 'ahead'}"
 
 
@@ -158,10 +158,12 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
             parts.append(f"{whole(share)} of the {what} of {model}")
         elif shares:
             parts.append(f"{extremes(shares, whole)} of the {what}s of {len(shares):,} models")
-    none = f"no share is given for {some_of(void, MOST_NAMED)}"
-    if not parts:
-        return f"{none[0].upper()}{none[1:]}: {rows[void[0]]['note']}."
-    return f"They carry {' and '.join(parts)}{f'; {none}' if void else ''}."
+    if parts:
+        none = f"; no share is given for {some_of(void, MOST_NAMED)}" if void else ""
+        return f"They carry {' and '.join(parts)}{none}."
+    alike = {note: [model for model in void if rows[model]["note"] == note] for note in (row["note"] for row in rows.values())}
+    reasons = "; ".join(f"{some_of(names, MOST_NAMED)}: {note}" for note, names in alike.items())
+    return f"No share is given for {reasons}."
 
 
 def _models(number: int) -> str:

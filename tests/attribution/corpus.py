@@ -1,17 +1,20 @@
-"""A folder of slices made for a test: labels of a few tokens, and models' NLLs of them."""
+"""Folders of slices made for a test: labels of a few tokens, models' NLLs of them, and comparisons of these."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from recallkit.attribution.comparison import Comparison, read_comparison
+from recallkit.attribution.tables import attribute_gap
 from recallkit.config import SCHEMA_VERSION
-from recallkit.storage.artifacts import write_parquet
+from recallkit.slicing.definitions import parse_slices
+from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_schema
 from tests.slicing.references import label_bigrams_reference
 
@@ -104,7 +107,7 @@ class Corpus:
         ends = [*self._starts[1:], len(rows)]
         parts = [table.slice(start, end - start) for start, end in zip(self._starts, ends, strict=True)]
         common = {"schema_version": SCHEMA_VERSION, "sequences_digest": "d", "num_rows": len(rows)}
-        write_parquet(path, parts, table.schema, {**common, **facts})
+        artifacts.write_parquet(path, parts, table.schema, {**common, **facts})
         return path
 
 
@@ -129,3 +132,81 @@ def random_corpus(folder: Path, seed: int, *, sequences: int = 12, length: int =
         max_count=5,
         seq_len=length,
     )
+
+
+# --------------------------------------------------------------------------------- comparisons of known models
+
+SIZE = 8
+"""Tokens of a document: a first occurrence, its two returns, AR hits, another repeated token, and four that repeat nothing."""
+
+
+class Model(NamedTuple):
+    """Mean probabilities of AR hits and of the first occurrences of their bigrams; nats above the reference on other tokens.
+
+    In half of the documents AR hits are so much more probable and in half so much less, as a part of it; so are other nats.
+    """
+
+    hit: float = 0.5
+    first: float = 0.1
+    other: float = 0.0
+    hit_spread: float = 0.0
+    other_spread: float = 0.0
+
+    def nlls(self, documents: int) -> np.ndarray:
+        """In nats, (documents, SIZE)."""
+        sign = np.where(np.arange(documents) % 2, 1, -1)
+        hit = -np.log(self.hit * (1 + sign * self.hit_spread))
+        other = 4 + self.other + sign * self.other_spread
+        first = np.full(documents, -np.log(self.first))
+        return np.stack([first, hit, hit, other - 3, *[other] * 4], axis=1)
+
+
+REFERENCE = Model()
+"""It gains 40 points on AR hits."""
+
+
+def compared(
+    folder: Path,
+    models: Mapping[str, Model],
+    reference: Model = REFERENCE,
+    *,
+    documents: int = 40,
+    with_hits: int = 10**9,
+    slices: Sequence[str] = (),
+    **facts: Any,
+) -> Comparison:
+    """Models compared with `ref`, written and read back; sources take turns after two documents.
+
+    Only the first `with_hits` documents repeat anything. `facts`: of the labels, beside a largest training count of 8.
+    """
+    back, counts = (None, 1, 2, 1, *[None] * 4), (9, 0, 3, 2000, 5, 5000, 5, 5000)
+    tokens = [
+        (
+            document,
+            place + 1,
+            ("books", "letters")[document // 2 % 2],
+            back[place] if document < with_hits else None,
+            counts[place],
+        )
+        for document in range(documents)
+        for place in range(SIZE)
+    ]
+    corpus = Corpus(folder, tokens, rows_per_group=100, **{"max_count": 8, **facts})
+    paths = [corpus.score(name, model.nlls(documents)) for name, model in {"ref": reference, **models}.items()]
+    requested = parse_slices(slices)
+    tables = attribute_gap(corpus.path, paths[0], paths[1:], slices=requested)
+    labels = artifacts.read_manifest(corpus.path)
+    question = {
+        "reference": "ref",
+        "models": list(models),
+        "slice": [slice_.given for slice_ in requested],
+    }
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "gap",
+        **question,
+        "slices": labels,
+        "inexact": {},
+    }
+    artifacts.write_frames(tables, folder / "gap", manifest)
+    return read_comparison(folder / "gap")
