@@ -1,12 +1,14 @@
-"""What models gain from far context, and the gap split by it: NLLs with the last k ids alone beside those with the full context.
+"""What models gain from far context, and the gap split by it, from NLLs with the last ids alone.
 
-A token's gain is G_k = NLL with its last k ids alone - NLL with the full context, in nats. The gap splits exactly, token by token:
+A token's gain is G_k = NLL with its last k ids alone - NLL with the full context, in nats. The gap
+splits exactly, token by token:
 
     NLL(model) - NLL(ref) = [NLL_k(model) - NLL_k(ref)] + [G_k(ref) - G_k(model)]
                             the local gap                 the far gap
 
-Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows `scoring.scores.LastIds` has. Beside it the
-in-context-learning score of Olsson et al. (2209.11895): how much lower a model's loss is late in the context than early.
+Key tokens are those of LongPPL (arXiv 2410.23771, section 3.2), whose windows
+`scoring.scores.LastIds` has. Beside it the in-context-learning score of Olsson et al. (2209.11895):
+how much lower a model's loss is late in the context than early.
 
 Then the same as tables: of all tokens, and by class.
 """
@@ -32,29 +34,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from recallkit.display.cells import Row
     from recallkit.measure.sums import TableSums
     from recallkit.scoring.scores import LastIds
 
 GAINS = 1.0
-"""Nats by which a token's NLL falls at least where a model gains: its probability is e times as high."""
+"""Nats by which an NLL falls at least where a model gains: the probability is e times as high."""
 
 ALPHA, BETA = 2.0, -2.0
-"""LongPPL's thresholds in nats: a key token's long-short difference is above ALPHA, and its log-probability
-with all context above BETA."""
+"""LongPPL's thresholds in nats: a key token's long-short difference is above ALPHA, and its
+log-probability with all context above BETA."""
 
 ALL, KEY_TOKENS = "all", "key_tokens"
 CLASSES = {"ar_hit": "AR hit", "other_repeated": "repeated", "not_repeated": "new"}
-"""A partition of the tokens by their labels, in the order of the query's `kind`, and what tables call it."""
+"""A partition of the tokens, in the order of the query's `kind`, and what tables call it."""
 
 EARLY, LATE = 50, 500
 """Positions of the two tokens of the in-context-learning score: predicted from so many ids."""
 
 
 def context_rows(who: str = "reference_gains") -> Rows:
-    """All tokens and each class: altogether, where the reference gains, where it does not; and key tokens.
+    """All tokens and each class: in all, where the reference gains, where not; and key tokens.
 
-    What is null in a row is not asked of its tokens. With `who` "model_gains" the rows' mirrors, in which the model
-    takes the reference's place.
+    What is null in a row is not asked of its tokens. With `who` "model_gains" the rows' mirrors, in
+    which the model takes the reference's place.
     """
     kinds = pl.DataFrame({"slice": [ALL, *CLASSES], "kind": [None, *range(len(CLASSES))]})
     keys = kinds.join(pl.DataFrame({"reference_gains": [None, True, False]}), how="cross")
@@ -76,16 +79,17 @@ def context_gains(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> pl.DataFrame:
-    """The table `by_context`: for each model and number of last ids the rows of `context_rows`; see `GapTables`.
+    """The table `by_context` (`GapTables`): the rows of `context_rows` by model and number of ids.
 
-    `full`: names and score files with the full context, the reference first; `last`: those with the last ids alone,
-    in the same order. Intervals are those of `attribute_gap`, from the same resamples.
-    Raises UserError if a file is not as expected.
+    `full`: names and score files with the full context, the reference first; `last`: those with the
+    last ids alone, in the same order. Intervals are those of `attribute_gap`, from the same
+    resamples. Raises UserError if a file is not as expected.
     """
     labelled, (reference, *models) = open_tokens(tokens), full
     files = [path for paths in (full.values(), *last.values()) for path in paths]
     scores = [open_scores(path, labelled) for path in files]
-    # Of three models 0 1 2 are with the full context, and 3 4 5 with the first number of last ids: one pair is 0 2 3 5.
+    # Of three models files 0 1 2 are with the full context, 3 4 5 with the first number of ids:
+    # the pairs are 0 1 3 4 and 0 2 3 5.
     starts = range(len(full), len(files), len(full))
     pairs = [(0, model, start, start + model) for start in starts for model in range(1, len(full))]
     thresholds = {"gains": GAINS, "alpha": ALPHA, "beta": BETA}
@@ -113,7 +117,7 @@ def context_gains(
 
 
 def _figures(sums: TableSums, mirror: TableSums, num_resamples: int, seed: int) -> dict[str, Any]:
-    """The columns of the rows of one model and number of last ids: nats per token, and shares of the whole gap.
+    """Columns of the rows of one model and number of ids: nats per token, shares of the whole gap.
 
     NLLs 0 and 1 are those of reference and model with the full context, 2 and 3 with the last ids.
     """
@@ -129,11 +133,17 @@ def _figures(sums: TableSums, mirror: TableSums, num_resamples: int, seed: int) 
         "far_gap": (far_gap, tokens),
         "gap_share": (gap, whole),
         "far_share": (far_gap, whole),
-        # A sum over all tokens of what is 0 where the model does not gain: there may be none where it does.
+        # A sum over all tokens, of what is 0 where the model does not gain: it may gain nowhere.
         "mirror_share": (Sum(mirrored.by_group, whole.spread), whole),
     }
-    columns: dict[str, Any] = {"clusters": sums.spread.clusters, "effective_clusters": sums.spread.effective}
-    columns |= {"tokens": tokens.total, "share_of_tokens": tokens.total / tokens.total[0], "note": "", "void": False}
+    columns: dict[str, Any] = {
+        "clusters": sums.spread.clusters,
+        "effective_clusters": sums.spread.effective,
+        "tokens": tokens.total,
+        "share_of_tokens": tokens.total / tokens.total[0],
+        "note": "",
+        "void": False,
+    }
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for number, side in enumerate(("reference", "model")):
             columns[f"nll_{side}"] = sums[f"nll_{number}"].total / tokens.total
@@ -146,13 +156,19 @@ def _figures(sums: TableSums, mirror: TableSums, num_resamples: int, seed: int) 
     return columns
 
 
-def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str = "document", clean: bool = False) -> dict[str, Any] | None:
-    """For each model the mean NLL at position `late` less that at `early`, in nats, over the sequences that have both.
+def in_context_scores(
+    tokens: Path,
+    scores: Mapping[str, Path],
+    *,
+    cluster: str = "document",
+    clean: bool = False,
+) -> dict[str, Any] | None:
+    """Each model's mean NLL, in nats, at position `late` less that at `early`, where both are.
 
-    `late` is LATE, or the last position of shorter sequences: the figure is then not the paper's, and comparable only
-    among models on the same sequences. Intervals by `cluster`, that of a sequence's late token. None where sequences
-    are shorter than twice EARLY, or none is whole. Returns `early`, `late`, `sequences`, and under `models` by name
-    `score` with its interval.
+    `late` is LATE, or the last position of shorter sequences: the figure is then not the paper's,
+    and comparable only among models on the same sequences. Intervals by `cluster`, that of a
+    sequence's late token. None where sequences are shorter than twice EARLY, or none is whole.
+    Returns `early`, `late`, `sequences`, and under `models` by name `score` with its interval.
     """
     labelled = open_tokens(tokens)
     late = min(LATE, labelled.seq_len)
@@ -160,10 +176,12 @@ def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str 
         return None
     opened = [open_scores(path, labelled) for path in scores.values()]
     question = Question("sum_early_late", {"early": EARLY, "late": late})
-    [answer] = answers([question], batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean))
+    rows = batches(labelled, opened, ["sequence"], cluster=cluster, clean=clean)
+    [answer] = answers([question], rows)
     if answer.is_empty():
         return None
-    ends = Rows(["is_late"], pl.DataFrame({"is_late": [False, True]}), pl.col("is_late") == pl.col("is_late_of_row"))
+    is_end = pl.col("is_late") == pl.col("is_late_of_row")
+    ends = Rows(["is_late"], pl.DataFrame({"is_late": [False, True]}), is_end)
     sums = sum_rows(ends, answer, Clusters(labelled, cluster, answer["cluster"]))
     sequences, models = sums["tokens"].at([1]), {}
     for number, name in enumerate(scores):
@@ -172,7 +190,7 @@ def in_context_scores(tokens: Path, scores: Mapping[str, Path], *, cluster: str 
     return {"early": EARLY, "late": late, "sequences": int(sequences.total[0]), "models": models}
 
 
-# --------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------ tables
 
 _FAR_SHARE = cells.valid(cells.with_interval("far_share", "z.1f", 100))
 
@@ -192,11 +210,11 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         windows.append(f"{ids:,}" if ids == most else f"{ids:,} to {most:,}")
         numbers.append(f"{keys['tokens']:,}")
     caption = (
-        f"Gain: NLL with the last ids alone ({', '.join(dict.fromkeys(windows))} of them) less NLL with the full context. "
-        "The gap to the reference is that with the last ids alone plus the difference in gain; far share: that "
-        "difference over the gap. LongPPL: perplexity of the reference's key tokens "
-        f"({' / '.join(numbers[:: len(models)])}): with the full context their NLL is less than {-BETA:g}, and by more "
-        f"than {ALPHA:g} lower.{_leads(wholes)}"
+        f"Gain: NLL with the last ids alone ({', '.join(dict.fromkeys(windows))} of them) less NLL "
+        "with the full context. The gap to the reference is that with the last ids alone plus the "
+        "difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
+        f"reference's key tokens ({' / '.join(numbers[:: len(models)])}): with the full context "
+        f"their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower.{_leads(wholes)}"
     )
     if in_context is not None:
         caption += f"\n{_in_context([reference, *models], in_context)}"
@@ -215,7 +233,7 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
 
 
 def far_table(by_context: pl.DataFrame) -> Table:
-    """Where the far gap is: each model's share by class, and, with its mirror, where the reference gains."""
+    """Each model's far share by class, and, with its mirror, where the reference gains."""
     rows = _rows_of(by_context, *CLASSES)
     gaining = _rows_of(by_context, *CLASSES, gains=True)
     gains, mirror = (cells.valid(cells.in_percent(name)) for name in ("far_share", "mirror_share"))
@@ -229,24 +247,26 @@ def far_table(by_context: pl.DataFrame) -> Table:
         "mirror": lambda row: mirror(row["gaining"]),
     }
     caption = (
-        "Every token is an AR hit, another that repeats a bigram of its context, or new, which is what bigrams miss. "
-        f"Gains: the share in those on which the reference gains at least {GAINS:g} nat. They are chosen by its own "
-        "figures, so it does better on them also by chance. Mirror: that share if the models traded places."
+        "Every token is an AR hit, another that repeats a bigram of its context, or new, which is "
+        "what bigrams miss. Gains: the share in those on which the reference gains at least "
+        f"{GAINS:g} nat. They are chosen by its own figures, so it does better on them also by "
+        "chance. Mirror: that share if the models traded places."
         f"{_leads(_rows_of(by_context, ALL))}"
     )
     both = [{**row, "gaining": where} for row, where in zip(rows, gaining, strict=True)]
     return Table.of("The far gap by class of token, in % of the whole gap", columns, both, caption)
 
 
-def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> list[dict[str, Any]]:
+def _rows_of(by_context: pl.DataFrame, *slices: str, gains: bool | None = None) -> Sequence[Row]:
     """The rows of these slices, for one number of last ids after another."""
-    rows = by_context.filter(pl.col("slice").is_in(slices), pl.col("reference_gains").eq_missing(gains))
-    return rows.sort("last", maintain_order=True).to_dicts()
+    is_one = pl.col("slice").is_in(slices) & pl.col("reference_gains").eq_missing(gains)
+    return by_context.filter(is_one).sort("last", maintain_order=True).to_dicts()
 
 
-def _leads(wholes: Sequence[Mapping[str, Any]]) -> str:
-    """Which of the models have shares of a lead, after a space; empty if none has. `wholes`: rows of all tokens."""
-    return shares_of_leads(whole["model"] for whole in wholes if not whole["void"] and whole["delta_nll"] < 0)
+def _leads(wholes: Sequence[Row]) -> str:
+    """Which models have shares of a lead, after a space, by their rows of all tokens."""
+    leads = [whole["model"] for whole in wholes if not whole["void"] and whole["delta_nll"] < 0]
+    return shares_of_leads(leads)
 
 
 def _in_context(names: Sequence[str], in_context: Mapping[str, Any]) -> str:
@@ -258,4 +278,5 @@ def _in_context(names: Sequence[str], in_context: Mapping[str, Any]) -> str:
     figure = cells.with_interval("score")
     scores = ", ".join(f"{name} {figure(in_context['models'][name])}" for name in names)
     sequences = counted(in_context["sequences"], "sequence")
-    return f"{score}: NLL at position {late} less that at position {early}, of {sequences}: {scores}."
+    what = f"NLL at position {late} less that at position {early}"
+    return f"{score}: {what}, of {sequences}: {scores}."

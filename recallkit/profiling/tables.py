@@ -1,13 +1,15 @@
-"""How much a text repeats itself, by source: repeated bigrams per sequence, their distances, and their positions in the sequence.
+"""How much a text repeats itself, by source: repeated bigrams, their distances and positions.
 
-Zoology's appendix D analyses text in this way, without a model. There a repeated bigram is one that occurs earlier in the same
-sequence of 2048 tokens, bigrams with a stop word or with punctuation are dropped, and their training counts do not matter. All
-else is our choice: a bigram is dropped if either of its tokens, taken alone, is a stop word or contains no letter or digit;
-figures are by source although sequences are packed (a token belongs to the source of its document, and figures per sequence are
-scaled to `seq_len` predictions); the intervals, the fits, and, beside them, the shares of all repeated tokens and of AR hits
-(Zoology 3.1).
+Zoology's appendix D analyses text in this way, without a model. There a repeated bigram is one that
+occurs earlier in the same sequence of 2048 tokens, bigrams with a stop word or with punctuation are
+dropped, and their training counts do not matter. All else is our choice: a bigram is dropped if
+either of its tokens, taken alone, is a stop word or contains no letter or digit; figures are by
+source although sequences are packed (a token belongs to the source of its document, and figures per
+sequence are scaled to `seq_len` predictions); the intervals, the fits, and, beside them, the shares
+of all repeated tokens and of AR hits (Zoology 3.1).
 
-Everything is a sum over labelled tokens, made by one query (queries/profiling/count_repetition.sql).
+Everything is a sum over labelled tokens, made by one query
+(queries/profiling/count_repetition.sql).
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KINDS = {"repeated": "repeated", "content": "content_repeated", "ar_hit": "ar_hits"}
-"""Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits; and the column that counts them."""
+"""Tokens whose distances are fitted: all repeated ones, those of content bigrams, AR hits; and
+the column that counts them."""
 
 COUNTS = ("tokens", "content_tokens", "repeated", "content_repeated", "distinct_repeated", "ar_hits")
-"""What is counted of a document. Distinct: a repeated content bigram once per sequence, at its first repetition."""
+"""What is counted of a document. Distinct: a repeated content bigram once per sequence, at its
+first repetition."""
 
 NUM_PARTS = 32
 """Parts of a sequence in `positions`."""
@@ -46,19 +50,23 @@ FEW_DISTANCES = f"fewer than {MIN_TAIL} distances, or all the same: no fit"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProfileTables(Shown):
-    """The tables of a profile, by source (ALL first, then the largest). Shares are fractions, `*_ci_low` and `*_ci_high` 95 % intervals.
+    """The tables of a profile, by source (ALL first, then the largest). Shares are fractions,
+    `*_ci_low` and `*_ci_high` 95 % intervals.
 
-    distances: source x distance (tokens back to the bigram's latest earlier occurrence): tokens at exactly that distance,
-    `repeated` all, `content` those of content bigrams, `ar_hits` (null without training counts). Distances that do not
-    occur are left out.
-    positions: source x bucket of positions (`low`..`high`, both included): tokens, and how many are repeated, of content
-    bigrams (`content_tokens`), both (`content_repeated`), AR hits; with shares of the bucket's tokens.
-    fits: source x kind (repeated, content, ar_hit): the power law of its distances. The number of `distances` and their
-    median; `alpha`, its interval given `x_min`, `tail_tokens` and their share; `ks` (0 to 1); `gain_exposed` in nats per
-    distance and `alpha_exposed` as in profiling.power_law.PowerLaw; a note if there is no fit.
-    profile: one row per source. `repeated_bigrams`: tokens that complete a repeated content bigram, per `seq_len` tokens;
-    `distinct_bigrams` counts a bigram once per sequence. `repeated_share` and `ar_hit_share` are of all tokens. `documents` with
-    predicted tokens, and `effective_documents`, (sum n)^2 / sum n^2 of their tokens n: as many of equal size would tell as much.
+    distances: source x distance (tokens back to the bigram's latest earlier occurrence): tokens at
+    exactly that distance, `repeated` all, `content` those of content bigrams, `ar_hits` (null
+    without training counts). Distances that do not occur are left out.
+    positions: source x bucket of positions (`low`..`high`, both included): tokens, and how many are
+    repeated, of content bigrams (`content_tokens`), both (`content_repeated`), AR hits; with shares
+    of the bucket's tokens.
+    fits: source x kind (repeated, content, ar_hit): the power law of its distances. The number of
+    `distances` and their median; `alpha`, its interval given `x_min`, `tail_tokens` and their
+    share; `ks` (0 to 1); `gain_exposed` in nats per distance and `alpha_exposed` as in
+    profiling.power_law.PowerLaw; a note if there is no fit.
+    profile: one row per source. `repeated_bigrams`: tokens that complete a repeated content bigram,
+    per `seq_len` tokens; `distinct_bigrams` counts a bigram once per sequence. `repeated_share` and
+    `ar_hit_share` are of all tokens. `documents` with predicted tokens, and `effective_documents`,
+    (sum n)^2 / sum n^2 of their tokens n: as many of equal size would tell as much.
     """
 
     distances: pl.DataFrame
@@ -68,12 +76,18 @@ class ProfileTables(Shown):
 
 
 def make_tables(
-    tokens: Path | pa.Table, is_content: np.ndarray, seq_len: int, *, knows_hits: bool, x_min: int | None = None
+    tokens: Path | pa.Table,
+    is_content: np.ndarray,
+    seq_len: int,
+    *,
+    knows_hits: bool,
+    x_min: int | None = None,
 ) -> ProfileTables:
     """The tables of labelled `tokens`, `tokens.parquet` or an Arrow table with its columns.
 
-    `is_content`: the ids that content bigrams consist of, bool (vocab,); `knows_hits`: whether AR hits are labelled;
-    `x_min`: where every tail begins, if it is given. Intervals are over documents (`measure.ratio.ratio`).
+    `is_content`: the ids that content bigrams consist of, bool (vocab,); `knows_hits`: whether AR
+    hits are labelled; `x_min`: where every tail begins, if it is given. Intervals are over
+    documents (`measure.ratio.ratio`).
     """
     import pyarrow as pa
 
@@ -82,7 +96,8 @@ def make_tables(
         query = db.query("profiling/count_repetition")
         counts = connection.sql(query, params={"seq_len": seq_len, "x_min": x_min}).pl()
     sums = _Sums.from_counts(counts)
-    frames = _distances(sums), _positions(sums, seq_len), _fits(sums, seq_len, x_min), _profile(sums, seq_len)
+    counted = _distances(sums), _positions(sums, seq_len)
+    frames = *counted, _fits(sums, seq_len, x_min), _profile(sums, seq_len)
     return ProfileTables(*(frame if knows_hits else _without_hits(frame) for frame in frames))
 
 
@@ -95,8 +110,9 @@ def _without_hits(frame: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """The rows of the query with sources by their place in `sources`: all together (0), the largest first, all further
-    ones as one. `group`: the group of documents that a row's document is resampled in."""
+    """The rows of the query with sources by their place in `sources`: all together (0), the
+    largest first, all further ones as one. `group`: the group of documents that a row's
+    document is resampled in."""
 
     sources: list[str]
     rows: pl.DataFrame
@@ -108,24 +124,29 @@ class _Sums:
         largest = [name for name in ordered[:MAX_RESAMPLED_SOURCES] if name != OTHER_SOURCES]
         names = [ALL, *largest, *([OTHER_SOURCES] if len(largest) < len(ordered) else [])]
         places = {name: place for place, name in enumerate(largest, 1)}
-        place = pl.col("source").replace_strict(places, default=len(names) - 1, return_dtype=pl.Int64)
-        both = pl.concat([counts.with_columns(source=pl.lit(0, pl.Int64)), counts.with_columns(source=place)])
+        last = len(names) - 1
+        place = pl.col("source").replace_strict(places, default=last, return_dtype=pl.Int64)
+        whole = counts.with_columns(source=pl.lit(0, pl.Int64))
         keys = ["grouped_by", "source", "document", "part", "distance", "tail"]
-        documents = both["document"].drop_nulls().unique().sort()
+        rows = pl.concat([whole, counts.with_columns(source=place)])
+        rows = rows.group_by(keys).agg(pl.exclude(keys).sum())
+        documents = rows["document"].drop_nulls().unique().sort()
         groups = pl.DataFrame({"document": documents, "group": group_numbers(len(documents))})
-        return cls(names, both.group_by(keys).agg(pl.exclude(keys).sum()).join(groups, "document", "left").sort(keys))
+        return cls(names, rows.join(groups, "document", "left").sort(keys))
 
     def by(self, what: str) -> pl.DataFrame:
-        """The rows grouped by a document, part, distance or tail, with the source's name as `name`."""
-        names = pl.col("source").replace_strict(dict(enumerate(self.sources)), return_dtype=pl.String)
-        return self.rows.filter(pl.col("grouped_by") == what, pl.col(what).is_not_null()).with_columns(name=names)
+        """The rows grouped by a document, part, distance or tail; `name` is the source's."""
+        rows = self.rows.filter(pl.col("grouped_by") == what, pl.col(what).is_not_null())
+        return rows.with_columns(name=pl.Series(self.sources)[rows["source"]])
 
     def add_up(self, rows: pl.DataFrame, column: str, size: str) -> Sum:
-        """A column of rows of documents by group and source, (g, s); `size`: the tokens of a document that it is of."""
-        by_group = np.zeros((1 + self.rows["group"].max(), len(self.sources)))
+        """A column of rows of documents by group and source, (g, s); `size`: the tokens of a
+        document that it is of."""
+        by_group = np.zeros((self.rows["group"].drop_nulls().n_unique(), len(self.sources)))
         np.add.at(by_group, tuple(rows["group", "source"].to_numpy().T), rows[column].to_numpy())
-        sizes = rows.group_by("source", "document").agg(pl.col(size).sum().cast(pl.Float64)).filter(pl.col(size) > 0)
-        powers = [np.bincount(sizes["source"], sizes[size] ** power, len(self.sources)) for power in (0, 1, 2, 4)]
+        sizes = rows.group_by("source", "document").agg(pl.col(size).sum().cast(pl.Float64))
+        source, tokens = sizes.filter(pl.col(size) > 0)["source", size]
+        powers = [np.bincount(source, tokens**power, len(self.sources)) for power in (0, 1, 2, 4)]
         return Sum(by_group, Spread.of_powers(powers))
 
 
@@ -136,14 +157,15 @@ def _distances(sums: _Sums) -> pl.DataFrame:
 
 
 def _positions(sums: _Sums, seq_len: int) -> pl.DataFrame:
-    # The first position of a part is 1 + ceil(part * seq_len / 32): of 2048 positions, 65 is the first of part 1.
+    # Parts begin at 1 + ceil(part * seq_len / 32): of 2048 positions, 65 is the first of part 1.
     first = [-(-part * seq_len // NUM_PARTS) + 1 for part in range(NUM_PARTS + 1)]
     rows = sums.by("part")
     part = rows["part"].to_numpy()
     columns: dict[str, Any] = {"low": np.array(first)[part], "high": np.array(first)[part + 1] - 1}
     for column in ("repeated", "content_repeated", "ar_hits"):
         columns[f"{column.removesuffix('s')}_share"] = rows[column] / rows["tokens"]
-    return schemas.frame_of_columns("profile/positions", rows.drop("source").rename({"name": "source"}), columns)
+    keys = rows.drop("source").rename({"name": "source"})
+    return schemas.frame_of_columns("profile/positions", keys, columns)
 
 
 _FIGURES = {
@@ -159,17 +181,17 @@ def _profile(sums: _Sums, seq_len: int) -> pl.DataFrame:
     rows = sums.by("document")
     totals = rows.group_by(source="name", maintain_order=True).agg(pl.col(COUNTS).sum())
     tokens = sums.add_up(rows, "tokens", "tokens")
-    columns: dict[str, Any] = {"documents": tokens.spread.clusters, "effective_documents": tokens.spread.effective}
+    effective = tokens.spread.effective
+    columns: dict[str, Any] = {"documents": tokens.spread.clusters, "effective_documents": effective}
     for name, column in _FIGURES.items():
         scale = seq_len if name.endswith("bigrams") else 1
         columns |= ratio(scale * sums.add_up(rows, column, "tokens"), tokens).columns(name)
-    effective = tokens.spread.effective.tolist()
-    columns["note"] = [too_few("its tokens", number) if number < MIN_CLUSTERS else "" for number in effective]
+    columns["note"] = ["" if number >= MIN_CLUSTERS else too_few("its tokens", number) for number in effective]
     return schemas.frame_of_columns("profile/profile", totals, columns)
 
 
 def _fits(sums: _Sums, seq_len: int, x_min: int | None) -> pl.DataFrame:
-    """The power law of the distances of each source and kind; its interval is that of the mean of ln d in its tail."""
+    """The power law of each source and kind, by the interval of the mean of ln d in its tail."""
     distances, tails = sums.by("distance"), sums.by("tail")
     rows = []
     for kind, column in KINDS.items():
@@ -178,7 +200,8 @@ def _fits(sums: _Sums, seq_len: int, x_min: int | None) -> pl.DataFrame:
         fits = [fit_power_law(histogram, x_min) for histogram in histograms]
         starts = np.array([np.inf if fit is None else fit.x_min for fit in fits])
         of_tail = tails.filter(tails["tail"].to_numpy() >= starts[tails["source"]])
-        mean_log = ratio(sums.add_up(of_tail, f"{column}_logs", column), sums.add_up(of_tail, column, column))
+        logs, numbers = (sums.add_up(of_tail, name, column) for name in (f"{column}_logs", column))
+        mean_log = ratio(logs, numbers)
         for place, source in enumerate(sums.sources):
             ends = [number_or_none(bounds[place]) for bounds in (mean_log.low, mean_log.high)]
             row = _fit_row(histograms[place], fits[place], *ends)
@@ -186,13 +209,20 @@ def _fits(sums: _Sums, seq_len: int, x_min: int | None) -> pl.DataFrame:
                 row["note"] = too_few("distances of the tail", mean_log.effective[place])
             rows.append({"source": source, "kind": kind, **row})
     rows.sort(key=lambda row: sums.sources.index(row["source"]))
-    return pl.DataFrame(rows, schema=pl.DataFrame(schemas.arrow_schema("profile/fits").empty_table()).schema)
+    empty = pl.DataFrame(schemas.arrow_schema("profile/fits").empty_table())
+    return pl.DataFrame(rows, schema=empty.schema)
 
 
-def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | None, mean_log_high: float | None) -> dict[str, Any]:
-    """One fit as a row; the bounds are of the mean of ln d in the tail, in which the exponent decreases."""
-    total = int(distances.sum())
-    row: dict[str, Any] = {"distances": total, "median_distance": None, "note": "" if fit else FEW_DISTANCES}
+def _fit_row(
+    distances: np.ndarray,
+    fit: PowerLaw | None,
+    low: float | None,
+    high: float | None,
+) -> dict[str, Any]:
+    """One fit as a row; `low` and `high` bound the mean of ln d in the tail, in which the exponent
+    decreases."""
+    total, note = int(distances.sum()), "" if fit else FEW_DISTANCES
+    row: dict[str, Any] = {"distances": total, "median_distance": None, "note": note}
     if total:
         row["median_distance"] = int(np.searchsorted(np.cumsum(distances), (total + 1) // 2))
     if fit is None:
@@ -202,6 +232,6 @@ def _fit_row(distances: np.ndarray, fit: PowerLaw | None, mean_log_low: float | 
         return None if mean_log is None else tail_alpha(mean_log, fit.x_min, fit.x_max)
 
     copied = ("alpha", "x_min", "x_max", "ks", "gain_exposed", "alpha_exposed")
-    interval = {"alpha_ci_low": exponent(mean_log_high), "alpha_ci_high": exponent(mean_log_low)}
+    interval = {"alpha_ci_low": exponent(high), "alpha_ci_high": exponent(low)}
     tail = {"tail_tokens": fit.num_tail, "tail_share": fit.num_tail / total}
     return {**row, **{name: getattr(fit, name) for name in copied}, **interval, **tail}

@@ -1,8 +1,10 @@
-"""A published table of perplexities, attributed without the models: each row is `model, all, ar, other`.
+"""A published table of perplexities, attributed without the models: each row is `model, all, ar,
+other`.
 
-The share of AR hits, which papers state rarely and not always correctly, follows from the reference's own three perplexities. These
-are rounded in print, so each share has a range: all the values that the unrounded perplexities could give.
-The tables that the papers print are in `recallkit/data/papers`, one CSV each: figures only, with the digits as printed.
+The share of AR hits, which papers state rarely and not always correctly, follows from the
+reference's own three perplexities. These are rounded in print, so each share has a range: all the
+values that the unrounded perplexities could give. The tables that the papers print are in
+`recallkit/data/papers`, one CSV each: figures only, with the digits as printed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ TABLES = {
     "yun:1": "copying by sparse pattern and layers, in both directions",
     "yun:2": "the same, causal",
 }
-"""Paper and number -> what the table is of: Zoology (arXiv 2312.04927), Based (2402.18668), and Yun et al. 2020 (2006.04862)."""
+"""Paper and number -> what the table is of: Zoology (arXiv 2312.04927), Based (2402.18668), and
+Yun et al. 2020 (2006.04862)."""
 
 _NAME = re.compile(r"(zoology|based|yun):\S+")
 
@@ -61,7 +64,8 @@ _COLUMNS = "the columns are model, all, ar, other"
 
 @dataclass(frozen=True, slots=True)
 class PublishedGroup:
-    """Rows that are compared with one reference; `ar_share` is the fraction of AR hits among tokens on which their shares are based."""
+    """Rows that are compared with one reference; `ar_share` is the fraction of AR hits among
+    tokens on which their shares are based."""
 
     name: str
     reference: str
@@ -70,13 +74,16 @@ class PublishedGroup:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PublishedGap(Shown):
-    """The attribution of a published table, group by group: a table without a column `group` is one group, whose name is "".
+    """The attribution of a published table, group by group: a table without a column `group` is
+    one group, whose name is "".
 
-    frame: one row per model, in the table's order: group; model; all, ar, other (perplexities, as given); implied_ar_share (fraction
-    of tokens, from the row's own three perplexities); gap_share and gap_share_clipped (fractions of the gap to the
-    reference, null on its own row); gap_share_low, gap_share_high (what the perplexities before rounding can give; null where the table's
-    type does not tell their digits, or where rounding hides which model is better); printed (the share that the table itself states, a
-    fraction); void (whether the share means nothing, as rounding hides which of the two is better); note.
+    frame: one row per model, in the table's order: group; model; all, ar, other (perplexities, as
+    given); implied_ar_share (fraction of tokens, from the row's own three perplexities); gap_share
+    and gap_share_clipped (fractions of the gap to the reference, null on its own row);
+    gap_share_low, gap_share_high (what the perplexities before rounding can give; null where the
+    table's type does not tell their digits, or where rounding hides which model is better); printed
+    (the share that the table itself states, a fraction); void (whether the share means nothing, as
+    rounding hides which of the two is better); note.
     """
 
     frame: pl.DataFrame
@@ -103,6 +110,13 @@ class _Row:
     other: _Printed | None
     printed: float | None
 
+    @property
+    def implied(self) -> float | None:
+        """The share of AR hits among tokens by these three perplexities, None without them."""
+        if self.ar is None or self.other is None:
+            return None
+        return implied_ar_share(self.all.value, self.ar.value, self.other.value)
+
 
 def is_name(text: str) -> bool:
     """Whether a text names a paper's table (`zoology:4`), not a file."""
@@ -117,7 +131,8 @@ def table_path(name: str) -> Path:
 
 
 def read_table(name: str) -> pl.DataFrame:
-    """A paper's table with figures as numbers: perplexities, accuracies and shares in percent, an empty field null.
+    """A paper's table with figures as numbers: perplexities, accuracies and shares in percent,
+    an empty field null.
 
     Raises UserError for one that is not there.
     """
@@ -127,15 +142,18 @@ def read_table(name: str) -> pl.DataFrame:
 
 
 def attribute_published(table: Path, *, reference: str | None = None, ar_share: float | None = None) -> PublishedGap:
-    """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row `reference`, or to the first, of each group.
+    """Attributes the gaps in `table` (CSV, TSV or Parquet; `other` may be empty) to the row
+    `reference`, or to the first, of each group.
 
-    With p the share of AR hits among tokens, log all = p log ar + (1 - p) log other. p is solved on the reference's row
-    unless `ar_share` (a fraction) gives it; a model's share of the gap in AR hits is then
-    p (log ar - log ar_ref) / (log all - log all_ref) (Zoology section 3.1 and appendix C.1). Two more columns are optional: `group`,
-    by which rows are compared, and `printed`, the share in percent that the table states.
+    With p the share of AR hits among tokens, log all = p log ar + (1 - p) log other. p is solved on
+    the reference's row unless `ar_share` (a fraction) gives it; a model's share of the gap in AR
+    hits is then p (log ar - log ar_ref) / (log all - log all_ref) (Zoology section 3.1 and appendix
+    C.1). Two more columns are optional: `group`, by which rows are compared, and `printed`, the
+    share in percent that the table states.
 
-    Raises UserError for a table without the necessary columns or rows, perplexities that are not positive numbers, a
-    reference that is not in the table or lacks what p needs, and a p outside (0, 1).
+    Raises UserError for a table without the necessary columns or rows, perplexities that are not
+    positive numbers, a reference that is not in the table or lacks what p needs, and a p outside
+    (0, 1).
     """
     rows = _read_rows(table)
     groups, attributed = [], []
@@ -148,7 +166,8 @@ def attribute_published(table: Path, *, reference: str | None = None, ar_share: 
 
 
 def implied_ar_share(ppl_all: float, ppl_ar: float, ppl_other: float) -> float | None:
-    """The share p of AR hits among tokens with log all = p log ar + (1 - p) log other; None where ar equals other."""
+    """The share p of AR hits among tokens with log all = p log ar + (1 - p) log other; None
+    where ar equals other."""
     spread = math.log(ppl_ar) - math.log(ppl_other)
     return None if spread == 0 else (math.log(ppl_all) - math.log(ppl_other)) / spread
 
@@ -157,29 +176,32 @@ def _share_of_tokens(table: Path, row: _Row, ar_share: float | None) -> float:
     """p as it is stated, or as the reference's row implies it."""
     remedy = "give it as a fraction: 0.07 for 7 %"
     if ar_share is None:
-        if row.ar is None:
-            raise UserError(f"row {row.model}: no perplexity in column ar", where=table, remedy="the reference needs all and ar")
-        ar_share = None if row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
-        remedy = f"check the perplexities of {row.model} (all lies between ar and other), or give the share with --ar-share"
+        remedy = f"check the perplexities of {row.model} (all lies between ar and other), or give --ar-share"
+        ar_share = row.implied
     if ar_share is None:
-        problem = "no perplexity in column other" if row.other is None else "ar and other are equal"
-        fill = "fill it in, or give the share of AR hits with --ar-share"
-        raise UserError(f"row {row.model}: {problem}, so the share of AR hits cannot be derived", where=table, remedy=fill)
+        problem = "ar and other are equal"
+        for column, perplexity in (("other", row.other), ("ar", row.ar)):
+            problem = f"no perplexity in column {column}" if perplexity is None else problem
+        problem = f"row {row.model}: {problem}, so the share of AR hits cannot be derived"
+        raise UserError(problem, where=table, remedy="fill it in, or give the share with --ar-share")
     if not 0 < ar_share < 1:
-        raise UserError(f"the share of AR hits is {ar_share:.4g}, not between 0 and 1", where=table, remedy=remedy)
+        problem = f"the share of AR hits is {ar_share:.4g}, not between 0 and 1"
+        raise UserError(problem, where=table, remedy=remedy)
     return ar_share
 
 
 def _attribute(row: _Row, reference: _Row, ar_share: float, *, is_exact: bool) -> dict[str, Any]:
-    """The row of the frame. `is_exact`: whether `ar_share` is not derived from rounded perplexities."""
-    implied = None if row.ar is None or row.other is None else implied_ar_share(row.all.value, row.ar.value, row.other.value)
-    result: dict[str, Any] = {"group": row.group, "model": row.model, "all": row.all.value}
-    result |= {
-        "void": False,
+    """The row of the frame. `is_exact`: whether `ar_share` is not derived from rounded
+    perplexities."""
+    result: dict[str, Any] = {
+        "group": row.group,
+        "model": row.model,
+        "all": row.all.value,
         "ar": row.ar and row.ar.value,
         "other": row.other and row.other.value,
-        "implied_ar_share": implied,
+        "implied_ar_share": row.implied,
         "printed": row.printed,
+        "void": False,
     }
     if row is reference:
         return result | {"note": REFERENCE}
@@ -190,8 +212,8 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, is_exact: bool) -
     low, high = _range_of_share(row, reference, ar_share if is_exact else None)
     is_void = gap != 0 and _may_be_equal(row, reference)
     notes = [ROUNDED_AWAY] if is_void else _which_is_better(gap, share, low, high)
-    if implied is not None and _contradict(row, reference):
-        notes.append(MISFIT.format(100 * implied))
+    if row.implied is not None and _contradict(row, reference):
+        notes.append(MISFIT.format(100 * row.implied))
     if row.printed is not None and low is not None and high is not None:
         ends = [clipped_share(gap, end) or 0.0 for end in (low, high)]
         notes += [] if min(ends) <= row.printed <= max(ends) else [MISSTATED]
@@ -205,9 +227,14 @@ def _attribute(row: _Row, reference: _Row, ar_share: float, *, is_exact: bool) -
     }
 
 
-def _which_is_better(gap: float, share: float | None, low: float | None, high: float | None) -> list[str]:
-    """What a gap, in nats, and a share that rounding cannot bring back between 0 and 1 say of the two models."""
-    if gap == 0 or share is None:
+def _which_is_better(
+    gap: float,
+    share: float | None,
+    low: float | None,
+    high: float | None,
+) -> list[str]:
+    """What a gap, in nats, and a share that rounding cannot bring between 0 and 1 say of a model."""
+    if share is None:
         return [NO_GAP]
     notes = [] if gap > 0 else [MODEL_BETTER]
     if share < 0 and (high is None or high < 0):
@@ -218,10 +245,10 @@ def _which_is_better(gap: float, share: float | None, low: float | None, high: f
 
 
 def clipped_share(gap: float, share: float | None) -> float | None:
-    """The share as the papers report it: at most 1, and 1 if the model is better overall but worse on AR hits.
+    """The share as the papers report it: at most 1, and 1 of a lead despite a loss on AR hits.
 
-    A negative share of a positive gap stays negative: the papers clip above only (Zoology, appendix C.1).
-    None without a share, that is, if there is no gap.
+    A negative share of a positive gap stays negative: the papers clip above only (Zoology, appendix
+    C.1). None without a share, that is, if there is no gap.
     """
     if share is None:
         return None
@@ -229,9 +256,11 @@ def clipped_share(gap: float, share: float | None) -> float | None:
 
 
 def _share(ar_share: float | None, ppl: float, ar: float, reference_ppl: float, reference_ar: float) -> float | None:
-    """The fraction of the gap in AR hits; None without a gap, or without a share of AR hits among tokens."""
+    """The fraction of the gap in AR hits; None without a gap, or a share of AR hits among tokens."""
     gap = math.log(ppl) - math.log(reference_ppl)
-    return None if gap == 0 or ar_share is None else ar_share * (math.log(ar) - math.log(reference_ar)) / gap
+    if gap == 0 or ar_share is None:
+        return None
+    return ar_share * (math.log(ar) - math.log(reference_ar)) / gap
 
 
 def _may_be_equal(row: _Row, reference: _Row) -> bool:
@@ -241,25 +270,26 @@ def _may_be_equal(row: _Row, reference: _Row) -> bool:
 
 
 def _range_of_share(row: _Row, reference: _Row, ar_share: float | None) -> Range:
-    """Of the share before rounding; with `ar_share` None that is derived from the reference's perplexities before rounding, too."""
+    """Of the share before rounding; with `ar_share` None that is derived from the reference's
+    perplexities before rounding, too."""
     if _may_be_equal(row, reference):
         return None, None
     four = [row.all, row.ar, reference.all, reference.ar]
     if ar_share is not None:
         return _range(lambda *values: _share(ar_share, *values), four)
-    return _range(lambda *values: _share(implied_ar_share(*values[2:]), *values[:4]), [*four, reference.other])
+    five = [*four, reference.other]
+    return _range(lambda *values: _share(implied_ar_share(*values[2:]), *values[:4]), five)
 
 
 def _contradict(*rows: _Row) -> bool:
-    """Whether the perplexities of two rows imply different shares of AR hits, however they were rounded."""
-    (low, high), (other_low, other_high) = (_range(implied_ar_share, [row.all, row.ar, row.other]) for row in rows)
-    if low is None or high is None or other_low is None or other_high is None:
-        return False
-    return low > other_high or high < other_low
+    """Whether two rows imply different shares of AR hits, however they were rounded."""
+    ranges = [_range(implied_ar_share, [row.all, row.ar, row.other]) for row in rows]
+    lows, highs = ([end for end in ends if end is not None] for ends in zip(*ranges, strict=True))
+    return len(lows) == len(rows) and max(lows) > min(highs)
 
 
 def _range(function: Callable[..., float | None], printed: Sequence[_Printed | None]) -> Range:
-    """The least and the greatest value of a function of perplexities within their rounding, taken at its corners.
+    """The least and the greatest value of a function of perplexities, within their rounding.
 
     Null where a perplexity or its digits are not known.
     """
