@@ -233,7 +233,7 @@ def _which_is_better(
     low: float | None,
     high: float | None,
 ) -> list[str]:
-    """What a gap, in nats, and a share that rounding cannot bring between 0 and 1 say of a model."""
+    """Where a model is better, by its gap in nats and a share that no rounding brings into 0 to 1."""
     if share is None:
         return [NO_GAP]
     notes = [] if gap > 0 else [MODEL_BETTER]
