@@ -1,4 +1,4 @@
-"""The sections of a page: a comparison's results, its tokens, recall evaluations, MQAR, a profile, and how it was measured.
+"""The sections of a page: a comparison, its text, other results, and how they were measured.
 
 And where each model loses most: the AR hits that cost it most, in their context, and the documents.
 """
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 def pictures(figures: Sequence[Figure], styles: Mapping[str, Style]) -> str:
     """Figures, side by side if there is room; `styles` are those of all models of the page."""
-    return tag("div", *(_picture(figure, styles) + "\n" for figure in figures), class_="pictures") if figures else ""
+    drawn = [_picture(figure, styles) + "\n" for figure in figures]
+    return tag("div", *drawn, class_="pictures") if drawn else ""
 
 
 def _picture(figure: Figure, styles: Mapping[str, Style]) -> str:
@@ -47,37 +48,47 @@ def _picture(figure: Figure, styles: Mapping[str, Style]) -> str:
         tag("h3", text(figure.title)),
         tag("div", class_="chart", aria_label=figure.title),
         markup.data(f"specification-{figure.name}", spec),
+        tag("figcaption", text(figure.caption)),
     )
-    return tag("figure", *parts, tag("figcaption", text(figure.caption)), id=f"figure-{figure.name}", **kind)
+    return tag("figure", *parts, id=f"figure-{figure.name}", **kind)
 
 
-# ------------------------------------------------------------------------------------------------------ the comparison
+# ---------------------------------------------------------------------------------- the comparison
 
 
 def figures_section(figures: Sequence[Figure], styles: Mapping[str, Style]) -> Section:
-    """The charts of a comparison: what state costs if that was asked, else that by training frequency (Zoology's figure 1) first."""
-    first = next((figure for figure in figures if figure.name in ("price", "by_count")), None)
-    ordered = sorted(figures, key=lambda figure: figure is not first)
-    return Section("figures", "What recall and the gap depend on", "\n".join(_first_and_others(ordered, styles)))
+    """The charts of a comparison, first what state costs or that by training frequency."""
+    ordered = sorted(figures, key=lambda figure: figure.name not in ("price", "by_count"))
+    parts = _first_and_others(ordered, styles)
+    return Section("figures", "What recall and the gap depend on", "\n".join(parts))
 
 
 def tables_section(comparison: Comparison, causal: Causal) -> Section:
-    """Every table of a comparison; `causal` is the causal recall of its models, where that is known."""
+    """Every table of a comparison; `causal`: the causal recall of its models, where it is known."""
     shown = shown_tables(comparison.tables, comparison.manifest, causal)
     return Section("tables", "Tables", "\n".join(map(markup.titled_table, shown.values())))
 
 
 def _first_and_others(figures: Sequence[Figure], styles: Mapping[str, Style]) -> list[str]:
     """The first figure in the width of the page, and the others side by side."""
-    return [tag("div", pictures(figures[:1], styles), class_="first"), pictures(figures[1:], styles)]
+    first = tag("div", pictures(figures[:1], styles), class_="first")
+    return [first, pictures(figures[1:], styles)]
 
 
 def method_section(comparison: Comparison, labels: Mapping[str, Any] | None) -> Section:
-    """How it was measured, and the commands that reproduce it. `labels`: the slices' manifest, if they are available."""
+    """How it was measured, and the commands that reproduce it.
+
+    `labels`: the slices' manifest, if they are available.
+    """
     facts = {**words.method(comparison), "Files read": words.files(comparison)}
-    defined = tag("p", text(words.definition(comparison)))
-    again = tag("h3", "Reproduced by") + tag("pre", tag("code", "\n".join(map(_command, words.commands(comparison, labels)))))
-    return Section("method", "How it was measured", f"{defined}\n{facts_list(facts)}\n{again}")
+    commands = "\n".join(map(_command, words.commands(comparison, labels)))
+    parts = [
+        tag("p", text(words.definition(comparison))),
+        facts_list(facts),
+        tag("h3", "Reproduced by"),
+        tag("pre", tag("code", commands)),
+    ]
+    return Section("method", "How it was measured", "\n".join(parts))
 
 
 def _command(command: str) -> str:
@@ -85,7 +96,7 @@ def _command(command: str) -> str:
     return " ".join(tag("span", text(word)) for word in command.split(" "))
 
 
-# ---------------------------------------------------------------------------------------------------------- the tokens
+# -------------------------------------------------------------------------------------- the tokens
 
 _KEYS = (
     ("← →", "token"),
@@ -103,13 +114,15 @@ def token_section(view: TokenView) -> Section:
     """The text that models were scored on, token by token."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     intro = (
-        "Each token is coloured by which model predicts it, that is, ranks it first, or by how far the two NLLs are apart. ",
+        "Each token is coloured by which model predicts it, that is, ranks it first, or by how ",
+        "far the two NLLs are apart. ",
         tag("span", "Underlined", class_="sample hit"),
         " are AR hits, ",
         tag("span", "dotted", class_="sample repeated"),
-        " are other tokens of repeated bigrams, which were too frequent in training to be AR hits. ",
-        "Point at a token, or move to it, to highlight the latest earlier occurrence of its bigram and to show each model's NLL "
-        "(negative log-likelihood, in nats) and the token's rank in its prediction, 0 being the first.",
+        " are other tokens of repeated bigrams, which were too frequent in training to be AR ",
+        "hits. Point at a token, or move to it, to highlight the latest earlier occurrence of its ",
+        "bigram and to show each model's NLL (negative log-likelihood, in nats) and the token's ",
+        "rank in its prediction, 0 being the first.",
     )
     parts = (
         tag("p", *intro),
@@ -123,58 +136,68 @@ def token_section(view: TokenView) -> Section:
 
 def no_token_section(reason: str) -> Section:
     """Why there is no token view, and what can be done about it."""
-    return Section("tokens", "The text, token by token", notes(f"The text is not shown here: {reason}."))
+    line = notes(f"The text is not shown here: {reason}.")
+    return Section("tokens", "The text, token by token", line)
 
 
 def _view_notes(view: TokenView) -> list[str]:
     """Which part of the text is shown, and notes on models with other tokenizers."""
-    parts = "" if view.are_whole else "Parts of "
-    lines = [
-        f"{parts}{view.sequences:,} of {view.num_sequences:,} sequences are on this page: those of the AR hits on which models lose most"
-        f"{', and those asked for' if view.asked else ''}. Others: recallkit report DIR --sequence N, or --document N."
-    ]
-    lines = lines if view.sequences < view.num_sequences or not view.are_whole else []
-    if view.asked_shown < view.asked:
-        lines.append(f"Of {view.asked:,} that were asked for, the first {view.asked_shown:,} are here; the page has room for no more.")
+    lines = []
+    if view.sequences < view.num_sequences or not view.are_whole:
+        shown = f"{view.sequences:,} of {view.num_sequences:,} sequences are on this page"
+        parts = "" if view.are_whole else "Parts of "
+        also = ", and those asked for" if view.requested else ""
+        lines.append(
+            f"{parts}{shown}: those of the AR hits on which models lose most{also}. "
+            "Others: recallkit report DIR --sequence N, or --document N."
+        )
+    if view.requested_shown < view.requested:
+        shown = f"the first {view.requested_shown:,} are here"
+        lines.append(f"Of {view.requested:,} asked for, {shown}; the page has room for no more.")
     lines += [
-        f"{name} has another tokenizer: it counts as right if all of its tokens that end in a token were ranked first; if "
-        f"its tokens do not begin and end with that token, this is unknown."
+        f"{name} has another tokenizer: it counts as right if all of its tokens that end in a "
+        "token were ranked first; if they do not begin and end with that token, this is unknown."
         for name in view.other_tokenizers
     ]
     if not view.has_bytes:
-        lines.append("Pieces of this tokenizer are not bytes of the text and are shown as written in its vocabulary.")
+        lines.append("Pieces of this tokenizer are no bytes: they are shown as in its vocabulary.")
     return lines
 
 
-# ------------------------------------------------------------------------------------------------------- other results
+# ----------------------------------------------------------------------------------- other results
 
 
 def look_of(kind: str, folder: Path) -> Look:
     """A result of this kind as people see it."""
-    look: Look = resolve({name: of.look for name, of in KINDS.items()}, kind, "kind of result")(folder)
+    looks = {name: result.look for name, result in KINDS.items()}
+    look: Look = resolve(looks, kind, "kind of result")(folder)
     return look
 
 
-def sections_of(kind: str, folder: Path, look: Look, styles: Mapping[str, Style], models: Sequence[str] = ()) -> list[Section]:
-    """The sections of a result of this kind: the answer, its first figure and table, the others, how it was measured.
+def sections_of(look: Look, styles: Mapping[str, Style], models: Sequence[str]) -> list[Section]:
+    """A result's answer, its first figure and table, the others, and how it was measured.
 
     `models`: in this order they are in the tables, too.
     """
-    tables = [f"{each.name}.parquet" for each in fields(look.tables)]
-    again = tag("dt", "Made again by") + tag("dd", tag("code", _command(look.command), class_="command"))
-    version = artifacts.read_manifest(folder / f"{kind}.parquet").get("recallkit_version", "")
-    read = {"Program": f"recallkit {version}".rstrip(), "Files read": ", ".join(dict.fromkeys([f"{kind}.parquet", *tables, *look.files]))}
-    facts = tag("div", facts_list({**look.method, **read}, *([again] if look.command else [])), class_="made")
+    kind = look.kind
+    is_recall = kind == "recall"  # its table of models and tasks is the answer, that of others a chart
+    manifest = artifacts.read_manifest(look.folder / f"{kind}.parquet")
+    version = manifest.get("recallkit_version", "")
+    files = [f"{name}.parquet" for name in (kind, *(field.name for field in fields(look.tables)))]
+    facts = {
+        **look.method,
+        "Program": f"recallkit {version}".rstrip(),
+        "Files read": ", ".join(dict.fromkeys([*files, *look.files])),
+    }
+    command = tag("dd", tag("code", _command(look.command), class_="command"))
+    again = [tag("dt", "Made again by"), command] if look.command else []
     opening = tag("p", text(look.answer), class_="answer") if look.answer else ""
-    first, *others = [markup.titled_table(_ordered(table, models)) for table in look.shown.values()] or [""]
+    tables = [markup.titled_table(_ordered(table, models)) for table in look.shown.values()]
     drawn = _first_and_others(look.figures(), styles)
-    shown = [first, *drawn] if kind in _TABLE_FIRST else [drawn[0], first, drawn[1]]
-    samples = [_samples_section(folder, look.tables)] if kind == "recall" else []
-    return [Section(kind, KINDS[kind].title, "\n".join(filter(None, [*shown, *others, facts])), opening), *samples]
-
-
-_TABLE_FIRST = ("recall",)
-"""Kinds of results whose table of models and tasks is the answer; that of others is a chart."""
+    drawn.insert(0 if is_recall else 1, tables[0] if tables else "")
+    parts = [*drawn, *tables[1:], tag("div", facts_list(facts, *again), class_="made")]
+    samples = [_samples_section(look.folder, look.tables)] if is_recall else []
+    return [Section(kind, KINDS[kind].title, "\n".join(filter(None, parts)), opening), *samples]
 
 
 def _ordered(table: Table, models: Sequence[str]) -> Table:
@@ -191,39 +214,40 @@ def _samples_section(folder: Path, tables: RecallTables) -> Section:
     try:
         samples = read_samples(folder, tables)
     except UserError as error:
-        reason = "; ".join(filter(None, [error.problem, error.remedy]))  # without where: a page names no folder
+        # Without where: a page names no folder.
+        reason = "; ".join(filter(None, [error.problem, error.remedy]))
         return Section("generations", title, notes(f"Not shown here: {reason}."))
-    some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn at random from each task, model and verdict."
-    some *= samples.shown < samples.prompts
-    parts = (
-        tag(
-            "p",
-            "A generation is ",
-            tag("span", "right", class_="sample right"),
-            " if it contains the value, and else ",
-            tag("span", "wrong", class_="sample wrong"),
-            ", or ",
-            tag("span", "cut", class_="sample cut"),
-            f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
-        ),
-        tag("div", id="prompts", hidden=""),
-        markup.data("samples", samples.data),
+    some = ""
+    if samples.shown < samples.prompts:
+        some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn at "
+        some += "random from each task, model and verdict."
+    intro = (
+        "A generation is ",
+        tag("span", "right", class_="sample right"),
+        " if it contains the value, and else ",
+        tag("span", "wrong", class_="sample wrong"),
+        ", or ",
+        tag("span", "cut", class_="sample cut"),
+        f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
     )
-    return Section("generations", title, "\n".join(parts))
+    prompts = tag("div", id="prompts", hidden="") + markup.data("samples", samples.data)
+    return Section("generations", title, tag("p", *intro) + prompts)
 
+
+# ------------------------------------------------------------------------- where models lose most
 
 _MOST_DOCUMENTS = 10
 
 
 def losses_section(comparison: Comparison, view: TokenView | None) -> Section:
-    """Of every model its places and documents; without the text, which `view` has, its documents alone."""
+    """Of every model its places and documents; without a `view` of the text its documents alone."""
+    shown = view.documents if view else ()
     parts = []
     for number, model in enumerate(comparison.models, 1):
-        places = "" if view is None else _places(comparison, model, view.places[number - 1])
-        documents = _documents(comparison, model, set() if view is None else view.documents)
-        below = tag("div", documents, class_="documents")
-        attributes = {"id": f"losses-{number}", "class_": "of-model", "data_name": shorten(model, 60)}
-        parts.append(tag("div", places, below, **attributes))
+        blocks = [_places(comparison, model, view.places[number - 1])] if view else []
+        blocks.append(tag("div", _documents(comparison, model, shown), class_="documents"))
+        label = shorten(model, 60)
+        parts.append(tag("div", *blocks, id=f"losses-{number}", class_="of-model", data_name=label))
     return Section("losses", "Where each model loses most", "\n".join(parts))
 
 
@@ -231,71 +255,85 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     """The AR hits of all the text on which a model's NLL is most above the reference's."""
     reference = comparison.reference
     if not places:
-        return tag("h3", text(f"The AR hits on which {model} loses most")) + notes(f"{model} is behind {reference} on no AR hit.")
+        heading = tag("h3", text(f"The AR hits on which {model} loses most"))
+        return heading + notes(f"{model} is behind {reference} on no AR hit.")
     hits = comparison.totals[model, "ar_hit"]
-    lost = hits["delta_nll"] * hits["tokens"]
-    cost = sum(place.lost for place in places)
-    told = f"Of {hits['tokens']:,} AR hits; NLLs in nats."
-    if lost > 0 and cost < lost:
-        told += f" These {len(places)} are {percent(cost / lost)} of the {lost:,.1f} nats that {model} loses on AR hits."
+    lost, here = hits["delta_nll"] * hits["tokens"], sum(place.lost for place in places)
+    caption = f"Of {hits['tokens']:,} AR hits; NLLs in nats."
+    if 0 < here < lost:
+        share = f"{percent(here / lost)} of the {lost:,.1f} nats"
+        caption += f" These {len(places)} are {share} that {model} loses on AR hits."
     if not all(place.is_shown for place in places):
-        told += " Those without a link are not on this page: recallkit report DIR --sequence N adds their sequence."
-    rows = [[_in_context(place), f"{place.lost:.2f}", *(cell(place) for cell in _OF_PLACE.values())] for place in places]
+        caption += " Those without a link are not on this page: "
+        caption += "recallkit report DIR --sequence N adds their sequence."
+    columns = {"AR hit in its context": _in_context, **_OF_PLACE}
+    rows = [[cell(place) for cell in columns.values()] for place in places]
     title = f"The {len(rows)} AR hits on which {model} loses most against {reference}"
-    return markup.titled_table(Table(title, ["AR hit in its context", "NLL more", *_OF_PLACE], rows, told))
+    return markup.titled_table(Table(title, [*columns], rows, caption))
 
 
 _OF_PLACE: Mapping[str, Callable[[Place], str]] = {
+    "NLL more": lambda place: f"{place.lost:.2f}",
     "reference": lambda place: f"{place.row['nll_0']:.2f}",
     "model": lambda place: f"{place.row[f'nll_{place.model}']:.2f}",
-    "it predicts": lambda place: "the token" if place.row[f"right_{place.model}"] else place.row[f"predicted_{place.model}"] or DASH,
+    "it predicts": lambda place: place.predicted,
     "tokens back": lambda place: f"{place.row['distance']:,}",
     "training count": lambda place: f"{place.row['train_count']:,}",
     "sequence": lambda place: f"{place.row['sequence']:,}",
 }
-"""Columns of places beside the text and what the model loses."""
+"""Columns of places beside the text."""
 
 
 def _in_context(place: Place) -> str:
     token = place.row["text"]
     is_apart = place.before[-1:].isspace() or token[:1].isspace()
-    words = tag("bdi", text(place.before), " " * is_apart, tag("mark", text(token if token.strip() else repr(token)[1:-1])))
+    marked = tag("mark", text(token if token.strip() else repr(token)[1:-1]))
+    context = tag("bdi", text(place.before), " " * is_apart, marked)
     if not place.is_shown:
-        return Html(words)
-    return Html(tag("a", words, href="#tokens", data_sequence=place.row["sequence"], data_position=place.row["position"]))
+        return Html(context)
+    sequence, position = place.row["sequence"], place.row["position"]
+    return Html(tag("a", context, href="#tokens", data_sequence=sequence, data_position=position))
 
 
 def _documents(comparison: Comparison, model: str, shown: Collection[int]) -> str:
-    """The documents that add most to a model's gap, and all others together: the rows add up to the gap."""
+    """The documents that add most to a model's gap, and all others: the rows add up to the gap."""
     import polars as pl
 
     frame = comparison.tables.by_document.filter(model=model).with_columns(
-        all=pl.col("nats_model") - pl.col("nats_reference"), hits=pl.col("ar_nats_model") - pl.col("ar_nats_reference")
+        all=pl.col("nats_model") - pl.col("nats_reference"),
+        hits=pl.col("ar_nats_model") - pl.col("ar_nats_reference"),
     )
-    whole, gap = float(frame["all"].sum()), comparison.totals[model, "all"]
+    gap, row = float(frame["all"].sum()), comparison.totals[model, "all"]
     if not (frame["all"].abs().sum() or frame["hits"].abs().sum()):
         heading = tag("h3", text(f"The documents that add most to the gap of {model}"))
         return heading + notes(f"{model} predicts every document as {comparison.reference} does.")
-    sign = -1 if whole < 0 and not is_void(gap) else 1
-    called = "lead" if sign < 0 else "gap"
-    ordered = frame.sort(sign * pl.col("all"), "document", descending=[True, False])
+    is_lead = gap < 0 and not is_void(row)
+    called = "lead" if is_lead else "gap"
+    by_size = pl.col("all") if is_lead else -pl.col("all")
+    ordered = frame.sort(by_size, "document")
     first, others = ordered.head(_MOST_DOCUMENTS), ordered.tail(-_MOST_DOCUMENTS)
-    sums = ("tokens", "ar_hits", "hits", "all")
 
-    def figures(row: dict[str, Any]) -> list[str]:
-        share = DASH if is_void(gap) else percent(row["all"] / whole)
-        return [f"{row['tokens']:,}", f"{row['ar_hits']:,}", f"{row['hits']:z,.1f}", f"{row['all']:z,.1f}", share]
+    def cells(document: str, sums: Mapping[str, Any]) -> list[str]:
+        share = DASH if is_void(row) else percent(sums["all"] / gap)
+        counts = [f"{sums[name]:,}" for name in ("tokens", "ar_hits")]
+        nats = [f"{sums[name]:z,.1f}" for name in ("hits", "all")]
+        return [document, sums.get("source", DASH), *counts, *nats, share]
 
-    rows = [[_document(row["document"], shown), row["source"], *figures(row)] for row in first.iter_rows(named=True)]
+    rows = [cells(_document(sums["document"], shown), sums) for sums in first.to_dicts()]
     if len(others):
-        together = tag("span", f"the {len(others):,} others", class_="rest")
-        rows.append([Html(together), DASH, *figures({name: others[name].sum() for name in sums})])
-    told = f"Nats are the model's less the reference's, summed; all rows add up to {whole:z,.1f}."
-    if shown and not all(document in shown for document in first["document"]):
-        told += " Documents without a link are not on this page: recallkit report DIR --document N adds one."
-    heads = ["document", "source", "tokens", "AR hits", "nats on AR hits", "nats on all tokens", f"share of the {called}"]
-    return markup.titled_table(Table(f"The documents that add most to the {called} of {model}", heads, rows, told))
+        together = Html(tag("span", f"the {len(others):,} others", class_="rest"))
+        [sums] = others.select(pl.col("tokens", "ar_hits", "hits", "all").sum()).to_dicts()
+        rows.append(cells(together, sums))
+    caption = f"Nats are the model's less the reference's, summed; all rows add up to {gap:z,.1f}."
+    if shown and not set(first["document"]) <= set(shown):
+        caption += " Documents without a link are not on this page: "
+        caption += "recallkit report DIR --document N adds one."
+    heads = ["document", "source", "tokens", "AR hits", "nats on AR hits", "nats on all tokens"]
+    title = f"The documents that add most to the {called} of {model}"
+    return markup.titled_table(Table(title, [*heads, f"share of the {called}"], rows, caption))
 
 
 def _document(number: int, shown: Collection[int]) -> str:
-    return Html(tag("a", f"{number:,}", href="#tokens", data_document=number)) if number in shown else f"{number:,}"
+    if number not in shown:
+        return f"{number:,}"
+    return Html(tag("a", f"{number:,}", href="#tokens", data_document=number))

@@ -77,12 +77,13 @@ class Excerpts:
         )
         for place, of_model in enumerate(self.scores.values()):
             scores = pl.scan_parquet(of_model.path, glob=False).filter(chosen).select(_SCORES).collect()
-            known = scores["argmax"].to_list()
-            predicted = [text if index >= 0 else None for index, text in zip(known, self.text_of(known), strict=True)]
+            likeliest = scores["argmax"].to_list()
+            texts = zip(likeliest, self.text_of(likeliest), strict=True)
+            predicted = [text if index >= 0 else None for index, text in texts]
             is_first = (pl.col("rank") == 0) & ((pl.col("argmax") == -1) | (pl.col("argmax") == frame["token"]))
             right = pl.when((pl.col("rank") >= 0) & pl.col("exact")).then(is_first).alias("right")
-            found = scores.with_columns(right, pl.Series("predicted", predicted, pl.String))
-            frame = frame.hstack(found.rename({name: f"{name}_{place}" for name in found.columns}))
+            scores = scores.with_columns(right, pl.Series("predicted", predicted, pl.String))
+            frame = frame.hstack(scores.rename({name: f"{name}_{place}" for name in scores.columns}))
         return frame
 
     def text_of(self, ids: Iterable[int]) -> list[str]:
@@ -93,20 +94,23 @@ class Excerpts:
         return [pieces[index].decode("utf-8", "backslashreplace") if 0 <= index < len(pieces) else "" for index in ids]
 
     def costliest(self, most: int) -> list[pl.DataFrame]:
-        """Of each model but the first the `most` hits on which it loses most against that: `sequence` and `position`, the costliest first.
+        """Of each model but the first the `most` hits on which it loses most against that.
 
-        Hits are the AR hits, or repeated tokens if there are no training counts. Reads every row once.
+        Their `sequence` and `position`, the costliest first. Hits are the AR hits, or repeated tokens
+        if there are no training counts. Reads every row once.
         """
         import polars as pl
 
         hit, order = "ar_hit" if self.has_counts else "repeated", ["lost", "sequence", "position"]
-        found: list[list[pl.DataFrame]] = [[] for _ in range(1, len(self.scores))]
+        costliest = [pl.DataFrame()] * (len(self.scores) - 1)
         for rows in batches(self.labelled, list(self.scores.values()), ["sequence"]):
             hits = pl.DataFrame(rows).filter(hit)
-            for model, of_model in enumerate(found, 1):
-                lost = hits.select("sequence", "position", lost=pl.col(f"nll_{model}") - pl.col("nll_0"))
-                of_model[:] = [pl.concat([*of_model, lost]).sort(order, descending=[True, False, False]).head(most)]
-        return [frame.drop("lost") for [frame] in found]
+            for place, frame in enumerate(costliest):
+                lost = pl.col(f"nll_{place + 1}") - pl.col("nll_0")
+                losses = hits.select("sequence", "position", lost=lost)
+                both = pl.concat([frame, losses], how="diagonal")
+                costliest[place] = both.sort(order, descending=[True, False, False]).head(most)
+        return [frame.drop("lost") for frame in costliest]
 
     def most_telling(self) -> int:
         """The sequence in which the first two models differ most in summed NLL of hits; with one model, the largest summed NLL of hits.
@@ -117,10 +121,12 @@ class Excerpts:
 
         hit = "ar_hit" if self.has_counts else "repeated"
         sizes = {0: pl.col(hit), 1: pl.col("nll_0")}
-        size = sizes.get(len(self.scores), pl.col("nll_1").cast(pl.Float64) - pl.col("nll_0")).cast(pl.Float64).filter(hit).sum().abs()
-        read = batches(self.labelled, list(self.scores.values()), ["sequence"])  # of whole sequences
-        found = pl.concat(pl.DataFrame(rows).group_by("sequence", maintain_order=True).agg(size=size) for rows in read)
-        return int(found["sequence"][found["size"].arg_max() or 0])
+        difference = pl.col("nll_1").cast(pl.Float64) - pl.col("nll_0")
+        size = sizes.get(len(self.scores), difference).cast(pl.Float64).filter(hit).sum().abs()
+        read = batches(self.labelled, list(self.scores.values()), ["sequence"])  # whole sequences
+        groups = (pl.DataFrame(rows).group_by("sequence", maintain_order=True) for rows in read)
+        totals = pl.concat(group.agg(size=size) for group in groups)
+        return int(totals["sequence"][totals["size"].arg_max() or 0])
 
     def sequences_of(self, document: int) -> list[int]:
         """The sequences that contain predicted tokens of a document, in order; none if it does not exist."""
@@ -139,8 +145,9 @@ class Excerpts:
 
 def score_files(comparison: Comparison, slices: Path) -> dict[str, Path]:
     """The score files of the reference and each model of a comparison, whether or not they are there."""
-    named = comparison.manifest["score_files"]
-    return {name: score_path(slices, name).with_name(PurePath(named[name]).name) for name in (comparison.reference, *comparison.models)}
+    models = (comparison.reference, *comparison.models)
+    files = {model: PurePath(comparison.manifest["score_files"][model]).name for model in models}
+    return {model: score_path(slices, model).with_name(file) for model, file in files.items()}
 
 
 def open_excerpts(slices: Path, models: Sequence[str] = (), comparison: Comparison | None = None) -> Excerpts:

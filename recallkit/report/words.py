@@ -15,7 +15,7 @@ from recallkit.attribution.view import (
     what_of_training,
 )
 from recallkit.display import cells
-from recallkit.display.cells import DASH, bounds, percent, resampled, shares_of_leads, too_few
+from recallkit.display.cells import DASH, bounds, percent, resampled, too_few
 from recallkit.display.charts import labels
 from recallkit.display.exports import MOST_NAMED, bare, command_line
 from recallkit.measure.ratio import NUM_RESAMPLES
@@ -43,13 +43,12 @@ def question(comparison: Comparison) -> str:
 
 def definition(comparison: Comparison) -> str:
     """What AR hits are, and what can be read from their share of the gap, as text."""
-    slices, first = comparison.manifest["slices"], comparison.models[0]
-    hits, tokens = comparison.totals[first, "ar_hit"], comparison.totals[first, "all"]["tokens"]
+    slices = comparison.manifest["slices"]
+    tokens = comparison.totals[comparison.models[0], "all"]["tokens"]
     rare = f"seen at most {slices['max_count']:,} times in {slices['counts']['num_tokens']:,}"
     sentences = (
         "AR hits are the tokens on which associative recall (AR) can be seen: the last tokens of "
         f"bigrams that are in the context already and were {rare} training tokens.",
-        f"They are {percent(hits['share_of_tokens'], 2)} of the tokens.",
         "Their share of the gap says where it lies, not why.",
         *what_of_training(slices, tokens),
     )
@@ -72,7 +71,6 @@ def method(comparison: Comparison) -> dict[str, str]:
     others = f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"
     intervals = f"expanded percentile intervals of {NUM_RESAMPLES:,} resamples (Hesterberg, 2015)"
     entries = f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries"
-    version, schema = manifest["recallkit_version"], manifest["schema_version"]
     return {
         "Text": f"{predicted} of up to {slices['seq_len']:,}, {boundary}",
         "Sources (tokens)": _sources(comparison),
@@ -87,7 +85,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         "divided by the same over all tokens (Zoology, section 3.1); it can be below 0 and above 100 %",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
         "95 % intervals": f"{resampled(every)}; {intervals}",
-        "Program": f"recallkit {version}, table schema {schema}",
+        "Program": f"recallkit {manifest['recallkit_version']}, schema {manifest['schema_version']}",
         "Slices": f"sequences {slices['sequences_digest']}",
     }
 
@@ -254,11 +252,8 @@ def _line(row: Row, end: float) -> str:
 
 def _legend(comparison: Comparison) -> dict[str, str]:
     """What the columns of the rows are, by name."""
-    totals, models = comparison.totals, comparison.models
-    every, hits, repeated = (totals[models[0], slice_] for slice_ in ("all", "ar_hit", "repeated"))
-    shown = labels([comparison.reference, *models], 32)
-    ahead = [model for model in models if totals[model, "all"]["delta_nll"] < 0]
-    leads = shares_of_leads(shown[model] for model in ahead if not is_void(totals[model, "ar_hit"]))
+    totals, first = comparison.totals, comparison.models[0]
+    every, hits, repeated = (totals[first, slice_] for slice_ in ("all", "ar_hit", "repeated"))
     rare, share = comparison.manifest["slices"]["max_count"], percent(hits["share_of_tokens"], 2)
     more = f"all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
     return {
@@ -267,7 +262,7 @@ def _legend(comparison: Comparison) -> dict[str, str]:
         "Line": "from the mean probability where these bigrams first occur (grey) to that on AR hits "
         "(orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",
-        "Share of the gap": f"the part in AR hits, and in {more}.{leads}".rstrip("."),
+        "Share of the gap": f"the part in AR hits, and in {more}; of a lead where the gap is negative",
         "In brackets": f"95 % intervals: {resampled(every)}",
     }
 

@@ -146,7 +146,7 @@ def test_packed_values_are_those_of_the_tables(comparison, monkeypatch):
     assert [excerpt["first"] for excerpt in data["excerpts"] if excerpt["asked"]] == [1, 21, 41, 61]
     last = rows_of(comparison)[-1]
     view = token_view(comparison, sequences=[last["sequence"]])
-    assert view.asked == view.asked_shown == -(-last["position"] // 20) < 4, "the last sequence is shorter"
+    assert view.requested == view.requested_shown == -(-last["position"] // 20) < 4, "the last sequence is shorter"
 
 
 def test_a_model_with_another_tokenizer_and_text_in_bytes(hostile):
