@@ -271,7 +271,9 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     caption = "What is retained of the reference's recall, and the AR hits' share of the gap, where bigrams up to another training count "
     caption += "are AR hits, with 95 % intervals."
     caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
-    caption += f" {LEFT_OUT}{shares_of_leads(model for model in models if comparison.totals[model, 'all']['delta_nll'] < 0)}"
+    have_shares = [point["model"] for point in points if point["panel"] == panels["gap_share"]]
+    leads = shares_of_leads(model for model in have_shares if comparison.totals[model, "all"]["delta_nll"] < 0)
+    caption += f" {LEFT_OUT}{leads}"
     caption += " Intervals are cut off where they leave the plot."
     shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
     drawn = line_chart(points, models, x, y, *before, panels=shown, height=180)
