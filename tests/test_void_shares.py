@@ -60,7 +60,7 @@ def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_
         assert table.height
         assert table["void"].all()
         assert all(note.startswith(why) for note in table["note"])
-    shares = intervene(MODELS, one_document, options=InterventionOptions(samples=40, design="exact")).recall_share
+    shares = intervene(MODELS, one_document, options=InterventionOptions(samples=40, design="exact")).retained
     assert shares.height
     assert shares["void"].all()
     assert all(note.startswith(why) for note in shares["note"])
@@ -75,6 +75,6 @@ def test_of_models_worse_than_a_guess_on_one_document_every_command_voids_every_
     profiled = profile_slices(one_document, tmp_path).profile
     assert set(profiled["note"]) == {"its tokens come from effectively 1.0 documents; 5 are needed"}
     assert all(profiled[column].null_count() == profiled.height for column in profiled.columns if "_ci_" in column)
-    losses = measure_losses(one_document / "tokens.parquet", files, [AblatedSet("1.conv", "conv", 1)], "model").ablation
+    losses = measure_losses(one_document / "tokens.parquet", files, [AblatedSet("1", "conv", 1, "1.conv")], "model").ablation
     assert losses.height
     assert losses["void"].all()

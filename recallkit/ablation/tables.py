@@ -1,13 +1,14 @@
-"""The work of `ablate`: scores a model as it is and without each set of its mixers, and tells what of its recall is retained.
+"""The work of `ablate`: scores a model as it is and without each set of its mixers, and tells what
+of its recall is retained.
 
-And what is lost, by slice. Both are figures of a gap with the model itself as the reference: its NLL without the mixers less that with
-them, and its recall gain without them over that with them.
+And what is lost, by slice. Both are figures of a gap with the model itself as the reference: its
+NLL without the mixers less that with them, and its recall gain without them over that with them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,7 @@ from recallkit.storage.schemas import frame_of_columns
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
     from recallkit.models.spec import ModelSpec
 
 PARTS = ("ar_hit", "first_rare", "repeated_frequent", "first_frequent")
-"""Slices that partition the tokens: the bigram is in the context already or not, and rare in training or not."""
+"""Slices that partition the tokens: the bigram is in the context already or not, and rare in
+training or not."""
 
 LEAST = 0.05
-"""How much of the recall gain is lost without mixers that are needed, by the interval: of that of the model as it is; in a search of
-heads, of what is lost without the group that matters most."""
+"""How much of the recall gain is lost without mixers that are needed, by the interval: of that of
+the model as it is; in a search of heads, of what is lost without the group that matters most."""
 
 EACH = "each"
 """Every mixer by itself, and every kind of mixers as a whole where there are several kinds."""
@@ -55,25 +57,35 @@ _RENAMED = {"delta_nll": "loss", "gap_share": "loss_share", "gain_reference": "g
 
 @dataclass(frozen=True, slots=True)
 class AblatedSet:
-    """Mixers or heads that are replaced together: as they are named, their kind (several joined with +), their layer if they are in one."""
+    """Mixers or heads that are replaced together.
+
+    mixers: as they are named. kind: theirs, several joined with +. layer: theirs if they are in
+    one. parts: each mixer or head, separated by blanks.
+    """
 
     mixers: str
     kind: str
     layer: int | None
+    parts: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AblationTables(Shown):
-    """What a model retains of its recall without mixers, and what it loses. Losses are in nats per token, positive where it is worse.
+    """What a model retains of its recall without mixers, and what it loses. Losses are in nats per
+    token, positive where it is worse.
 
-    mixers: a row per set, the largest `gain_lost` first. `gain`: the model's recall gain on AR hits as it is, a fraction; `gain_lost`:
-    that less its gain without the mixers; `retained`: its gain without them over that as it is, null where the model is not shown to
-    recall. `loss` of all tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole loss.
-    ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the last four partition the tokens).
-    `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share of the whole loss; `share_of_tokens`: of the tokens.
+    mixers: a row per set, the largest `gain_lost` first. `gain`: the model's recall gain on AR hits
+    as it is, a fraction; `gain_lost`: that less its gain without the mixers; `retained`: its gain
+    without them over that as it is, null where the model is not shown to recall. `loss` of all
+    tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
+    loss.
+    ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the
+    last four partition the tokens). `loss` = `nll_ablated` - `nll`; `loss_share`: the slice's share
+    of the whole loss; `share_of_tokens`: of the tokens.
 
-    `void`: the share of the loss means nothing, which `note` explains (`measure.shares.WholeGap`). `*_ci_*`: 95 % intervals
-    (`measure.ratio.ratio`) over `clusters`, from the same resamples for all sets: they are paired.
+    `void`: the share of the loss means nothing, which `note` explains (`measure.shares.WholeGap`).
+    `*_ci_*`: 95 % intervals (`measure.ratio.ratio`) over `clusters`, from the same resamples for
+    all sets: they are paired.
     """
 
     ablation: pl.DataFrame
@@ -81,46 +93,73 @@ class AblationTables(Shown):
 
 
 def measure_losses(
-    tokens: Path, files: Sequence[Path], sets: Sequence[AblatedSet], model: str, cluster: str = "document", *, clean: bool = False
+    tokens: Path,
+    files: Sequence[Path],
+    sets: Sequence[AblatedSet],
+    model: str,
+    cluster: str = "document",
+    *,
+    clean: bool = False,
 ) -> AblationTables:
-    """What is lost without each of `sets`, from labels and score files: of the model as it is, then without each set.
+    """What is lost without each of `sets`, from labels and score files: of the model as it is, then
+    without each set.
 
-    `cluster`: what intervals resample. `clean`: without tokens that are known to be in the training text. Raises UserError where
-    files are damaged, or of other sequences.
+    `cluster`: what intervals resample. `clean`: without tokens that are known to be in the training
+    text. Raises UserError where files are damaged, or of other sequences.
     """
     import polars as pl
 
     labels = open_tokens(tokens)
     scores = [open_scores(file, labels) for file in files]
     slices = [SLICES[name] for name in PARTS[1:]]
-    sums = add_up(labels, scores, slices, cluster, clean=clean, every_table=False).tables["slices"].slice("all", *PARTS)
-    every, hits = sums.slice("all"), sums.slice("ar_hit")
+    sums = add_up(labels, scores, slices, cluster, clean=clean, every_table=False)
+    table = sums.tables["slices"].slice("all", *PARTS)
+    every, hits = table.slice("all"), table.slice("ar_hit")
     numbers = range(1, len(files))
-    distinct = are_distinct([ratio(every.gap(number), every["tokens"]) for number in numbers])[:, 0]
+    distinct = are_distinct([ratio(every.gap(number), every["tokens"]) for number in numbers])
     by_slice, by_set = [], []
-    for number, of_set, is_distinct in zip(numbers, sets, distinct, strict=True):
-        figures = gap_figures(sums, every, number)
-        rows = pl.DataFrame(figures).to_dicts()
-        # Only the model as it is is compared with a guess: that one without a mixer predicts nothing is what an ablation may find.
-        judged = {**rows[0], "nll_model": -np.inf, "is_distinct": None if np.isnan(is_distinct) else bool(is_distinct)}
-        whole = WholeGap.of(judged, labels.vocab_size, cluster)
-        notes = [whole.why_void(row, name) for name, row in zip(("all", *PARTS), rows, strict=True)]
-        columns = {**figures, "note": np.array(notes), "void": np.array(notes) != ""}
+    for number, ablated, is_distinct in zip(numbers, sets, distinct[:, 0], strict=True):
+        names = {"model": model, "cluster": cluster, **asdict(ablated)}
+        figures = gap_figures(table, every, number)
+        columns = figures | _notes(figures, is_distinct, labels.vocab_size, cluster)
         columns |= {"nll": figures["nll_reference"], "nll_ablated": figures["nll_model"]}
         for name, new in _RENAMED.items():
-            columns |= {f"{new}{end}": figures[f"{name}{end}"] for end in ("", "_ci_low", "_ci_high")}
-        names = {"model": model, "mixers": of_set.mixers, "kind": of_set.kind, "layer": of_set.layer, "cluster": cluster}
-        by_slice.append(frame_of_columns("ablation/ablation", sums.keys, {**names, **columns}))
+            for end in ("", "_ci_low", "_ci_high"):
+                columns[f"{new}{end}"] = figures[f"{name}{end}"]
+        by_slice.append(frame_of_columns("ablation/ablation", table.keys, names | columns))
         of_hits = {name: values[1:2] for name, values in columns.items()}
-        lost = ratio(hits.gain(0) - hits.gain(number), hits["tokens"])
-        of_hits |= {"loss": columns["loss"][:1], "loss_ar_hit": of_hits["loss"], **lost.columns("gain_lost")}
-        by_set.append(frame_of_columns("ablation/mixers", hits.keys, {**names, **of_hits}))
-    mixers = pl.concat(by_set).sort("gain_lost", descending=True, nulls_last=True, maintain_order=True)
+        of_hits |= {"loss": columns["loss"][:1], "loss_ar_hit": of_hits["loss"]}
+        of_hits |= ratio(hits.gain(0) - hits.gain(number), hits["tokens"]).columns("gain_lost")
+        by_set.append(frame_of_columns("ablation/mixers", hits.keys, names | of_hits))
+    mixers = pl.concat(by_set).sort("gain_lost", descending=True, nulls_last=True)
     return AblationTables(pl.concat(by_slice), mixers)
 
 
+def _notes(
+    figures: Mapping[str, np.ndarray],
+    is_distinct: float,
+    vocab_size: int | None,
+    cluster: str,
+) -> dict[str, np.ndarray]:
+    """The columns `note` and `void` of all tokens and PARTS."""
+    import polars as pl
+
+    rows = pl.DataFrame(figures).to_dicts()
+    # The ablated model is not compared with a guess: that it predicts nothing may be the finding.
+    judged = {"nll_model": -np.inf, "is_distinct": is_distinct == 1 or np.isnan(is_distinct)}
+    whole = WholeGap.of(rows[0] | judged, vocab_size, cluster)
+    notes = [whole.why_void(row, name) for name, row in zip(("all", *PARTS), rows, strict=True)]
+    return {"note": np.array(notes), "void": np.array(notes) != ""}
+
+
 def ablation_path(
-    slices: Path, model: ModelSpec, mixers: Sequence[str] = (EACH,), by: By = "zero", *, heads: bool = False, clean: bool = False
+    slices: Path,
+    model: ModelSpec,
+    mixers: Sequence[str] = (EACH,),
+    by: By = "zero",
+    *,
+    heads: bool = False,
+    clean: bool = False,
 ) -> Path:
     """Default folder of the ablations of a model: each question has a folder of its own."""
     words = [model.key, ",".join(mixers), by, *["heads"] * heads, *["clean"] * clean]
@@ -140,23 +179,46 @@ def ablate(
     clean: bool = False,
     force: bool = False,
 ) -> AblationTables:
-    """What `model` retains of its recall, and loses, without its mixers, set by set; scores what is not scored yet.
+    """What `model` retains of its recall, and loses, without its mixers, set by set; scores what is
+    not scored yet.
 
-    `mixers`: the sets, each as `Ablation.parse` reads it, or `each`. `heads`: not these mixers, but their heads: those of a mixer
-    together, then halves of every group without which recall is shown to be lost (by `LEAST` of what is lost without the group that
-    matters most), down to single ones.
-    Writes `ablation.parquet` and `mixers.parquet` to `out` (default `ablation_path`). Raises UserError for everything a user can correct.
+    `mixers`: the sets, each as `Ablation.parse` reads it, or `each`. `heads`: not these mixers, but
+    their heads: those of a mixer together, then halves of every group without which recall is shown
+    to be lost (by `LEAST` of what is lost without the group that matters most), down to single
+    ones. Writes `ablation.parquet` and `mixers.parquet` to `out` (default `ablation_path`). Raises
+    UserError for everything a user can correct.
     """
     spec = one_model(model)
     if spec.ablate is not None:
-        raise UsageError("it is ablated already", where=spec.typed(), remedy="give the model as it is, and name mixers with --mixers")
+        raise UsageError(
+            "it is ablated already",
+            where=spec.typed(),
+            remedy="give the model as it is, and name mixers with --mixers",
+        )
     if heads and by == "mean":
-        raise UsageError("heads are replaced by zero alone", where="--by mean", remedy="leave out --heads or --by")
+        raise UsageError(
+            "heads are replaced by zero alone",
+            where="--by mean",
+            remedy="leave out --heads or --by",
+        )
     out = out or ablation_path(slices, spec, mixers, by, heads=heads, clean=clean)
     [intact] = plan_scores([spec], slices, options)
-    question = {"model": spec.key, "mixers": list(mixers), "by": by, "heads": heads, "cluster": cluster, "clean": clean}
+    question = {
+        "model": spec.key,
+        "mixers": list(mixers),
+        "by": by,
+        "heads": heads,
+        "cluster": cluster,
+        "clean": clean,
+    }
     question["scores"] = intact.result.options
-    result = Result(out / "ablation.parquet", "ablation", question, force=force, beside=table_files(AblationTables, out))
+    result = Result(
+        out / "ablation.parquet",
+        "ablation",
+        question,
+        force=force,
+        beside=table_files(AblationTables, out),
+    )
     if result.reused() is not None:
         return read_tables(AblationTables, out)
     placed, tokens = intact.mixers(), slices / "tokens.parquet"
@@ -166,64 +228,82 @@ def ablate(
         models = list_models([spec, *(spec.ablated(ablation) for ablation in ablations)])
         for plan in one_after_another(plan_scores(models, slices, options)):
             plan.run()
-        files = [score_path(slices, each) for each in models]
-        sets = [_describe(ablation, choose_mixers(placed, ablation, spec.shown)) for ablation in ablations]
-        return measure_losses(tokens, files, sets, spec.shown, cluster, clean=clean)
+        files = [score_path(slices, one) for one in models]
+        ablated = [_describe(ablation, placed, spec.shown) for ablation in ablations]
+        return measure_losses(tokens, files, ablated, spec.shown, cluster, clean=clean)
 
     timings, labels = Timings(), open_tokens(tokens)
     if heads:
-        sets = groups_of_heads(placed, mixers, spec.shown)
-        most = 1 + sum(2 * len(_heads(group)) - 1 for group in sets)
-        console.note(f"{spec.shown}: at most {most} passes over {labels.num_rows:,} tokens, one without each group of heads")
-        sets = _search_heads(sets, losses)
+        sets = _search_heads(groups_of_heads(placed, mixers, spec.shown), losses)
     else:
         sets = choose_sets(placed, mixers, by, spec.shown)
-        console.note(f"{spec.shown}: {1 + len(sets)} passes over {labels.num_rows:,} tokens, one without each set of mixers")
+        console.note(f"{spec.shown}: {1 + len(sets)} passes over {labels.num_rows:,} tokens")
     tables = losses(sets)
     result.write_tables(tables, {"model": spec.shown, "slices": labels.facts}, timings)
     return tables
 
 
-def choose_sets(placed: Sequence[PlacedMixer], mixers: Sequence[str], by: By, where: str) -> list[Ablation]:
-    """The ablations that are asked for, each once. Raises UsageError for what names no mixers, UserError for one that is not there."""
+def choose_sets(
+    placed: Sequence[PlacedMixer],
+    mixers: Sequence[str],
+    by: By,
+    where: str,
+) -> list[Ablation]:
+    """The ablations that are asked for, each once. Raises UsageError for what names no mixers,
+    UserError for one that is not there."""
     kinds = Counter(mixer.kind for mixer in placed)
     several = [kind for kind, number in kinds.items() if number > 1] if len(kinds) > 1 else []
     every = [*(mixer.name for mixer in placed), *several]
     names = [name for word in mixers for name in (every if word == EACH else [word])]
     sets = list(dict.fromkeys(replace(Ablation.parse(name), by=by) for name in names))
     if not sets or any(":" in name or name == NONE for name in mixers):
-        remedy = "give each, or layers and kinds such as 0,3,attention or 1+3; their mean with --by mean"
+        remedy = "give each, or layers and kinds such as 0,3,attention or 1+3, by their mean with --by"
         raise UsageError(f"no sets of mixers: {','.join(mixers)}", where="--mixers", remedy=remedy)
     for ablation in sets:
         choose_mixers(placed, ablation, where)
     return sets
 
 
-def _describe(ablation: Ablation, mixers: Sequence[PlacedMixer]) -> AblatedSet:
-    layers = {mixer.layer for mixer in mixers}
+def _describe(ablation: Ablation, placed: Sequence[PlacedMixer], where: str) -> AblatedSet:
+    mixers = choose_mixers(placed, ablation, where)
+    parts, layers = list[str](), {mixer.layer for mixer in mixers}
+    for mixer in mixers:
+        first, last = mixer.heads or (0, -1)
+        parts += [f"{mixer.key}.h{head}" for head in range(first, last + 1)] or [mixer.key]
     kinds = dict.fromkeys(mixer.kind for mixer in mixers)
-    return AblatedSet("+".join(ablation.named), "+".join(kinds), layers.pop() if len(layers) == 1 else None)
+    layer = layers.pop() if len(layers) == 1 else None
+    return AblatedSet("+".join(ablation.named), "+".join(kinds), layer, " ".join(parts))
 
 
-# ---------------------------------------------------------------------------------------------------------------- heads
+# ---------------------------------------------------------------------------------------- heads
 
 
-def groups_of_heads(placed: Sequence[PlacedMixer], mixers: Sequence[str], where: str) -> list[Ablation]:
-    """All heads of each mixer that is asked for, with which a search begins. Raises UserError where none has heads."""
+def groups_of_heads(
+    placed: Sequence[PlacedMixer],
+    mixers: Sequence[str],
+    where: str,
+) -> list[Ablation]:
+    """All heads of each mixer that is asked for, with which a search begins. Raises UserError where
+    none has heads."""
     sets = choose_sets(placed, mixers, "zero", where)
     chosen = [mixer for ablation in sets for mixer in choose_mixers(placed, ablation, where)]
     groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads and mixer.heads is None]
     if not groups:
         kinds = ", ".join(dict.fromkeys(mixer.kind for mixer in chosen))
-        problem = f"no heads of {kinds} can be replaced: what its last matrix reads is not divided into heads"
-        raise UserError(problem, where=where, remedy="leave out --heads, or name others with --mixers")
+        why = "what its last matrix reads is not divided into heads"
+        remedy = "leave out --heads, or name others with --mixers"
+        raise UserError(f"no heads of {kinds} can be replaced: {why}", where=where, remedy=remedy)
     return list(dict.fromkeys(groups))
 
 
-def _search_heads(groups: Sequence[Ablation], losses: Callable[[Sequence[Ablation]], AblationTables]) -> list[Ablation]:
+def _search_heads(
+    groups: Sequence[Ablation],
+    losses: Callable[[Sequence[Ablation]], AblationTables],
+) -> list[Ablation]:
     """The groups, then halves of every one without which recall is lost, down to single heads."""
     searched, largest = list[Ablation](), 0.0
     while groups:
+        console.note(f"{len(groups)} groups of heads; those that recall needs are divided")
         searched += groups
         lost = losses(groups).mixers
         largest = max([largest, *lost["gain_lost"].drop_nulls()])
@@ -232,16 +312,13 @@ def _search_heads(groups: Sequence[Ablation], losses: Callable[[Sequence[Ablatio
     return searched
 
 
-def _heads(group: Ablation) -> range:
-    [(_, first, last)] = filter(None, map(heads_of, group.named))
-    return range(first, last + 1)
-
-
 def _halves(group: Ablation) -> list[Ablation]:
     """`2.h0-2` -> `2.h0-1`, `2.h2`; none of a single head."""
-    heads, mixer = _heads(group), str(group).rpartition(".h")[0]
-    middle = (len(heads) + 1) // 2
-    return [_group(mixer, half[0], half[-1]) for half in (heads[:middle], heads[middle:]) if len(heads) > 1]
+    [(mixer, first, last)] = filter(None, map(heads_of, group.named))
+    if first == last:
+        return []
+    middle = (first + last) // 2
+    return [_group(mixer, first, middle), _group(mixer, middle + 1, last)]
 
 
 def _group(mixer: str, first: int, last: int) -> Ablation:

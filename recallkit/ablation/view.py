@@ -1,4 +1,5 @@
-"""Ablations as text and as a map of losses: without which mixers less recall is retained, and what is lost by slice."""
+"""Ablations as text and as a map of losses: without which mixers less recall is retained, and what
+is lost by slice."""
 
 from __future__ import annotations
 
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-SLICES = "AR hits and repeated: the bigram is in the context already, rare in training or not; new: it is not."
+SLICES = """AR hits and repeated: the bigram is in the context already, rare in training or not; \
+new: it is not."""
 
 
 def look(folder: Path, tables: AblationTables | None = None) -> Look:
     """The ablations in a folder as people see them: their tables are read unless they are given."""
-    tables, manifest = tables or read_tables(AblationTables, folder), artifacts.read_manifest(folder / "ablation.parquet")
+    tables = tables or read_tables(AblationTables, folder)
+    manifest = artifacts.read_manifest(folder / "ablation.parquet")
     return Look(
         folder,
         "ablation",
@@ -45,7 +48,7 @@ def method(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, str
     """How it was measured: the text, what replaces the outputs, the intervals."""
     slices = manifest["slices"]
     return {
-        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}; {SLICES}",
+        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}",
         "Ablation": f"{_what_is_replaced(manifest)}; the text is read again, nothing is trained",
         "95 % intervals": resampled(tables.mixers.row(0, named=True), which=" with AR hits"),
     }
@@ -55,25 +58,32 @@ def command(manifest: Mapping[str, Any]) -> str:
     """The command that makes it again."""
     options = manifest["options"]
     cluster = None if options["cluster"] == "document" else options["cluster"]
-    more = {"heads": options["heads"], "by": options["by"], "cluster": cluster, "clean": options["clean"]}
+    more = {
+        "heads": options["heads"],
+        "by": options["by"],
+        "cluster": cluster,
+        "clean": options["clean"],
+    }
     return command_line("ablate", manifest["model"], slices="DIR", mixers=options["mixers"], **more)
 
 
 def _what_is_replaced(manifest: Mapping[str, Any]) -> str:
     options = manifest["options"]
-    what, instead = "heads" if options["heads"] else "mixers", {"mean": "their mean over the text", "zero": "zero"}
-    return f"the outputs of {what} are replaced by {instead[options['by']]}"
+    what = "heads" if options["heads"] else "mixers"
+    instead = "their mean over the text" if options["by"] == "mean" else "zero"
+    return f"the outputs of {what} are replaced by {instead}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- answer
+# ---------------------------------------------------------------------------------------- answer
 
 ENRICHED = 2.0
-"""How many times as much of a loss as of the tokens AR hits must have at least, by its interval: a model that breaks recalls nothing,
-either."""
+"""How many times as much of a loss as of the tokens AR hits must have at least, by its interval: a
+model that breaks recalls nothing, either."""
 
 
 def which_recall(tables: AblationTables) -> str:
-    """Without which mixers less of the recall gain is retained, by more than LEAST, and AR hits lose in particular (ENRICHED).
+    """Without which mixers less of the recall gain is retained, by more than LEAST, and AR hits
+    lose in particular (ENRICHED).
 
     Of a set and a part of it the part is named.
     """
@@ -86,15 +96,18 @@ def which_recall(tables: AblationTables) -> str:
     if first["gain_ci_low"] <= 0:
         return f"{model} is not shown to recall: its recall gain on AR hits is {gain}."
     less = [row for row in rows if row["retained_ci_high"] < 1 - LEAST]
-    needed = [row for row in less if not row["void"] and row["loss_share_ci_low"] > ENRICHED * row["share_of_tokens"]]
-    named = [f"{_retained(row)} without {_in_text(row)}" for row in _smallest(needed, needed)]
-    breaking = [_in_text(row) for row in _smallest(less, less) if row not in needed]
-    if named:
-        answer = f"Of its recall gain, {gain}, {model} retains {', '.join(named)}."
-    else:
-        answer = f"None of these mixers is shown to be needed in particular for the recall gain of {model}, {gain}."
+    most = ENRICHED * first["share_of_tokens"]
+    needed = [row for row in less if not row["void"] and row["loss_share_ci_low"] > most]
+    named = [f"{_retained(row)} without {_in_text(row)}" for row in _smallest(needed)]
+    breaking = [_in_text(row) for row in _smallest(less) if row not in needed]
+    answer = f"Of its recall gain, {gain}, {model} retains {', '.join(named)}."
+    if not named:
+        answer = f"{model} has a recall gain of {gain}, for which none of these mixers is shown to be needed in particular."
     if breaking:
-        answer += f" It {'also ' * bool(named)}retains less without {some_of(breaking)}, but AR hits are not shown to bear twice their share of that loss."
+        answer += (
+            f" It {'also ' * bool(named)}retains less without {some_of(breaking)}, but AR hits are "
+            "not shown to bear twice their share of that loss."
+        )
     return answer
 
 
@@ -107,24 +120,14 @@ def _retained(row: Row) -> str:
     return f"{value:z.0f} % ({cells.bounds(low, high, 'z.0f')})"
 
 
-def _smallest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    """The rows of which no other one is a part."""
-    return [row for row in rows if not any(_is_part(other, row) for other in others)]
-
-
-def _is_part(row: Row, larger: Row) -> bool:
-    """Whether the mixers or heads of one row are some of those of the other."""
-    names, larger_names = _names(row), _names(larger)
-    return names < larger_names or (row["layer"] is not None and larger["layer"] is None and row["kind"] in larger_names)
-
-
-def _names(row: Row) -> set[str]:
-    """The mixers of a set, or single heads."""
-    names = set()
-    for name in row["mixers"].split("+"):
-        mixer, first, last = heads_of(name) or (name, 0, -1)
-        names |= {f"{mixer}.h{head}" for head in range(first, last + 1)} or {name}
-    return names
+def _smallest(rows: Sequence[Row]) -> list[Row]:
+    """The rows that have no other one as a part."""
+    smallest = []
+    for row in rows:
+        parts = set(row["parts"].split())
+        if not any(set(other["parts"].split()) < parts for other in rows):
+            smallest.append(row)
+    return smallest
 
 
 def labelled(row: Row) -> str:
@@ -132,14 +135,15 @@ def labelled(row: Row) -> str:
     if row["layer"] is None or "+" in row["mixers"]:
         return str(row["mixers"])
     heads = heads_of(row["mixers"])
-    return f"{row['layer']} {row['kind']}" + ("" if heads is None else f" {row['mixers'].rpartition('.')[2]}")
+    which = "" if heads is None else f" {row['mixers'].rpartition('.')[2]}"
+    return f"{row['layer']} {row['kind']}{which}"
 
 
 def _in_text(row: Row) -> str:
     return f"layer {labelled(row)}" if row["layer"] is not None else labelled(row)
 
 
-# ----------------------------------------------------------------------------------------------------------------- tables
+# ---------------------------------------------------------------------------------------- tables
 
 
 def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict[str, Table]:
@@ -153,8 +157,8 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
         "AR share": cells.valid(cells.share("loss_share")),
     }
     caption = (
-        f"Retained: of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss, nats per token: of all tokens, and of AR hits; "
-        f"AR share: of the whole loss. Intervals: {resampled(rows[0], which=' with AR hits')}."
+        f"Retained: of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss, nats per token: of all "
+        f"tokens, and of AR hits; AR share: of the whole loss. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     mixers = Table.of("What is retained of recall without mixers", columns, rows, caption)
     return {"mixers": mixers, "ablation": _losses(tables, manifest)}
@@ -168,7 +172,12 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     lines.append(_line("share of tokens", sets[0], "share_of_tokens", ".1%"))
     what = _what_is_replaced(manifest)
     caption = f"{what[0].upper()}{what[1:]}. {SLICES} {what_is_rare(manifest['slices'])}"
-    return Table(f"What {rows[0]['model']} loses, nats per token", ["without", *HEADERS.values()], lines, caption)
+    return Table(
+        f"What {rows[0]['model']} loses, nats per token",
+        ["without", *HEADERS.values()],
+        lines,
+        caption,
+    )
 
 
 def _line(label: str, rows: Sequence[Row], name: str, form: str) -> list[str]:
@@ -176,7 +185,7 @@ def _line(label: str, rows: Sequence[Row], name: str, form: str) -> list[str]:
     return [label, *(or_dash(row[name], form) for row in rows)]
 
 
-# ------------------------------------------------------------------------------------------------------------- charts
+# ---------------------------------------------------------------------------------------- charts
 
 HEADERS = {
     "all": "all",
@@ -198,9 +207,21 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
     for row in rows:
         loss, header = row["loss"], HEADERS[row["slice"]]
         tip = f"without {labelled(row)}, {header}: {_LOSS(row)} nats per token"
-        drawn.append({"name": names[labelled(row)], "slice": header, "loss": loss, "shown": f"{loss:.2f}", "tip": tip})
+        drawn.append(
+            {
+                "name": names[labelled(row)],
+                "slice": header,
+                "loss": loss,
+                "shown": f"{loss:.2f}",
+                "tip": tip,
+            }
+        )
     plain: Spec = {"ticks": False, "domain": False}
-    x = column("slice", sort=list(HEADERS.values()), axis={"title": "nats per token lost", "orient": "top", "labelAngle": 0, **plain})
+    x = column(
+        "slice",
+        sort=list(HEADERS.values()),
+        axis={"title": "nats per token lost", "orient": "top", "labelAngle": 0, **plain},
+    )
     y = column("name", sort=list(names.values()), axis={"title": "without", **plain})
     most = max([1e-9, *(row["loss"] for row in rows)])
     scale = {"type": "sqrt", "domain": [0, most], "range": [0, _DARKEST], "clamp": True}
@@ -213,7 +234,8 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
         height=18 * len(names),
     )
     caption = (
-        "Nats per token lost on each slice without each of the model's mixers; the stronger the colour, the more, by the square root. "
+        "Nats per token lost on each slice without each of the model's mixers; the stronger the "
+        "colour, the more, by the square root. "
         f"The model is {shorten(rows[0]['model'], 60)}. {SLICES}"
     )
     return [Figure("ablation", "What each mixer is worth, by slice", caption, spec)]
