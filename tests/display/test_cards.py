@@ -28,19 +28,22 @@ def test_cards_of_a_comparison(run, few_slices, tmp_path):
     cards = {model: (found, shown) for model, found, shown in map(read, tmp_path.glob("card-*.md"))}
     for model, side in (("control:recall", "reference"), ("control:bigram", "model")):
         found, shown = cards[model]
-        shares = {("gap_share", "Share of the gap to control:recall that lies in AR hits", text): rows["ar_hit"]["gap_share"]}
+        hits = rows["ar_hit"]
+        gain, retained = hits[f"gain_{side}"], {"Retained of the recall of control:recall": hits["retained"]}
         expected = {
             ("perplexity", "Perplexity", text): rows["all"][f"ppl_{side}"],
-            ("perplexity", "Perplexity of AR hits", text): rows["ar_hit"][f"ppl_{side}"],
-            **(shares if side == "model" else {}),
+            ("perplexity", "Perplexity of AR hits", text): hits[f"ppl_{side}"],
+            ("recall_gain", "Recall gain on AR hits", text): gain,
+            **{("recall_retained", name, text): share for name, share in retained.items() if side == "model"},
         }
         assert found == pytest.approx(expected, rel=1e-5)
-        share = f"- Share of the gap to control:recall that lies in AR hits: {100 * rows['ar_hit']['gap_share']:.1f} %\n" * (
-            side == "model"
-        )
-        of_model = (
-            f"- Perplexity: {rows['all'][f'ppl_{side}']:,.2f}\n- Perplexity of AR hits: {rows['ar_hit'][f'ppl_{side}']:,.2f}\n{share}"
-        )
+        lines = [
+            f"- Perplexity: {rows['all'][f'ppl_{side}']:,.2f}",
+            f"- Perplexity of AR hits: {hits[f'ppl_{side}']:,.2f}",
+            f"- Recall gain on AR hits: {100 * gain:z.1f} points",
+            *(f"- {name}: {100 * share:z.1f} %" for name, share in retained.items() if side == "model"),
+        ]
+        of_model = "\n".join(lines)
         assert f"## Associative recall\n\n{model}:\n\n{of_model}\n" in shown, "what is of this model comes first"
         assert "| control:recall |" in shown
         assert "| control:bigram |" in shown

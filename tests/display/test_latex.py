@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from recallkit import attribution, published
-from recallkit.attribution.view import published_tables, shown_tables
+from recallkit.attribution.view import shown_tables
 from recallkit.display.cells import Struck
 from recallkit.display.figure_files import save_figures
 from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
+from recallkit.published.view import published_tables
 from recallkit.slicing.definitions import parse_slices
-from recallkit.slicing.view import manifest_of
+from recallkit.storage import artifacts
 from tests.display.test_charts import figure
 from tests.display.test_tables import HOSTILE
 
@@ -49,12 +50,17 @@ def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
     folder = tmp_path_factory.mktemp("results")
     names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
     specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
-    compared = attribution.gap(specs[0], specs[1:], small_slices, folder / "gap", given=parse_slices(["far=distance > 8", "all"]))
-    found = {f"gap-{name}": table for name, table in shown_tables(compared, manifest_of(small_slices), {}).items()}
-    found |= {f"zoology-4-{name}": table for name, table in published_tables(published("zoology:4")).items()}
+    out = folder / "gap"
+    compared = attribution.gap(specs[0], specs[1:], small_slices, out, given=parse_slices(["far=distance > 8", "all"]))
+    ends = {f"{name}_ci_{end}": 0.1 for name in ("points", "retained") for end in ("low", "high")}
+    causal = {name: {"points": 0.1, "retained": 0.1, **ends} for name in names}
+    shown = shown_tables(compared, artifacts.read_manifest(out / "gap.parquet"), causal)
+    assert "causal" in shown
+    printed = {f"gap-{name}": table for name, table in shown.items()}
+    printed |= {f"zoology-4-{name}": table for name, table in published_tables(published("zoology:4")).items()}
     rows = [[name, "1.00", Struck("-252.7 %"), "2.0 to 3.1 %"] for name in (*HOSTILE, *LONG, "x" * 90)]
     groups = [("", 1), ("perplexity", 1), ("gap_{%}", 2)]
-    return found | {"hostile": Table("A title & 50 %", ["model", *LONG], rows, caption="\n".join(HOSTILE), groups=groups)}
+    return printed | {"hostile": Table("A title & 50 %", ["model", *LONG], rows, caption="\n".join(HOSTILE), groups=groups)}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
