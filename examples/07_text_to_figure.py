@@ -36,20 +36,22 @@ by_source
 scores = recallkit.score(list(MODELS.values()), slices=slices)
 scores
 
-# %% The gap to attention, and the share of it in AR hits
+# %% How much of attention's recall the others retain
 reference, *others = MODELS.values()
 tables = recallkit.gap(reference, others, slices=slices, out=OUT / "gap")
-shares = tables.gap.filter(source="ALL", slice="ar_hit").select("model", "ppl_reference", "ppl_model", "gap_share", "ci_low", "ci_high")
-shares
+hits = tables.gap.filter(source="ALL", slice="ar_hit")
+recall = hits.select("model", "ppl_model", "gain_model", "retained", "retained_ci_low", "retained_ci_high")
+recall
 
-# %% A question of one's own: the NLL of tokens whose bigram is rare, by how often it occurred before in the context
+# %% A question of one's own: the probability of tokens whose bigram is rare, by how often it occurred before in the context
 tokens = recallkit.tokens(slices, MODELS)
-seen = pl.col("occurrences")
+occurrences = pl.col("occurrences")
+probabilities = [(-pl.col(f"nll_{name}").cast(pl.Float64)).exp().mean().alias(name) for name in MODELS]
 grouped = (
     tokens.filter(pl.col("train_count") <= RARE)
-    .with_columns(times=pl.when(seen >= 3).then(pl.lit("3 or more")).otherwise(seen.cast(pl.String)))
+    .with_columns(times=pl.when(occurrences >= 3).then(pl.lit("3 or more")).otherwise(occurrences.cast(pl.String)))
     .group_by("times")
-    .agg(pl.len().alias("tokens"), *[pl.col(f"nll_{name}").cast(pl.Float64).mean().alias(name) for name in MODELS])
+    .agg(pl.len().alias("tokens"), *probabilities)
     .sort("times")
     .collect()
 )
@@ -61,27 +63,27 @@ texts = recallkit.token_texts(slices)
 examples = (
     tokens.filter("ar_hit")
     .group_by("prev_token", "token")
-    .agg(pl.len().alias("hits"), (pl.col(f"nll_{last}") - pl.col(f"nll_{first}")).mean().alias("gain"))
-    .sort("gain", "token", descending=True)
+    .agg(pl.len().alias("hits"), (pl.col(f"nll_{last}") - pl.col(f"nll_{first}")).mean().alias("behind"))
+    .sort("behind", "token", descending=True)
     .head(10)
     .collect()
     .join(texts.rename({"token": "prev_token", "text": "before"}), on="prev_token", maintain_order="left")
     .join(texts, on="token", maintain_order="left")
-    .select("before", "text", "hits", "gain")
+    .select("before", "text", "hits", "behind")
 )
 examples
 
 # %% The figure
-drawn = grouped.unpivot(on=list(MODELS), index=["times", "tokens"], variable_name="model", value_name="nll")
+drawn = grouped.unpivot(on=list(MODELS), index=["times", "tokens"], variable_name="model", value_name="p")
 colours = alt.Scale(domain=list(MODELS), range=["#1b1b1b", "#0072b2", "#d55e00"])
 figure = (
     alt.Chart(drawn, width=340, height=220)
     .mark_line(point=alt.OverlayMarkDef(size=45))
     .encode(
         x=alt.X("times:O", title="earlier occurrences of the bigram in the context", axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("nll:Q", title="mean NLL of its second token (nats)", scale=alt.Scale(zero=True)),
+        y=alt.Y("p:Q", title="mean probability of its second token"),
         color=alt.Color("model:N", scale=colours, sort=None, legend=alt.Legend(title=None, orient="bottom")),
-        tooltip=["model", "times", "tokens", alt.Tooltip("nll", format=".3f")],
+        tooltip=["model", "times", "tokens", alt.Tooltip("p", format=".3f")],
     )
     .configure_view(stroke=None)
     .configure_axis(titleFontWeight="normal")
@@ -92,5 +94,5 @@ figure
 figure.save(OUT / "rare_bigrams.svg")
 figure.save(OUT / "rare_bigrams.png", ppi=300)
 grouped.write_csv(OUT / "rare_bigrams.csv")
-print(by_source.frame, scores.frame.drop("path"), shares, grouped, examples, sep="\n")
+print(by_source.frame, scores.frame.drop("path"), recall, grouped, examples, sep="\n")
 print(f"The figure: {OUT / 'rare_bigrams.svg'}")

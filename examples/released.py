@@ -95,8 +95,8 @@ def measured(group: str, models: list[str], slices: Path, args: argparse.Namespa
                 yield {"model": models[0], **of, "measured": row["ppl_reference"]}
             yield {"model": named[row["model"]], **of, "measured": row["ppl_model"]}
             if row["slice"] == "ar_hit" and not row["void"]:
-                share = {"measured": row["gap_share"], "low": row["ci_low"], "high": row["ci_high"]}
-                yield {"model": named[row["model"]], "figure": "AR share", **in_percent(share)}
+                share = {"measured": row["gap_share"], "low": row["gap_share_ci_low"], "high": row["gap_share_ci_high"]}
+                yield {"model": named[row["model"]], "figure": "gap share", **in_percent(share)}
     recall = recallkit.eval_recall(
         named, tasks=[*TASKS], out=folder / "recall", task_version=0, context=CONTEXT, limit=args.limit, data=args.data, **how
     )
@@ -115,7 +115,7 @@ def printed(group: str, model: str, figure: str) -> float | None:
     row = GROUPS[group][1][model]
     if row is None:
         return None
-    if figure == "AR share":
+    if figure == "gap share":
         shares = recallkit.published(TABLE).frame.filter(group=group, model=row, void=False)["gap_share"]
         return 100 * float(shares.item()) if len(shares) else None
     value = recallkit.paper_table(TABLE).filter(group=group, model=row)[TASKS.get(figure, figure.removeprefix("ppl "))].item()

@@ -39,17 +39,17 @@ def test_its_query_counts_every_rare_token_once(made):
     assert dict(grouped.select("times", "tokens").rows()) == dict(times.value_counts().rows())
     scores = pl.read_parquet(score_path(out / "slices", "zoo:attention"))
     every = pl.concat([pl.read_parquet(out / "slices" / "tokens.parquet"), scores.select("nll")], how="horizontal")
-    first = every.filter((pl.col("train_count") <= names["RARE"]) & (pl.col("occurrences") == 0))["nll"].cast(pl.Float64).mean()
-    assert grouped.filter(times="0")["attention"].item() == pytest.approx(first)
+    first = every.filter((pl.col("train_count") <= names["RARE"]) & (pl.col("occurrences") == 0))["nll"].cast(pl.Float64)
+    assert grouped.filter(times="0")["attention"].item() == pytest.approx((-first).exp().mean())
 
 
 def test_its_examples_are_text_and_its_figure_is_drawn(made):
     names, out = made
-    assert {"before", "text", "hits", "gain"} == set(names["examples"].columns)
+    assert {"before", "text", "hits", "behind"} == set(names["examples"].columns)
     assert names["examples"]["hits"].sum() > 0
-    assert names["examples"]["gain"].is_sorted(descending=True)
+    assert names["examples"]["behind"].is_sorted(descending=True)
     drawn = (out / "rare_bigrams.svg").read_text(encoding="utf-8")
-    for words in ("earlier occurrences of the bigram", "mean NLL", *names["MODELS"]):
+    for words in ("earlier occurrences of the bigram", "mean probability", *names["MODELS"]):
         assert words in drawn
     assert (out / "rare_bigrams.png").read_bytes().startswith(b"\x89PNG")
     assert pl.read_csv(out / "rare_bigrams.csv").columns == names["grouped"].columns
