@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.answer import Row, Totals
     from recallkit.measure.sums import TableSums
 
-AHEAD = "no worse than the reference: there is no earlier checkpoint of its loss"
+NOT_WORSE = "not shown to be worse than the reference, so that there is nothing to explain"
 TOO_FAR = "worse than every checkpoint"
 
 
@@ -57,9 +57,10 @@ def placebos(
     for number, model in enumerate(list(scores)[1:], 1):
         row: dict[str, Any] = dict.fromkeys(schemas.LAYOUTS["gap/by_placebo"])
         row |= {"reference": names[0], "model": model, "nll": nlls[number], "void": True}
-        row |= {"checkpoint": "", "next_checkpoint": "", "note": AHEAD if nlls[number] <= nlls[0] else TOO_FAR}
+        is_worse = ratio(every.gap(number), every["tokens"]).low[0] > 0
+        row |= {"checkpoint": "", "next_checkpoint": "", "note": TOO_FAR if is_worse else NOT_WORSE}
         pair = [pair for pair in itertools.pairwise(run) if nlls[pair[0]] < nlls[number] <= nlls[pair[1]]]
-        if pair and nlls[number] > nlls[0]:
+        if pair and is_worse:
             better, worse = pair[0]
             weight = (nlls[number] - nlls[better]) / (nlls[worse] - nlls[better])
             row |= _figures(every, hits, better, worse, weight)
@@ -84,13 +85,12 @@ def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
     """What the reference itself retained at each model's loss, and the AR hits' share of its gap there."""
     rows = by_placebo.to_dicts()
     known = [row for row in rows if not row["void"] and row["retained"] is not None]
-    unknown = some_of([row["model"] for row in rows if row not in known])
-    if not known:
-        return f"No placebo for {unknown}: {rows[0]['note'] or 'the reference is not shown to recall'}."
+    unknown = {row["model"]: row["note"] or "the reference is not shown to recall" for row in rows if row not in known}
     said = [f"at the loss of {row['model']} {_beside(row, totals[row['model'], 'ar_hit'])}" for row in known[:2]]
     more = f" and {len(known) - 2:,} more in the table" * (len(known) > 2)
-    none = f" No placebo for {unknown}." * bool(unknown)
-    return f"The reference's own run, as a placebo: {'; '.join(said)}{more}.{none}"
+    reasons = dict.fromkeys(unknown.values())
+    none = [f"No placebo for {some_of([model for model in unknown if unknown[model] == why])}: {why}." for why in reasons]
+    return " ".join([*([f"The reference's own run, as a placebo: {'; '.join(said)}{more}."] if said else []), *none])
 
 
 def _beside(row: Row, hits: Row) -> str:

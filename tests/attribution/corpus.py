@@ -165,48 +165,49 @@ REFERENCE = Model()
 """It gains 40 points on AR hits."""
 
 
+def scored(
+    folder: Path,
+    models: Mapping[str, Model],
+    documents: int = 40,
+    with_hits: int = 10**9,
+    **facts: Any,
+) -> tuple[Path, dict[str, Path]]:
+    """Labels, and the score file of each model; sources take turns after two documents.
+
+    Only the first `with_hits` documents repeat anything. `facts`: of the labels, beside a largest training count of 8.
+    """
+    back, counts = (None, 1, 2, 1, *[None] * 4), (9, 0, 3, 2000, 5, 5000, 5, 5000)
+    tokens: list[Token] = []
+    for document in range(documents):
+        source = ("books", "letters")[document // 2 % 2]
+        own = back if document < with_hits else [None] * SIZE
+        tokens += [(document, place + 1, source, own[place], counts[place]) for place in range(SIZE)]
+    corpus = Corpus(folder, tokens, rows_per_group=100, **{"max_count": 8, **facts})
+    return corpus.path, {name: corpus.score(name, model.nlls(documents)) for name, model in models.items()}
+
+
 def compared(
     folder: Path,
     models: Mapping[str, Model],
     reference: Model = REFERENCE,
     *,
+    slices: Sequence[str] = (),
     documents: int = 40,
     with_hits: int = 10**9,
-    slices: Sequence[str] = (),
     **facts: Any,
 ) -> Comparison:
-    """Models compared with `ref`, written and read back; sources take turns after two documents.
-
-    Only the first `with_hits` documents repeat anything. `facts`: of the labels, beside a largest training count of 8.
-    """
-    back, counts = (None, 1, 2, 1, *[None] * 4), (9, 0, 3, 2000, 5, 5000, 5, 5000)
-    tokens = [
-        (
-            document,
-            place + 1,
-            ("books", "letters")[document // 2 % 2],
-            back[place] if document < with_hits else None,
-            counts[place],
-        )
-        for document in range(documents)
-        for place in range(SIZE)
-    ]
-    corpus = Corpus(folder, tokens, rows_per_group=100, **{"max_count": 8, **facts})
-    paths = [corpus.score(name, model.nlls(documents)) for name, model in {"ref": reference, **models}.items()]
+    """Models compared with `ref`, written and read back; see `scored`."""
+    labels, scores = scored(folder, {"ref": reference, **models}, documents, with_hits, **facts)
+    first, *others = scores.values()
     requested = parse_slices(slices)
-    tables = attribute_gap(corpus.path, paths[0], paths[1:], slices=requested)
-    labels = artifacts.read_manifest(corpus.path)
-    question = {
+    tables = attribute_gap(labels, first, others, slices=requested)
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
         "reference": "ref",
         "models": list(models),
         "slice": [slice_.given for slice_ in requested],
-    }
-    manifest = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "gap",
-        **question,
-        "slices": labels,
+        "slices": artifacts.read_manifest(labels),
         "inexact": {},
     }
-    artifacts.write_frames(tables, folder / "gap", manifest)
+    artifacts.write_frames(tables, folder / "gap", {**manifest, "kind": "gap"})
     return read_comparison(folder / "gap")
