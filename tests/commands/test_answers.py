@@ -84,34 +84,6 @@ def test_scores_begin_with_the_least_and_the_greatest_perplexity(run, small_slic
     assert first_line(run("score", low, "--slices", small_slices)).startswith(f"{low}: perplexity {ppl[low]:.2f} on ")
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ("m,11.00,4.00,\nn,12.00,4.00,\n", "of what 2 models lose to ref lies in AR hits."),
-        ("n,9.00,2.50,\nm,11.00,4.00,\n", "of what m loses to ref lies in AR hits."),
-        ("m,11.00,2.00,\n", "0.0 % of what m loses to ref lies in AR hits."),
-        ("m,9.00,2.50,\n", "No model is behind its reference by more than rounding."),
-        ("m,10.01,4.00,\n", "No model is behind its reference by more than rounding."),
-    ],
-)
-def test_printed_perplexities_begin_with_the_range_of_their_shares(run, tmp_path, rows, said):
-    (tmp_path / "table.csv").write_text("model,all,ar,other\nref,10.00,3.00,12.00\n" + rows)
-    done = run("published", tmp_path / "table.csv")
-    shown, clipped = first_line(done), json.loads(run("published", tmp_path / "table.csv", "--json").stdout)["rows"]
-    assert shown.endswith(said)
-    shares = [100 * max(0, min(row["gap_share"], 1)) for row in clipped if row["gap_share"] is not None and row["all"] > 10]
-    if "lies" in said:
-        ends = dict.fromkeys([f"{min(shares):.1f}", f"{max(shares):.1f}"])
-        assert shown.startswith(f"{' to '.join(ends)} % of what")
-
-
-def test_all_models_of_which_a_paper_is_said_to_speak_are_in_the_tables(run):
-    done = run("published", "zoology:1")
-    assert "8 models lose to their references lies in AR hits." in first_line(done)
-    assert sum(done.stdout.count(f"\n{model} ") for model in ("Long Conv", "H3", "Hyena", "RWKV")) == 8
-    assert "360M, RWKV: " in done.stdout
-
-
 def test_models_begin_with_what_they_are_for_and_cost(run):
     assert first_line(run("models")).startswith("What can be given as MODEL")
     states = {row["mixer"]: row["state_elements"] for row in describe_mixers(64, 128)}
