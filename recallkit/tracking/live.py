@@ -1,4 +1,5 @@
-"""Recall in a training loop: a small sample of text is scored with the model as it is, in seconds, and the table grows by a row."""
+"""Recall in a training loop: a small sample of text is scored with the model as it is, in seconds,
+and the table grows by a row."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ METRICS = {
     "recall/other_nll": ("other_nll", 1.0),
     "recall/ar_gap": ("ar_gap", 1.0),
 }
-"""What trainers log -> the column of `TrackTables.track`, and by what it is multiplied: points, per cent, nats per token."""
+"""What trainers log -> the column of `TrackTables.track`, and by what it is multiplied: points, per
+cent, nats per token."""
 
 
 class Tracker(Shown):
@@ -44,11 +46,13 @@ class Tracker(Shown):
         ...
         metrics = tracker.log(step, model)          # every few hundred steps
 
-    It scores `sample_tokens` of the built-in text, or a slice directory (`slices`) as a whole, and writes `track.parquet` to `out`, the
-    same table as `recallkit track`; `recallkit report OUT` draws it. Printed, it says what `recallkit track` would say; `chart()` is the
-    curve, from the second step on. `tokenizer`: the model's, where it is not that of the slices: its NLLs are then aligned to the slices'
-    tokens. `reference`: a model to compare with, scored once. An `out` that has rows of an earlier part of the run is continued. Raises
-    UserError for everything a user can correct.
+    It scores `sample_tokens` of the built-in text, or a slice directory (`slices`) as a whole, and
+    writes `track.parquet` to `out`, the same table as `recallkit track`; `recallkit report OUT`
+    draws it. Printed, it says what `recallkit track` would say; `chart()` is the curve, from the
+    second step on. `tokenizer`: the model's, where it is not that of the slices: its NLLs are then
+    aligned to the slices' tokens. `reference`: a model to compare with, scored once. An `out` that
+    has rows of an earlier part of the run is continued. Raises UserError for everything a user can
+    correct.
     """
 
     def __init__(
@@ -69,12 +73,14 @@ class Tracker(Shown):
             problem = f"{sample_tokens!r} is not a number of tokens"
             raise UsageError(problem, where="sample_tokens", remedy="give one such as 20_000")
         folder = Path(out)
-        text = Path(slices) if slices is not None else _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
+        if slices is None:
+            slices = _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
         first = None if reference is None else one_model(reference)
         self._tokenizer = tokenizer
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
-        self._run = TrackedRun(text, folder, first, ScoringOptions(device=device), force=force, quiet=True)
+        scoring = ScoringOptions(device=device)
+        self._run = TrackedRun(Path(slices), folder, first, scoring, force=force, quiet=True)
         self._run.add_reference()
         self.table = make_tables([]).track
         """The rows so far, see `TrackTables`."""
@@ -82,18 +88,23 @@ class Tracker(Shown):
             self._continue()
 
     def log(self, step: int, model: Any) -> dict[str, float]:
-        """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after `step` steps; returns METRICS by name.
+        """Scores `model`, a torch.nn.Module that maps ids to logits or a transformers model, after
+        `step` steps; returns METRICS by name.
 
-        The recall gain is in points, what is retained in per cent, all else in nats per token; `recall/retained` and `recall/ar_gap` need
-        a reference. All columns and intervals are in `table`. The model is left as it was, in the mode and on the device where it was, and
-        no random number generator of torch is moved. A step that was logged before is replaced.
+        The recall gain is in points, what is retained in per cent, all else in nats per token;
+        `recall/retained` and `recall/ar_gap` need a reference. All columns and intervals are in
+        `table`. The model is left as it was, in the mode and on the device where it was, and no
+        random number generator of torch is moved. A step that was logged before is replaced.
         """
         if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
-            raise UsageError(f"{step!r} is not a step", where="step", remedy="give the number of steps done")
+            problem = f"{step!r} is not a step"
+            raise UsageError(problem, where="step", remedy="give the number of steps done")
         weights = model.parameters() if hasattr(model, "parameters") else ()
-        if any(hasattr(weight, "device_mesh") and weight.device_mesh.size() > 1 for weight in weights):
-            problem = "its weights are sharded over processes, of which each would wait for the others"
-            raise UserError(problem, where="model", remedy="follow its checkpoints with `recallkit track`")
+        meshes = [weight.device_mesh for weight in weights if hasattr(weight, "device_mesh")]
+        if any(mesh.size() > 1 for mesh in meshes):
+            problem = "its weights are sharded over processes, which would wait for each other"
+            remedy = "follow its checkpoints with `recallkit track`"
+            raise UserError(problem, where="model", remedy=remedy)
         step = int(step)
         spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
         with _random_state_kept():
@@ -101,40 +112,43 @@ class Tracker(Shown):
         self._run.add(step, spec)
         self._update()
         row = self._run.checkpoints[step].row
-        return {name: scale * row[column] for name, (column, scale) in METRICS.items() if row[column] is not None}
+        metrics = {}
+        for name, (column, scale) in METRICS.items():
+            if row[column] is not None:
+                metrics[name] = scale * row[column]
+        return metrics
 
     def attach(self, trainer: Any, every: int | None = None) -> None:
-        """Logs the model of a `transformers.Trainer` every so many steps; without a number, whenever the Trainer evaluates.
+        """Logs the model of a `transformers.Trainer` every so many steps; without a number,
+        whenever the Trainer evaluates.
 
-        The Trainer logs the metrics as its own, to its `state.log_history` and wherever it reports to.
+        The Trainer logs the metrics as its own, to its `state.log_history` and wherever it reports
+        to.
         """
         from transformers import TrainerCallback
 
-        def log(state: Any, control: Any, model: Any) -> None:
-            if state.is_world_process_zero:
-                is_due = control.should_log  # logging settles what is due, and the Trainer's loss of this step is still to come
+        def log(args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+            is_now = every is None or state.global_step % every == 0
+            if is_now and state.is_world_process_zero:
+                # Logging settles what is due, and the Trainer's loss of this step is still to come.
+                is_due = control.should_log
                 trainer.log(self.log(state.global_step, model))
                 control.should_log = is_due
 
-        class Recall(TrainerCallback):  # type: ignore[misc]
-            """Logs the model's recall."""
-
-            def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-                if every is not None and state.global_step % every == 0:
-                    log(state, control, model)
-
-            def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-                if every is None:
-                    log(state, control, model)
-
-        trainer.add_callback(Recall())
+        callback = TrainerCallback()
+        setattr(callback, "on_evaluate" if every is None else "on_step_end", log)
+        trainer.add_callback(callback)
 
     def _update(self) -> None:
         """Writes the tables of what is scored, and shows them from now on."""
         tables = self._run.write()
         self.table = tables.track
         shown = functools.cache(lambda: look(self._run.out, tables))
-        self.show_as(lambda: shown().print(), lambda: list(shown().shown.values()), lambda models: shown().figures(models))
+        self.show_as(
+            lambda: shown().print(),
+            lambda: list(shown().shown.values()),
+            lambda models: shown().figures(models),
+        )
 
     def _continue(self) -> None:
         """Takes over the rows of an earlier part of the run whose scores exist."""

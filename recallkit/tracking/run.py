@@ -1,4 +1,5 @@
-"""The work of `track`: scores checkpoints that are not scored yet, and writes the tables by step after each of them."""
+"""The work of `track`: scores checkpoints that are not scored yet, and writes the tables by step
+after each of them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def track_path(slices: Path, reference: ModelSpec, checkpoints: Sequence[ModelSpec], *, causal: bool = False) -> Path:
+def track_path(
+    slices: Path,
+    reference: ModelSpec,
+    checkpoints: Sequence[ModelSpec],
+    *,
+    causal: bool = False,
+) -> Path:
     """Default folder of a run's table: of the reference, and the folder of the first checkpoint."""
     run = checkpoints[0].location.rpartition("/")[0] or checkpoints[0].location
     return slices / "track" / artifacts.file_slug(f"{reference.key} {run}{' causal' * causal}")
@@ -47,23 +54,29 @@ class TrackedRun:
     checkpoints: dict[int | None, Checkpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Opens the labels. Raises UserError where they cannot answer, and where `out` has another result."""
+        """Opens the labels. Raises UserError where they cannot answer, and where `out` has another
+        result."""
         self.tokens = open_tokens(self.slices / "tokens.parquet")
         if not summarise_slices(self.tokens.path)["ar_hits"][0]:
-            remedy = "slice more text, or slice with a larger --max-count"
-            raise UserError("no token of it is an AR hit", where=self.tokens.path, remedy=remedy)
+            raise UserError(
+                "no token of it is an AR hit",
+                where=self.tokens.path,
+                remedy="slice more text, or slice with a larger --max-count",
+            )
         question = {
             "reference": None if self.reference is None else self.reference.key,
             "sequences_digest": self.tokens.manifest["sequences_digest"],
             "causal": self.causal,
         }
-        beside = table_files(TrackTables, self.out)
-        self.result = Result(self.out / "track.parquet", "track", question, force=self.force, beside=beside)
-        self.result.finished()  # that of another question is not replaced; one of the same question grows
+        path, beside = self.out / "track.parquet", table_files(TrackTables, self.out)
+        self.result = Result(path, "track", question, force=self.force, beside=beside)
+        # That of another question is not replaced; one of the same question grows.
+        self.result.finished()
 
     def score(self, specs: Sequence[ModelSpec], *, force: bool = False) -> None:
         """Scores what is not scored already; again with `force`, or where the run is forced."""
-        plans = plan_scores(specs, self.slices, self.scoring, force=force or self.force, quiet=self.quiet)
+        force = force or self.force
+        plans = plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)
         for plan in one_after_another(plans):
             plan.run()
 
@@ -79,20 +92,21 @@ class TrackedRun:
 
     def add_file(self, step: int | None, model: str, file: Path) -> None:
         """Adds a model's score file, beside that of the reference."""
-        if self.reference is None:
-            self.checkpoints[step] = measure(model, step, file, read_sums(self.tokens, file))
-        else:
-            sums = read_sums(self.tokens, score_path(self.slices, self.reference), file)
-            self.checkpoints[step] = measure(model, step, file, sums, self.reference.shown)
+        first = list(filter(None, [self.reference]))
+        files = [score_path(self.slices, spec) for spec in first]
+        sums = read_sums(self.tokens, *files, file)
+        self.checkpoints[step] = measure(model, step, file, sums, *(spec.shown for spec in first))
 
     def intervene(self, models: Sequence[ModelSpec]) -> None:
-        """Adds the causal recall of the models, all that there are, for which changed text is scored."""
+        """Adds the causal recall of the models, all that there are, for which changed text is
+        scored."""
         options = InterventionOptions(slice=["ar_hit"], force=self.force)
         tables = intervene(models, self.slices, options=options, scoring=self.scoring)
         rows = {row["model"]: row for row in tables.intervene.filter(slice="ar_hit").to_dicts()}
         for checkpoint in self.checkpoints.values():
             row = rows[checkpoint.row["model"]]
-            checkpoint.row.update({f"causal{end}": row[f"points{end}"] for end in ("", "_ci_low", "_ci_high")})
+            for end in ("", "_ci_low", "_ci_high"):
+                checkpoint.row[f"causal{end}"] = row[f"points{end}"]
 
     def write(self) -> TrackTables:
         """Writes the tables of what was added so far, with the manifest; returns them."""
@@ -137,15 +151,17 @@ def watch(
     until: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> TrackTables:
-    """`track`, again and again as checkpoints come; `show` is called with each new table. Ends once a step from `until` on is scored.
+    """`track`, again and again as checkpoints come; `show` is called with each new table. Ends once
+    a step from `until` on is scored.
 
-    A checkpoint that cannot be read is named, and tried again when its files have changed; one that is replaced is scored again.
+    A checkpoint that cannot be read is named, and tried again when its files have changed; one that
+    is replaced is scored again.
     """
     if not any(map(is_pattern, checkpoints)):
         remedy = "quote a pattern: 'run/checkpoint-*'"
         raise UsageError("no pattern names checkpoints to come", where="--watch", remedy=remedy)
     run.add_reference()
-    waiting, last, tables = Watch(checkpoints), -1, make_tables([])
+    waiting, last = Watch(checkpoints), -1
     while True:
         for spec in waiting.changed():
             step = step_of(spec)
@@ -158,8 +174,8 @@ def watch(
                 events.note(f"{error} (tried again when its files change)")
                 continue
             run.add(step, spec)
-            last, tables = max(last, step), run.write()
-            show(tables)
+            last = max(last, step)
+            show(run.write())
         if until is not None and last >= until:
-            return tables
+            return run.write()
         sleep(seconds)

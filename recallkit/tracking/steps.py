@@ -1,4 +1,5 @@
-"""The checkpoints of a run: their steps, read from their names, those that come during a run, and whether one is written."""
+"""The checkpoints of a run: their steps, read from their names, those that come during a run, and
+whether one is written."""
 
 from __future__ import annotations
 
@@ -15,18 +16,24 @@ from recallkit.models.spec import ModelSpec, list_models
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_AFTER_WORD = re.compile(r".*(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d{1,15})(?!\d)", re.IGNORECASE)
+_AFTER_WORD = re.compile(
+    r".*(?:step|checkpoint|ckpt|iter(?:ation)?|update|epoch)s?[-_=. ]*(\d{1,15})(?!\d)",
+    re.IGNORECASE,
+)
 _AT_END = re.compile(r"(?:.*[-_])?(\d{1,15})(?:\.[a-z]\w*)*$", re.IGNORECASE)
 _ALONE = re.compile(r"\D*(\d{1,15})\D*$")
 _TEMPORARY = re.compile(r"(?:^|[-_.])(?:tmp|temp|partial|incomplete)(?:$|[-_.])", re.IGNORECASE)
-"""Names under which trainers write a checkpoint before they rename it: `tmp-checkpoint-500`, `checkpoint-500.tmp`."""
+"""Names under which trainers write a checkpoint before they rename it: `tmp-checkpoint-500`,
+`checkpoint-500.tmp`."""
 
 
 def step_of(spec: ModelSpec) -> int:
-    """The training step that a checkpoint's name tells: `checkpoint-500`, `global_step1000`, `iter=20`, `OWNER/NAME@step1000`.
+    """The training step that a checkpoint's name tells: `checkpoint-500`, `global_step1000`,
+    `iter=20`, `OWNER/NAME@step1000`.
 
-    Its own name comes first, then the components of its path from the last one on; a number without such a word counts where it ends
-    the name or the last component, `mamba2-500`, or is the only one of it. Raises UserError if the name contains no step.
+    Its own name comes first, then the components of its path from the last one on; a number without
+    such a word counts where it ends the name or the last component, `mamba2-500`, or is the only
+    one of it. Raises UserError if the name contains no step.
     """
     components = [part for part in reversed(spec.location.replace("@", "/").split("/")) if part]
     for parts in ([spec.name or ""], components):
@@ -39,12 +46,17 @@ def step_of(spec: ModelSpec) -> int:
 
 
 def by_step(specs: Sequence[ModelSpec]) -> dict[int, ModelSpec]:
-    """The checkpoints by ascending step. Raises UserError where two have the same, or one has none."""
+    """The checkpoints by ascending step. Raises UserError where two have the same, or one has
+    none."""
     steps: dict[int, ModelSpec] = {}
     for spec in specs:
         step = step_of(spec)
         if step in steps:
-            raise UserError(f"step {step:,} of {steps[step].location}, too", where=spec.location, remedy="give one of them")
+            raise UserError(
+                f"step {step:,} of {steps[step].location}, too",
+                where=spec.location,
+                remedy="give one of them",
+            )
         steps[step] = spec
     return dict(sorted(steps.items()))
 
@@ -59,7 +71,8 @@ def expand(pattern: ModelSpec) -> list[ModelSpec]:
     if not is_pattern(pattern):
         return [pattern]
     if pattern.name is not None:
-        raise UserError("one name for several checkpoints", where=pattern.typed(), remedy="leave the name out")
+        problem = "one name for several checkpoints"
+        raise UserError(problem, where=pattern.typed(), remedy="leave the name out")
     paths = sorted(glob.glob(pattern.location))  # noqa: PTH207 - absolute or relative
     return [replace(pattern, path=path, shown="") for path in paths]
 
@@ -68,7 +81,11 @@ def expand_all(patterns: Sequence[ModelSpec]) -> list[ModelSpec]:
     """`expand` of each. Raises UserError where a pattern names none."""
     specs = [spec for pattern in patterns for spec in expand(pattern)]
     if not specs:
-        raise UserError("no such checkpoints", where=patterns[0].location, remedy="check the path, or give --watch")
+        raise UserError(
+            "no such checkpoints",
+            where=patterns[0].location,
+            remedy="check the path, or give --watch",
+        )
     return list(list_models(specs))
 
 
@@ -80,8 +97,8 @@ Files = tuple[tuple[str, int, int], ...]
 class Watch:
     """The checkpoints that patterns name, now and later.
 
-    A checkpoint is settled when nothing in it changed since the last look. One without a step, of a step that another has,
-    or with a temporary name is passed over, with a note.
+    A checkpoint is settled when nothing in it changed since the last look. One without a step, of a
+    step that another has, or with a temporary name is passed over, with a note.
     """
 
     patterns: Sequence[ModelSpec]
@@ -90,9 +107,11 @@ class Watch:
     _owners: dict[int, str] = field(default_factory=dict)
 
     def changed(self) -> list[ModelSpec]:
-        """The settled checkpoints that are new, or have changed since they were last returned, by ascending step."""
+        """The settled checkpoints that are new, or have changed since they were last returned, by
+        ascending step."""
         ready: dict[int, ModelSpec] = {}
-        specs = {spec.location.rstrip("/"): spec for pattern in self.patterns for spec in expand(pattern)}
+        present = [spec for pattern in self.patterns for spec in expand(pattern)]
+        specs = {spec.location.rstrip("/"): spec for spec in present}
         for location, spec in zip(specs, list_models(list(specs.values())), strict=True):
             files = _files(Path(location))
             before, self._files[location] = self._files.get(location), files

@@ -1,4 +1,5 @@
-"""A run's checkpoints by step: recall gain, NLLs and what is retained of a reference's recall; and whether recall appears."""
+"""A run's checkpoints by step: recall gain, NLLs and what is retained of a reference's recall; and
+whether recall appears."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from recallkit.measure.sums import TableSums
 
 LEAST_GAIN = 0.01
-"""Recall gain that is called recall: presence and position alone are worth half a point, the zoo's weakest recaller has 4.5
-(docs/track.md)."""
+"""Recall gain that is called recall: presence and position alone are worth half a point, the zoo's
+weakest recaller has 4.5 (docs/track.md)."""
 
 APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 """The verdicts on a run."""
@@ -35,17 +36,20 @@ APPEARS, ABSENT, GONE, UNKNOWN = "appears", "absent", "gone", "unknown"
 class TrackTables(Shown):
     """A run's checkpoints by step, the reference (if there is one; step null) first.
 
-    track: `tokens`, `ar_hits`, `documents` with AR hits and their effective number; each with `*_ci_low` and `*_ci_high` (95 % over
-    documents): in nats per token `nll` of all tokens, `ar_nll` of AR hits, `first_nll` of the first occurrences of their bigrams in
-    their sequences, `other_nll` of all other tokens; `gain`, the recall gain on AR hits, the mean of p(token) less p at that first
-    occurrence, a fraction; and, where there is a reference, `retained`, the gain over the reference's, null where that one is not shown
-    to recall, and `ar_gap`, the AR hits' NLL less the reference's. `causal`, only if asked for: causal recall on AR hits, a fraction,
-    the points of `InterveneTables`.
+    track: `tokens`, `ar_hits`, `documents` with AR hits and their effective number; each with
+    `*_ci_low` and `*_ci_high` (95 % over documents): in nats per token `nll` of all tokens,
+    `ar_nll` of AR hits, `first_nll` of the first occurrences of their bigrams in their sequences,
+    `other_nll` of all other tokens; `gain`, the recall gain on AR hits, the mean of p(token) less p
+    at that first occurrence, a fraction; and, where there is a reference, `retained`, the gain over
+    the reference's, null where that one is not shown to recall, and `ar_gap`, the AR hits' NLL less
+    the reference's. `causal`, only if asked for: causal recall on AR hits, a fraction, the points
+    of `InterveneTables`.
 
-    verdict, one row. `appears`: the interval of the last checkpoint's gain is above LEAST_GAIN; `step` is the first one from which on
-    the gain is above it, and its interval the same of the upper and of the lower ends of gains. `absent`: that interval is below
-    LEAST_GAIN. `gone`: it is, but at `step`, the first such, the gain was above (Holm over all checkpoints). `unknown`: neither is
-    shown; `step` as before, if there is one.
+    verdict, one row. `appears`: the interval of the last checkpoint's gain is above LEAST_GAIN;
+    `step` is the first one from which on the gain is above it, and its interval the same of the
+    upper and of the lower ends of gains. `absent`: that interval is below LEAST_GAIN. `gone`: it
+    is, but at `step`, the first such, the gain was above (Holm over all checkpoints). `unknown`:
+    neither is shown; `step` as before, if there is one.
     """
 
     track: pl.DataFrame
@@ -54,7 +58,8 @@ class TrackTables(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model of the table: its step (None: the reference), its score file, its row, and its recall gain."""
+    """A model of the table: its step (None: the reference), its score file, its row, and its recall
+    gain."""
 
     step: int | None
     file: Path
@@ -68,10 +73,17 @@ def read_sums(tokens: LabelledTokens, *files: Path) -> TableSums:
     Raises UserError if a file is damaged, or of other sequences.
     """
     scores = [open_scores(path, tokens) for path in files]
-    return add_up(tokens, scores, every_table=False).tables["slices"].slice("all", "ar_hit", "other")
+    sums = add_up(tokens, scores, every_table=False)
+    return sums.tables["slices"].slice("all", "ar_hit", "other")
 
 
-def measure(model: str, step: int | None, file: Path, sums: TableSums, reference: str | None = None) -> Checkpoint:
+def measure(
+    model: str,
+    step: int | None,
+    file: Path,
+    sums: TableSums,
+    reference: str | None = None,
+) -> Checkpoint:
     """The row of a model: the last of `sums`, after the reference, if there is one."""
     every, hits, other = (sums.slice(name) for name in ("all", "ar_hit", "other"))
     place, tokens = int(reference is not None), hits["tokens"]
@@ -92,8 +104,8 @@ def measure(model: str, step: int | None, file: Path, sums: TableSums, reference
         "reference": reference,
         "tokens": int(every["tokens"].total[0]),
         "ar_hits": int(tokens.total[0]),
-        "documents": int(hits.spread.clusters[0]),
-        "effective_documents": float(hits.spread.effective[0]),
+        "documents": hits.spread.clusters[0],
+        "effective_documents": hits.spread.effective[0],
     }
     for name, figure in figures.items():
         row |= figure.row(name)
@@ -107,25 +119,35 @@ def make_tables(checkpoints: Sequence[Checkpoint]) -> TrackTables:
     return TrackTables(track, frame_of("track/verdict", verdict))
 
 
-# --------------------------------------------------------------------------------------------------------------- verdict
+# ---------------------------------------------------------------------------------------- verdict
 
 
 def _verdict(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
     """The row of `verdict`, of checkpoints by ascending step.
 
-    The last checkpoint's own interval decides, so that a run that recalls nothing is called recalling no more often than one
-    interval of 95 % lies above the truth, once in forty, however many checkpoints there are. That an earlier one was above
-    holds for all of them together.
+    The last checkpoint's own interval decides, so that a run that recalls nothing is called
+    recalling no more often than one interval of 95 % lies above the truth, once in forty, however
+    many checkpoints there are. That an earlier one was above holds for all of them together.
     """
     if not checkpoints:
         return []
     steps = [one.step for one in checkpoints]
     gains = [one.gain for one in checkpoints]
-    value, low, high, freedom = np.hstack([(gain.value, gain.low, gain.high, gain.freedom) for gain in gains])
-    row: dict[str, Any] = {"verdict": UNKNOWN, "step": None, "step_ci_low": None, "step_ci_high": None}
+    value, low, high, freedom = np.hstack([(one.value, one.low, one.high, one.freedom) for one in gains])
+    row: dict[str, Any] = {
+        "verdict": UNKNOWN,
+        "step": None,
+        "step_ci_low": None,
+        "step_ci_high": None,
+    }
     if low[-1] > LEAST_GAIN:
         ends = {"step": value, "step_ci_low": high, "step_ci_high": low}
-        return [{"verdict": APPEARS, **{name: steps[_since(end > LEAST_GAIN)] for name, end in ends.items()}}]
+        return [
+            {
+                "verdict": APPEARS,
+                **{name: steps[_since(end > LEAST_GAIN)] for name, end in ends.items()},
+            }
+        ]
     is_above = holm(p_values(value, low, high, freedom, at=LEAST_GAIN)) & (value > LEAST_GAIN)
     if is_above.any():
         row["step"] = steps[is_above.argmax()]

@@ -27,62 +27,81 @@ _ENDS = ("", "_ci_low", "_ci_high")
 
 def look(folder: Path, tables: TrackTables | None = None) -> Look:
     """The tracked run in a folder as people see it: its table is read unless it is given."""
-    tables, manifest = tables or read_tables(TrackTables, folder), artifacts.read_manifest(folder / "track.parquet")
-    how, again = method(tables, manifest), command(manifest)
-    return Look(folder, "track", tables, shown_track(tables), track_figures, answer(tables), how, again)
+    tables, manifest = (
+        tables or read_tables(TrackTables, folder),
+        artifacts.read_manifest(folder / "track.parquet"),
+    )
+    return Look(
+        folder,
+        "track",
+        tables,
+        shown_track(tables),
+        track_figures,
+        answer(tables),
+        method(tables, manifest),
+        command(manifest),
+    )
 
 
 def method(tables: TrackTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     """How it was measured: the text, what recall gain is, the intervals."""
-    slices = manifest["slices"]
+    number, length = manifest["slices"]["num_rows"], manifest["slices"]["seq_len"]
     return {
-        "Text": f"{slices['num_rows']:,} predicted tokens in sequences of up to {slices['seq_len']:,}",
-        "Recall gain": "the mean probability of AR hits less that at the first occurrences of their bigrams",
+        "Text": f"{number:,} predicted tokens in sequences of up to {length:,}",
+        "Recall gain": "mean p(token) of AR hits less that at first occurrences of their bigrams",
         "95 % intervals": resampled(tables.track.row(0, named=True), "document", "document"),
     }
 
 
 def command(manifest: Mapping[str, Any]) -> str:
-    """The command that makes it again, where the checkpoints are files; empty for those of a running program."""
-    named = list(zip(manifest["models"], manifest["sources"], strict=True))
-    if any(source.startswith(LIVE) for _, source in named):
-        return ""
-    words = [source if source.endswith(name) else f"{name}={source}" for name, source in named]
+    """The command that makes it again, where the checkpoints are files; empty for those of a
+    running program."""
+    words = []
+    for name, source in zip(manifest["models"], manifest["sources"], strict=True):
+        if source.startswith(LIVE):
+            return ""
+        words.append(source if source.endswith(name) else f"{name}={source}")
     return command_line("track", *words, slices="DIR", causal=manifest["options"]["causal"])
 
 
 def _parts(tables: TrackTables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of checkpoints by step, and that of the reference, if there is one."""
     rows = tables.track.to_dicts()
-    return [row for row in rows if row["step"] is not None], [row for row in rows if row["step"] is None]
+    reference = [row for row in rows if row["step"] is None]
+    return rows[len(reference) :], reference
 
 
-# ----------------------------------------------------------------------------------------------------------------- answer
+# ---------------------------------------------------------------------------------------- answer
 
 
 def answer(tables: TrackTables) -> str:
-    """Whether recall appears, and at which step, is absent, or is not known, and how much there is at the last step."""
+    """Whether recall appears, and at which step, is absent, or is not known, and how much there is
+    at the last step."""
     steps, _ = _parts(tables)
-    if not steps:
-        return "No checkpoint is scored yet."
-    first, last, verdict = steps[0]["step"], steps[-1], tables.verdict.row(0, named=True)
+    first, last, [verdict] = steps[0]["step"], steps[-1], tables.verdict.to_dicts()
     step, least = verdict["step"], f"{100 * LEAST_GAIN:g}"
     now = f"at step {last['step']:,} the recall gain on AR hits is {_gain(last)}"
     if verdict["verdict"] == APPEARS:
-        share = "" if last["retained"] is None else f", {percent(last['retained'], 0)} of {last['reference']}'s"
+        share = ""
+        if last["retained"] is not None:
+            share = f", {percent(last['retained'], 0)} of {last['reference']}'s"
         return f"Recall {_appears(verdict, first)}: {now}{share}."
     before = "" if step is None else f"; at step {step:,} it was above {least}"
     if verdict["verdict"] != UNKNOWN:
         return f"Recall is absent{' again' * bool(before)}: {now}, below {least}{before}."
-    few = too_few("AR hits", last["effective_documents"])
-    why = f"without an interval: {few}" if last["gain_ci_low"] is None else f"an interval that contains {least}"
+    why = f"an interval that contains {least}"
+    if last["gain_ci_low"] is None:
+        why = f"without an interval: {too_few('AR hits', last['effective_documents'])}"
     return f"Whether there is recall is not known: {now}, {why}{before}."
 
 
 def _appears(verdict: Row, first: int) -> str:
-    """`appears at step 200 (95 % interval 150 to 300)`; of the first step is only known that recall is there."""
+    """`appears at step 200 (95 % interval 150 to 300)`; of the first step is only known that recall
+    is there."""
     step, low, high = (verdict[f"step{end}"] for end in _ENDS)
-    when = f"is there from step {first:,} on, the first" if step == first else f"appears at step {step:,}"
+    when = f"appears at step {step:,}"
+    if step == first:
+        when = f"is there from step {step:,} on, the first"
     return when if high == first else f"{when} (95 % interval {low:,} to {high:,})"
 
 
@@ -93,7 +112,7 @@ def _gain(row: Row) -> str:
     return f"{100 * row['gain']:z.1f} points{within}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- tables
+# ---------------------------------------------------------------------------------------- tables
 
 
 def shown_track(tables: TrackTables) -> dict[str, Table]:
@@ -112,14 +131,16 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     if first["causal"] is not None:
         columns["causal, points"] = cells.with_interval("causal", "z.1f", 100)
     caption = (
-        f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens, of the first occurrences of their bigrams, "
-        "and of all other tokens. Gain: p(token) of AR hits less p at those first occurrences. "
-        f"Intervals: {resampled(first, 'document', 'document')}.{' Last row: the reference.' * len(reference)}"
+        f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens, of "
+        "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) of AR hits "
+        f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
+        f"{' Last row: the reference.' * len(reference)}"
     )
-    return {"track": Table.of("Recall gain and NLL by step", columns, [*steps, *reference], caption)}
+    rows = [*steps, *reference]
+    return {"track": Table.of("Recall gain and NLL by step", columns, rows, caption)}
 
 
-# ----------------------------------------------------------------------------------------------------------------- charts
+# ---------------------------------------------------------------------------------------- charts
 
 _GAIN, _NLL = "recall gain, points", "NLL, nats per token"
 _CURVES = {
@@ -129,7 +150,8 @@ _CURVES = {
     "first_nll": ("their first occurrences", Style("ink", (1, 0), "diamond")),
     "other_nll": ("other tokens", Style("rest", (1, 0), "square")),
 }
-"""The curves, columns of the table and the reference's gain: what they are called, and how they are drawn."""
+"""The curves, columns of the table and the reference's gain: what they are called, and how they are
+drawn."""
 
 
 def track_figures(tables: TrackTables) -> list[Figure]:
@@ -139,20 +161,25 @@ def track_figures(tables: TrackTables) -> list[Figure]:
         return []
     bands = " (bands: 95 % over documents)" * any(row["gain_ci_low"] is not None for row in rows)
     caption = (
-        f"By training step{bands}, the recall gain on AR hits, and the NLL of AR hits, of the first occurrences of their "
-        "bigrams, where nothing can be recalled, and of other tokens."
+        f"By training step{bands}, the recall gain on AR hits, and the NLL of AR hits, of the "
+        "first occurrences of their bigrams, where nothing can be recalled, and of other tokens."
     )
     for row in reference:
         caption += f" Dashed: {row['model']}."
         rows = [{**step, "level": row["gain"]} for step in rows]
-    points = [_point(row, name) for name in _CURVES if name in rows[0] for row in rows]
+    names = [name for name in _CURVES if name in rows[0]]
+    points = [_point(row, name) for name in names for row in rows]
     steps = [row["step"] for row in rows]
-    ticks = {"values": steps, "labelOverlap": True, "labelExpr": "format(datum.value, '~s')", "grid": False}
+    ticks = {
+        "values": steps,
+        "labelOverlap": True,
+        "labelExpr": "format(datum.value, '~s')",
+        "grid": False,
+    }
     least = steps[0] or steps[1]
     # Steps that differ much are on a logarithmic axis, with step 0 at its left.
     scale = {"type": "symlog", "constant": least} if steps[-1] > 30 * least else {}
     x = number("x", "training step", axis=ticks, nice=False, padding=8, **scale)
-    names = [name for name in _CURVES if name in rows[0]]
     drawn = line_chart(
         points,
         names,
@@ -170,6 +197,7 @@ def track_figures(tables: TrackTables) -> list[Figure]:
 def _point(row: Row, curve: str) -> dict[str, Any]:
     """A point of a curve, in points or nats, with the ends of its interval."""
     panel, scale, unit = (_NLL, 1, "nats") if curve.endswith("nll") else (_GAIN, 100, "points")
-    y, low, high = (None if row.get(f"{curve}{end}") is None else scale * row[f"{curve}{end}"] for end in _ENDS)
+    ends = [row.get(f"{curve}{end}") for end in _ENDS]
+    y, low, high = (None if end is None else scale * end for end in ends)
     place = {"model": curve, "panel": panel, "x": row["step"], "y": y, "low": low, "high": high}
     return {**place, "at": f"step {row['step']:,}", "shown": f"{y:z.2f} {unit}"}
