@@ -51,10 +51,10 @@ class InterveneLine(ShareOptions, Intervene):
     answers=True,
 )
 def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
-    """Measure what models recall by association: their loss when tokens of earlier occurrences are swapped with others; resumes.
+    """Measure causal recall: how much less probable tokens are when those of earlier occurrences are swapped; resumes.
 
-    The first model is the reference: for each other model, the share of its gap that lies in AR hits, and how much of it would be gone
-    if neither could recall.
+    The first model is the reference: for each other model, what it retains of the reference's causal recall, and what part
+    of its gap the difference is.
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening

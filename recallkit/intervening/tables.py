@@ -1,10 +1,12 @@
-"""What models lose where earlier occurrences are changed, and the share of a gap that is recall, with intervals over documents.
+"""Causal recall: what models lose where earlier occurrences are broken up, and what part of a gap
+that is.
 
-With NLLs of a token in the text and in the changed text, in nats: what is lost by a change is the second minus the first; what is
-recalled by association, tau, is what is lost by `moved` minus what is lost by `moved_placebo`; any use of the earlier occurrences is the
-same of `span` and `placebo`. A slice's mean is weighted by the tokens that each sample represents. The recall share of the gap between a
-model and the reference in a slice of N tokens is N (mean tau of the reference - mean tau of the model) / (sum over all tokens of the
-model's NLL - the reference's): without what both recall there, the gap would be that part of it smaller.
+With NLLs of a token in the text and in the changed text, in nats: what is lost by a change is the
+second less the first; tau is what is lost by `moved` less what is lost by `moved_placebo`; causal
+recall is the same difference in probability, p = exp(-NLL): how much less probable the token is
+under `moved` than under `moved_placebo`. Every mean is a ratio of two sums over documents, of
+weight x measure and of weights, where a sample weighs as many tokens as it represents, so that the
+weights of a slice of N tokens add up to N.
 """
 
 from __future__ import annotations
@@ -13,256 +15,254 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from recallkit.display.notebook import Shown
-from recallkit.intervening.changed_text import FIRST_RARE
 from recallkit.intervening.changes import CHANGES
-from recallkit.measure.classes import log2_bucket
-from recallkit.measure.intervals import effective_number, estimates, freedom_of, freedom_of_ratio, number_or_none, resample_totals
+from recallkit.intervening.sampling import FIRST_RARE
 from recallkit.measure.labelled import RowReader, open_scores, open_tokens
-from recallkit.measure.shares import WholeGap, gap_intervals, gap_rows
-from recallkit.measure.sums import add_up
+from recallkit.measure.ratio import are_distinct, ratio
+from recallkit.measure.rows import Rows, log2_bucket
+from recallkit.measure.shares import WholeGap, gap_figures, retained
+from recallkit.measure.sums import add_up, sum_rows
 from recallkit.slicing.definitions import STANDARD
-from recallkit.storage.schemas import frame_of
+from recallkit.storage.schemas import frame_of, frame_of_columns, read_frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import polars as pl
-
-    from recallkit.intervening.changed_text import ChangedText
     from recallkit.measure.labelled import LabelledTokens
-    from recallkit.measure.sums import RowSums
+    from recallkit.measure.sums import Sums, TableSums
     from recallkit.slicing.definitions import Slice
 
+# Columns with intervals: the mean NLL in the text, what each change loses, `span` less `placebo`,
+# tau, and causal recall.
 MEASURES = ("nll", *CHANGES, "use", "recall", "points")
-"""Columns with intervals: the mean NLL in the text, what each change loses, any use of the earlier occurrences, tau, and the same as tau in
-probability."""
 
-_RECALL, _USE, _POINTS = (MEASURES.index(name) for name in ("recall", "use", "points"))
-
+# The slice of all repeated bigrams, and those that it is made of.
 REPEATED, SPLIT_OF_REPEATED = "repeated", ("ar_hit", "repeated_frequent")
-"""The row of all repeated bigrams, and the slices that it adds up."""
+
+
+# What each table has a row per bucket of; the first one has a single bucket, as `all` is 0.
+_BUCKETED = {"intervene": "all", "by_distance": "distance", "by_count": "train_count"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class InterveneTables(Shown):
-    """What models lose by changes of their context, in nats per token, with 95 % intervals `*_ci_low`, `*_ci_high` over documents.
+    """What models lose by changes of their context, with 95 % intervals `*_ci_low`, `*_ci_high`
+    over documents.
 
-    intervene: model x slice: `tokens` of the slice, `samples`, `excluded` ones, which represent `excluded_share` of the tokens,
-    `documents` with samples and their effective number; `nll`, what is lost by each of CHANGES, `use` (`span` less `placebo`), `recall`
-    (`moved` less `moved_placebo`), and `points`, how much less probable tokens are under `moved` than under `moved_placebo`: a fraction.
-    by_distance, by_count: the same by distance of the latest earlier occurrence and by training count (`low`..`high`, both included).
-    recall_share: model x slice: `gap`, of all tokens, in nats per token; `gap_share`, the share of it that lies in the slice;
-    `recall_share` and `use_share`, how much smaller it would be if neither could recall by association there, or use the earlier
-    occurrences at all; `points_difference`: the model's points less the reference's. Slice `repeated` is ar_hit and repeated_frequent
-    together; first_rare is the control: what the AR hits' shares would be with what first occurrences lose.
+    intervene: model x slice, the reference first: `tokens` that the `samples` represent,
+    `documents` with samples and their effective number. In nats per token: `nll`, what is lost by
+    each of CHANGES, `use` (`span` less `placebo`), `recall` (`moved` less `moved_placebo`).
+    `points`: causal recall, how much less probable tokens are under `moved` than under
+    `moved_placebo`, a fraction. Slice `repeated`: ar_hit and repeated_frequent together.
+    by_distance, by_count: the same by distance of the latest earlier occurrence and by training
+    count (`low`..`high`, both included).
+    retained: model x slice: `retained`, the model's causal recall over the reference's, null where
+    the reference's is not shown to be above 0. `gap`, of all tokens, in nats per token;
+    `causal_share`, the part of it that is causal recall in the slice: how much more nats the
+    reference's recall is worth, over the whole gap. `void`: this share means nothing, which `note`
+    explains. first_rare is the control: what the share of the AR hits would be with what first
+    occurrences lose.
     """
 
     intervene: pl.DataFrame
     by_distance: pl.DataFrame
     by_count: pl.DataFrame
-    recall_share: pl.DataFrame
+    retained: pl.DataFrame
 
 
 def measure(
     tokens: LabelledTokens,
-    changed: ChangedText,
+    changed: Path,
     files: Mapping[str, tuple[Path, Path]],
     slices: Sequence[Slice],
-    changes: Sequence[str] = tuple(CHANGES),
 ) -> InterveneTables:
-    """The tables of models, the reference first, from their scores of the text and of the changed text (`files`).
+    """The tables of models, the reference first, from their scores (`files`) of the text and of
+    that in the folder `changed`.
 
-    Columns of changes that were not made are null.
-
-    Raises UserError if scores are damaged or of other text.
+    Columns of changes that were not made are null. Raises UserError if scores are damaged or of
+    other text.
     """
     scores = [open_scores(path, tokens) for path, _ in files.values()]
-    text, names = add_up(tokens, scores, slices, every_table=False), [slice_.name for slice_ in slices]
-    samples = changed.samples.filter(changed.samples["position"] > max(score.read_exactly for score in scores))
-    asked = samples.filter(excluded="")
-    values = read_values(asked, tokens, changed, list(files.values()), changes)
-    vocab_size = tokens.vocab_size
-    rows = make_rows(list(files), names, asked, values, text.tables["slices"], text.row_of_cluster, vocab_size)
-    for row in rows["intervene"]:
-        of_slice = samples.filter(slice=row["slice"])
-        left_out = of_slice.filter(of_slice["excluded"] != "")
-        row |= {"tokens": changed.manifest["tokens_of_slices"][row["slice"]], "excluded": len(left_out)}
-        row["excluded_share"] = float(np.sum(left_out["weight"].to_numpy()) / np.sum(of_slice["weight"].to_numpy()))
-    return InterveneTables(**{table: frame_of(f"intervene/{table}", of_table) for table, of_table in rows.items()})
+    text = add_up(tokens, scores, slices, every_table=False)
+    is_compared = pl.col("position") > max(score.read_exactly for score in scores)
+    sampled = read_frame(changed / "samples.parquet").filter(is_compared, excluded="")
+    measures = read_measures(
+        sampled,
+        tokens,
+        open_tokens(changed / "tokens.parquet"),
+        [*files.values()],
+    )
+    return make_tables([*files], sampled, measures, text, tokens.vocab_size)
 
 
-def read_values(
-    asked: pl.DataFrame,
+def read_measures(
+    sampled: pl.DataFrame,
     tokens: LabelledTokens,
-    changed: ChangedText,
+    changed: LabelledTokens,
     files: Sequence[tuple[Path, Path]],
-    changes: Sequence[str] = tuple(CHANGES),
-) -> np.ndarray:
-    """The MEASURES of n asked tokens under each of m models, float64 (n, m, 10): nats, the last one in probability; NaN if not known."""
-    before, made = read_nlls(asked, tokens, changed, files, changes)
-    after = {change: made.get(change, np.full_like(before, np.nan)) for change in CHANGES}
-    lost = {change: nlls - before for change, nlls in after.items()}
-    probability = {change: np.exp(-nlls) for change, nlls in after.items()}
-    use, recall = lost["span"] - lost["placebo"], lost["moved"] - lost["moved_placebo"]
-    return np.stack([before, *lost.values(), use, recall, probability["moved_placebo"] - probability["moved"]], axis=-1)
+) -> dict[str, np.ndarray]:
+    """The MEASURES of n sampled tokens under each of m models, float64 (n, m) each; NaN where a
+    change was not made.
 
-
-def read_nlls(
-    asked: pl.DataFrame,
-    tokens: LabelledTokens,
-    changed: ChangedText,
-    files: Sequence[tuple[Path, Path]],
-    changes: Sequence[str] = tuple(CHANGES),
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The NLLs of n asked tokens in the text, and in the changed text under each of `changes`, nats, float64 (n, m) each.
-
-    `files`: each of m models' scores of the text and of the changed text. Raises UserError if scores are damaged or of other text.
+    `files`: each model's scores of the text and of the changed text.
     """
-    changed_tokens = open_tokens(changed.folder / "tokens.parquet")
-    before = np.stack([_nlls(of_text, tokens)[asked["row"].to_numpy()] for of_text, _ in files], axis=1)
-    after = np.stack([_nlls(of_changed, changed_tokens) for _, of_changed in files], axis=1)
-    return before, {change: after[asked[f"{change}_row"].to_numpy()] for change in changes}
+    before = np.stack([_nlls(path, tokens)[sampled["row"].to_numpy()] for path, _ in files], axis=1)
+    again = np.stack([_nlls(path, changed) for _, path in files], axis=1)
+    after = {change: again[sampled[f"{change}_row"].to_numpy()] for change in CHANGES}
+    lost = {change: nlls - before for change, nlls in after.items()}
+    return {
+        "nll": before,
+        **lost,
+        "use": lost["span"] - lost["placebo"],
+        "recall": lost["moved"] - lost["moved_placebo"],
+        "points": np.exp(-after["moved_placebo"]) - np.exp(-after["moved"]),
+    }
 
 
 def _nlls(path: Path, tokens: LabelledTokens) -> np.ndarray:
-    """All NLLs of a score file, float64 (n,)."""
-    reader = RowReader(open_scores(path, tokens).path, ["nll"])
-    nlls: np.ndarray = reader.read(0, tokens.num_rows)["nll"].to_numpy().astype(np.float64)
-    return nlls
+    """All NLLs of a score file, and NaN for row -1, of a change that was not made; float64 (n +
+    1,)."""
+    rows = RowReader(open_scores(path, tokens).path, ["nll"]).read(0, tokens.num_rows)
+    return np.append(rows["nll"].to_numpy(), np.nan)
 
 
-# ------------------------------------------------------------------------------------------------------------- estimates
+# ------------------------------------------------------------------------------------------- tables
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some of the asked tokens: their number, the documents that have any, and how many these tell as much as (`measure.intervals`).
-
-    `means` (1 + r, m, 10): the weighted means of the MEASURES of m models, first in the sample, then in its resamples; NaN where one has
-    none of the tokens.
-    """
-
-    samples: int
-    documents: int
-    effective: float
-    freedom: float
-    means: np.ndarray
-
-    @classmethod
-    def of(cls, asked: pl.DataFrame, totals: np.ndarray) -> Part:
-        """From the tokens, and `totals` (1 + r, 1 + 10 m): the sum of their weights, and the weighted sums of the MEASURES."""
-        documents, place = np.unique(asked["document"].to_numpy(), return_inverse=True)
-        sizes = np.bincount(place, asked["weight"].to_numpy())
-        with np.errstate(divide="ignore", invalid="ignore"):
-            means = (totals[:, 1:] / totals[:, :1]).reshape(len(totals), -1, len(MEASURES))
-        return cls(len(asked), len(documents), float(effective_number(sizes)), float(freedom_of(sizes)), means)
-
-
-def make_rows(
+def make_tables(
     names: Sequence[str],
-    slices: Sequence[str],
-    asked: pl.DataFrame,
-    values: np.ndarray,
-    text: RowSums,
-    row_of_document: np.ndarray,
+    sampled: pl.DataFrame,
+    measures: Mapping[str, np.ndarray],
+    text: Sums,
     vocab_size: int | None = None,
-) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the tables by name, of m models (`names`, the reference first), all from the same resamples of documents.
+) -> InterveneTables:
+    """The tables of m models (`names`, the reference first) from n `sampled` tokens, in any order.
 
-    `values` (n, m, 10): the MEASURES of the `asked` tokens. `text`: the sums of STANDARD and of `slices`, in which each document is added
-    to the row `row_of_document`.
+    `measures`: (n, m) each, as `read_measures` has them; `text`: the sums of the whole text, of the
+    same slices.
     """
-    chosen: dict[tuple[str, str, int], np.ndarray] = {}
-    buckets = {"by_distance": log2_bucket(asked["distance"].to_numpy()), "by_count": log2_bucket(asked["train_count"].to_numpy())}
-    for name in (name for name in slices if name in set(asked["slice"])):
-        chosen["intervene", name, 0] = inside = (asked["slice"] == name).to_numpy()
-        for table, bucket in buckets.items():
-            chosen |= {(table, name, number): inside & (bucket == number) for number in np.unique(bucket[inside]).tolist()}
-    weighted = np.column_stack([np.ones(len(asked)), values.reshape(len(asked), -1)]) * asked["weight"].to_numpy()[:, None]
-    row = row_of_document[asked["document"].to_numpy()]
-    blocks = [np.hstack([text.tokens, *text.nlls])]
-    for inside in chosen.values():
-        blocks.append(np.zeros((len(text.tokens), weighted.shape[1])))
-        np.add.at(blocks[-1], row[inside], weighted[inside])
-    # First the text itself, then its resamples.
-    totals, *of_parts = (np.vstack([block.sum(axis=0), drawn]) for block, drawn in zip(blocks, resample_totals(blocks), strict=True))
-    parts = {key: Part.of(asked.filter(chosen[key]), of_part) for key, of_part in zip(chosen, of_parts, strict=True)}
-    rows: dict[str, list[dict[str, Any]]] = {"intervene": [], "by_distance": [], "by_count": []}
-    for (table, name, number), part in parts.items():
-        low, high = (number, number) if number < 3 else ((1 << (number - 2)) + 1, 1 << (number - 1))  # 2 -> 2, 3 -> 3..4, 4 -> 5..8
-        common = {"slice": name, "low": low, "high": high, "samples": part.samples, "documents": part.documents}
-        common["effective_documents"] = part.effective
-        for model, shown in enumerate(names):
-            estimates = _estimates(MEASURES, part.means[:, model], part.effective, part.freedom)
-            rows[table].append({"model": shown, **common, **estimates})
-    gaps = _Gaps(names, slices, text, totals.reshape(len(totals), 1 + len(names), -1), vocab_size)
-    rows["recall_share"] = gaps.rows({name: part for (table, name, _), part in parts.items() if table == "intervene"})
-    return rows
+    parts = {name: [name] for name in sampled["slice"].unique(maintain_order=True)}
+    if {*SPLIT_OF_REPEATED} <= parts.keys():
+        parts.setdefault(REPEATED, [*SPLIT_OF_REPEATED])
+    rows = sampled.select(
+        "slice",
+        "distance",
+        "train_count",
+        pl.lit(0).alias("all"),
+        cluster="document",
+        tokens=_weights(text),
+    )
+    columns = {"samples": np.ones(len(rows))}
+    for measure, values in measures.items():
+        weighted = values * rows["tokens"].to_numpy()[:, None]
+        columns |= {f"{measure}_{model}": weighted[:, model] for model in range(len(names))}
+    rows = rows.hstack(pl.DataFrame(columns))
+    slices = pl.DataFrame({"slice": [*parts], "parts": [*parts.values()]})
+    sums = {table: _sums(rows, by, slices, text, [*columns]) for table, by in _BUCKETED.items()}
+    frames = {table: _lost(table, part, names) for table, part in sums.items()}
+    every = text.tables["slices"].slice("all")
+    return InterveneTables(
+        **frames,
+        retained=_retained(sums["intervene"], every, names, vocab_size),
+    )
 
 
-class _Gaps:
-    """Shares of the gaps of m models to the first one, by the sums of a text, `totals` (1 + r, 1 + m, K): tokens, then NLLs in nats."""
+def _weights(text: Sums) -> pl.Expr:
+    """How many tokens of its slice each sample represents, where some are excluded.
 
-    def __init__(self, names: Sequence[str], slices: Sequence[str], text: RowSums, totals: np.ndarray, vocab_size: int | None) -> None:
-        self._names, self._text, self._totals = names, text, totals
-        every = text.at(np.array([0]))
-        intervals = gap_intervals({"all": every}, {})["all"]
-        gaps = [gap_rows({}, every, every.totals, model, intervals)[0] for model in range(1, len(names))]
-        self._wholes = {model: WholeGap.of(row, vocab_size) for model, row in enumerate(gaps, 1)}
-        self._column = {name: len(STANDARD) + place for place, name in enumerate(slices)}
-        # First occurrences stand for the tokens of the slice whose places they borrow, the first of the others.
-        self._column[FIRST_RARE] = next(self._column[name] for name in slices if name != FIRST_RARE)
+    First occurrences represent the slice whose tokens' places they borrow, the first of the others.
+    """
+    requested = text.tables["slices"]
+    sizes = dict(
+        [*zip(requested.keys["slice"], requested["tokens"].total, strict=True)][len(STANDARD) :],
+    )
+    sizes[FIRST_RARE] = next(size for name, size in sizes.items() if name != FIRST_RARE)
+    size = pl.col("slice").replace_strict(sizes, return_dtype=pl.Float64)
+    return size * pl.col("weight") / pl.col("weight").sum().over("slice")
 
-    def rows(self, parts: Mapping[str, Part]) -> list[dict[str, Any]]:
-        """The rows of `recall_share`: each model but the reference, each slice, and the repeated bigrams together."""
-        together = {name: [name] for name in parts}
-        if {*SPLIT_OF_REPEATED} <= parts.keys():
-            together = {**{name: [name] for name in SPLIT_OF_REPEATED}, REPEATED: [*SPLIT_OF_REPEATED], **together}
-        return [
-            self._row(model, name, [self._column[slice_] for slice_ in of], [parts[slice_] for slice_ in of])
-            for model in range(1, len(self._names))
-            for name, of in together.items()
-        ]
 
-    def _row(self, model: int, name: str, columns: Sequence[int], parts: Sequence[Part]) -> dict[str, Any]:
-        """The slices in these columns of the sums together, by their asked tokens."""
-        tokens, gaps = self._totals[:, 0], self._totals[:, 1 + model] - self._totals[:, 1]
-        # What the model has more than the reference, summed over the tokens of each column: (1 + r, 10).
-        more = sum(tokens[:, [column]] * (part.means[:, model] - part.means[:, 0]) for column, part in zip(columns, parts, strict=True))
-        # Where the gap lies is not asked of first occurrences.
-        inside = gaps[:, columns].sum(axis=1) if name != FIRST_RARE else np.full(len(gaps), np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = np.column_stack([inside, -more[:, _RECALL], -more[:, _USE]]) / gaps[:, :1]
-            points = more[:, _POINTS] / tokens[:, columns].sum(axis=1)
-        effective = min(float(self._text.effective[0]), *(part.effective for part in parts))
-        in_document = self._text.gaps(model - 1)
-        of_ratio = float(freedom_of_ratio(in_document[:, columns].sum(axis=1), in_document[:, 0]))
-        freedom = min(float(self._text.freedom[0]), of_ratio, *(part.freedom for part in parts))
-        share_of_tokens = float(tokens[0, columns].sum() / tokens[0, 0])
-        note = "; ".join(self._wholes[model].why_void(share_of_tokens=share_of_tokens, effective=effective, slice_=name))
-        return {
-            "reference": self._names[0],
-            "model": self._names[model],
-            "slice": name,
-            "tokens": int(tokens[0, columns].sum()),
-            "share_of_tokens": share_of_tokens,
-            "gap": float(gaps[0, 0] / tokens[0, 0]),
-            **_estimates(("gap_share", "recall_share", "use_share"), shares, effective, freedom),
-            **_estimates(("points_difference",), points[:, None], effective, freedom),
-            "samples": sum(part.samples for part in parts),
-            "documents": min(part.documents for part in parts),
-            "effective_documents": effective,
-            "note": note,
-            "void": bool(note),
+def _sums(
+    rows: pl.DataFrame,
+    column: str,
+    slices: pl.DataFrame,
+    text: Sums,
+    columns: Sequence[str],
+) -> TableSums:
+    """The sums of weighted `rows` by slice and bucket of a column: `low`..`high`, for 3 and 4 that
+    is 3..4."""
+    rows = rows.with_columns(high=pl.Series((1 << log2_bucket(rows[column].to_numpy())) >> 1))
+    low = pl.min_horizontal("high", pl.col("high") // 2 + 1)
+    buckets = rows.select(pl.col("high").unique().sort()).with_columns(low=low)
+    has = pl.col("slice").is_in("parts") & (pl.col("high") == pl.col("high_of_row"))
+    keys = Rows(["slice", "high"], slices.join(buckets, how="cross"), has)
+    sums = sum_rows(keys, rows, text.clusters, columns)
+    return sums.take(np.flatnonzero(sums.spread.clusters))
+
+
+def _lost(table: str, sums: TableSums, names: Sequence[str]) -> pl.DataFrame:
+    """The mean of every measure in every row, model by model."""
+    frames = []
+    for model, name in enumerate(names):
+        columns = {"model": name, **_about(sums)}
+        for measure in MEASURES:
+            columns |= ratio(sums[f"{measure}_{model}"], sums["tokens"]).columns(measure)
+        frames.append(frame_of_columns(f"intervene/{table}", sums.keys, columns))
+    return pl.concat(frames)
+
+
+def _about(sums: TableSums) -> dict[str, Any]:
+    """What there is in each row."""
+    return {
+        "tokens": np.rint(sums["tokens"].total),
+        "samples": sums["samples"].total,
+        "documents": sums.spread.clusters,
+        "effective_documents": sums.spread.effective,
+    }
+
+
+def _retained(
+    sums: TableSums,
+    every: TableSums,
+    names: Sequence[str],
+    vocab_size: int | None,
+) -> pl.DataFrame:
+    """What each model retains of the reference's causal recall in each slice, and what part of its
+    gap that is."""
+    about = _about(sums)
+    about |= {
+        "reference": names[0],
+        "share_of_tokens": about["tokens"] / every["tokens"].total,
+        "note": "",
+        "void": False,
+    }
+    frames = [frame_of("intervene/retained", [])]
+    for model, gap in enumerate(_whole_gaps(every, names, vocab_size), 1):
+        recall = retained(sums[f"points_{model}"], sums["points_0"], sums["tokens"])
+        share = ratio(sums["recall_0"] - sums[f"recall_{model}"], every.gap(model))
+        columns = {
+            **about,
+            "model": names[model],
+            "gap": gap.gap,
+            **recall.columns("retained"),
+            **share.columns("causal_share"),
         }
+        frame = frame_of_columns("intervene/retained", sums.keys, columns)
+        rows = frame.with_columns(effective_clusters="effective_documents").to_dicts()
+        note = pl.Series([gap.why_void(row, row["slice"]) for row in rows])
+        frames.append(frame.with_columns(note=note, void=note != ""))
+    return pl.concat(frames)
 
 
-def _estimates(names: Sequence[str], figures: np.ndarray, effective: float, freedom: float) -> dict[str, float | None]:
-    """Columns NAME, NAME_ci_low and NAME_ci_high of figures (1 + r, names), first those of a text, then of its resamples."""
-    found: dict[str, np.ndarray] = {}
-    for name, (value, *samples) in zip(names, figures.T, strict=True):
-        found |= estimates(name, value, np.array(samples), effective, freedom)
-    return {name: number_or_none(float(value)) for name, value in found.items()}
+def _whole_gaps(every: TableSums, names: Sequence[str], vocab_size: int | None) -> list[WholeGap]:
+    """The gaps of all tokens between the models and the first one, from `every`, of one row."""
+    gaps = {model: ratio(every.gap(model), every["tokens"]) for model in range(1, len(names))}
+    judged = []
+    for model in gaps:
+        row = {name: values[0] for name, values in gap_figures(every, every, model).items()}
+        row["is_distinct"] = are_distinct([*gaps.values()])[model - 1, 0]
+        judged.append(WholeGap.of(row, vocab_size))
+    return judged

@@ -185,7 +185,9 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     "gap": Kind("comparisons"),
     "track": Kind("tracked runs", "Recall by step", "recallkit.tracking.view:look", "When does recall appear in this run?"),
-    "intervene": Kind("interventions", "Is it recall?", "recallkit.intervening.view:look", "How much of the gap is recall?"),
+    "intervene": Kind(
+        "interventions", "Is it recall?", "recallkit.intervening.view:look", "How much do these models recall by association?"
+    ),
     "ablation": Kind("ablations", "What each mixer is worth", "recallkit.ablation.view:look", "Which mixers recall?"),
     "recall": Kind(
         "recall evaluations", "Recall from documents", "recallkit.recall.view:look", "How much do these models recall of what they read?"

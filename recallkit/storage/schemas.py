@@ -93,10 +93,10 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     ),
     "divergence": _columns("sequence position int32, kl float32, agrees bool"),
     # One row per sampled token of an intervention. `row`: in tokens.parquet, from 0; `weight`: tokens of the slice that it represents;
-    # `num_changed`: ids of its matches; `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out, which
-    # `excluded` explains. `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
+    # `CHANGE_row`: the row in which it is read again in the changed text, -1 if it is left out, which `excluded` explains.
+    # `distance` 0 if its bigram does not occur earlier and no other token's places are borrowed.
     "samples": _columns(
-        "slice string, row int64, sequence position document distance occurrences match_length num_changed int32, train_count int64, "
+        "slice string, row int64, sequence position document distance occurrences match_length int32, train_count int64, "
         f"weight float64, excluded string, {_with_ends(_CHANGES, '_row')} int64"
     ),
     # One row per mixer of a model: the mean of its outputs over a text, in the units of its activations; `mixer`: LAYER.KIND.
@@ -156,7 +156,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
         f"nll nll_ablated {_with_ends('loss loss_share', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "ablation/mixers": _columns(
-        "model mixers kind text, layer whole?, cluster text, share_of_tokens real, "
+        "model mixers kind text, layer whole?, parts cluster text, share_of_tokens real, "
         f"loss loss_ar_hit {_with_ends('loss_share gain gain_lost retained', *_CI)} real?, {_CLUSTERS}, note text, void flag"
     ),
     "profile/profile": _columns(

@@ -140,8 +140,8 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
         Headline(("model", "slice"), ("gap_share", "gap_share_ci_low", "gap_share_ci_high"), _WHOLE, unless={"slice": "all"}),
         Headline(("model", "slice"), ("gain_model", "retained", "retained_ci_low", "retained_ci_high"), {"slice": "ar_hit", **_WHOLE}),
     ),
-    "intervene/recall_share": (Headline(("model", "slice"), ("gap_share", "recall_share", "recall_share_ci_low", "recall_share_ci_high")),),
-    "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "recall_ci_low", "recall_ci_high", "points")),),
+    "intervene/retained": (Headline(("model", "slice"), ("retained", "retained_ci_low", "retained_ci_high", "causal_share")),),
+    "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "points", "points_ci_low", "points_ci_high")),),
     "ablation/mixers": (
         Headline(("model", "mixers"), ("loss", "loss_ar_hit", "retained", "retained_ci_low", "retained_ci_high")),
     ),

@@ -47,9 +47,9 @@ def runs(*, much: bool) -> list[Figure]:
 
 
 def changes(*, much: bool) -> list[Figure]:
-    row = {"model": "m", "slice": "ar_hit", "low": 1, "high": 2, "recall": 0.5, "samples": 20 if much else 19}
-    frame = pl.DataFrame([row])
-    return intervene_figures(InterveneTables(frame, frame, frame, frame.with_columns(gap=pl.lit(0.1), void=pl.lit(value=True))))
+    ends = {"points_ci_low": 0.4, "points_ci_high": 0.6} if much else dict.fromkeys(("points_ci_low", "points_ci_high"))
+    frame = pl.DataFrame([{"model": "m", "slice": "ar_hit", "points": 0.5, **ends, "low": 1, "high": 2, "samples": 20 if much else 19}])
+    return intervene_figures(InterveneTables(frame, frame, frame, frame))
 
 
 INTERVALS = ("with 95 % intervals", "with its 95 % interval", "bands")

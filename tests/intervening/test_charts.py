@@ -1,4 +1,5 @@
-"""The figures of an intervention: two shares of every gap that means something, in the order of the gaps, with their intervals."""
+"""The figures of an intervention: a point for each model with its interval, and lines by distance
+and by count, in points."""
 
 from __future__ import annotations
 
@@ -8,58 +9,38 @@ from recallkit.intervening.charts import intervene_figures
 from recallkit.intervening.tables import InterveneTables
 from tests.display.drawings import data, marks, svg
 
-GAPS = {"zoo:far": 0.5, "void": 0.3, "near": 0.1, "ahead": -0.2}
+
+def made_tables(slice_: str = "ar_hit") -> InterveneTables:
+    """Two models, with causal recall of 40 and 10 points in AR hits; buckets of 16 and 32
+    samples."""
+    rows = []
+    for model, points in (("ref", 0.4), ("zoo:low", 0.1)):
+        row = {
+            "model": model,
+            "slice": slice_,
+            "points": points,
+            "points_ci_low": points - 0.05,
+            "points_ci_high": points + 0.05,
+        }
+        rows += [{**row, "low": high // 2 + 1, "high": high, "samples": high} for high in (16, 32)]
+    frame = pl.DataFrame(rows)
+    return InterveneTables(frame.filter(high=32), frame, frame, frame.clear())
 
 
-def made_tables() -> InterveneTables:
-    """Models whose gap is given: of it 40 % lies in AR hits, and 60 % would be gone."""
-    ends = {"gap_share_ci_low": 0.3, "gap_share_ci_high": 0.5, "recall_share_ci_low": 0.45, "recall_share_ci_high": 0.75}
-    rows = [
-        {"model": model, "slice": "ar_hit", "gap": gap, "gap_share": 0.4, "recall_share": 0.6, **ends, "void": model == "void"}
-        for model, gap in GAPS.items()
-    ]
-    of_others = [{**row, "slice": "first_rare", "gap_share": 0.9} for row in rows]
-    buckets = [
-        {"model": model, "slice": "ar_hit", "low": high // 2 + 1, "high": high, "recall": 1.5, "samples": high}
-        for model in ("ref", *GAPS)
-        for high in (16, 32)
-    ]
-    frame = pl.DataFrame(buckets)
-    return InterveneTables(frame, frame, frame.clear(), pl.DataFrame([*rows, *of_others]))
-
-
-def test_the_answer_comes_first_a_row_for_each_model_by_its_gap():
-    answer, by_distance = intervene_figures(made_tables())
-    assert (answer.name, by_distance.name) == ("recall_share", "recalled_by_distance")
-    assert answer.models == by_distance.models == ["ref", "ahead", "near", "void", "zoo:far"]
-    kinds = {"lies in AR hits": (0.4, 0.3, 0.5), "gone if neither could recall there": (0.6, 0.45, 0.75)}
-    assert [(row["model"], row["kind"], (row["share"], row["low"], row["high"])) for row in data(answer)] == [
-        (model, *each) for model in ("ahead", "near", "far") for each in kinds.items()
-    ]
-    assert "Shares of a lead: ahead." in answer.caption
-    drawn = marks(svg(answer))
-    lies, gone = (
-        drawn[f"zoo:far: {told}"]
-        for told in (
-            "40.0 % of the gap lies in AR hits (30.0 to 50.0 %)",
-            "60.0 % of the gap gone if neither could recall there (45.0 to 75.0 %)",
+def test_a_point_for_each_model_then_lines_by_distance():
+    by_model, by_distance = intervene_figures(made_tables())
+    assert (by_model.name, by_distance.name) == ("causal_recall", "causal_by_distance")
+    assert by_model.models == by_distance.models == ["ref", "zoo:low"]
+    drawn = marks(svg(by_model))
+    low, reference = drawn["zoo:low: 10.0 (5.0 to 15.0) points"], drawn["ref: 40.0 (35.0 to 45.0) points"]
+    assert low.x < reference.x
+    assert low.y > reference.y, "the reference is above"
+    assert [
+        (row["y"], row["few"])
+        for row in data(
+            by_distance,
         )
-    )
-    assert lies.x < gone.x
-    assert 0 < gone.y - lies.y < 20, "in one row"
-    assert [row["few"] for row in data(by_distance)] == [True] * 5 + [False] * 5
-
-
-def test_shares_that_mean_nothing_are_not_drawn():
-    tables = made_tables()
-    void = tables.recall_share.with_columns(void=pl.lit(value=True))
-    assert [figure.name for figure in intervene_figures(InterveneTables(tables.intervene, tables.by_distance, tables.by_count, void))] == [
-        "recalled_by_distance"
+    ] == [(0.4, True), (0.4, False), (0.1, True), (0.1, False)]
+    assert [figure.name for figure in intervene_figures(made_tables("repeated"))] == [
+        "causal_by_count",
     ]
-
-
-def test_the_lead_is_not_spoken_of_where_there_is_none():
-    tables = made_tables()
-    behind = tables.recall_share.filter(pl.col("gap") > 0)
-    [answer, _] = intervene_figures(InterveneTables(tables.intervene, tables.by_distance, tables.by_count, behind))
-    assert "lead" not in answer.caption

@@ -1,4 +1,5 @@
-"""What is said of models of which it is known what they recall, and of every sign that a gap, a share and a difference can have."""
+"""What is said of models of which it is known what they recall, and of every truth that points,
+shares and gaps can tell."""
 
 from __future__ import annotations
 
@@ -9,155 +10,138 @@ import pytest
 
 import recallkit
 from recallkit.intervening.tables import InterveneTables
-from recallkit.intervening.view import look
-from recallkit.storage import artifacts
+from recallkit.intervening.view import answer, causal_recall, look
 from tests.known_truth import PATH
 
 REFERENCE = "bigram_cache"
-MODELS = (REFERENCE, "unigram_cache", "presence", "window", "bigram", "worse", "worse_at_rare")
+NOT_RECALLING = ("presence", "window", "bigram", "worse", "worse_at_rare")
+PATHS = {name: f"{name}={PATH}:{name}" for name in (REFERENCE, "unigram_cache", *NOT_RECALLING)} | {"twin": f"twin={PATH}:{REFERENCE}"}
 
 
 @pytest.fixture(scope="module")
-def known(home, short_text, tmp_path_factory) -> tuple[Path, InterveneTables]:
-    """The folder and the tables of models with a known truth, of real text: short passages of many documents."""
-    folder, out = tmp_path_factory.mktemp("known") / "slices", tmp_path_factory.mktemp("tables")
+def sliced(home, short_text, tmp_path_factory) -> Path:
+    """Short passages of many documents: real text."""
+    folder = tmp_path_factory.mktemp("known") / "slices"
     recallkit.slice(short_text(48, 350), out=folder, counts=recallkit.zoo_counts(), max_count=5, seq_len=256)
-    models = [f"{name}={PATH}:{name}" for name in MODELS]
-    tables = recallkit.intervene(models, slices=folder, out=out, samples=40, slice=["ar_hit"], changes="all")
-    [samples] = folder.glob("intervene/text-*/samples.parquet")
-    samples.rename(out / "samples.parquet")
-    return out, tables
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known(sliced, tmp_path_factory) -> tuple[Path, InterveneTables]:
+    """The folder and the tables of models with a known truth."""
+    out = tmp_path_factory.mktemp("tables")
+    return out, recallkit.intervene([*PATHS.values()], slices=sliced, out=out, samples=40, slice=["ar_hit"], changes="all")
 
 
 def test_presence_is_no_recall_and_a_cache_is(known):
-    """In nats and in points; only `presence` makes any other use of the earlier occurrences."""
-    _, tables = known
-    rows = {row["model"]: row for row in tables.intervene.filter(slice="ar_hit").iter_rows(named=True)}
-    for name in ("presence", "window", "bigram", "worse", "worse_at_rare"):
+    """In nats and in points, and in what is retained; only `presence` makes any other use of the
+    earlier occurrences."""
+    rows = causal_recall(known[1])
+    for name in NOT_RECALLING:
         assert rows[name]["recall"] == pytest.approx(0, abs=0.25 if name == "window" else 0.05)  # ids move into its window, and out of it
         assert rows[name]["points"] == pytest.approx(0, abs=0.002)
+        assert rows[name]["retained"] == pytest.approx(0, abs=0.01)
         assert (rows[name]["use"] > 1) == (name in ("presence", "window"))
-    for name in ("bigram_cache", "unigram_cache"):
+    for name in (REFERENCE, "unigram_cache"):
         assert rows[name]["recall_ci_low"] > 1
         assert rows[name]["points_ci_low"] > 0.05
-    assert rows["unigram_cache"]["points"] == pytest.approx(rows["bigram_cache"]["points"], abs=0.005), "the same cache"
-    assert rows["unigram_cache"]["recall"] < rows["bigram_cache"]["recall"] - 0.2, "but over another base, to which nats are relative"
+    assert rows["unigram_cache"]["retained"] == pytest.approx(1, abs=0.02), "the same cache"
+    assert rows["unigram_cache"]["recall"] < rows[REFERENCE]["recall"] - 0.2, "but over another base, to which nats are relative"
 
 
-def test_each_is_described_as_what_it_is(known):
+def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
     folder, tables = known
-    said, none = {}, tables.recall_share.clear()
-    for model in MODELS[1:]:
-        pair = {name: frame.filter(pl.col("model").is_in([REFERENCE, model])) for name, frame in frames(tables).items()}
-        said[model] = look(folder, InterveneTables(**pair)).answer
-    for model in ("presence", "window", "bigram", "worse", "worse_at_rare"):
-        assert f"{model} is behind {REFERENCE}: " in said[model]
-        assert "%) would be gone if neither could recall" in said[model]
-        assert f"{model} recalls less: 0.0 points of probability, {REFERENCE} 2" in said[model]
-    assert "unigram_cache and bigram_cache are not shown to recall differently: 2" in said["unigram_cache"]
-    assert "recalls less" not in said["unigram_cache"]
-    alone = InterveneTables(**{name: frame.filter(model="presence") for name, frame in frames(tables).items()} | {"recall_share": none})
-    of_one = look(folder, alone).answer
-    assert of_one.startswith("presence is not shown to recall by association in AR hits: 0.0 points of probability, ")
-    cache = InterveneTables(**{name: frame.filter(model=REFERENCE) for name, frame in frames(tables).items()})
-    assert look(folder, cache).answer.startswith("bigram_cache recalls by association in AR hits: 2")
+    twin = causal_recall(tables)["twin"]
+    assert [twin[f"retained{end}"] for end in ("", "_ci_low", "_ci_high")] == [1, 1, 1]
+    assert (twin["void"], twin["gap"]) == (True, 0)
+    seen = look(folder, tables)
+    assert "twin: the share of the gap means nothing: no gap overall" in seen.lines
+    assert "no share is given for twin" in seen.answer
+    assert "Not shown to recall" not in seen.answer
+    assert f"not shown to recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
 
 
-def frames(tables: InterveneTables) -> dict[str, pl.DataFrame]:
-    return {name: getattr(tables, name) for name in ("intervene", "by_distance", "by_count", "recall_share")}
+def test_what_a_model_retains_does_not_depend_on_the_others(known, sliced, tmp_path):
+    alone = recallkit.intervene([PATHS[REFERENCE], PATHS["unigram_cache"]], slices=sliced, out=tmp_path, samples=40, slice=["ar_hit"])
+    [few, many] = (causal_recall(tables)["unigram_cache"] for tables in (alone, known[1]))
+    same = [name for name in few if name.startswith(("retained", "points", "causal_share", "gap"))]
+    assert len(same) == 10
+    assert {name: few[name] for name in same} == {name: many[name] for name in same}
 
 
-SHARES = {
-    "gone": (0.4, 0.2, 0.6, "40.0 % (20.0 to 60.0 %) would be gone"),
-    "larger": (-0.4, -0.6, -0.2, "it would be 40.0 % larger (20.0 to 60.0 %)"),
-    "unknown": (0.1, -0.1, 0.3, "it is not shown to be smaller or larger (-10.0 to 30.0 % gone)"),
+BROKEN = "Where earlier occurrences of a rare bigram are broken up"
+LOST = f"{BROKEN}, r loses 41.5 points of probability (39.0 to 44.0)"
+R, M = (0.415, 0.39, 0.44), (0.034, 0.02, 0.05)
+EIGHT, SHARE, NONE = (0.08, 0.05, 0.12), (0.346, 0.3, 0.4), (None, None, None)
+CASES = {
+    "behind": (
+        {"r": (R,), "m": (M, EIGHT, 0.5, SHARE)},
+        f"{LOST}, m 3.4 (2.0 to 5.0): m retains 8 % (5 to 12) of r's causal recall. "
+        "In nats, the difference is 34.6 % (30.0 to 40.0) of the gap.",
+    ),
+    "ahead, and recalls less": (
+        {"r": (R,), "m": (M, EIGHT, -0.5, (-0.4, -0.6, -0.2))},
+        f"{LOST}, m 3.4 (2.0 to 5.0): m retains 8 % (5 to 12) of r's causal recall. "
+        "In nats, the difference is -40.0 % (-60.0 to -20.0) of the gap. Shares of a lead: m.",
+    ),
+    "above 100 %": (
+        {"r": (R,), "m": ((0.5, 0.45, 0.55), (1.2, 1.1, 1.3), 0.1, (-1.5, -2, -1.2))},
+        f"{LOST}, m 50.0 (45.0 to 55.0): m retains 120 % (110 to 130) of r's causal recall. "
+        "In nats, the difference is -150.0 % (-200.0 to -120.0) of the gap.",
+    ),
+    "without a gap": (
+        {"r": (R,), "m": (M, EIGHT, 0.0, NONE)},
+        f"{LOST}, m 3.4 (2.0 to 5.0): m retains 8 % (5 to 12) of r's causal recall.",
+    ),
+    "a reference that recalls nothing": (
+        {"r": ((0.001, -0.01, 0.02),), "m": (M, NONE, 0.5, SHARE)},
+        f"{BROKEN}, r loses 0.1 points of probability (-1.0 to 2.0), m 3.4 (2.0 to 5.0): "
+        "r is not shown to recall, so what is retained is not known. "
+        "In nats, the difference is 34.6 % (30.0 to 40.0) of the gap.",
+    ),
+    "few documents": (
+        {"r": ((0.415, None, None),), "m": ((0.034, None, None), NONE, 0.5, NONE)},
+        f"{BROKEN}, r loses 41.5 points of probability, m 3.4: r is not shown to recall, so what is retained is not known.",
+    ),
+    "alone": ({"r": (R,)}, f"{LOST}."),
+    "several": (
+        {
+            "r": (R,),
+            "m": (M, EIGHT, 0.5, SHARE),
+            "less": ((-0.01, -0.02, 0.01), (-0.02, -0.05, 0.02), 0.9, (1.3, 1.1, 1.5)),
+            "more": ((0.5, 0.45, 0.55), (1.2, 1.1, 1.3), -0.1, (0.2, 0.1, 0.3)),
+            "like": (R, (1.0, 1.0, 1.0), 0.0, NONE),
+        },
+        f"{LOST}, the other 4 models -1.0 (less) to 50.0 (more): "
+        "they retain -2 % (less) to 120 % (more) of r's causal recall; not shown to recall: less. "
+        "In nats, the difference is 20.0 % (more) to 130.0 % (less) of the gap; "
+        "no share is given for like. Shares of a lead: more.",
+    ),
 }
-POINTS = {
-    "less": (-0.2, -0.3, -0.1, "m recalls less: 10.0 points of probability, r 30.0."),
-    "more": (0.2, 0.1, 0.3, "m recalls more: 10.0 points of probability, r 30.0."),
-    "alike": (-0.2, -0.5, 0.1, "m and r are not shown to recall differently: 10.0 and 30.0 points of probability."),
-    "few": (-0.2, None, None, "m recalls 10.0 points of probability, r 30.0, of too few documents to compare them."),
-}
 
 
-@pytest.mark.parametrize(
-    ("gap", "share", "points", "void"),
-    [
-        *((gap, share, "alike", False) for gap in (0.5, -0.5) for share in SHARES),
-        *((gap, "gone", points, void) for gap, void in ((0.5, True), (-0.5, False), (-0.5, True)) for points in POINTS),
-    ],
-)
-def test_every_sign_has_its_sentence(known, gap, share, points, void):
-    """Behind or ahead; what would be gone, added, or neither for all that is known; recalls less, more, or neither; void shares."""
-    folder, tables = known
-    (value, low, high, would), (differ, least, most, recalls) = SHARES[share], POINTS[points]
-    row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True)
-    row |= {"reference": "r", "model": "m", "gap": gap, "gap_share": 0.25, "void": void, "note": "no gap" * void}
-    row |= {"recall_share": value, "recall_share_ci_low": low, "recall_share_ci_high": high}
-    row |= {"points_difference": differ, "points_difference_ci_low": least, "points_difference_ci_high": most}
-    asked = tables.intervene.filter(slice="ar_hit").head(2).with_columns(model=pl.Series(["r", "m"]), points=pl.Series([0.3, 0.1]))
-    made = InterveneTables(asked, tables.by_distance.clear(), tables.by_count.clear(), pl.DataFrame([row], tables.recall_share.schema))
-    seen = look(folder, made)
-    called = "the gap" if gap > 0 else "its lead"
-    place = "behind" if gap > 0 else "ahead of"
-    of_gap = f"m is {place} r: 25.0 % of {called} lies in AR hits, and {would} if neither could recall by association there."
-    assert seen.answer == (recalls if void else f"{of_gap} {recalls}")
-    assert ("m: the shares mean nothing: no gap" in seen.lines) == void
-    caption = seen.shown["share_ar_hit"].caption
-    assert ("Shares of a lead: m." in caption) == (gap < 0 and not void)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("control", [None, 0.003])
+def test_every_truth_has_its_sentence(case, control):
+    """Nobody is dropped or clipped; a share without an interval means nothing; the control is said
+    where it is known."""
+    figures, expected = CASES[case]
+    lost, retained = [], []
+    for model, (points, *more) in figures.items():
+        lost.append({"model": model, "slice": "ar_hit", **ends("points", points)})
+        for slice_ in ("ar_hit", "first_rare") if more else ():
+            recall, gap, share = more
+            share = share if slice_ == "ar_hit" else (control, -0.01, 0.02)
+            row = {"model": model, "slice": slice_, "gap": gap, "void": None in share}
+            retained.append({**row, **ends("retained", recall), **ends("causal_share", share)})
+    schema = {name: pl.Float64 for column in ("retained", "causal_share") for name in ends(column, NONE)}
+    frame = pl.DataFrame(retained, schema={"model": pl.String, "slice": pl.String, "gap": pl.Float64, "void": pl.Boolean, **schema})
+    tables = InterveneTables(pl.DataFrame(lost, strict=False), frame.clear(), frame.clear(), frame)
+    if control is not None:
+        figure = "0.3 %" if len(figures) > 2 else "0.3 % (-1.0 to 2.0)"
+        expected = expected.replace(" of the gap", f" of the gap; in the control, {figure}")
+    assert answer(tables) == expected
 
 
-def test_what_means_nothing_is_named_and_only_what_is_shown(known):
-    """The shares of one slice; nothing of the control's, which are not shown. Only what is repeated can be changed, of any slice."""
-    folder, tables = known
-    row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True) | {"void": False, "note": ""}
-    void = row | {"void": True, "note": "too few"}
-    rows = pl.DataFrame([row, row | {"slice": "number"}, void | {"slice": "first_rare"}], tables.recall_share.schema)
-    shown = look(folder, InterveneTables(tables.intervene, tables.by_distance, tables.by_count, rows))
-    assert "nothing" not in " ".join(shown.lines)
-    assert shown.shown["share_number"].title == "Is it recall? Repeated bigrams of number"
-    assert "in repeated bigrams of number (" in str(shown.shown["share_number"].caption)
-    rows = pl.DataFrame([row, void | {"slice": "number"}], tables.recall_share.schema)
-    lines = look(folder, InterveneTables(tables.intervene, tables.by_distance, tables.by_count, rows)).lines
-    assert "unigram_cache: the share in repeated bigrams of number means nothing: too few" in lines
-
-
-@pytest.mark.parametrize("all_shown", [False, True])
-def test_of_many_models_the_range_is_said_of_those_of_which_it_is_known(known, all_shown):
-    """Of three gaps two shrink; a lead, a void share and one that may be none are not among them."""
-    folder, tables = known
-    row = tables.recall_share.filter(model="unigram_cache", slice="ar_hit").row(0, named=True) | {
-        "reference": "r",
-        "void": False,
-        "gap": 0.5,
-    }
-    ends = {"low": (0.2, 0.1, 0.3, 0.6), "high": (0.4, 0.3, 0.5, 0.7), "none": (0.1, -0.1, 0.3, 0.1), "lead": (0.9, 0.8, 1.0, 0.9)}
-    if all_shown:
-        ends |= {"none": (0.3, 0.2, 0.4, 0.65), "lead": (0.3, 0.2, 0.4, 0.65)}
-    names = ("recall_share", "recall_share_ci_low", "recall_share_ci_high", "gap_share")
-    rows = [row | {"model": name} | dict(zip(names, figures, strict=True)) for name, figures in ends.items()]
-    rows[-1]["gap"] = 0.5 if all_shown else -0.5
-    one = tables.intervene.filter(slice="ar_hit").head(1)
-    asked = pl.concat(
-        [
-            one.with_columns(model=pl.lit(name), points=pl.lit(points))
-            for name, points in zip(("r", *ends), (0.3, 0.02, 0.1, 0.2, 0.25), strict=True)
-        ]
-    )
-    made = InterveneTables(asked, tables.by_distance.clear(), tables.by_count.clear(), pl.DataFrame(rows, tables.recall_share.schema))
-    whose, most = ("4 models", "25.0") if all_shown else ("2 of 4 models", "10.0")
-    assert look(folder, made).answer == (
-        f"60.0 to 70.0 % of what {whose} lose to r lies in AR hits, and 20.0 to 40.0 % would be gone if neither could recall by "
-        f"association there: they recall 2.0 to {most} points of probability, r 30.0."
-    )
-
-
-def test_tokens_that_could_not_be_changed_are_bounds(known):
-    """Had they recalled nothing, or twice as much as the rest, the mean would be so much smaller or larger."""
-    folder, tables = known
-    samples = pl.read_parquet(folder / "samples.parquet")
-    left_out = samples["excluded"] != ""
-    share = samples.filter(left_out)["weight"].sum() / samples["weight"].sum()
-    assert share > 0
-    assert tables.intervene["excluded_share"].to_list() == pytest.approx([share] * len(tables.intervene))
-    assert artifacts.read_manifest(folder / "intervene.parquet")["excluded"]
+def ends(name: str, values: tuple[float | None, ...]) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_ci_low", f"{name}_ci_high"), values, strict=True))
