@@ -143,8 +143,7 @@ LAYOUTS: Mapping[str, Mapping[str, Column]] = {
     "intervene/by_distance": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/by_count": _columns(f"model slice text, low high {_ASKED}, {_LOST} real?"),
     "intervene/retained": _columns(
-        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, "
-        f"{_with_ends('retained causal_share', *_CI)} real?, void flag"
+        f"{_PAIR} slice note text, tokens {_ASKED}, share_of_tokens gap real, {_with_ends('retained causal_share', *_CI)} real?, void flag"
     ),
     "track/track": _columns(
         "model text, step whole?, reference text?, tokens ar_hits documents whole, effective_documents real, "

@@ -142,9 +142,7 @@ HEADLINES: Mapping[str, tuple[Headline, ...]] = {
     ),
     "intervene/retained": (Headline(("model", "slice"), ("retained", "retained_ci_low", "retained_ci_high", "causal_share")),),
     "intervene/intervene": (Headline(("model", "slice"), ("nll", "recall", "points", "points_ci_low", "points_ci_high")),),
-    "ablation/mixers": (
-        Headline(("model", "mixers"), ("loss", "loss_ar_hit", "retained", "retained_ci_low", "retained_ci_high")),
-    ),
+    "ablation/mixers": (Headline(("model", "mixers"), ("loss", "loss_ar_hit", "retained", "retained_ci_low", "retained_ci_high")),),
     "recall/recall": (Headline(("model", "task"), ("accuracy", "ci_low", "ci_high", "f1", "answer_nll")),),
     "metrics/metrics": (Headline(("model", "task", "metric", "filter"), ("value",)),),
     "mqar/mqar": (Headline(("model", "pairs"), ("accuracy", "accuracy_low", "accuracy_high", "ar_ppl", "filler_ppl")),),
