@@ -73,7 +73,7 @@ def answer(by_price: pl.DataFrame) -> str:
     if row["loss_first"] is None:
         return f"{recall}."
     low, high = row["loss_first_ci_low"], row["loss_first_ci_high"]
-    ends = "" if low is None else f" ({bounds(low, high, 'z.3f')})"
+    ends = "" if low is None else f" ({_nats(low)} to {_nats(high)})"
     return f"{recall}; where a bigram first occurs it loses {_nats(row['loss_first'])} nats per token{ends}."
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from recallkit.attribution.placebo import NOT_WORSE, TOO_FAR, in_a_sentence, placebo_table, placebos
-from tests.attribution.corpus import SIZE, Model, compared, scored
+from tests.attribution.corpus import REFERENCE, SIZE, Model, compared, scored
 
 LATE, EARLY = Model(0.4, other=0.1), Model(0.15, other=0.5)
 """Checkpoints of a reference that gives AR hits 50 %, and the first occurrences of their bigrams 10 %."""
@@ -24,7 +24,7 @@ def at(loss):
     return Model(other=loss * SIZE / 5)
 
 
-def made(folder, models, reference=Model(), **options):
+def made(folder, models, reference=REFERENCE, **options):
     comparison = compared(folder, models, reference, **options)
     _, files = scored(
         folder,
