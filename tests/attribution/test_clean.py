@@ -1,78 +1,17 @@
-"""The gap without tokens that are in the training text, and what is told of them."""
+"""The gap without tokens that are in the training text, and what is said of them; its figures are in test_tables."""
 
 from __future__ import annotations
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import recallkit
 from recallkit import attribution
 from recallkit.attribution.comparison import read_comparison
-from recallkit.attribution.tables import attribute_gap
 from recallkit.attribution.view import look
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import PARTITION, parse_slices
 from recallkit.slicing.view import manifest_of, what_is_copied
-from recallkit.storage.artifacts import read_manifest
-from tests.attribution.test_slices import GIVEN, KEEP, class_of, texts
-from tests.attribution.test_tables import BEHIND_NLLS, REFERENCE_NLLS, SLICES, Corpus, assert_row, small_corpus
 from tests.conftest import made_up_texts, write_jsonl
-
-NGRAMS = {"13": {"fraction": 1.0, "sampled": 10, "found": 1}, "50": {"fraction": 1.0, "sampled": 0, "found": 0}}
-
-
-def mark(corpus: Corpus, marks: list[int]) -> Corpus:
-    """The same corpus with its tokens marked."""
-    for token, of_token in zip(corpus.tokens, marks, strict=True):
-        token["in_training"] = of_token
-    table = pq.read_table(corpus.path).append_column("in_training", pa.array(marks, pa.int8()))
-    known = {"tokens": sum(map(bool, marks)), "ar_hits": 0, "of_ar_hits": 1, "ngrams": NGRAMS}
-    kept = {name: value for name, value in read_manifest(corpus.path).items() if name not in ("sequences_digest", "num_rows")}
-    corpus._write("tokens", table, {**kept, "in_training": known})
-    return corpus
-
-
-@settings(max_examples=20)
-@given(texts(), st.data())
-def test_any_text_without_copies_is_what_loops_count(tmp_path_factory, drawn, data):
-    rows, pairs, rows_per_group, reference, model = drawn
-    corpus = Corpus(tmp_path_factory.mktemp("text"), rows, rows_per_group=rows_per_group, max_count=5, ids=pairs)
-    marks = data.draw(st.lists(st.sampled_from([0, 0, 13, 50]), min_size=len(rows), max_size=len(rows)).filter(lambda m: 0 in m))
-    mark(corpus, marks)
-    paths = corpus.score("reference", reference), corpus.score("model", model)
-    tables = attribute_gap(corpus.path, paths[0], [paths[1]], slices=parse_slices(GIVEN), num_resamples=20, clean=True)
-    names = ["ALL", *sorted({t["source"] for t in corpus.tokens if not t["in_training"]})]
-    assert tables.gap["source"].unique(maintain_order=True).to_list() == names
-    for row in tables.gap.iter_rows(named=True):
-        inside = lambda t, source=row["source"]: source in ("ALL", t["source"]) and not t["in_training"]  # noqa: E731
-        keep = {**SLICES, **KEEP}[row["slice"]]
-        assert_row(row, corpus.sums("model", lambda t, keep=keep, inside=inside: inside(t) and keep(t)), corpus.sums("model", inside))
-        assert (row["bytes"], row["bpb_model"]) == (None, None)
-    everything = corpus.sums("model", lambda t: not t["in_training"])
-    for row in tables.by_partition.iter_rows(named=True):  # what is new in its context depends on the tokens that are left out
-        keep = lambda t, name=row["slice"]: not t["in_training"] and class_of(corpus, t) == name  # noqa: E731
-        assert_row(row, corpus.sums("model", keep), everything)
-    for table in ("by_count", "by_match", "by_partition"):
-        assert getattr(tables, table)["tokens"].sum() == everything[0]
-    assert len(tables.by_partition) == len(PARTITION)
-
-
-def test_labels_that_do_not_know_of_copies_and_a_text_that_is_all_copied_are_refused(tmp_path):
-    corpus = small_corpus(tmp_path)
-    paths = corpus.score("reference", REFERENCE_NLLS), corpus.score("behind", BEHIND_NLLS)
-    for options in ({"slices": parse_slices(["new=in_training = 0"])}, {"clean": True}):
-        with pytest.raises(UserError, match=r"no hashes of n-grams.*count the training text again with --force, then slice again"):
-            attribute_gap(corpus.path, paths[0], [paths[1]], **options)
-    mark(corpus, [13] * len(REFERENCE_NLLS))
-    with pytest.raises(UserError, match="every token is in the training text"):
-        attribute_gap(corpus.path, paths[0], [paths[1]], clean=True)
-
-
-# -------------------------------------------------------------------------------------------------------- from end to end
 
 MODELS = ("control:recall", "control:bigram")
 
@@ -90,23 +29,19 @@ def copied(tmp_path_factory):
     return folder / "slices"
 
 
-def test_recall_in_all_hits_is_not_said_of_the_gap_without_copies(copied, run):
-    for options, is_said in (((), True), (("--clean",), False)):
-        done = run("gap", *MODELS, "--slices", copied, "--causal", *options)
-        assert done.returncode == 0, done.stderr
-        assert ("gone if neither model recalled there (`recallkit intervene`)" in " ".join(done.stdout.split())) == is_said
+@pytest.fixture(scope="module")
+def tokens(copied):
+    return pl.read_parquet(copied / "tokens.parquet")
 
 
-def test_clean_is_another_question(copied):
+def test_clean_is_another_question(copied, tokens):
     plain, clean = (recallkit.gap(*MODELS, slices=copied, clean=flag) for flag in (False, True))
-    tokens = pl.read_parquet(copied / "tokens.parquet")
     marked = tokens["in_training"] > 0
     assert 0.25 < marked.mean() < 0.5
     assert clean.gap["tokens"][0] == (~marked).sum() < plain.gap["tokens"][0]
     # The end token of its last document ends the text, but not the training text: there it is in no n-gram of both.
     assert clean.gap.filter(source="copied", slice="all")["tokens"].sum() <= 1
     folders = [attribution.gap_path(copied, MODELS[0], MODELS[1:], clean=flag) for flag in (False, True)]
-    assert folders[0] != folders[1]
     assert [read_comparison(folder).manifest.get("clean") for folder in folders] == [None, True]
     assert read_comparison(folders[1]).tables.gap.equals(clean.gap)
     with pytest.raises(UserError, match="differs in clean"):
@@ -117,24 +52,25 @@ def test_clean_is_another_question(copied):
         assert by_slice[name][0] == pytest.approx(clean.gap[name][0], rel=1e-12)
 
 
-def test_what_is_told(copied):
-    found, tokens = manifest_of(copied)["in_training"], pl.read_parquet(copied / "tokens.parquet")
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_is_said_of_copies(copied, tokens, run, clean):
     marked = tokens.filter(pl.col("in_training") > 0)
-    assert (found["tokens"], found["ar_hits"], found["of_ar_hits"]) == (len(marked), marked["ar_hit"].sum(), tokens["ar_hit"].sum())
+    facts = manifest_of(copied)["in_training"]
+    assert (facts["tokens"], facts["ar_hits"], facts["of_ar_hits"]) == (
+        len(marked), marked["ar_hit"].sum(), tokens["ar_hit"].sum()
+    )  # fmt: skip
     share = f"{100 * len(marked) / len(tokens):.1f} % of tokens"
     assert share in what_is_copied(manifest_of(copied))
-    for clean in (False, True):
-        recallkit.gap(*MODELS, slices=copied, clean=clean)
-        folder = attribution.gap_path(copied, MODELS[0], MODELS[1:], clean=clean)
-        seen = look(read_comparison(folder, copied))
-        told = seen.json()
-        assert (told["in_training"], told["clean"]) == (found, clean)
-        caption = seen.shown["gap"].caption
-        assert share in caption
-        assert (f"Left out (--clean): the {len(marked):,} tokens found there." in caption) == clean
+    done = run("gap", *MODELS, "--slices", copied, "--causal", "--full", *["--clean"] * clean)
+    assert done.returncode == 0, done.stderr
+    assert ("Recall gain beside causal recall" in done.stdout) != clean, "that is of all AR hits"
+    shown = look(read_comparison(attribution.gap_path(copied, MODELS[0], MODELS[1:], clean=clean), copied))
+    assert [shown.json()[name] for name in ("in_training", "clean")] == [facts, clean]
+    caption = shown.shown["gap"].caption
+    assert share in caption
+    assert (f"Left out (--clean): the {len(marked):,} tokens found there." in caption) == clean
 
 
-def test_ablation_without_copies_is_of_the_other_tokens(copied):
-    losses = recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", clean=True).ablation
-    tokens = pl.read_parquet(copied / "tokens.parquet")
-    assert losses["tokens"].max() == (tokens["in_training"] == 0).sum() < len(tokens)
+def test_ablation_without_copies_counts_no_copied_token(copied, tokens):
+    ablation = recallkit.ablate("zoo:base-conv-selective", slices=copied, mixers="1", clean=True).ablation
+    assert ablation["tokens"].max() == (tokens["in_training"] == 0).sum()
