@@ -154,7 +154,7 @@ def opening(comparison: Comparison) -> str:
     hits = [comparison.totals[model, "ar_hit"] for model in comparison.models]
     parts = [
         tag("p", text(comparison_answer(comparison)), class_="answer"),
-        _models(comparison),
+        tag("div", _models(comparison), class_="rows"),
         facts_list(_legend(comparison), class_="legend"),
         notes(*_why_not_retained(hits[0]), *void_notes(hits)),
     ]
