@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import polars as pl
+
     from recallkit.models.spec import ModelSpec
     from recallkit.scoring.scores import LastIds
     from recallkit.slicing.definitions import Slice
@@ -137,26 +139,45 @@ def labels_identity(facts: Mapping[str, Any]) -> list[Any]:
     return [facts.get("sequences_digest"), counts and counts.get("id"), facts.get("max_count")]
 
 
-def gap_path(
-    slices: Path,
-    reference: str | ModelSpec,
-    models: Sequence[str | ModelSpec],
-    given: Sequence[Slice] = (),
-    *,
-    clean: bool = False,
-    context_gain: Sequence[LastIds] = (),
-    price: bool = False,
-    divergence: bool = False,
-    placebo: Sequence[ModelSpec] = (),
-) -> Path:
+@dataclass(frozen=True, slots=True)
+class GapQuestion:
+    """What a comparison asks besides recall and the gap.
+
+    slices: further ones than AR hits and other tokens. cluster: what intervals resample, one of CLUSTERS. clean: tokens
+    that are known to be in the training text are left out. context_gain: every model is also scored with these last
+    ids alone, for `by_context`. price: what state costs, for `by_price`. divergence: every model also reads beside the
+    reference, for `by_divergence`. placebo: earlier checkpoints of the reference, for `by_placebo`.
+    """
+
+    slices: Sequence[Slice] = ()
+    cluster: str = "document"
+    clean: bool = False
+    context_gain: Sequence[LastIds] = ()
+    price: bool = False
+    divergence: bool = False
+    placebo: Sequence[ModelSpec] = ()
+
+    def options(self) -> dict[str, Any]:
+        """What a manifest records of it: only what is asked."""
+        options = {
+            "slice": [slice_.given for slice_ in self.slices],
+            "clean": self.clean,
+            "context_gain": [[last.ids, last.stride] for last in self.context_gain],
+            "price": self.price,
+            "divergence": self.divergence,
+            "placebo": [spec.key for spec in self.placebo],
+        }
+        return {name: value for name, value in options.items() if value}
+
+
+def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], question: GapQuestion = GapQuestion()) -> Path:
     """Default folder of the gap between these models: each question has a folder of its own."""
-    questions = [" clean" * clean, *(f" {last}" for last in context_gain), " price" * price, " divergence" * divergence]
-    questions += [f" placebo {artifacts.digest_json([spec.key for spec in placebo])[:8]}"] if placebo else []
-    by = "".join([*(f" by {slice_.given}" for slice_ in given), *questions])
+    options = question.options()
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
     first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
-    short = f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}{by}"
-    return slices / "gap" / artifacts.file_slug(" vs ".join(keys) + by, short)
+    whole = " ".join([" vs ".join(keys), *(f"{name} {value}" for name, value in options.items())])
+    short = " ".join([f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}", *options])
+    return slices / "gap" / artifacts.file_slug(whole, short)
 
 
 def gap(
@@ -165,97 +186,110 @@ def gap(
     slices: Path,
     out: Path | None = None,
     options: ScoringOptions = ScoringOptions(),
+    question: GapQuestion = GapQuestion(),
     *,
     force: bool = False,
-    given: Sequence[Slice] = (),
-    cluster: str = "document",
-    clean: bool = False,
-    context_gain: Sequence[LastIds] = (),
-    price: bool = False,
-    divergence: bool = False,
-    placebo: Sequence[ModelSpec] = (),
 ) -> GapTables:
     """Attributes the gap between `reference` (the attention model) and each model; scores what is not scored yet.
 
-    `given`: slices besides AR hits and other tokens. `cluster`: what intervals resample, one of CLUSTERS. `clean`: tokens that are known
-    to be in the training text are left out. `context_gain`: every model is also scored with these last ids alone, for `by_context`.
-    `price`: what state costs is also asked, for `by_price`. `placebo`: earlier checkpoints of the reference, for `by_placebo`.
-    `divergence`: every model also reads beside the reference, for `by_divergence`.
     Writes `gap.parquet` and the `by_*` tables to `out` (default `gap_path`). Raises UserError for everything a user can correct.
     """
-    from recallkit.attribution.context_gain import context_gains, in_context_scores
-    from recallkit.attribution.divergence import divergences
-    from recallkit.attribution.placebo import placebos
-    from recallkit.attribution.price import prices
-    from recallkit.attribution.tables import GapTables, attribute_gap
     from recallkit.measure.labelled import open_tokens
     from recallkit.slicing.words import make_words, needed_columns, words_path
 
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
-    asks: dict[str, Any] = {"clean": clean, "context_gain": context_gain, "price": price, "divergence": divergence, "placebo": placebo}
-    out = out or gap_path(slices, specs[0], specs[1:], given, **asks)
-    question: dict[str, Any] = {"reference": keys[0], "models": keys[1:]}
-    question |= ({"slice": [slice_.given for slice_ in given]} if given else {}) | ({"clean": True} if clean else {})
-    question |= {"context_gain": [[last.ids, last.stride] for last in context_gain]} if context_gain else {}
-    question |= ({"price": True} if price else {}) | ({"divergence": True} if divergence else {})
-    question |= {"placebo": [spec.key for spec in placebo]} if placebo else {}
-    result = Result(out / "gap.parquet", "gap", question, force=force, beside=table_files(GapTables, out))
-    kept = result.finished()  # a comparison of other models is not replaced
+    out = out or gap_path(slices, specs[0], specs[1:], question)
+    asked = {"reference": keys[0], "models": keys[1:], **question.options()}
+    result = Result(out / "gap.parquet", "gap", asked, force=force, beside=table_files(GapTables, out))
+    finished = result.finished()  # a comparison of other models is not replaced
     # Labels that cannot answer the question are reported before hours of scoring.
     tokens = open_tokens(slices / "tokens.parquet")
-    tokens.check_known(given, clean=clean)
-    if needed_columns(given):
+    tokens.check_known(question.slices, clean=question.clean)
+    needs_words = bool(needed_columns(question.slices))
+    if needs_words:
         make_words(slices)
     # `force` applies to these tables only: scores may have taken days, and are made again by `score --force` alone.
-    every = list_models(specs, list(placebo))
+    every = list_models(specs, list(question.placebo))
     plans = plan_scores(every, slices, options)
-    pairs = [plan.against(plans[0]) for plan in plans[1 : len(specs)]] if divergence else []
-    shorter = [plan.from_last(last) for last in context_gain for plan in plans[: len(specs)]]
+    compared = plans[: len(specs)]
+    pairs = [plan.against(plans[0]) for plan in compared[1:]] if question.divergence else []
+    shorter = [plan.from_last(last) for last in question.context_gain for plan in compared]
     # Pairs first: what they read is scored on the way.
-    made = [plan.run() for plan in one_after_another([*pairs, *plans, *shorter])]
-    manifests = dict(zip(names, made[len(pairs) :], strict=False))
+    scored = [plan.run() for plan in one_after_another([*pairs, *plans, *shorter])]
+    manifests = dict(zip(names, scored[len(pairs) :], strict=False))
     _note_other_readings(manifests)
+    files = _ScoreFiles(
+        {spec.shown: score_path(slices, spec) for spec in specs},
+        {spec.shown: score_path(slices, spec) for spec in every[len(specs) :]},
+        {last: [score_path(slices, spec, last) for spec in specs] for last in question.context_gain},
+        {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]} if question.divergence else {},
+    )
+    readings = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     states = _about_states(specs, manifests)
-    scores = {spec.shown: score_path(slices, spec) for spec in specs}
-    by_last = {last: [score_path(slices, spec, last) for spec in specs] for last in context_gain}
-    checkpoints = {spec.shown: score_path(slices, spec) for spec in every[len(specs) :]}
-    paired = {spec.shown: score_path(slices, spec, against=specs[0]) for spec in specs[1:]} if divergence else {}
-    reading = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     facts = {
-        **question,
+        **asked,
         "reference": names[0],
         "models": names[1:],
-        "score_files": {name: path.name for name, path in scores.items()},
-        "cluster": cluster,
+        "score_files": {name: path.name for name, path in files.scores.items()},
+        "cluster": question.cluster,
         "slices": {**tokens.facts, "read_exactly": max(made.get("read_exactly") or 0 for made in manifests.values())},
         "scores": {name: manifests[name]["options"] for name in names},
-        **({"reading": reading} if reading else {}),
+        **({"reading": readings} if readings else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }
-    words = [words_path(tokens.path)] if needed_columns(given) else []
-    files = [tokens.path, *words, *scores.values(), *itertools.chain(*by_last.values()), *paired.values(), *checkpoints.values()]
-    facts["inputs"] = artifacts.digest_inputs([facts, states], files)
-    if kept is not None and kept.get("inputs") == facts["inputs"]:
+    inputs = [tokens.path, *([words_path(tokens.path)] if needs_words else []), *files.paths()]
+    facts["inputs"] = artifacts.digest_inputs([facts, states], inputs)
+    if finished is not None and finished.get("inputs") == facts["inputs"]:
         return read_tables(GapTables, out)
     timings = Timings()
     with timings.stage("attributing") as stage:
-        reference_scores, *others = scores.values()
-        tables = attribute_gap(tokens.path, reference_scores, others, names=names, slices=given, cluster=cluster, clean=clean)
-        if context_gain:
-            gains = context_gains(tokens.path, scores, by_last, cluster=cluster, clean=clean)
-            tables = replace(tables, by_context=gains)
-        if price:
-            tables = replace(tables, by_price=prices(tokens.path, scores, states, cluster=cluster, clean=clean))
-        if placebo:
-            tables = replace(tables, by_placebo=placebos(tokens.path, scores, checkpoints, cluster=cluster, clean=clean))
-        if divergence:
-            found = divergences(tokens.path, names[0], paired, slices=given, cluster=cluster, clean=clean)
-            tables = replace(tables, by_divergence=found)
+        tables, more = _attribute(tokens.path, files, states, question)
         stage.amounts["tokens"] = manifests[names[0]]["num_rows"] * len(names)
-    facts |= {"in_context": in_context_scores(tokens.path, scores, cluster=cluster, clean=clean)} if context_gain else {}
-    result.write_tables(tables, facts, timings)
+    result.write_tables(tables, facts | more, timings)
     return tables
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoreFiles:
+    """The score files of a comparison: of the models by name, the reference first, and of what else is asked."""
+
+    scores: Mapping[str, Path]
+    checkpoints: Mapping[str, Path]
+    by_last: Mapping[LastIds, Sequence[Path]]
+    divergences: Mapping[str, Path]
+
+    def paths(self) -> list[Path]:
+        """All of them."""
+        of_last = itertools.chain(*self.by_last.values())
+        return [*self.scores.values(), *of_last, *self.divergences.values(), *self.checkpoints.values()]
+
+
+def _attribute(
+    tokens: Path, files: _ScoreFiles, states: Mapping[str, Mapping[str, Any]], question: GapQuestion
+) -> tuple[GapTables, dict[str, Any]]:
+    """The tables of a comparison, and further facts of its manifest."""
+    from recallkit.attribution.context_gain import context_gains, in_context_scores
+    from recallkit.attribution.divergence import divergences
+    from recallkit.attribution.placebo import placebos
+    from recallkit.attribution.price import prices
+    from recallkit.attribution.tables import attribute_gap
+
+    usual: dict[str, Any] = {"cluster": question.cluster, "clean": question.clean}
+    names, (reference, *others) = list(files.scores), files.scores.values()
+    tables = attribute_gap(tokens, reference, others, names=names, slices=question.slices, **usual)
+    further: dict[str, pl.DataFrame] = {}
+    facts: dict[str, Any] = {}
+    if question.context_gain:
+        further["by_context"] = context_gains(tokens, files.scores, files.by_last, **usual)
+        facts["in_context"] = in_context_scores(tokens, files.scores, **usual)
+    if question.price:
+        further["by_price"] = prices(tokens, files.scores, states, **usual)
+    if question.placebo:
+        further["by_placebo"] = placebos(tokens, files.scores, files.checkpoints, **usual)
+    if question.divergence:
+        further["by_divergence"] = divergences(tokens, names[0], files.divergences, slices=question.slices, **usual)
+    return replace(tables, **further), facts
 
 
 def _about_states(specs: Sequence[ModelSpec], manifests: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -71,10 +71,10 @@ def placebos(
 
 def _figures(every: TableSums, hits: TableSums, better: int, worse: int, weight: float) -> dict[str, Any]:
     """Gap share, recall gain and what is retained of a mixture of two checkpoints, `weight` of the worse one."""
-    gaps = [weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every)]
+    of_hits, whole = (weight * sums.gap(worse) + (1 - weight) * sums.gap(better) for sums in (hits, every))
     gain = weight * hits.gain(worse) + (1 - weight) * hits.gain(better)
     figures = {
-        "gap_share": ratio(*gaps),
+        "gap_share": ratio(of_hits, whole),
         "gain": ratio(gain, hits["tokens"]),
         "retained": retained(gain, hits.gain(0), hits["tokens"]),
     }

@@ -169,7 +169,7 @@ class _Attribution:
         for name, sums in self._sums.tables.items():
             if name in ("slices", "by_source"):
                 continue
-            figures = gap_figures(sums, self._whole, model, *self._draws)
+            figures: dict[str, Any] = dict(gap_figures(sums, self._whole, model, *self._draws))
             if name in ("by_threshold", "by_partition"):
                 rows = [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
                 notes = [whole.why_void(row, "ar_hit") for row in rows]
@@ -190,7 +190,7 @@ class _Attribution:
         first_rows = np.repeat(np.flatnonzero(sums.keys["slice"] == "all"), len(self._sums.tables["slices"].keys))
         whole = sums.take(first_rows)
         tokens = sums["tokens"].total
-        figures = gap_figures(sums, whole, model, *self._draws)
+        figures: dict[str, Any] = dict(gap_figures(sums, whole, model, *self._draws))
         control = ratio(sums.gap(model, "first_nll"), whole.gap(model), *self._draws)
         with np.errstate(divide="ignore", invalid="ignore"):
             for name in ("p", "first_p"):

@@ -25,15 +25,13 @@ from recallkit.options import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import polars as pl
 
     from recallkit.attribution.comparison import Comparison
-    from recallkit.published.arithmetic import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.display.exports import Look
     from recallkit.models.spec import ModelSpec
+    from recallkit.published.arithmetic import PublishedGap
     from recallkit.tracking.tables import TrackTables
 
 
@@ -180,17 +178,18 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     given = parse_slices(names(asked.slice))
     gates = resolve_gates(asked.fail_above or (), given)
     folder = path(asked.slices) or builtin.slices()
-    asks: dict[str, Any] = {
-        "given": given,
-        "clean": asked.clean,
-        "context_gain": choose_last(numbers(asked.context_gain), asked.context_stride),
-        "divergence": asked.divergence,
-        "price": asked.price,
-        "placebo": asked.checkpoints(),
-    }
-    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], **asks)
+    question = attribution.GapQuestion(
+        given,
+        asked.cluster,
+        asked.clean,
+        choose_last(numbers(asked.context_gain), asked.context_stride),
+        asked.price,
+        asked.divergence,
+        asked.checkpoints(),
+    )
+    target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], question)
     usual = InterventionOptions(force=asked.force)
-    tables = attribution.gap(compared[0], compared[1:], folder, target, asked, force=asked.force, cluster=asked.cluster, **asks)
+    tables = attribution.gap(compared[0], compared[1:], folder, target, asked, question, force=asked.force)
     audit, verdicts, failed = None, [], None
     try:
         if asked.causal:
@@ -292,7 +291,11 @@ class Track(ScoringOptions, WritingOptions):
     )
     watch: bool = option("Keep running, and score new checkpoints as they appear: those that match a quoted pattern.", False)
     interval: float = option(
-        "With --watch: seconds between scans; files that are the same in two scans are complete.", 30.0, metavar="SECONDS", least=0.01, most=86400
+        "With --watch: seconds between scans; files that are the same in two scans are complete.",
+        30.0,
+        metavar="SECONDS",
+        least=0.01,
+        most=86400,
     )
     until: int | None = option("With --watch: end once this step, or a later one, is scored.", metavar="STEP", least=0, most=config.MOST)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")

@@ -224,7 +224,7 @@ _ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def _end_of_axis(probabilities: Sequence[float]) -> float:
-    """The first of some round numbers that no probability exceeds, but for rounding."""
+    """The first of some round numbers that no probability exceeds by more than rounding."""
     return next((end for end in _ROUND if end >= max(probabilities)), 1.0)
 
 

@@ -26,7 +26,7 @@ KINDS = {"AR hits": "ar_hit", "other tokens": "other"}
 @pytest.fixture(scope="module")
 def comparison(small_slices, tmp_path_factory) -> Comparison:
     folder = tmp_path_factory.mktemp("compared")
-    attribution.gap(REFERENCE, MODELS, small_slices, folder, given=parse_slices(["overwritten"]))
+    attribution.gap(REFERENCE, MODELS, small_slices, folder, question=attribution.GapQuestion(parse_slices(["overwritten"])))
     return read_comparison(folder)
 
 

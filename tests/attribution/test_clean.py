@@ -41,7 +41,7 @@ def test_clean_is_another_question(copied, tokens):
     assert clean.gap["tokens"][0] == (~marked).sum() < plain.gap["tokens"][0]
     # The end token of its last document ends the text, but not the training text: there it is in no n-gram of both.
     assert clean.gap.filter(source="copied", slice="all")["tokens"].sum() <= 1
-    folders = [attribution.gap_path(copied, MODELS[0], MODELS[1:], clean=flag) for flag in (False, True)]
+    folders = [attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=flag)) for flag in (False, True)]
     assert [read_comparison(folder).manifest.get("clean") for folder in folders] == [None, True]
     assert read_comparison(folders[1]).tables.gap.equals(clean.gap)
     with pytest.raises(UserError, match="differs in clean"):
@@ -64,7 +64,7 @@ def test_what_is_said_of_copies(copied, tokens, run, clean):
     done = run("gap", *MODELS, "--slices", copied, "--causal", "--full", *["--clean"] * clean)
     assert done.returncode == 0, done.stderr
     assert ("Recall gain beside causal recall" in done.stdout) != clean, "that is of all AR hits"
-    shown = look(read_comparison(attribution.gap_path(copied, MODELS[0], MODELS[1:], clean=clean), copied))
+    shown = look(read_comparison(attribution.gap_path(copied, MODELS[0], MODELS[1:], attribution.GapQuestion(clean=clean)), copied))
     assert [shown.json()[name] for name in ("in_training", "clean")] == [facts, clean]
     caption = shown.shown["gap"].caption
     assert share in caption

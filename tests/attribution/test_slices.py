@@ -23,9 +23,9 @@ REQUESTED = ["copy:k4", "far=distance > 20"]
 
 def test_what_is_asked_for_is_a_question_of_its_own(small_slices, tmp_path):
     slices = parse_slices(REQUESTED)
-    paths = [attribution.gap_path(small_slices, *MODELS, which) for which in ((), parse_slices(["all"]), slices)]
+    paths = [attribution.gap_path(small_slices, *MODELS, attribution.GapQuestion(which)) for which in ((), parse_slices(["all"]), slices)]
     assert paths[0] == paths[1] != paths[2]
-    tables = attribution.gap(*MODELS, small_slices, tmp_path, given=slices)
+    tables = attribution.gap(*MODELS, small_slices, tmp_path, question=attribution.GapQuestion(slices))
     comparison = read_comparison(tmp_path, small_slices)
     assert [slice_.given for slice_ in comparison.given] == comparison.manifest["slice"] == REQUESTED
     assert look(comparison).json()["gap"] == tables.gap.to_dicts()

@@ -180,12 +180,12 @@ def slices(small_slices, tmp_path_factory):
 def test_the_table_is_made_on_demand_reused_and_made_again_for_another_definition(slices, tmp_path, monkeypatch):
     path = slices / "words.parquet"
     path.unlink(missing_ok=True)
-    attribution.gap(*MODELS, slices, tmp_path / "none", given=parse_slices(["first_rare"]))
+    attribution.gap(*MODELS, slices, tmp_path / "none", question=attribution.GapQuestion(parse_slices(["first_rare"])))
     assert not path.exists()
     given_ = parse_slices(["rare_word", "mine=word_kind = 'plain' AND NOT closes_bracket"])
-    tables = attribution.gap(*MODELS, slices, tmp_path / "a", given=given_)
+    tables = attribution.gap(*MODELS, slices, tmp_path / "a", question=attribution.GapQuestion(given_))
     before = path.stat().st_mtime_ns
-    again = attribution.gap(*MODELS, slices, tmp_path / "b", given=given_)
+    again = attribution.gap(*MODELS, slices, tmp_path / "b", question=attribution.GapQuestion(given_))
     assert path.stat().st_mtime_ns == before
     assert again.gap.equals(tables.gap)
     rows = pq.read_table(slices / "tokens.parquet")
