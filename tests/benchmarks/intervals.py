@@ -174,81 +174,88 @@ def bounds_of(interval: np.ndarray) -> list[float | None]:
 
 
 INTERVENED = 300
-"""Documents of the population of `intervene`, all of whose repeated tokens are asked about once, so that what each loses is known."""
+"""Documents of the population of `intervene`, all of whose repeated tokens are sampled once, so that what each loses is known."""
 SAMPLES = 200
 """Tokens of each slice that are then sampled of the documents drawn."""
 
 
 def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """What control models recall of each repeated token of the beginnings of documents; of those drawn only a sample is asked about."""
+    """The causal recall of control models in each repeated token of the beginnings of documents; of those drawn only a sample is read."""
     import recallkit
     from recallkit import builtin
     from recallkit.intervening import InterventionOptions, intervene
-    from recallkit.intervening.changed_text import ChangedText
-    from recallkit.intervening.tables import read_values
+    from recallkit.intervening.tables import read_measures
     from recallkit.measure.labelled import open_scores, open_tokens
     from recallkit.measure.sums import add_up
     from recallkit.scoring import score_path
     from recallkit.slicing.definitions import SLICES
-    from recallkit.storage import artifacts
     from recallkit.text.corpus import open_corpus
 
-    models = ("control:recall", "control:bigram")
+    models, slice_names = ("control:recall", "control:bigram"), ["ar_hit", "repeated_frequent"]
     documents = open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
     texts = list(itertools.islice(documents, min(limit or INTERVENED, INTERVENED)))
     slices, file = folder / "intervened", folder / "intervened.jsonl"
     file.write_text("".join(json.dumps({"text": text.text[:SHORT], "source": text.source}) + "\n" for text in texts))
-    asked = ["ar_hit", "repeated_frequent"]
     with contextlib.redirect_stdout(io.StringIO()):
         recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
-        intervene(models, slices, options=InterventionOptions(samples=10**7, slice=asked))
-    labelled = open_tokens(slices / "tokens.parquet")
+        intervene(models, slices, options=InterventionOptions(samples=10**7, slice=slice_names))
+    tokens = open_tokens(slices / "tokens.parquet")
     [path] = slices.glob("intervene/text-*/samples.parquet")
-    changed = ChangedText(path.parent, pl.read_parquet(path), artifacts.read_manifest(path))
-    known = changed.samples.filter(excluded="")
-    files = [(score_path(slices, model), score_path(changed.folder, model)) for model in models]
-    text = add_up(labelled, [open_scores(path, labelled) for path, _ in files], [SLICES[name] for name in asked], every_table=False)
-    values = read_values(known, labelled, changed, files)
+    known = pl.read_parquet(path).filter(excluded="")
+    files = [(score_path(slices, model), score_path(path.parent, model)) for model in models]
+    text = add_up(tokens, [open_scores(file, tokens) for file, _ in files], [SLICES[name] for name in slice_names], every_table=False)
+    measures = read_measures(known, tokens, open_tokens(path.parent / "tokens.parquet"), files)
     name = f"intervene, {SAMPLES} samples of each slice, at most {SHORT:,} characters of each"
-    of_text = text.tables["slices"]
-    yield Population(name, len(of_text.tokens), partial(measure_intervention, models, asked, known, values, of_text, itertools.count()))
+    yield Population(name, text.clusters.number, partial(measure_intervention, models, known, measures, text, itertools.count()))
+
+
+@dataclass(frozen=True)
+class DrawnClusters:
+    """The documents of a draw, numbered as they were drawn, each a group of its own."""
+
+    number: int
+
+    def numbers(self, clusters: pl.Series) -> np.ndarray:
+        return clusters.to_numpy()
+
+    def groups(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers
 
 
 def measure_intervention(
-    models: Any, asked: list[str], known: pl.DataFrame, values: np.ndarray, text: Any, seeds: Any, documents: np.ndarray
+    models: Any, known: pl.DataFrame, measures: Mapping[str, np.ndarray], text: Any, seeds: Any, documents: np.ndarray
 ) -> Figures:
-    """What is recalled and the recall shares in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
-    from dataclasses import replace
+    """Causal recall and its share of the gap in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
+    from recallkit.intervening.sampling import COLUMNS, Pool
+    from recallkit.intervening.tables import make_tables
+    from recallkit.measure.ratio import Spread
+    from recallkit.measure.sums import Sums, TableSums
 
-    from recallkit.intervening.changed_text import COLUMNS, Pool
-    from recallkit.intervening.tables import make_rows
-    from recallkit.measure.intervals import effective_number, freedom_of
-
-    of_document = [np.flatnonzero(known["document"].to_numpy() == number) for number in range(len(text.tokens))]
+    document = text.clusters.groups(known["document"].to_numpy())
+    of_document = [np.flatnonzero(document == number) for number in range(text.clusters.number)]
     places = np.concatenate([of_document[number] for number in documents])
     owner = np.repeat(np.arange(len(documents)), [len(of_document[number]) for number in documents])
     census = len(np.unique(documents)) == len(of_document)
     size, rng = (len(places) if census else SAMPLES), np.random.default_rng(next(seeds))
     drawn = known.select("slice", *COLUMNS)[places].with_row_index("row").with_columns(key=rng.random(len(places)))
     samples = []
-    for slice_ in asked:
+    for slice_ in ("ar_hit", "repeated_frequent"):
         pool = Pool(size)
         pool.add(drawn.filter(slice=slice_))
-        samples.append(pool.sample().tokens)
+        samples.append(pool.sample())
     sample = pl.concat(samples)
     rows = sample["row"].to_numpy()
     sample = sample.with_columns(document=owner[rows])
-    tokens = text.tokens[documents]
-    sums = replace(text, tokens=tokens, nlls=text.nlls[:, documents], effective=effective_number(tokens), freedom=freedom_of(tokens))
-    tables = make_rows(models, asked, sample, values[places[rows]], sums, np.arange(len(documents)))
+    slices = text.tables["slices"]
+    by_group = {name: sums[documents] for name, sums in slices.by_group.items()}
+    table = TableSums(slices.keys, Spread.of_sizes(by_group["tokens"]), by_group)
+    sums = Sums({"slices": table}, DrawnClusters(len(documents)), pl.DataFrame())  # type: ignore[arg-type]
+    tables = make_tables(models, sample, {name: values[places[rows]] for name, values in measures.items()}, sums)
     figures = {}
-    for row in tables["intervene"]:
-        if row["model"] == models[0]:
-            for name in ("span", "recall", "points"):
+    for frame, names in ((tables.intervene, ("recall", "points")), (tables.retained, ("causal_share",))):
+        for row in frame.unique("slice", keep="first", maintain_order=True).to_dicts():
+            for name in names:
                 figures[f"{row['slice']}: {name}"] = (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"])
-    for row in tables["recall_share"]:
-        for name in ("recall_share", "points_difference"):
-            figures[f"{row['slice']}: {name}"] = (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"])
     return figures
 
 
