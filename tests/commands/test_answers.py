@@ -129,4 +129,4 @@ def test_a_gap_is_printed_even_where_what_was_asked_besides_cannot_be_measured(r
     done = run("gap", "control:bigram", "control:unigram", "--slices", tmp_path / "slices", *options)
     assert done.returncode == 1
     assert problem in done.stderr
-    assert "Perplexity, and how much of the gap" in done.stdout
+    assert "Perplexity, recall, and where the gap to the reference lies" in done.stdout
