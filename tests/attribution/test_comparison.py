@@ -44,14 +44,14 @@ def change_manifest(path: Path, **facts: object) -> None:
 
 def test_a_comparison_is_what_was_written(compared, slices):
     for folder in (compared, slices):
-        found = read_comparison(folder)
-        assert found.folder == compared
-        assert found.reference == "control:recall"
-        assert found.models == list(MODELS), "the best first, however they were named"
-        assert found.slices == slices
-        for name in (path.stem for path in sorted(compared.glob("*.parquet"))):
-            assert getattr(found.tables, name).equals(pl.read_parquet(compared / f"{name}.parquet"))
-    totals = found.totals
+        comparison = read_comparison(folder)
+        assert (comparison.folder, comparison.slices) == (compared, slices)
+        assert comparison.reference == "control:recall"
+        assert comparison.models == list(MODELS), "the best first, however they were named"
+        frames = comparison.tables.frames()
+        assert set(frames) == {path.stem for path in compared.glob("*.parquet")}
+        assert all(frame.equals(pl.read_parquet(compared / f"{name}.parquet")) for name, frame in frames.items())
+    totals = comparison.totals
     assert set(totals) == {(model, kind) for model in MODELS for kind in ("all", "ar_hit", "other", "repeated")}
     assert all(row["source"] == "ALL" for row in totals.values())
 
@@ -68,26 +68,30 @@ def test_tables_are_made_again_only_of_other_scores_or_where_asked(compared, sli
 
     assert not made()
     assert made(force=True)
-    assert made(cluster="source")
-    assert not made(cluster="source")
+    by_source = attribution.GapQuestion(cluster="source")
+    assert made(question=by_source)
+    assert not made(question=by_source)
     [scores] = slices.glob("scores/control-bigram*.parquet")
-    manifest, table = artifacts.read_manifest(scores), pl.read_parquet(scores).with_columns(pl.col("nll") + 0.5).to_arrow()
+    manifest, table = (
+        artifacts.read_manifest(scores),
+        pl.read_parquet(scores).with_columns(pl.col("nll") + 0.5).to_arrow(),
+    )
     scores.with_suffix(".json").unlink()  # the list, whose digest is of the former scores
     artifacts.write_parquet(scores, [table], table.schema, manifest)
-    assert made(cluster="source"), "other NLLs of the same model"
+    assert made(question=by_source), "other NLLs of the same model"
 
 
 def test_missing_and_damaged_tables_are_one_line(compared):
     for name in (path.stem for path in sorted(compared.glob("*.parquet"))):
         path = compared / f"{name}.parquet"
-        whole = path.read_bytes()
-        path.write_bytes(whole[:30] + bytes(30) + whole[60:])
+        content = path.read_bytes()
+        path.write_bytes(content[:30] + bytes(30) + content[60:])
         with pytest.raises(UserError, match=f"{name}.parquet"):
             read_comparison(compared)
         path.unlink()
         with pytest.raises(UserError, match=rf"{name}.parquet(: no such table| is missing)"):
             read_comparison(compared)
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 def test_of_several_comparisons_one_is_to_be_named(compared, slices, tmp_path):
@@ -114,7 +118,12 @@ def test_labels_of_another_threshold_are_others(compared, slices):
     counts = manifest["counts"]
     change_manifest(slices / "tokens.parquet", counts={**counts, "path": "/moved/elsewhere.duckdb"})
     assert read_comparison(compared).slices == slices, "counts may move"
-    for facts in ({"max_count": 3}, {"counts": {**counts, "id": "other"}}, {"counts": None}, {"sequences_digest": "other"}):
+    for facts in (
+        {"max_count": 3},
+        {"counts": {**counts, "id": "other"}},
+        {"counts": None},
+        {"sequences_digest": "other"},
+    ):
         change_manifest(slices / "tokens.parquet", **{**manifest, **facts})
         assert read_comparison(compared).slices is None
         with pytest.raises(UserError, match="not the slices that were compared"):
