@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.ablation.tables import LEAST, AblationTables
 from recallkit.display import cells
-from recallkit.display.cells import or_dash, resampled, some_of, too_few
+from recallkit.display.cells import or_dash, percent, resampled, some_of, too_few
 from recallkit.display.charts import TIP, WIDTH, Figure, column, labels, layer, plot, shorten
 from recallkit.display.exports import Look, command_line
 from recallkit.display.tables import Table
@@ -169,7 +169,7 @@ def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     sets = [rows[start : start + len(HEADERS)] for start in range(0, len(rows), len(HEADERS))]
     lines = [_line("as it is (NLL)", sets[0], "nll", ".2f")]
     lines += [_line(labelled(of_set[0]), of_set, "loss", "+z.2f") for of_set in sets]
-    lines.append(_line("share of tokens", sets[0], "share_of_tokens", ".1%"))
+    lines.append(["share of tokens", *(percent(row["share_of_tokens"]) for row in sets[0])])
     what = _what_is_replaced(manifest)
     caption = f"{what[0].upper()}{what[1:]}. {SLICES} {what_is_rare(manifest['slices'])}"
     return Table(

@@ -109,6 +109,7 @@ def test_the_tables_have_a_row_for_each_set_and_one_for_the_model_as_it_is():
     ]
     assert [isinstance(row[-1], Struck) for row in mixers.rows] == [False, True, False]
     assert [row[0] for row in losses.rows] == ["as it is (NLL)", "1 attention", "2 mamba", "1 attention h2", "share of tokens"]
+    assert losses.rows[-1] == ["share of tokens", *["25.0 %"] * 5]
     assert losses.rows[1] == ["1 attention", "+0.12", "+1.00", "+0.12", "+0.12", "+0.12"]
     assert str(losses.caption).startswith("The outputs of mixers are replaced by zero. ")
     by_mean = ablation_tables(tables_of(*sets), {**MANIFEST, "options": {"by": "mean", "heads": True}})["ablation"]
