@@ -85,9 +85,9 @@ def _said_once(shown: Table) -> Table:
     columns = [[cell for cell in column if cell] for column in zip(*shown.rows, strict=True)]
     same = {place: cells[0] for place, cells in enumerate(columns) if place and len(cells) > 2 and len(set(cells)) == 1}
     known = {" ".join(shown.headers[place].split()): cell for place, cell in same.items() if cell != DASH}
-    told = [f"{head[0].upper()}{head[1:]}: {cell} in every row." for head, cell in known.items()]
+    sentences = [f"{head[0].upper()}{head[1:]}: {cell} in every row." for head, cell in known.items()]
     headers, *rows = [[cell for place, cell in enumerate(row) if place not in same] for row in (shown.headers, *shown.rows)]
-    return replace(shown, headers=headers, rows=rows, caption=" ".join(filter(None, [shown.caption, *told])) or None)
+    return replace(shown, headers=headers, rows=rows, caption=" ".join(filter(None, [shown.caption, *sentences])) or None)
 
 
 class Html(str):
@@ -150,7 +150,10 @@ def page(title: str, question: str, opening: str, sections: Sequence[Section]) -
         f"<style>{style}</style>",
     ]
     head = tag("head", "\n", *(line + "\n" for line in lines))
-    links = [tag("a", text(title), href=f"#{name}") for name, title in (("top", "The answer"), *((of.name, of.title) for of in sections))]
+    links = [
+        tag("a", text(title), href=f"#{name}")
+        for name, title in (("top", "The answer"), *((section.name, section.title) for section in sections))
+    ]
     contents = tag("nav", *links, aria_label="Contents") if len(sections) > 1 else ""
     body = [
         tag("h1", text(question), id="top"),
@@ -182,10 +185,10 @@ def stamped(content: bytes, stamp: Stamp) -> bytes:
 def read_stamp(page: Path) -> Stamp | None:
     """The stamp of a page; None if there is no page, or it was changed since it was written."""
     content, has_stamp, last = (page.read_bytes() if page.is_file() else b"").rpartition(_STAMP.encode())
-    given = last.decode(errors="replace").split()
-    if not has_stamp or len(given) != 4 or given[2] != digest_bytes(content):
+    parts = last.decode(errors="replace").split()
+    if not has_stamp or len(parts) != 4 or parts[2] != digest_bytes(content):
         return None
-    return Stamp(given[0], int(given[1]))
+    return Stamp(parts[0], int(parts[1]))
 
 
 _STAMP = "<!-- made of "
@@ -210,15 +213,15 @@ def _resource(name: str) -> str:
 def _charts_script() -> str:
     """Vega, Vega-Lite and our script that draws with them: they take a second or two to put together, so the cache folder keeps them."""
     ours = _resource("charts.js")
-    kept = home() / f"charts-{digest_json([version('vl-convert-python'), ours])[:12]}.json"
+    cached = home() / f"charts-{digest_json([version('vl-convert-python'), ours])[:12]}.json"
     with contextlib.suppress(UserError):  # missing or damaged
-        return str(read_json(kept)["script"])
+        return str(read_json(cached)["script"])
 
     import vl_convert
 
     script: str = vl_convert.javascript_bundle(ours)
     with contextlib.suppress(UserError, OSError):
-        write_json(kept, {"script": script})
+        write_json(cached, {"script": script})
     return script
 
 

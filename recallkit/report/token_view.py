@@ -101,10 +101,10 @@ class ShownSequence:
 
 def tokens_json(shown: ShownSequence, which: Which | None = None) -> dict[str, Any]:
     """Every token with all that is known of it, or those of `which`."""
-    kept = shown.select(which or "all")
+    chosen = shown.select(which or "all")
     sides = {"reference": 0, "model": 1} if shown.reference is not None else {"model": 0} if shown.model is not None else {}
     tokens = []
-    for row, state, keep in zip(shown.rows.iter_rows(named=True), shown.states(), kept, strict=True):
+    for row, state, keep in zip(shown.rows.iter_rows(named=True), shown.states(), chosen, strict=True):
         if not keep:
             continue
         labels = {name: value for name, value in row.items() if not name.endswith(("_0", "_1")) and name != "sequence"}
@@ -189,15 +189,15 @@ def _legend(shown: ShownSequence, which: Which | None, *, has_colours: bool) -> 
 def tokens_table(shown: ShownSequence, chosen: list[bool], which: Which | None = None) -> Table:
     """The chosen tokens in order; if there are many, those where the models differ most, or the first ones."""
     rows = [row for row, keep in zip(shown.rows.iter_rows(named=True), chosen, strict=True) if keep]
-    kept = sorted(sorted(rows, key=lambda row: -_difference(shown, row))[:_MOST_ROWS], key=lambda row: row["position"])
+    most = sorted(sorted(rows, key=lambda row: -_difference(shown, row))[:_MOST_ROWS], key=lambda row: row["position"])
     headers = ["token", "at", "earlier\nat", "training\ncount"]
     if shown.reference is not None:
         headers += ["NLL\nreference", "NLL\nmodel", "model\npredicted"]
     elif shown.model is not None:
         headers += ["NLL", "predicted"]
     name = shown.hits_name if which is None else {"all": "tokens"}.get(which, f"tokens: {which.replace('_', ' ')}")
-    title = f"{name[0].upper()}{name[1:]}" + (f", {len(kept)} of {len(rows):,}" if len(kept) < len(rows) else "")
-    return Table(title, headers, [_cells(shown, row) for row in kept], caption=_caption(shown, len(kept) < len(rows)))
+    title = f"{name[0].upper()}{name[1:]}" + (f", {len(most)} of {len(rows):,}" if len(most) < len(rows) else "")
+    return Table(title, headers, [_cells(shown, row) for row in most], caption=_caption(shown, len(most) < len(rows)))
 
 
 def _caption(shown: ShownSequence, is_cut: bool) -> str:

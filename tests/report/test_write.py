@@ -272,7 +272,7 @@ def evil(comparison, tmp_path_factory) -> Page:
     return Page.read(write_report(folder).page)
 
 
-def test_names_are_text(evil, page):
+def test_names_are_text_and_models_of_other_tokenizers_are_compared_in_bits(evil, comparison, page):
     shown = EVIL.replace("\x1b", r"\x1b")
     assert [row[0] for row in evil.tables()[CLASSES][2:]] == [shown, "models/" * 30 + "mamba"]
     titles = [attributes["title"] for name, attributes, _, _ in evil.elements if name == "th" and "title" in attributes]
@@ -282,6 +282,8 @@ def test_names_are_text(evil, page):
     assert any(fact.endswith(f"25.0 % for {shown}") for fact in evil.texts("dd"))
     assert "\x1b" not in evil.source
     assert len(evil.texts("b")) == len(page.texts("b")), "a name became an element"
+    bits = [comparison.totals[MODELS[0], "all"][f"bpb_{side}"] for side in ("reference", "model")]
+    assert [row[1] for row in evil.models()[:3]] == ["bits per byte", *(f"{figure:.3f}" for figure in bits)]
     assert [row[2:4] for row in evil.models()] == [row[2:4] for row in page.models()], "a source called ALL was taken for the total"
     assert any(
         "the slices of this comparison were not found" in text and "recallkit report DIR --slices DIR" in text for text in evil.texts("p")
