@@ -157,4 +157,4 @@ def test_any_name_of_twelve_models_is_text_and_no_figure_is_wider_for_it(compari
         shown = " ".join(texts(drawing))
         for model in ("a.b[c]", "line break", "datum['x']", "(no name)"):
             assert model in shown, (name, model)
-        assert float(re.search(r'viewBox="0 0 (\d+)', drawing).group(1)) < 560, name
+        assert float(re.search(r'viewBox="0 0 (\d+)', drawing).group(1)) < 460, name
