@@ -28,7 +28,6 @@ if "OMP_WAIT_POLICY" not in os.environ:
 if TYPE_CHECKING:
     from recallkit.ablation.tables import AblationTables
     from recallkit.attribution.comparison import Comparison
-    from recallkit.published.arithmetic import PublishedGap
     from recallkit.attribution.tables import GapTables
     from recallkit.commands.causal import ablate, intervene
     from recallkit.commands.gap import gap, paper_table, published, read_comparison, track
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from recallkit.intervening.tables import InterveneTables
     from recallkit.models.spec import ModelSpec
     from recallkit.mqar.tables import MqarTables
+    from recallkit.papers.arithmetic import PublishedGap
     from recallkit.profiling.tables import ProfileTables
     from recallkit.recall.tables import RecallTables
     from recallkit.tracking.live import Tracker
@@ -94,7 +94,7 @@ __all__ = [
 _PLACES = {
     "recallkit.ablation.tables": ("AblationTables",),
     "recallkit.attribution.comparison": ("Comparison",),
-    "recallkit.published.arithmetic": ("PublishedGap",),
+    "recallkit.papers.arithmetic": ("PublishedGap",),
     "recallkit.attribution.tables": ("GapTables",),
     "recallkit.commands.causal": ("ablate", "intervene"),
     "recallkit.commands.gap": ("gap", "paper_table", "published", "read_comparison", "track"),

@@ -33,7 +33,7 @@ BY_PACKAGE = {
     "recall": ("eval-recall",),
     "mqar": ("mqar",),
     "training": ("train",),
-    "published/arithmetic.py": ("published",),
+    "papers/arithmetic.py": ("published",),
     "models/torch_model.py": SCORING,
     "models/paired.py": ("gap",),
     "counting/table.py": ("slice", "profile", *SCORING),

@@ -42,7 +42,7 @@ slicing
 scoring
 measure
 attribution
-published
+papers
 intervening
 ablation
 profiling

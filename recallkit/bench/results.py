@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recallkit.published.arithmetic import read_table
 from recallkit.display.cells import abbreviate
 from recallkit.display.charts import Figure, line_chart, log_number
 from recallkit.display.tables import Table
+from recallkit.papers.arithmetic import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.tables import GapTables
     from recallkit.display.exports import Look
     from recallkit.models.spec import ModelSpec
-    from recallkit.published.arithmetic import PublishedGap
+    from recallkit.papers.arithmetic import PublishedGap
     from recallkit.tracking.tables import TrackTables
 
 
@@ -255,8 +255,8 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
     """
-    from recallkit.published.arithmetic import attribute_published, is_name, table_path
-    from recallkit.published.view import print_published, published_json, published_tables
+    from recallkit.papers.arithmetic import attribute_published, is_name, table_path
+    from recallkit.papers.view import print_published, published_json, published_tables
 
     named = str(asked.table)
     table = table_path(named) if is_name(named) else path(asked.table)
@@ -271,7 +271,7 @@ def published(asked: Published) -> Outcome["PublishedGap"]:
 
 def paper_table(name: str) -> "pl.DataFrame":
     """A table that a paper prints, as numbers: `zoology:1` to `:5`, `based:1` to `:6`, `yun:1` and `:2` (docs/papers.md)."""
-    from recallkit.published.arithmetic import read_table
+    from recallkit.papers.arithmetic import read_table
 
     return read_table(name)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from recallkit.published import arithmetic as published
 
 from recallkit.errors import UserError
-from recallkit.published import arithmetic as published
-from recallkit.published.arithmetic import MISSTATED, attribute_published
+from recallkit.papers.arithmetic import MISSTATED, attribute_published
 
 GAPS = ["zoology:1", "zoology:2", "zoology:3", "zoology:4", "zoology:5", "based:1", "based:6"]
 """The tables that have perplexities of AR hits and of other tokens."""

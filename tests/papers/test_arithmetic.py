@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from recallkit.errors import UserError
-from recallkit.published.arithmetic import (
+from recallkit.papers.arithmetic import (
     BETTER_ON_HITS,
     BETTER_ON_OTHER,
     MISFIT,
@@ -22,7 +22,7 @@ from recallkit.published.arithmetic import (
     WORSE_ON_OTHER,
     attribute_published,
 )
-from recallkit.published.view import published_answer
+from recallkit.papers.view import published_answer
 from tests.conftest import ROOT
 
 TABLE = "model,all,ar,other\nattention,12.99,2.41,14.76\nconvolution,20.28,40.25,\nhyena,15.13,9.00,\n"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from recallkit.published.arithmetic import NO_AR_PERPLEXITY, REFERENCE
 from recallkit.display import cells, console
 from recallkit.display.cells import extremes, percent
 from recallkit.display.tables import Table
+from recallkit.papers.arithmetic import NO_AR_PERPLEXITY, REFERENCE
 
 if TYPE_CHECKING:
-    from recallkit.published.arithmetic import PublishedGap, PublishedGroup
     from recallkit.display.cells import Row
+    from recallkit.papers.arithmetic import PublishedGap, PublishedGroup
 
 
 def published_json(published: PublishedGap) -> dict[str, Any]:
