@@ -26,7 +26,7 @@ def ppl(value: float | None) -> str:
 
 def whole(share: float) -> str:
     """0.1097 -> 11 %: a share in a sentence, of which the first two digits matter."""
-    return percent(share, 0 if abs(share) >= 0.0995 else 1)
+    return f"{100 * share:,.0f} %" if abs(share) >= 0.0995 else percent(share)
 
 
 def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:

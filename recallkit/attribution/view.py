@@ -274,7 +274,7 @@ def causal_table(tables: GapTables, causal: Causal) -> Table | None:
     }
     caption = (
         "Points of probability on AR hits. Causal recall: how much less probable sampled AR hits are once earlier occurrences of their "
-        "bigrams are broken up (`recallkit intervene`). The difference of the two is what else a repetition brings: presence and position."
+        "bigrams are broken up (recallkit intervene). The difference of the two is what else a repetition brings: presence and position."
     )
     return Table.of("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from recallkit.published import arithmetic as published
+from recallkit.papers import arithmetic as published
 
 from recallkit.errors import UserError
 from recallkit.papers.arithmetic import MISSTATED, attribute_published
