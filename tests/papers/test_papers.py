@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from recallkit.papers import arithmetic as published
 
 from recallkit.errors import UserError
+from recallkit.papers import arithmetic as published
 from recallkit.papers.arithmetic import MISSTATED, attribute_published
 
 GAPS = ["zoology:1", "zoology:2", "zoology:3", "zoology:4", "zoology:5", "based:1", "based:6"]
