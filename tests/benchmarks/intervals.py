@@ -23,16 +23,21 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import polars as pl
+
+if TYPE_CHECKING:
+    from recallkit.measure.ratio import Ratio
+    from recallkit.measure.sums import Sums, TableSums
+    from recallkit.text.corpus import Document
 
 MAX_COUNT = 5
 """Largest training count of AR hits, of the zoo's 3M training tokens."""
@@ -51,37 +56,65 @@ class Population:
 
 
 MOST_DOCUMENTS = 1000
-"""Documents of a population of `gap`: few enough to be resampled one by one (`clusters.MOST_GROUPS`)."""
+"""Documents of a population of `gap`: few enough to be resampled one by one (`ratio.MOST_GROUPS`)."""
 SHORT = 4096
 """Characters of the beginnings of documents."""
+CONTROLS = ("control:recall", "control:bigram")
+"""They differ by a cache."""
+ZOO = ("zoo:attention", "zoo:hybrid", "zoo:based", "zoo:delta", "zoo:mamba", "zoo:hyena")
+"""They recall from all to nearly nothing of what the first one does."""
 
 
-def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
-    """Documents of the validation shard, whole or their beginnings, labelled with the zoo's counts; two models, which differ by a cache.
-
-    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
-    """
+def sums_of(
+    name: str,
+    folder: Path,
+    texts: Sequence[Document],
+    models: Sequence[str],
+    seq_len: int = 256,
+    most: int | None = SHORT,
+) -> Sums:
+    """The sums of documents, or of the first `most` characters of each, labelled with the zoo's counts, under the models."""
     import recallkit
     from recallkit import builtin
     from recallkit.measure.labelled import open_scores, open_tokens
     from recallkit.measure.sums import add_up
     from recallkit.scoring import score_path
+
+    slices, file = folder / name, folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps({"text": text.text[:most], "source": text.source}) + "\n" for text in texts))
+    with contextlib.redirect_stdout(io.StringIO()):
+        recallkit.slice(file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts())
+        recallkit.score(models, slices=slices)
+    tokens = open_tokens(slices / "tokens.parquet")
+    return add_up(tokens, [open_scores(score_path(slices, model), tokens) for model in models])
+
+
+def documents_of(data: Path) -> Iterator[Document]:
+    """Those of the validation shard."""
     from recallkit.text.corpus import open_corpus
 
-    models = ("control:recall", "control:bigram")
-    documents = open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
-    texts = list(itertools.islice(documents, min(limit or MOST_DOCUMENTS, MOST_DOCUMENTS)))
+    return open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents()
+
+
+def populations_of_gap(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """Documents, whole or their beginnings, in short and in long sequences; two models, which differ by a cache.
+
+    Whole documents differ ten-thousandfold in size: 20 of them are as few as 3 of equal size, most often.
+    """
+    texts = list(itertools.islice(documents_of(data), min(limit or MOST_DOCUMENTS, MOST_DOCUMENTS)))
     for most, seq_len in ((SHORT, 256), (SHORT, 2048), (None, 256), (None, 2048)):
-        slices, file = folder / f"slices-{most}-{seq_len}", folder / f"{most}.jsonl"
-        file.write_text("".join(json.dumps({"text": text.text[:most], "source": text.source}) + "\n" for text in texts))
-        with contextlib.redirect_stdout(io.StringIO()):
-            recallkit.slice(file, out=slices, seq_len=seq_len, max_count=MAX_COUNT, counts=builtin.counts())
-            recallkit.score(models, slices=slices)
-        labelled = open_tokens(slices / "tokens.parquet")
-        sums = add_up(labelled, [open_scores(score_path(slices, model), labelled) for model in models])
-        parts = [rows_of_gap(sums), rows_of_largest_source(sums)]
+        sums = sums_of(f"gap-{most}-{seq_len}", folder, texts, CONTROLS, seq_len, most)
+        parts = [*rows_of_gap(sums), rows_of_largest_source(sums)]
         cut = "whole" if most is None else f"at most {most:,} characters of each"
-        yield Population(f"gap, sequences of {seq_len}, {cut}", len(sums.tables["slices"].tokens), partial(measure_gap, parts))
+        yield Population(f"gap, sequences of {seq_len}, {cut}", sums.clusters.number, partial(measure_gap, parts))
+
+
+def populations_of_retained(data: Path, folder: Path, limit: int | None) -> Iterator[Population]:
+    """What models of the zoo retain of attention's recall, in the beginnings of documents."""
+    texts = list(itertools.islice(documents_of(data), min(limit or INTERVENED, INTERVENED)))
+    sums = sums_of("retained", folder, texts, ZOO)
+    name = f"retained, at most {SHORT:,} characters of each"
+    yield Population(name, sums.clusters.number, partial(measure_retained, sums.tables["slices"].slice("ar_hit")))
 
 
 MINORITY = {"Github": 9, "FreeLaw": 101}
@@ -93,84 +126,108 @@ def populations_of_minority(data: Path, folder: Path, limit: int | None) -> Iter
 
     So that the code's share is small, its gap in AR hits is divided by 3, and that of its other tokens multiplied by 2 or 6.
     """
-    import recallkit
-    from recallkit import builtin
-    from recallkit.measure.labelled import open_scores, open_tokens
-    from recallkit.measure.sums import add_up
-    from recallkit.scoring import score_path
-    from recallkit.text.corpus import open_corpus
-
-    models, slices, file = ("control:recall", "control:bigram"), folder / "minority", folder / "minority.jsonl"
-    documents = [text for text in open_corpus([str(data / "corpus" / "valid.jsonl.zst")]).documents() if len(text.text) > 400]
-    texts = [text for source, number in MINORITY.items() for text in [one for one in documents if one.source == source][:number]][:limit]
-    file.write_text("".join(json.dumps({"text": text.text[:SHORT]}) + "\n" for text in texts))
-    with contextlib.redirect_stdout(io.StringIO()):
-        recallkit.slice(file, out=slices, seq_len=256, max_count=MAX_COUNT, counts=builtin.counts())
-        recallkit.score(models, slices=slices)
-    labelled = open_tokens(slices / "tokens.parquet")
-    sums = add_up(labelled, [open_scores(score_path(slices, model), labelled) for model in models], every_table=False).tables["slices"]
-    gaps, is_code = sums.nlls[1] - sums.nlls[0], (np.arange(len(sums.tokens)) < MINORITY["Github"]).astype(float)
+    documents = [text for text in documents_of(data) if len(text.text) > 400]
+    texts = [text for source, number in MINORITY.items() for text in [one for one in documents if one.source == source][:number]]
+    slices = sums_of("minority", folder, texts[:limit], CONTROLS).tables["slices"]
+    rows = slices.slice("all", "ar_hit", "other")
+    is_code = np.arange(len(rows.by_group["tokens"])) < MINORITY["Github"]
+    gaps = rows.gap(1).by_group
     for part, times in ((1, 1), (1 / 3, 2), (1 / 3, 6)):
-        hits = gaps[:, 1] * (1 + is_code * (part - 1))
-        rows = {"all tokens": (sums.tokens[:, 0], hits + gaps[:, 2] * (1 + is_code * (times - 1))), "AR hits": (sums.tokens[:, 1], hits)}
-        shares = [hits[of > 0].sum() / rows["all tokens"][1][of > 0].sum() for of in (is_code, 1 - is_code)]
-        told = ", ".join(f"{share:.2f}" for share in shares)
-        yield Population(f"minority, AR shares of code and of the others {told}", len(gaps), partial(measure_gap, [rows]))
+        factors = np.where(is_code[:, None], [part, times], 1)
+        hits, others = (gaps[:, 1:] * factors).T
+        nlls = rows.by_group["nll_0"] + np.stack([hits + others, hits, others], axis=1)
+        changed = replace(rows, by_group={**rows.by_group, "nll_1": nlls})
+        shares = [hits[which].sum() / (hits + others)[which].sum() for which in (is_code, ~is_code)]
+        shown = ", ".join(f"{share:.2f}" for share in shares)
+        parts = [Part(["all tokens", "AR hits"], changed.slice("all", "ar_hit"), changed.slice("all"))]
+        yield Population(
+            f"minority, AR shares of code and of the others {shown}",
+            len(gaps),
+            partial(measure_gap, parts),
+        )
 
 
-Rows = dict[str, tuple[np.ndarray, np.ndarray]]
-"""By name, a row of a table: tokens and summed gaps of each document (n,); the first is what shares are of."""
+class Part(NamedTuple):
+    """Rows of a table by name, their sums by document, and those of all tokens, which shares are of."""
+
+    names: list[str]
+    rows: TableSums
+    whole: TableSums
 
 
-def rows_of_gap(sums: Any) -> Rows:
+def rows_of_gap(sums: Sums) -> Iterator[Part]:
     """All tokens, AR hits, and of each other table the rows at the 20th, 50th and 80th percentile of those that any document in ten has."""
-    of_text = sums.tables["slices"]
-    tokens, gaps = of_text.tokens, of_text.nlls[1] - of_text.nlls[0]
-    rows = {"all tokens": (tokens[:, 0], gaps[:, 0]), "AR hits": (tokens[:, 1], gaps[:, 1])}
-    for table in sums.rows:
-        if table in ("slices", "first", "by_source"):
-            continue
-        of_table = sums.tables[table]
-        held = np.flatnonzero(of_table.clusters > len(tokens) / 10).tolist()
-        for place in dict.fromkeys(held[len(held) * percent // 100] for percent in (20, 50, 80)):
-            told = " ".join(str(values[place]) for values in sums.rows[table].keys.values())
-            rows[f"{table}: {told}"] = (of_table.tokens[:, place], of_table.nlls[1, :, place] - of_table.nlls[0, :, place])
-    return rows
+    slices = sums.tables["slices"]
+    whole = slices.slice("all")
+    yield Part(["all tokens", "AR hits"], slices.slice("all", "ar_hit"), whole)
+    for table, rows in sums.tables.items():
+        if table not in ("slices", "by_source"):
+            common = np.flatnonzero(rows.spread.clusters > sums.clusters.number / 10).tolist()
+            places = list(dict.fromkeys(common[len(common) * percent // 100] for percent in (20, 50, 80)))
+            names = [f"{table}: {' '.join(map(str, rows.keys.row(place)))}" for place in places]
+            yield Part(names, rows.take(np.array(places)), whole)
 
 
-def rows_of_largest_source(sums: Any) -> Rows:
-    """The same of the largest source alone: all tokens and AR hits."""
-    of_sources = sums.tables["by_source"]
-    each = len(sums.rows["slices"]) + len(sums.rows["first"])
-    largest = each * (1 + int(of_sources.tokens[:, each::each].sum(axis=0).argmax()))  # the first rows are of all sources
-    names = ("largest source: all tokens", "largest source: AR hits")
-    gaps = of_sources.nlls[1] - of_sources.nlls[0]
-    return {name: (of_sources.tokens[:, largest + row], gaps[:, largest + row]) for row, name in enumerate(names)}
+def rows_of_largest_source(sums: Sums) -> Part:
+    """All tokens and AR hits of the largest source alone."""
+    table = sums.tables["by_source"]
+    sources = table.keys.with_columns(tokens=table["tokens"].total).with_row_index()
+    largest = sources.filter(pl.col("source") != "ALL", slice="all").sort("tokens")["source"][-1]
+    places = sources.filter(pl.col("slice").is_in(["all", "ar_hit"]), source=largest)["index"].to_numpy()
+    return Part(
+        ["largest source: all tokens", "largest source: AR hits"],
+        table.take(places),
+        table.take(places[:1]),
+    )
 
 
-def measure_gap(parts: list[Rows], documents: np.ndarray) -> Figures:
+def drawn_from(rows: TableSums, documents: np.ndarray) -> TableSums:
+    """The sums of the documents that are drawn, each a cluster of its own."""
+    from recallkit.measure.ratio import Spread
+
+    by_group = {name: sums[documents] for name, sums in rows.by_group.items()}
+    return replace(rows, spread=Spread.of_sizes(by_group["tokens"]), by_group=by_group)
+
+
+def measure_gap(parts: list[Part], documents: np.ndarray) -> Figures:
     """The gap in nats per token and its share of the whole gap, of each row of each part, in the documents that are drawn."""
-    from recallkit.measure.intervals import effective_number, freedom_of
-    from recallkit.measure.shares import gap_intervals
-    from recallkit.measure.sums import RowSums
+    from recallkit.measure.ratio import ratio
 
     figures: dict[str, Any] = {}
-    for rows in parts:
-        tokens, gaps = (np.stack([columns[side][documents] for columns in rows.values()], axis=1) for side in (0, 1))
-        nlls = np.stack([np.zeros_like(gaps), gaps])
-        drawn = RowSums(tokens, nlls, np.count_nonzero(tokens, axis=0), effective_number(tokens), freedom_of(tokens))
-        found = gap_intervals({"rows": drawn}, {})["rows"]
-        tokens, gaps = tokens.sum(axis=0), gaps.sum(axis=0)
-        for place, name in enumerate(rows):
-            known = tokens[place] > 0
-            figures[f"{name}, nats"] = (gaps[place] / tokens[place] if known else None, *bounds_of(found.delta_nll[:, 0, place]))
-            if place:
-                figures[f"{name}, share"] = (gaps[place] / gaps[0], *bounds_of(found.share[:, 0, place]))
+    for names, rows, whole in parts:
+        rows, whole = drawn_from(rows, documents), drawn_from(whole, documents)
+        nats, shares = ratio(rows.gap(1), rows["tokens"]), ratio(rows.gap(1), whole.gap(1))
+        for place, name in enumerate(names):
+            figures[f"{name}, nats"] = ends_of(nats, place)
+            if "all tokens" not in name:
+                figures[f"{name}, share"] = ends_of(shares, place)
     return figures
 
 
-def bounds_of(interval: np.ndarray) -> list[float | None]:
-    return [None if np.isnan(bound) else float(bound) for bound in interval]
+def measure_retained(hits: TableSums, documents: np.ndarray) -> Figures:
+    """What each model retains in the documents that are drawn, and its recall gain; beside the plain percentile interval."""
+    from recallkit.measure.ratio import ratio, resample_weights
+    from recallkit.measure.shares import retained
+
+    hits, figures = drawn_from(hits, documents), dict[str, Any]()
+    weights = resample_weights(len(documents))
+    samples = [(weights @ hits.gain(number).by_group)[:, 0] for number in range(len(ZOO))]
+    for number, model in enumerate(ZOO):
+        figures[f"gain of {model}"] = ends_of(ratio(hits.gain(number), hits["tokens"]), 0)
+        if number:
+            figure = ends_of(retained(hits.gain(number), hits.gain(0), hits["tokens"]), 0)
+            figures[f"retained by {model}"] = figure
+            figures[f"plain percentile: retained by {model}"] = (
+                figure[0],
+                *np.quantile(samples[number] / samples[0], [0.025, 0.975]),
+            )
+    return figures
+
+
+def ends_of(figure: Ratio, place: int) -> tuple[float | None, float | None, float | None]:
+    """A figure of a row and the ends of its interval."""
+    value, low, high = (None if np.isnan(values[place]) else float(values[place]) for values in (figure.value, figure.low, figure.high))
+    return value, low, high
 
 
 INTERVENED = 300
@@ -203,10 +260,19 @@ def populations_of_intervene(data: Path, folder: Path, limit: int | None) -> Ite
     [path] = slices.glob("intervene/text-*/samples.parquet")
     known = pl.read_parquet(path).filter(excluded="")
     files = [(score_path(slices, model), score_path(path.parent, model)) for model in models]
-    text = add_up(tokens, [open_scores(file, tokens) for file, _ in files], [SLICES[name] for name in slice_names], every_table=False)
+    text = add_up(
+        tokens,
+        [open_scores(file, tokens) for file, _ in files],
+        [SLICES[name] for name in slice_names],
+        every_table=False,
+    )
     measures = read_measures(known, tokens, open_tokens(path.parent / "tokens.parquet"), files)
     name = f"intervene, {SAMPLES} samples of each slice, at most {SHORT:,} characters of each"
-    yield Population(name, text.clusters.number, partial(measure_intervention, models, known, measures, text, itertools.count()))
+    yield Population(
+        name,
+        text.clusters.number,
+        partial(measure_intervention, models, known, measures, text, itertools.count()),
+    )
 
 
 @dataclass(frozen=True)
@@ -223,7 +289,12 @@ class DrawnClusters:
 
 
 def measure_intervention(
-    models: Any, known: pl.DataFrame, measures: Mapping[str, np.ndarray], text: Any, seeds: Any, documents: np.ndarray
+    models: Any,
+    known: pl.DataFrame,
+    measures: Mapping[str, np.ndarray],
+    text: Any,
+    seeds: Any,
+    documents: np.ndarray,
 ) -> Figures:
     """Causal recall and its share of the gap in the documents that are drawn, by a sample of their tokens; of all documents, by all."""
     from recallkit.intervening.sampling import COLUMNS, Pool
@@ -252,10 +323,17 @@ def measure_intervention(
     sums = Sums({"slices": table}, DrawnClusters(len(documents)), pl.DataFrame())  # type: ignore[arg-type]
     tables = make_tables(models, sample, {name: values[places[rows]] for name, values in measures.items()}, sums)
     figures = {}
-    for frame, names in ((tables.intervene, ("recall", "points")), (tables.retained, ("causal_share",))):
+    for frame, names in (
+        (tables.intervene, ("recall", "points")),
+        (tables.retained, ("causal_share",)),
+    ):
         for row in frame.unique("slice", keep="first", maintain_order=True).to_dicts():
             for name in names:
-                figures[f"{row['slice']}: {name}"] = (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"])
+                figures[f"{row['slice']}: {name}"] = (
+                    row[name],
+                    row[f"{name}_ci_low"],
+                    row[f"{name}_ci_high"],
+                )
     return figures
 
 
@@ -274,12 +352,28 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
     text = TextOptions([str(data / "corpus" / "valid.jsonl.zst")], "validation", boundary="document")
     is_content = profiling.token_mask(load_tokenizer(None), profiling.stop_words("ours"))
     x_min = 32  # one beginning of all tails: the intervals are for a given one
-    columns = ["source", "document", "position", "prev_token", "token", "distance", "occurrences", "repeated", "ar_hit"]
+    columns = [
+        "source",
+        "document",
+        "position",
+        "prev_token",
+        "token",
+        "distance",
+        "occurrences",
+        "repeated",
+        "ar_hit",
+    ]
 
     def population(seq_len: int, most: int | None) -> Population:
         slices = folder / f"profiled-{seq_len}"
         with contextlib.redirect_stdout(io.StringIO()):
-            slicing.slice_text(text, slices, counts=builtin.counts(), rare=slicing.RareCount(MAX_COUNT), seq_len=seq_len)
+            slicing.slice_text(
+                text,
+                slices,
+                counts=builtin.counts(),
+                rare=slicing.RareCount(MAX_COUNT),
+                seq_len=seq_len,
+            )
         rows = pl.read_parquet(slices / "tokens.parquet", columns=columns).with_columns(source=pl.lit("text"))
         starts = np.flatnonzero(np.diff(rows["document"].to_numpy(), prepend=-1))
         ends = np.append(starts[1:], len(rows))
@@ -295,11 +389,19 @@ def populations_of_profile(data: Path, folder: Path, limit: int | None) -> Itera
             figures: dict[str, Any] = {"effective documents": (row["effective_documents"], None, None)}
             figures |= {name: (row[name], row[f"{name}_ci_low"], row[f"{name}_ci_high"]) for name in shown}
             for row in tables.fits.filter(source="ALL").iter_rows(named=True):
-                figures[f"alpha of {row['kind']}"] = (row["alpha"], row["alpha_ci_low"], row["alpha_ci_high"])
+                figures[f"alpha of {row['kind']}"] = (
+                    row["alpha"],
+                    row["alpha_ci_low"],
+                    row["alpha_ci_high"],
+                )
             return figures
 
         cut = "" if most is None else f", at most {most:,} tokens of a document"
-        return Population(f"profile, sequences of {seq_len}{cut}", len(starts) if limit is None else limit, measure)
+        return Population(
+            f"profile, sequences of {seq_len}{cut}",
+            len(starts) if limit is None else limit,
+            measure,
+        )
 
     for seq_len in (256, 2048):
         for most in (4096, None):
@@ -334,12 +436,22 @@ def populations_of_accuracy(data: Path, folder: Path, limit: int | None) -> Iter
             of_document = np.repeat(np.arange(len(documents)), [len(rows[number]) for number in documents]).astype(str)
             figures = {}
             for share in SHARES:
-                limits = np.quantile(reference, share), np.quantile(other, share), np.quantile(reference, share)
+                limits = (
+                    np.quantile(reference, share),
+                    np.quantile(other, share),
+                    np.quantile(reference, share),
+                )
                 right = np.column_stack([nlls[taken] <= most for nlls, most in zip((reference, other, other), limits, strict=True)])
-                intervals, means = compare_shares(*by_document(right, of_document)), right.mean(axis=0)
+                intervals, means = (
+                    compare_shares(*by_document(right, of_document)),
+                    right.mean(axis=0),
+                )
                 figures[f"accuracy {share:.1%}"] = (means[0], *intervals.bounds[:, 0])
                 for place, name in ((1, "same share"), (2, "same limit")):
-                    figures[f"difference, {share:.1%}, {name}"] = (means[place] - means[0], *intervals.difference_bounds[:, place])
+                    figures[f"difference, {share:.1%}, {name}"] = (
+                        means[place] - means[0],
+                        *intervals.difference_bounds[:, place],
+                    )
             return figures
 
         yield Population(f"accuracies of {task}", len(names), measure)
@@ -352,13 +464,20 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
     from recallkit.options import MqarOptions
     from recallkit.storage import db, schemas
 
-    models, pairs, options = ("zoo:attention", "zoo:based", "control:recall"), (4, 16), MqarOptions(seq_len=128, samples=limit or 400)
+    models, pairs, options = (
+        ("zoo:attention", "zoo:based", "control:recall"),
+        (4, 16),
+        MqarOptions(seq_len=128, samples=limit or 400),
+    )
     with contextlib.redirect_stdout(io.StringIO()):
         plan = plan_mqar(models, pairs, folder / "mqar", options)
         plan.run()
     for number in pairs:
         results = [plan.queries[model, number] for model in models]
-        read = {"queries": [result.path for result in results], "fillers": [result.others[0] for result in results]}
+        read = {
+            "queries": [result.path for result in results],
+            "fillers": [result.others[0] for result in results],
+        }
         with db.connect(threads=1) as connection:
             for name, paths in read.items():
                 frames = [schemas.read_frame(path) for path in paths]
@@ -374,10 +493,17 @@ def populations_of_mqar(_: Path, folder: Path, limit: int | None) -> Iterator[Po
                 sums = drawn.filter(model=models[place]).select(pl.exclude("model", "pairs", "sample").sum()).row(0, named=True)
                 for name, above, below in NLLS_AND_ACCURACIES:
                     found = sums[above] / sums[below]
-                    figures[f"{name}, {models[place]}"] = (found, row[f"{name}_low"], row[f"{name}_high"])
+                    figures[f"{name}, {models[place]}"] = (
+                        found,
+                        row[f"{name}_low"],
+                        row[f"{name}_high"],
+                    )
                     if place:
                         ends = (row[f"{name}_difference_low"], row[f"{name}_difference_high"])
-                        figures[f"{name}, difference of {models[place]}"] = (row[f"{name}_difference"], *ends)
+                        figures[f"{name}, difference of {models[place]}"] = (
+                            row[f"{name}_difference"],
+                            *ends,
+                        )
             return figures
 
         yield Population(f"MQAR of {number} pairs", options.samples, measure)
@@ -392,6 +518,7 @@ NLLS_AND_ACCURACIES = [
 
 KINDS: Mapping[str, Callable[[Path, Path, int | None], Iterator[Population]]] = {
     "gap": populations_of_gap,
+    "retained": populations_of_retained,
     "minority": populations_of_minority,
     "intervene": populations_of_intervene,
     "profile": populations_of_profile,
