@@ -135,14 +135,22 @@ def print_marin(summary: dict[str, Any]) -> None:
 
 
 def print_ours(tables: Any, model: str) -> None:
-    print("\nrecallkit: share of the gap, 95 % interval, share of tokens, enrichment, control")
-    for row in tables.gap.filter(source="ALL", model=model).iter_rows(named=True):
-        if row["gap_share"] is not None and row["ci_low"] is not None:
-            control = "" if row["control_share"] is None else f"{100 * row['control_share']:8.1f} %"
-            shares = f"{100 * row['gap_share']:7.1f} %  ({100 * row['ci_low']:.1f} to {100 * row['ci_high']:.1f})"
-            print(f"  {row['slice']:18}{shares:30}{100 * row['share_of_tokens']:7.2f} %{row['enrichment'] or 0:7.2f}{control}")
-    for row in tables.by_partition.filter(model=model).iter_rows(named=True):
-        print(f"  {row['slice']:28}{100 * row['gap_share']:7.1f} %  ({100 * row['ci_low']:.1f} to {100 * row['ci_high']:.1f})")
+    from recallkit.display.cells import percent
+
+    print("\nrecallkit: share of the gap, 95 % interval, share of tokens, retained, control")
+    for row in tables.gap.filter(source="ALL", model=model).to_dicts():
+        if row["gap_share_ci_low"] is not None:
+            retained, control = (percent(row[name]) for name in ("retained", "control_share"))
+            print(f"  {row['slice']:18}{share_of(row):30}{percent(row['share_of_tokens'], 2):>9}{retained:>9}{control:>9}")
+    for row in tables.by_partition.filter(model=model).to_dicts():
+        print(f"  {row['slice']:28}{share_of(row)}")
+
+
+def share_of(row: dict[str, Any]) -> str:
+    """The share of the gap in a row with its interval."""
+    from recallkit.display.cells import percent, percent_range
+
+    return f"{percent(row['gap_share']):>9} ({percent_range(row['gap_share_ci_low'], row['gap_share_ci_high'])})"
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ SMALLEST = {
     "families": "llama --repeats 1",
     "gap": "--sequences 16 --repeats 1",
     "generation": "--models llama --batches 1 --length 16 --new 2 --repeats 1",
-    "intervals": "mqar minority --draws 3 --documents 10 --limit 20",
+    "intervals": "mqar minority retained --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
     "kinds": "--text {shard} --tokens 1500",
     "peers_gap": "control:recall control:bigram",
@@ -131,8 +131,8 @@ def test_it_runs_at_its_smallest_size(name, test_data, home, tmp_path):
     assert done.stdout.strip()
 
 
-HARD = "ar_nll, control:recall"
-"""A figure whose interval does not cover, being nearly a constant: docs/intervals.md."""
+HARD = ("ar_nll, control:recall", "plain percentile")
+"""Figures whose intervals do not cover: nearly a constant, and resampled without the rule (docs/intervals.md)."""
 
 
 @pytest.mark.slow
@@ -146,6 +146,7 @@ def test_intervals_cover(kind, test_data, home, tmp_path):
         found = {name: by_number[50] for name, (_, by_number) in simulate(population, [50], 200).items() if by_number[50].widths}
         assert len(found) > 2
         assert {name: of.missing for name, of in found.items() if of.missing and "by_" not in name} == {}
-        assert {name: of.share for name, of in found.items() if of.share < 0.85 and name != HARD} == {}
-        usual = [of.share for name, of in found.items() if "difference" not in name]  # rare differences cover more
+        covered = {name: of.share for name, of in found.items() if not name.startswith(HARD)}
+        assert {name: share for name, share in covered.items() if share < 0.85} == {}
+        usual = [share for name, share in covered.items() if "difference" not in name]  # rare differences cover more
         assert 0.93 <= statistics.median(usual) <= 0.98, population.name
