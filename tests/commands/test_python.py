@@ -289,14 +289,11 @@ def test_the_page_shows_what_happens(home, corpus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").mkdir()
     shutil.copy(corpus / "train.jsonl", tmp_path / "train" / "a.jsonl")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     names = {}
     assert sum("30k" in code for code, _ in BLOCKS) == 1
     for code, output in BLOCKS:
         found = ran(code.replace("30k", "2k"), names)  # as much text as is scored in seconds
-        if "published" in code:
-            assert found.strip() == output.strip()
-        elif output:
+        if output:
             assert heads(found) == heads(output), code
     assert (tmp_path / "occurrences.svg").is_file()
 
