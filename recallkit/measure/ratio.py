@@ -64,6 +64,10 @@ class Spread:
         sizes = np.asarray(sizes, np.float64)
         return cls.of_powers([(sizes > 0).sum(axis=0), *((sizes**power).sum(axis=0) for power in (1, 2, 4))])
 
+    def at(self, rows: Any) -> Spread:
+        """Of these rows alone, any index of numpy's."""
+        return Spread(self.clusters[rows], self.effective[rows], self.freedom[rows])
+
 
 def effective_number(sizes: np.ndarray) -> np.ndarray:
     """How many clusters of equal size tell as much as these, float64 (...): (sum n)^2 / sum n^2 of `sizes` (n, ...).
@@ -106,8 +110,7 @@ class Sum:
 
     def at(self, rows: Any) -> Sum:
         """The quantity of these rows alone, any index of numpy's."""
-        spread = self.spread
-        return Sum(self.by_group[:, rows], Spread(spread.clusters[rows], spread.effective[rows], spread.freedom[rows]))
+        return Sum(self.by_group[:, rows], self.spread.at(rows))
 
 
 # -------------------------------------------------------------------------------------------- ratios

@@ -58,8 +58,8 @@ class TableSums:
 
     def take(self, rows: np.ndarray) -> TableSums:
         """Rows by number, which may repeat."""
-        spread = Spread(self.spread.clusters[rows], self.spread.effective[rows], self.spread.freedom[rows])
-        return TableSums(self.keys[rows], spread, {name: sums[:, rows] for name, sums in self.by_group.items()})
+        by_group = {name: sums[:, rows] for name, sums in self.by_group.items()}
+        return TableSums(self.keys[rows], self.spread.at(rows), by_group)
 
     def slice(self, *names: str) -> TableSums:
         """The rows of some slices."""
@@ -126,10 +126,7 @@ def _classes(labels: pl.DataFrame) -> tuple[pl.DataFrame, np.ndarray]:
     parts = list(labels.iter_slices(_ROWS_AT_ONCE))
     distinct = pl.concat([part.unique(maintain_order=True) for part in parts])
     classes = distinct.unique(maintain_order=True).with_row_index("class")
-    numbers = [
-        part.join(classes, on=labels.columns, how="left", nulls_equal=True, maintain_order="left")["class"]
-        for part in parts
-    ]
+    numbers = [part.join(classes, on=labels.columns, how="left", nulls_equal=True, maintain_order="left")["class"] for part in parts]
     return classes, pl.concat(numbers).to_numpy()
 
 
