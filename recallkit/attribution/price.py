@@ -64,7 +64,7 @@ def answer(by_price: pl.DataFrame) -> str:
         return f"{reference['model']} is not shown to recall on AR hits, so what is retained of it is not known."
     losses = {row["model"]: row["loss_first"] for row in rows if row["loss_first"] is not None}
     if len(rows) > 1:
-        first = f", and lose {extremes(losses, _nats)} nats per token where a bigram first occurs" if losses else ""
+        first = f"; their loss where a bigram first occurs is {extremes(losses, _nats)} nats per token" if losses else ""
         return f"{len(rows):,} models retain {extremes(known, whole)} of the recall of {reference['model']}{first}."
     [row] = rows
     size = f" with {cells.size(row['state_bytes'])} of state" if row["state_bytes"] is not None else ""
@@ -74,7 +74,7 @@ def answer(by_price: pl.DataFrame) -> str:
         return f"{recall}."
     low, high = row["loss_first_ci_low"], row["loss_first_ci_high"]
     ends = "" if low is None else f" ({_nats(low)} to {_nats(high)})"
-    return f"{recall}; where a bigram first occurs it loses {_nats(row['loss_first'])} nats per token{ends}."
+    return f"{recall}; its loss where a bigram first occurs is {_nats(row['loss_first'])} nats per token{ends}."
 
 
 def _nats(loss: float) -> str:

@@ -168,7 +168,7 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_own_tokenizer
         "gain,\npts": cells.in_percent("gain"),
         "retained, %": _of_models(_RETAINED, "reference"),
         "share in\nAR hits, %": _of_models(_SHARE),
-        "re-\npeated": _of_models(_repeated),
+        "all\nrep.": _of_models(_repeated),
     }
     return Table.of(
         f"{quality}, recall, and where the gap to the reference lies",
@@ -222,7 +222,7 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         what_is_rare(slices),
         *what_of_training(slices, first["tokens"]),
         "Gain: p(token) less p at the first occurrence of its bigram, in points, on AR hits; retained: of the reference's.",
-        f"Shares are of the gap; repeated: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
+        f"Shares are of the gap; all rep.: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
         f"Intervals: {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)

@@ -61,7 +61,7 @@ def test_figures_are_those_of_the_gap(tmp_path):
 
 
 SIZED = {"m": {"state_bytes": 2_000, "state_ids": 9}}
-FIRST = "where a bigram first occurs it loses"
+FIRST = "its loss where a bigram first occurs is"
 # 12 nats by document of five first occurrences, one of them of a bigram that returns: ln (0.1 / first) and 4 others.
 CASES = {
     "one": (
@@ -78,8 +78,8 @@ CASES = {
     ),
     "several": (
         {"m": Model(0.2, other=0.5), "n": Model(0.8, other=-0.25), "o": Model()}, {"facts": SIZED},
-        "3 models retain 25 % (m) to 175 % (n) of the recall of ref, and lose -0.200 (n) to 0.400 (m) nats per token where a bigram "
-        "first occurs.",
+        "3 models retain 25 % (m) to 175 % (n) of the recall of ref; their loss where a bigram first occurs is -0.200 (n) to 0.400 "
+        "(m) nats per token.",
     ),
     "nothing to retain": (
         {"m": Model()}, {"reference": Model(0.1, hit_spread=0.5)},

@@ -202,7 +202,9 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     shown = re.findall(r"-?[\d,]+\.\d+", line)
     every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
     expected = [*(f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")), f"{every['all']['delta_nll']:.3f}"]
-    assert shown == [*expected, *(f"{100 * row[name]:.1f}" for name in ("gap_share", "ci_low", "ci_high", "control_share"))]
+    assert shown == [*expected, f"{100 * row['gain_model']:z.1f}"]
+    shares = [f"{100 * row[name]:z.0f} ({100 * row[f'{name}_ci_low']:z.0f} to {100 * row[f'{name}_ci_high']:z.0f})" for name in ("retained", "gap_share")]
+    assert all(share in line for share in shares)
     assert " with --full, figures with --figures DIR." in table
     assert len(table.splitlines()) <= 20
     assert "Where the gap lies" not in table
@@ -305,17 +307,18 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
         hits, others = rows[model, "ar_hit"], rows[model, "other"]
         # What the papers show at scale: these models are far behind on AR hits, and little behind elsewhere.
         assert hits["delta_nll"] > 1 > others["delta_nll"] > -0.3
-        assert hits["ci_low"] < hits["gap_share"] < hits["ci_high"]
+        assert hits["gap_share_ci_low"] < hits["gap_share"] < hits["gap_share_ci_high"]
+        assert hits["retained"] < 0.03, "they learnt no recall"
     assert Path(result["gap"]["path"], "gap.parquet").is_file()
     assert "zoo:hyena" in Path(result["page"]).read_text(encoding="utf-8")
-    recalled = {row["model"]: row["recall_share"] for row in result["intervene"]["recall_share"]}
+    assert {row["model"] for row in result["intervene"]["retained"]} == {"zoo:based", "zoo:mamba"}
     printed = invoke("demo")[1]
     assert len(printed.splitlines()) <= 30
     line = next(line for line in printed.splitlines() if line.startswith("hyena  "))
-    assert line.split()[-1] == f"{100 * recalled['zoo:hyena']:.1f}"
+    assert line.split()[-1] == f"{100 * rows['zoo:hyena', 'repeated']['gap_share']:.0f}"
     caption = ROOT.joinpath("README.md").read_text(encoding="utf-8").split("```")[1].split("\n\n")[2]
     words = [re.sub(r"[\d.,]+", "#", " ".join(text.split())) for text in (*re.split(r"(?<=[.)])\s", caption), printed)]
-    of_others = ("resampled", "Gaps are tested", "Shares of a lead", "/demo")
+    of_others = ("resampled", "Shares of a lead", "/demo")
     assert [each for each in words[:-1] if each not in words[-1] and not any(word in each for word in of_others)] == []
     assert len(words) > 6
 

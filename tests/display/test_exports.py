@@ -122,5 +122,5 @@ def test_commands_export_beside_their_tables(run, few_slices, tmp_path):
         assert json.loads((out / f"{name}.json").read_text())["rows"] == table.to_dicts()
         read = read_csv(out / f"{name}.csv")
         assert [float(row["delta_nll"]) if row["delta_nll"] else None for row in read] == table["delta_nll"].to_list()
-    assert r"\cmidrule(lr){2-4} \cmidrule(lr){6-9}" in (out / "gap.tex").read_text()
+    assert r"\cmidrule(lr){2-4} \cmidrule(lr){6-7} \cmidrule(lr){8-9}" in (out / "gap.tex").read_text()
     assert run("gap", "control:recall", "control:bigram", "--slices", few_slices, "-o", out, "--export", "xlsx").returncode == 2

@@ -16,7 +16,7 @@ from recallkit.display.cells import Struck
 from recallkit.display.figure_files import save_figures
 from recallkit.display.tables import Table
 from recallkit.models.spec import list_models
-from recallkit.published.view import published_tables
+from recallkit.papers.view import published_tables
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from tests.display.test_charts import figure

@@ -93,8 +93,8 @@ def test_a_result_reads_as_what_its_command_prints(few_slices, tmp_path, run):
     models = ("control:recall", "control:bigram")
     printed = run("gap", *models, "--slices", few_slices, "-o", tmp_path / "gap").stdout
     tables = recallkit.gap(*models, slices=few_slices, out=tmp_path / "gap")
-    answer, table = printed.partition("Perplexity, and")[::2]
-    assert str(tables).partition("Perplexity, and")[0].split() == answer.split() != []
+    answer, table = printed.partition("Perplexity, recall")[::2]
+    assert str(tables).partition("Perplexity, recall")[0].split() == answer.split() != []
     assert table.splitlines()[-1] == str(tables).splitlines()[-1], "between them columns for which there is room"
     assert repr(recallkit.read_comparison(tmp_path / "gap", slices=few_slices)) == repr(tables)
     assert repr(copy.copy(tables)).startswith("GapTables(gap, "), "a copy does not know how"

@@ -40,7 +40,7 @@ def test_a_comparison_is_in_the_event_file(log_gap, gap_folder, tmp_path):
     assert config["options"]["models"] == list(MODELS[1:])
     assert config["manifest"]["slices"]["seq_len"] == 64
     assert all(image.startswith(PNG) for image in images.values())
-    assert {"gap/gap_parts", "gap/by_count", "gap/by_source"} <= set(images)
+    assert {"gap/recall", "gap/by_count", "gap/by_threshold"} <= set(images)
 
 
 def test_a_function_logs_what_it_returns_in_a_folder_a_call(home, small_slices, tmp_path):
