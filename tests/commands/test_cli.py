@@ -203,8 +203,9 @@ def test_the_same_numbers_stand_in_table_json_and_parquet(invoke, tmp_path, smal
     every = {r["slice"]: r for r in as_json if r["source"] == "ALL"}
     expected = [*(f"{every[s]['ppl_model']:,.2f}" for s in ("all", "ar_hit", "other")), f"{every['all']['delta_nll']:.3f}"]
     assert shown == [*expected, f"{100 * row['gain_model']:z.1f}"]
-    shares = [f"{100 * row[name]:z.0f} ({100 * row[f'{name}_ci_low']:z.0f} to {100 * row[f'{name}_ci_high']:z.0f})" for name in ("retained", "gap_share")]
-    assert all(share in line for share in shares)
+    for name in ("retained", "gap_share"):
+        value, low, high = (f"{100 * row[f'{name}{end}']:z.0f}" for end in ("", "_ci_low", "_ci_high"))
+        assert f"{value} ({low} to {high})" in line
     assert " with --full, figures with --figures DIR." in table
     assert len(table.splitlines()) <= 20
     assert "Where the gap lies" not in table

@@ -51,7 +51,9 @@ def tables(small_slices, tmp_path_factory) -> dict[str, Table]:
     names = [name.rpartition("/")[2].partition(":")[0] for name in LONG]
     specs = list_models([f"{name}={control}" for name, control in zip(names, CONTROLS, strict=True)])
     out = folder / "gap"
-    compared = attribution.gap(specs[0], specs[1:], small_slices, out, question=attribution.GapQuestion(parse_slices(["far=distance > 8", "all"])))
+    compared = attribution.gap(
+        specs[0], specs[1:], small_slices, out, question=attribution.GapQuestion(parse_slices(["far=distance > 8", "all"]))
+    )
     ends = {f"{name}_ci_{end}": 0.1 for name in ("points", "retained") for end in ("low", "high")}
     causal = {name: {"points": 0.1, "retained": 0.1, **ends} for name in names}
     shown = shown_tables(compared, artifacts.read_manifest(out / "gap.parquet"), causal)
