@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recallkit.display import console
+from recallkit.display.cells import counted
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError, UserError
@@ -303,7 +304,8 @@ def _search_heads(
     """The groups, then halves of every one without which recall is lost, down to single heads."""
     searched, largest = list[Ablation](), 0.0
     while groups:
-        console.note(f"{len(groups)} groups of heads; those that recall needs are divided")
+        number = counted(len(groups), "group")
+        console.note(f"{number} of heads; those that recall needs are divided")
         searched += groups
         lost = losses(groups).mixers
         largest = max([largest, *lost["gain_lost"].drop_nulls()])
