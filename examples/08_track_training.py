@@ -99,7 +99,7 @@ def tell(step: int, metrics: dict[str, float]) -> None:
     """A line a step."""
     gain, hits, first, other = (metrics[f"recall/{name}"] for name in ("gain", "ar_nll", "first_nll", "other_nll"))
     nlls = f"NLL of AR hits {hits:.2f}, first occurrences {first:.2f}, other {other:.2f}"
-    print(f"step {step}: recall gain {gain:.1f} points; {nlls}", flush=True)
+    print(f"step {step}: recall gain {gain:z.1f} points; {nlls}", flush=True)
 
 
 def main() -> None:
