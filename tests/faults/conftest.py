@@ -139,7 +139,7 @@ def command(text, small_slices, compared, tiny_model, tmp_path) -> Callable[[str
             "score": [tiny_model("gpt_neox"), "--device", "cpu", "--batch-tokens", 512, "--slices", folder / "slices"],
             "gap": ["control:recall", "control:bigram", "--slices", folder / "slices", "-o", folder / "gap"],
             "gap far": [*pair, *of_slices, "--context-gain", "16", "-o", folder / "gap"],
-            "track far": [pair[0], f"step-1={pair[1]}", *of_slices, "--context-gain", "16", "-o", folder / "track"],
+            "track": [pair[0], f"step-1={pair[1]}", *of_slices, "-o", folder / "track"],
             "report": [compared, "-o", folder / "r.html"],
             "eval-recall": [tiny_model("rwkv"), *evaluation, "-o", folder / "e"],
             "ablate": [tiny_model("llama"), "--mixers", "1", "--slices", folder / "slices", "--device", "cpu", "-o", folder / "a"],

@@ -67,7 +67,7 @@ def test_an_ablation_that_is_asked_to_end_again_and_again_goes_on(listening, com
     cut = tmp_path / "cut"
 
     def scored() -> set[tuple[str, int]]:
-        """Of what is kept the scores; the changed text may be finished by the time that the process ends."""
+        """Of what is kept the scores."""
         return {(name, number) for name, number in kept(cut) if name.startswith(("part-", "begun-"))}
 
     for waits, seconds in ((False, 0.0), (True, 0.0), (True, 0.05), (True, 0.2)):

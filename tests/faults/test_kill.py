@@ -26,7 +26,7 @@ COMMANDS = {
     "ablate": ["--batch-tokens", 64],
     "ablate heads": ["--batch-tokens", 64],
     "gap far": ["--batch-tokens", 1024],
-    "track far": ["--batch-tokens", 1024],
+    "track": ["--batch-tokens", 1024],
     "eval-recall": [],
     "mqar": [],
 }
