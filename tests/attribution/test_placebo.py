@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+import polars as pl
 import pytest
 
+import recallkit
+from recallkit.attribution.comparison import read_comparison
 from recallkit.attribution.placebo import NOT_WORSE, TOO_FAR, in_a_sentence, placebo_table, placebos
+from recallkit.attribution.view import look
+from recallkit.scoring import score_path
 from tests.attribution.corpus import REFERENCE, SIZE, Model, compared, scored
 
 LATE, EARLY = Model(0.4, other=0.1), Model(0.15, other=0.5)
@@ -79,3 +84,16 @@ def test_what_is_said_of_it(tmp_path, case):
             ["100 (100 to 100)", "80 (80 to 80)", "0.0", "47.2 (47.2 to 47.2)", "late, 80%"],
             ["125 (125 to 125)", "–", "100.0", "–", NOT_WORSE],
         ]
+
+
+def test_gap_compares_each_model_with_checkpoints_where_it_is_asked(small_slices, tmp_path):
+    models = ("control:bigram", "control:recall")
+    tables = recallkit.gap(*models, slices=small_slices, placebo="control:unigram", out=tmp_path)
+    row = tables.by_placebo.row(0, named=True)
+    assert (row["checkpoint"], row["next_checkpoint"]) == ("control:unigram", "control:bigram")
+    paths = [score_path(small_slices, name) for name in (*models, "control:unigram")]
+    nlls = [pl.read_parquet(path)["nll"].cast(pl.Float64).mean() for path in paths]
+    assert row["weight"] == pytest.approx((nlls[1] - nlls[0]) / (nlls[2] - nlls[0]), rel=1e-6)
+    shown = look(read_comparison(tmp_path))
+    assert shown.answer.endswith(in_a_sentence(tables.by_placebo, read_comparison(tmp_path).totals))
+    assert shown.leading == 2, "beside the first table"
