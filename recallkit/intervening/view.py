@@ -74,9 +74,8 @@ def causal_recall(tables: InterveneTables, slice_: str = "ar_hit") -> dict[str, 
 
 def method(tables: InterveneTables, manifest: Row) -> dict[str, str]:
     """How it was measured: the sample, the changes, the intervals."""
-    slices, options = manifest["slices"], manifest["options"]
     return {
-        "Text": f"{slices['num_rows']:,} predicted tokens; of each slice up to {options['samples']:,} sampled with seed {options['seed']}",
+        "Text": f"{manifest['slices']['num_rows']:,} predicted tokens; of each slice up to {manifest['options']['samples']:,} sampled",
         "Changes": _changes(manifest),
         "95 % intervals": resampled(tables.intervene.row(0, named=True), "document", "document"),
     }
@@ -97,14 +96,21 @@ def command(manifest: Row) -> str:
 # ------------------------------------------------------------------------------------------- answer
 
 
+def _rows(tables: InterveneTables, slice_: str) -> list[dict[str, Any]]:
+    """The rows of `causal_recall`; models of the zoo by their short names, where there are no others."""
+    return cells.without_zoo([*causal_recall(tables, slice_).values()])
+
+
 def answer(tables: InterveneTables) -> str:
     """What models lose in the first slice, what they retain of the reference's recall, and what
     part of their gaps that is."""
     slice_ = tables.intervene["slice"][0]
-    first, *others = causal_recall(tables, slice_).values()
+    first, *others = _rows(tables, slice_)
     bigrams = "a rare bigram" if slice_ == "ar_hit" else _called(slice_)
-    points = _over([first], "points", "z.1f", " points of probability")
-    said = f"Where earlier occurrences of {bigrams} are broken up, {first['model']} loses {points}"
+    said = (
+        f"Where earlier occurrences of {bigrams} are broken up, {first['model']} loses "
+        f"{_over([first], 'points', 'z.1f', ' points of probability')}"
+    )
     if not others:
         return f"{said}."
     who = others[0]["model"] if len(others) == 1 else f"the other {len(others):,} models"
@@ -152,7 +158,7 @@ def _of_gaps(tables: InterveneTables, others: Sequence[Row]) -> str:
 def _control(tables: InterveneTables) -> str:
     """The share around rare first occurrences, where nothing can be recalled, after a semicolon;
     empty if it is not known."""
-    rows = tables.retained.filter(slice=FIRST_RARE, void=False).to_dicts()
+    rows = [row for row in _rows(tables, FIRST_RARE) if row["void"] is False]
     return f"; in the control, {_over(rows, 'causal_share', 'z.1f', ' %')}" if rows else ""
 
 
@@ -201,22 +207,21 @@ def _shown(tables: InterveneTables) -> dict[str, Table]:
 def _retained_table(tables: InterveneTables, slice_: str) -> Table:
     """The causal recall of each model, what that is of the reference's, and what the difference is
     of the gap."""
-    rows, called = [*causal_recall(tables, slice_).values()], _called(slice_)
+    rows, called = _rows(tables, slice_), _called(slice_)
     caption = (
         f"Points of probability that {called} lose when the ids of their earlier occurrences are "
         "separated, beyond the effect of as many moves elsewhere. Retained: of those of "
         f"{rows[0]['model']}. Of the gap: what the difference is worth in nats, in % of the gap of "
         f"all tokens{_control(tables)}.{_leads(rows[1:])}"
     )
-    return Table.of(f"Causal recall: {called}", _RETAINED, cells.without_zoo(rows), caption)
+    return Table.of(f"Causal recall: {called}", _RETAINED, rows, caption)
 
 
 def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     """The nats that each change costs."""
     rows = tables.intervene.filter(slice=slice_).to_dicts()
     first = rows[0]
-    documents = counted(first["documents"], "document")
-    caption = f"{first['samples']:,} samples from {documents} represent {first['tokens']:,} tokens."
+    caption = f"{first['samples']:,} samples from {counted(first['documents'], 'document')} represent {first['tokens']:,} tokens."
     # Of changes that were made.
     columns = {header: cell for header, cell in _LOST.items() if cell(first) != DASH}
     title = f"Nats lost by changes of the text before {_called(slice_)}"
@@ -226,7 +231,6 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
 def _changes(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     options = manifest["options"]
-    passes = manifest["changed_tokens"] / manifest["slices"]["num_rows"]
     others = (
         "Completion: the last id of each earlier occurrence is replaced; key: the id before it; "
         "any use: the whole match, less the effect of as many replacements elsewhere. "
@@ -234,7 +238,8 @@ def _changes(manifest: Row) -> str:
     return (
         f"{others}Causal recall: every second id of each match is swapped with one elsewhere, "
         "less the effect of as many swaps elsewhere; floor: the NLL then. "
-        f"Design: {options['design']}, {passes:.1f} times the text read; "
+        f"Design: {options['design']}, "
+        f"{manifest['changed_tokens'] / manifest['slices']['num_rows']:.1f} times the text read; "
         f"{counted(sum(manifest['excluded'].values()), 'more sample')} could not be changed."
     )
 

@@ -128,8 +128,9 @@ def test_every_truth_has_its_sentence(case, control):
     figures, expected = CASES[case]
     lost, retained = [], []
     for model, (points, *more) in figures.items():
-        lost.append({"model": model, "slice": "ar_hit", **ends("points", points)})
-        for slice_ in ("ar_hit", "first_rare") if more else ():
+        slices = ("ar_hit", "first_rare")
+        lost += [{"model": model, "slice": slice_, **ends("points", points)} for slice_ in slices]
+        for slice_ in slices if more else ():
             recall, gap, share = more
             share = share if slice_ == "ar_hit" else (control, -0.01, 0.02)
             row = {"model": model, "slice": slice_, "gap": gap, "void": None in share}
