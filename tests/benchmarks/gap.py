@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def report(runs: dict[str, list[dict[str, Any]]], num_rows: int, num_models: int) -> None:
-    """Medians, and whether the targets are met: of two score files <= 4 s and <= 600 MB, of ten <= 15 s."""
+    """Medians, and whether the targets are met: of two score files <= 6 s and <= 600 MB, of ten <= 15 s."""
     first, bare = list(METHODS)[:2]
     seconds, megabytes = ({method: harness.median(rows, field) for method, rows in runs.items()} for field in ("seconds", "extra_mb"))
     repeats = len(runs[first])
@@ -206,7 +206,7 @@ def report(runs: dict[str, list[dict[str, Any]]], num_rows: int, num_models: int
     keyed = "DuckDB keyed join: split only"
     harness.print_stage("`gap` from stored scores", "DuckDB, keyed join", seconds[first], seconds[keyed], "s", target=2.5)
     print(f"\nintervals: {seconds[first] - seconds[bare]:.2f} s")
-    most = 4 if num_models <= 2 else 15
+    most = 6 if num_models <= 2 else 15
     memory = f", <= 600 MB {verdict(megabytes[first] <= 600)}" if num_models <= 2 else ""
     print(f"\ntargets: <= {most} s {verdict(seconds[first] <= most)}{memory}")
 
