@@ -1,5 +1,5 @@
-"""What is changed in the text before a token to see whether it is recalled from there: which ids,
-and what takes their place.
+"""What is changed in the text before a token to see whether it comes from there: which ids, and
+what takes their place.
 
 Ids are replaced by others that are not in the sequence, or moved: they are swapped with ids
 elsewhere, so that every id is still in the context, but with other neighbours.
@@ -90,8 +90,7 @@ for it.
 """
 
 BY_ASSOCIATION = ("moved", "moved_placebo")
-"""The two that tell what is recalled by association: what is lost by the first, less what is lost
-by the second."""
+"""The two that causal recall is made of: what the first costs beyond the second."""
 
 
 # ------------------------------------------------------------------------------------------ where
