@@ -38,6 +38,7 @@ SMALLEST = {
     "slicing": "--repeats 1 --only labels --tokens 500000",
     "table": "--quick --only reading gap counting scoring recall generation",
     "tracking": "--draws 2 --documents 10 --models control:bigram control:recall",
+    "validity": "--quick",
     "waiting": "--tokens 1000 --repeats 1 --busy 1 --settings ours",
 }
 FOLDER = Path(__file__).parent
