@@ -154,11 +154,11 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
         "retained, %": cells.with_interval("retained", "z.0f", 100),
         "loss": cells.number("loss", "+z.2f"),
         "AR hits": cells.number("loss_ar_hit", "+z.2f"),
-        "AR share": cells.valid(cells.share("loss_share")),
+        "on them": cells.valid(cells.share("loss_share")),
     }
     caption = (
-        f"Retained: of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss, nats per token: of all "
-        f"tokens, and of AR hits; AR share: of the whole loss. Intervals: {resampled(rows[0], which=' with AR hits')}."
+        f"Retained: of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss, nats per token: of all tokens, and of AR "
+        f"hits; on them: share of the whole loss. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
     mixers = Table.of("What is retained of recall without mixers", columns, rows, caption)
     return {"mixers": mixers, "ablation": _losses(tables, manifest)}

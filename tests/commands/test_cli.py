@@ -228,8 +228,8 @@ def test_the_share_of_control_models_is_what_their_definition_gives(invoke, test
     assert row["tokens"] == hits.sum()
     assert row["gap_share"] == pytest.approx(lead[hits].sum() / lead.sum(), abs=2e-6)
     assert row["delta_nll"] == pytest.approx(lead[hits].mean(), abs=2e-6)
-    assert row["ci_low"] < row["gap_share"] < row["ci_high"]
-    share, low, high = row["gap_share"], row["ci_low"], row["ci_high"]
+    share, low, high = row["gap_share"], row["gap_share_ci_low"], row["gap_share_ci_high"]
+    assert low < share < high
     document = tokens["document"].to_numpy()
     in_hits, in_all, sizes = (np.bincount(document, weights=weights) for weights in (lead * hits, lead, hits))
     moves = in_hits - share * in_all

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from recallkit.attribution import published
+from recallkit.papers import arithmetic as published
 from recallkit.recall.stock_tasks import SETS, averages, lm_eval_names
 
 COLUMNS = {
