@@ -41,8 +41,11 @@ def step_of(spec: ModelSpec) -> int:
         for match in [*after_words, _AT_END.match(parts[0]), _ALONE.match(parts[0])]:
             if match is not None:
                 return int(match[1])
-    remedy = "name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH"
-    raise UserError("no step in its name", where=spec.location, remedy=remedy)
+    raise UserError(
+        "no step in its name",
+        where=spec.location,
+        remedy="name the checkpoint's step: checkpoint-500, step_500, NAME-500=PATH",
+    )
 
 
 def by_step(specs: Sequence[ModelSpec]) -> dict[int, ModelSpec]:

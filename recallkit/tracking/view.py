@@ -136,8 +136,14 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
         f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
         f"{' Last row: the reference.' * len(reference)}"
     )
-    rows = [*steps, *reference]
-    return {"track": Table.of("Recall gain and NLL by step", columns, rows, caption)}
+    table = Table.of(
+        "Recall gain and NLL by step",
+        columns,
+        [*steps, *reference],
+        caption,
+        optional=["first", "other"],
+    )
+    return {"track": table}
 
 
 # ---------------------------------------------------------------------------------------- charts
