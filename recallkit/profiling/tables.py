@@ -93,8 +93,8 @@ def make_tables(
 
     content = pa.table({"id": np.flatnonzero(is_content)})
     with db.connect(views={"tokens": tokens, "content": content}) as connection:
-        query = db.query("profiling/count_repetition")
-        counts = connection.sql(query, params={"seq_len": seq_len, "x_min": x_min}).pl()
+        parameters = {"seq_len": seq_len, "x_min": x_min}
+        counts = connection.sql(db.query("profiling/count_repetition"), params=parameters).pl()
     sums = _Sums.from_counts(counts)
     counted = _distances(sums), _positions(sums, seq_len)
     frames = *counted, _fits(sums, seq_len, x_min), _profile(sums, seq_len)
