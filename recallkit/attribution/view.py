@@ -180,13 +180,18 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_own_tokenizer
     )
 
 
+def _sound(cell: Cell) -> Cell:
+    """A figure that depends on a share of the gap: a dash where that is void, since it may be of any size."""
+    return lambda row: DASH if row["void"] else cell(row)
+
+
 _RETAINED = cells.with_interval("retained", "z.0f", 100)
-_SHARE = cells.valid(cells.with_interval("gap_share", "z.0f", 100))
+_SHARE = _sound(cells.with_interval("gap_share", "z.0f", 100))
 
 
 def _repeated(row: Row) -> str:
     """The share in all repeated bigrams."""
-    cell = cells.valid(lambda repeated: DASH if repeated["gap_share"] is None else f"{100 * repeated['gap_share']:z.0f}")
+    cell = _sound(lambda repeated: DASH if repeated["gap_share"] is None else f"{100 * repeated['gap_share']:z.0f}")
     return cell(row["repeated"])
 
 
@@ -226,7 +231,7 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         f"Intervals: {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)
-    caption = " ".join(sentences) + _struck(by_key[model, "ALL", "ar_hit"] for model in models) + _leads(tables)
+    caption = " ".join(sentences) + _leads(tables)
     return "\n".join([_plain(caption, tables), *(about_counts(slices, warning) if warning else ())])
 
 
@@ -310,8 +315,8 @@ def control_table(tables: GapTables) -> Table:
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
         "behind, nats": cells.with_interval("delta_nll"),
-        "share of the gap, %": cells.valid(cells.with_interval("gap_share", "z.1f", 100)),
-        "control, %": cells.valid(cells.with_interval("control_share", "z.1f", 100)),
+        "share of the gap, %": _sound(cells.with_interval("gap_share", "z.1f", 100)),
+        "control, %": _sound(cells.with_interval("control_share", "z.1f", 100)),
     }
     rows = [by_key[model, "ALL", "ar_hit"] for model in _models(tables)]
     caption = "Control: the share if AR hits differed as the first occurrences of their bigrams do; it is not subtracted."
@@ -369,7 +374,7 @@ def by_slice_table(tables: GapTables) -> Table | None:
         "share of\nthe gap, %": _SHARE,
     }
     caption = "Slices may overlap: their shares need not add up to 100 %. " * (len(names) > 1)
-    caption += f"Retained: of the reference's recall gain on the slice's tokens.{_struck(rows)}{_leads(tables)}"
+    caption += f"Retained: of the reference's recall gain on the slice's tokens.{_leads(tables)}"
     return Table.of("Each slice: what is retained, and the share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
 
 
@@ -379,13 +384,13 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     for row in tables.by_partition.iter_rows(named=True):
         rows[row["model"]].append(row)
     first = next(iter(rows.values()))
-    share = cells.valid(cells.share("gap_share"))
+    share = _sound(cells.share("gap_share"))
     return Table(
         "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
         ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
         [["share of tokens", *map(_of_tokens, first)], *([model, *map(share, of_model)] for model, of_model in rows.items())],
         f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits. The shares of a model add up to 100 %."
-        f"{_struck(tables.by_partition.to_dicts())}{_leads(tables)}",
+        f"{_leads(tables)}",
     )
 
 
@@ -413,12 +418,6 @@ def _leads(tables: GapTables) -> str:
     by_key = _rows(tables)
     wholes = [by_key[model, "ALL", "all"] for model in _models(tables)]
     return shares_of_leads(whole["model"] for whole in wholes if not is_void(whole) and whole["delta_nll"] < 0)
-
-
-def _struck(rows: Iterable[Row]) -> str:
-    """Why shares are struck out, after a space; empty if none is."""
-    is_any = any(row["void"] and row["gap_share"] is not None for row in rows)
-    return " Struck out: too little text for an interval, or a gap that may be zero (column note)." * is_any
 
 
 def _rows(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
