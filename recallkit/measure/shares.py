@@ -118,5 +118,5 @@ class WholeGap:
 
 
 def is_void(row: Mapping[str, Any]) -> bool:
-    """Whether the share in a row of a table means nothing: such a figure is struck out wherever it is shown."""
+    """Whether the share in a row of a table means nothing: such a figure is not shown, or struck out."""
     return row["gap_share"] is None or bool(row["void"])
