@@ -56,8 +56,8 @@ class Size:
         *("window", "bigram", "worse", "worse_at_rare"),
     )
     sizes: Sequence[str] = (
-        *("window-256", "window-64", "window-32", "window-16", "window-8"),
-        *("features-16", "features-8", "features-4"),
+        *("window-256", "window-32", "window-8"),
+        *("features-16", "features-8"),
     )
     """Members of the family, the reference first."""
     less_trained: Sequence[str] = ("window-256", "window-32", "features-16")
@@ -420,7 +420,7 @@ def draw(panels: Mapping[str, pl.DataFrame], out: Path) -> None:
     shapes = {"domain": names, "range": ["circle", "diamond"]}
     ticks = {"values": [0, 25, 50, 75, 100]}
     axes = {
-        "x": charts.number("x", "known recall, % of the reference's", axis=ticks, domain=[-5, 105]),
+        "x": charts.number("x", "known recall, % of the reference's", axis=ticks, domain=[-5, 130]),
         "y": charts.number("y", "retained, and gap share, %", axis=ticks, domain=[-10, 110]),
     }
     kinds = {
