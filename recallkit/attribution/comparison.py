@@ -175,9 +175,9 @@ def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | Mo
     options = question.options()
     keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
     first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
-    whole = " ".join([" vs ".join(keys), *(f"{name} {value}" for name, value in options.items())])
+    full_name = " ".join([" vs ".join(keys), *(f"{name} {value}" for name, value in options.items())])
     short = " ".join([f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}", *options])
-    return slices / "gap" / artifacts.file_slug(whole, short)
+    return slices / "gap" / artifacts.file_slug(full_name, short)
 
 
 def gap(
@@ -200,8 +200,8 @@ def gap(
     specs = list_models([reference], list(models))
     names, keys = [spec.shown for spec in specs], [spec.key for spec in specs]
     out = out or gap_path(slices, specs[0], specs[1:], question)
-    asked = {"reference": keys[0], "models": keys[1:], **question.options()}
-    result = Result(out / "gap.parquet", "gap", asked, force=force, beside=table_files(GapTables, out))
+    identity = {"reference": keys[0], "models": keys[1:], **question.options()}
+    result = Result(out / "gap.parquet", "gap", identity, force=force, beside=table_files(GapTables, out))
     finished = result.finished()  # a comparison of other models is not replaced
     # Labels that cannot answer the question are reported before hours of scoring.
     tokens = open_tokens(slices / "tokens.parquet")
@@ -228,7 +228,7 @@ def gap(
     readings = {name: [made["reading_max"], made["reading_mean"]] for name, made in manifests.items() if "reading_max" in made}
     states = _about_states(specs, manifests)
     facts = {
-        **asked,
+        **identity,
         "reference": names[0],
         "models": names[1:],
         "score_files": {name: path.name for name, path in files.scores.items()},

@@ -103,7 +103,7 @@ class Gap(FarContextOptions, ComparisonOptions, ScoringOptions, WritingOptions):
     )
     placebo: AnyModels | None = option(
         "Earlier checkpoints of the reference, as 'run/checkpoint-*': each model is also compared with the reference's own run at the "
-        "model's loss (docs/validity.md). May be repeated.",
+        "model's loss (docs/slices.md). May be repeated.",
         metavar="CHECKPOINT",
     )
 
