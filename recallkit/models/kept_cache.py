@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import CacheLayerMixin, DynamicCache, DynamicLayer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,9 +36,28 @@ class KeptLayer(DynamicLayer):  # type: ignore[misc]
         return left + query_length, self.seen - left
 
 
+class RecurrentCache(DynamicCache):  # type: ignore[misc]
+    """A cache of recurrent layers alone: the masks of attention, which transformers makes all the same, mask nothing."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Keys before the next ids."""
+        return 0
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Keys that the next ids see, and the place of the first."""
+        return query_length, 0
+
+
+def fresh_cache(config: Any) -> DynamicCache:
+    """An empty cache of transformers for a model of this configuration."""
+    cache = DynamicCache(config=config)
+    is_recurrent = cache.layers and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
+    return RecurrentCache(config=config) if is_recurrent else cache
+
+
 def kept_cache(config: Any) -> DynamicCache:
     """An empty cache for a model of this configuration."""
-    cache = DynamicCache(config=config)
+    cache = fresh_cache(config)
     if cache.layers:
         cache.layers = [KeptLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from recallkit.models.protocol import ScoringModel
+    from recallkit.models.protocol import ScoringModel, Sharing
 
 _LOGITS, _CUDA_LOGITS, _LEAST_ROWS = 1 << 23, 1 << 26, 128
 """Logits of a model in memory at a time: a step of few rows takes longer for each."""
@@ -49,7 +49,10 @@ class PairedModel(TorchModel):
         both = self._both = model, reference
         longest = min((each.max_length for each in both if each.max_length is not None), default=None)
         super().__init__(model.name, model.device, vocab_size=num_entries, max_length=longest)
-        self.sharing = min((each.sharing for each in both), key=("none", "equal", "any").index)
+
+    def sharing_over(self, lengths: np.ndarray) -> Sharing:
+        """See `TorchModel.sharing_over`: what holds for both."""
+        return min((each.sharing_over(lengths) for each in self._both), key=("none", "equal", "any").index)
 
     def batch_tokens(self, seq_len: int) -> int:
         """See `ScoringModel.batch_tokens`: what fits for either of them."""

@@ -137,25 +137,28 @@ class Carrying:
     positions: bool
 
 
-def find_carrying(whole: Tensor, read: Callable[[list[int], bool], Tensor]) -> Carrying | None:
+WAYS = [
+    Carrying("chunks", positions=True),
+    Carrying("chunks", positions=False),
+    Carrying("steps", positions=True),
+    Carrying("steps", positions=False),
+]
+"""The fastest first."""
+
+
+def find_carrying(whole: Tensor, read: Callable[[Carrying], Tensor]) -> Carrying | None:
     """The fastest way of carrying the state that reproduces the logits `whole` (b, t, vocab) of one pass; None if none does.
 
-    `read(sizes, positions)` returns the logits of the same ids read in chunks of these sizes, or raises UserError. Some
-    models ignore parts of their state where more than one id follows, so the logits of later chunks are compared; some
-    mix up the rows of a batch where a single id follows, so several rows are read.
+    `read(way)` returns the logits of the same ids read in pieces, or raises UserError. Some models ignore parts of their
+    state where more than one id follows, so the logits of later chunks are compared; some mix up the rows of a batch
+    where a single id follows, so several rows are read.
     """
-    length = whole.shape[1]
-    sizes: dict[Literal["chunks", "steps"], list[int]] = {"chunks": [2, 3, 2, length - 7], "steps": [2] + [1] * (length - 2)}
-    for pieces, lengths in sizes.items():
-        for positions in (True, False):
-            with contextlib.suppress(UserError):
-                if is_close(read(lengths, positions), whole, _CARRIED):
-                    return Carrying(pieces, positions)
+    for way in WAYS:
+        with contextlib.suppress(UserError):
+            if is_close(read(way), whole, _CARRIED):
+                return way
     return None
 
-
-_STARTS = [(slice(1, 2), 5), (slice(0, 1), 3)]
-"""Sequences, and how many ids of each are read before their states are joined."""
 
 _TAKEN = ([0, 1], [0, 1], [1, 0, 1], [1, 2], [1])
 """For each step, which of the previous rows take it."""
@@ -165,22 +168,25 @@ def can_join(
     ids: Tensor,
     whole: Tensor,
     read: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    logits: Callable[[Tensor], Tensor],
     join: Callable[[Sequence[Any]], Any],
     take: Callable[[Any, Sequence[int]], Any],
     tolerance: float = EXACT,
 ) -> bool:
     """Whether rows that have read different numbers of ids can be continued together, one id at a time.
 
-    ids (2, t), of which each sequence alone has the logits `whole` (2, t, vocab). `read(ids, state)` returns logits and the
-    state, or raises UserError; `join` and `take` are those of `TorchModel`. Joining is correct where it reproduces `whole`.
+    ids (2, t), of which each sequence alone has the outputs `whole` (2, t, ...). `read(ids, state)` returns outputs and the
+    state, or raises UserError; `join`, `take` and `logits` are those of `TorchModel`. Joining is correct where it reproduces
+    the logits of `whole`.
     """
-    rows = [(number, length) for some, length in _STARTS for number in range(2)[some]]  # a sequence, and the id that it reads next
+    most = ids.shape[1] - len(_TAKEN) - 2
+    rows = [(1, most), (0, most * 2 // 3)]  # a sequence, and how many of its ids are read before the states are joined
     try:
-        state = join([read(ids[some, :length], None)[1] for some, length in _STARTS])
+        state = join([read(ids[number : number + 1, :length], None)[1] for number, length in rows])
         for order in _TAKEN:
             numbers, places = (list(values) for values in zip(*(rows[place] for place in order), strict=True))
-            logits, state = read(ids[numbers, places][:, None], take(state, order) if order != [0, 1] else state)
-            if not is_close(logits[:, 0], whole[numbers, places], tolerance):
+            outputs, state = read(ids[numbers, places][:, None], take(state, order) if order != [0, 1] else state)
+            if not is_close(logits(outputs[:, 0]), logits(whole[numbers, places]), tolerance):
                 return False
             rows = [(number, place + 1) for number, place in zip(numbers, places, strict=True)]
     except (UserError, ValueError, RuntimeError):

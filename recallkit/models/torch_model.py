@@ -148,13 +148,23 @@ class TorchModel:
                 return Continuation(ids, run(self, prompt, [answer], 0, is_done)[0].answer_nll if len(answer) else np.empty(0, np.float32))
 
             return [alone(row) for row in range(len(prompts))]
-        run = by_stepping if most and self.sharing != "none" and min(map(len, prompts), default=0) > 1 and self.can_join else by_scoring
+        lengths = [len(prompt) + max(most, len(answer)) for prompt, answer in zip(prompts, answers, strict=True)]
+        joins = most and self.sharing != "none" and min(map(len, prompts), default=0) > 1
+        run = by_stepping if joins and self.joins_after(max(lengths)) else by_scoring
         return run(self, prompts, answers, most, is_done)
 
     @functools.cached_property
     def can_join(self) -> bool:
         """Whether rows that have read any numbers of ids can be continued together, exactly, one id at a time; found at first use."""
         return False
+
+    def joins_after(self, num_ids: int) -> bool:
+        """`can_join`, also of rows of up to `num_ids` ids."""
+        return self.can_join
+
+    def sharing_over(self, lengths: np.ndarray) -> Sharing:
+        """Which sequences of these lengths, in ids, may share a batch."""
+        return self.sharing
 
     def join(self, states: Sequence[Any]) -> Any:
         """The joint state of all rows of several states of `forward`, the longest first. Raises ValueError where they do not match."""
@@ -334,7 +344,8 @@ class TorchModel:
 
         sequences, starts = np.split(ids, offsets[1:-1]), offsets - np.arange(len(offsets))
         found = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
-        for group in groups(np.diff(offsets), self.sharing):
+        lengths = np.diff(offsets)
+        for group in groups(lengths, self.sharing_over(lengths)):
             inputs, targets, real = padded([sequences[number] for number in group])
             places, start = starts[group][:, None] + np.arange(inputs.shape[1]), 0
             # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,15 +22,17 @@ from recallkit.kernels.token_nll.reference import TokenNll
 from recallkit.models import probes
 from recallkit.models.devices import memory_errors
 from recallkit.models.precision import widened
-from recallkit.models.torch_model import TorchModel, wide
+from recallkit.models.torch_model import MOST_READING, TorchModel, wide
 from recallkit.quiet_transformers import first_line, without_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     from torch import Tensor
 
     from recallkit.models.compression import Compression
+    from recallkit.models.protocol import Sharing
 
 
 _STATES = ("past_key_values", "cache_params", "state")
@@ -40,6 +43,15 @@ EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
 
 _LOGITS = 1 << 25
 """Logits in memory at a time where they are soft-capped or float64: 128 or 256 MB."""
+
+_MOST_PROBED = 4096
+"""Ids of a probe, unless a window of the model's is longer than a quarter of them."""
+
+_NOT_ROUNDING = 1e-2
+"""Nats by which rounding never changes the NLLs of random ids in float32, on average: it may those of a few."""
+
+_RULED_OUT = 1e4
+"""Nats that stand for any number above: the difference of two infinite ones is none."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,10 @@ class TransformersModel(TorchModel):
         for setting, value in EXACT_SETTINGS.items():
             if hasattr(config, setting):
                 setattr(config, setting, value)
+        self._pads: dict[int, bool] = {}
+        self._joined: dict[int, bool] = {}
+        self._ways: dict[tuple[int, int], probes.Carrying | None] = {}
+        self._way: probes.Carrying | None = None
         ids = self._probed_ids()
         with self._probing():
             self.head = probes.find_head(model, self._run, ids[:1])
@@ -91,7 +107,7 @@ class TransformersModel(TorchModel):
 
     @property
     def carrying(self) -> Literal["chunks", "steps"] | None:
-        """Whether the state is carried into further `chunks`, only in `steps` of one id, or not at all; found at first use."""
+        """Whether the state of a few ids is carried into further `chunks`, only in `steps` of one id, or not at all."""
         return None if self._way_of_carrying is None else self._way_of_carrying.pieces
 
     @property
@@ -108,21 +124,23 @@ class TransformersModel(TorchModel):
         """See `TorchModel.forward`: hidden states, or logits where `Head` cannot express how they follow from hidden states."""
         # One id without a state is a whole sequence (see `pieces`), and needs no state.
         if carry and (state is not None or inputs.shape[1] > 1):
-            return self._read_on(inputs, state, positions=self._way_of_carrying is not None and self._way_of_carrying.positions)
+            return self._read_on(inputs, state, self._way or self._way_of_carrying)
         return self._outputs(self._run(self._reader, inputs)), None
 
     def pieces(self, num_inputs: int, chunk: int) -> list[int]:
-        """See `TorchModel.pieces`. The first chunk has at least two ids, and single ids follow only where the state is carried in steps.
+        """See `TorchModel.pieces`: in the way that gives what one pass over as many ids does.
 
-        Some models treat a single id as a step from whatever they read last.
+        Raises UserError where none does.
         """
         size = max(2, chunk)
+        self._way = None
         if num_inputs <= size:
             return [num_inputs]
-        if self.carrying == "steps":
-            return [size] + [1] * (num_inputs - size)
-        sizes = super().pieces(num_inputs, size)
-        return [*sizes[:-2], sizes[-2] + 1] if sizes[-1] == 1 else sizes
+        way = self._way = self._way_over(num_inputs, size)
+        if way is None:
+            problem = f"its state cannot be carried over {num_inputs:,} ids in chunks of {size:,}: scores are not those of one pass"
+            raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
+        return _pieces(way, num_inputs, size)
 
     def reduce(self, outputs: Tensor, targets: Tensor) -> TokenNll:
         """See `TorchModel.reduce`: logits are float32, or float64 where the model is."""
@@ -146,7 +164,7 @@ class TransformersModel(TorchModel):
 
     def _run(self, module: Any, ids: Tensor, **more: Any) -> Any:
         """The output of the model or of its backbone. Raises UserError for what its code raises."""
-        if "use_cache" in _parameters(module):
+        if not _parameters(module).isdisjoint({"use_cache", "kwargs"}):
             more = {"use_cache": False, **more}
         with without_logs(), self._forward_errors(), memory_errors(), self._exactly():
             return module(input_ids=ids, **more)
@@ -189,10 +207,18 @@ class TransformersModel(TorchModel):
 
     # -------------------------------------------------------------------------------------------- trying it out
 
-    def _probed_ids(self) -> Tensor:
-        """Ids (2, t) that are valid for any model."""
+    def _probed_ids(self, num_ids: int = probes.PROBED_IDS) -> Tensor:
+        """Ids (2, t) that are valid for any model; `t` is at most `num_ids`."""
         known = min(self.vocab_size, int(self.model.get_input_embeddings().weight.shape[0]))
-        return probes.random_ids(known, (2, min(probes.PROBED_IDS, self.max_length or probes.PROBED_IDS)), self.device)
+        return probes.random_ids(known, (2, min(num_ids, self.max_length or num_ids)), self.device)
+
+    def _enough_ids(self, num_ids: int, chunk: int = 0) -> int:
+        """How many ids show what becomes of `num_ids`: as many or more, unless fewer are past all windows and two chunks.
+
+        A power of two, so that few lengths are tried, and the same for every run.
+        """
+        most = max(_MOST_PROBED, 4 * _largest_window(self.config.to_dict()), 2 * chunk + probes.PROBED_IDS)
+        return min(1 << (num_ids - 1).bit_length(), most)
 
     @contextlib.contextmanager
     def _probing(self) -> Iterator[None]:
@@ -204,20 +230,70 @@ class TransformersModel(TorchModel):
             with torch.inference_mode(), widened(torch.float32):
                 yield
 
+    def _nlls(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """NLLs of targets (b, t) under outputs (b, t, ...), in nats; of ids that the model rules out a large number."""
+        step = max(1, _LOGITS // self.vocab_size)
+        rows = zip(torch.split(outputs.flatten(0, 1), step), torch.split(targets.flatten(), step), strict=True)
+        nlls = [logits_nll(self.logits(some), ids).nll.clamp(max=_RULED_OUT) for some, ids in rows]
+        return torch.cat(nlls).view(targets.shape)
+
+    def _agree(self, differences: Callable[[], Tensor]) -> bool:
+        """Whether two ways of reading have the same NLLs, of which `differences` gives the absolute differences.
+
+        More than rounding in float32 is decided in float64: there no rounding chooses another expert, or another id to attend to.
+        """
+        try:
+            with self._probing():
+                found = differences()
+            if found.max() > MOST_READING and found.mean() < _NOT_ROUNDING:
+                with torch.inference_mode(), widened():
+                    found = differences()
+        except UserError:
+            return False
+        return bool(found.max() <= MOST_READING)
+
+    def sharing_over(self, lengths: np.ndarray) -> Sharing:
+        """See `TorchModel.sharing_over`: tried at such lengths before sequences of different ones share a batch."""
+        longest = int(lengths.max(initial=0)) - 1
+        if self.sharing != "any" or longest <= probes.PROBED_IDS or len(set(lengths[lengths > 1])) < 2:
+            return self.sharing
+        num_ids = self._enough_ids(longest)
+        if num_ids not in self._pads:
+            self._pads[num_ids] = self._agree(functools.partial(self._padding, num_ids))
+        return "any" if self._pads[num_ids] else "equal"
+
+    def _padding(self, num_ids: int) -> Tensor:
+        """Differences in nats between NLLs of two sequences in a batch, one of them padded, and alone."""
+        ids = self._probed_ids(num_ids)
+        lengths = ids.shape[1], ids.shape[1] * 2 // 3
+        ids[1, lengths[1] :] = ids[1, lengths[1] - 1]
+        targets = ids.roll(-1, 1)
+        together = self._nlls(self.forward(ids)[0], targets)
+        differences = []
+        for row, length in enumerate(lengths):
+            part = slice(row, row + 1), slice(length)
+            alone = self._nlls(self.forward(ids[part])[0], targets[part])
+            differences.append((together[part] - alone).abs().flatten())
+        return torch.cat(differences)
+
     @functools.cached_property
     def can_join(self) -> bool:
         """See `TorchModel.can_join`."""
-        if self._way_of_carrying is None:
-            return False
-        ids = self._probed_ids()
+        return self._way_of_carrying is not None and self._joins(probes.PROBED_IDS)
 
-        def read(inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
-            outputs, state = self.forward(inputs, state, carry=True)
-            return self.logits(outputs), state
+    def joins_after(self, num_ids: int) -> bool:
+        """See `TorchModel.joins_after`."""
+        enough = self._enough_ids(max(num_ids, probes.PROBED_IDS))
+        if self.can_join and enough not in self._joined:
+            self._joined[enough] = self._joins(enough)
+        return self.can_join and self._joined[enough]
 
+    def _joins(self, num_ids: int) -> bool:
+        ids, self._way = self._probed_ids(num_ids), None
         with self._probing():
-            whole = torch.cat([self._logits(row) for row in ids[:, None]])
-            return probes.can_join(ids, whole, read, self.join, self.take)
+            whole = torch.cat([self.forward(row)[0] for row in ids[:, None]])
+            read = functools.partial(self.forward, carry=True)
+            return probes.can_join(ids, whole, read, self.logits, self.join, self.take)
 
     def join(self, states: Sequence[_Carried]) -> _Carried:
         """See `TorchModel.join`."""
@@ -241,34 +317,67 @@ class TransformersModel(TorchModel):
 
     @functools.cached_property
     def _way_of_carrying(self) -> probes.Carrying | None:
+        """How the state of a few ids is carried; None where it is not."""
         ids = self._probed_ids()
-        if self._state_name is None or _depends_on_length(self.config) or ids.shape[1] < probes.PROBED_IDS:
+        num_ids = ids.shape[1]
+        if self._state_name is None or _depends_on_length(self.config) or num_ids < probes.PROBED_IDS:
             return None
-
-        def read(sizes: list[int], positions: bool) -> Tensor:
-            state, logits = None, []
-            for piece in torch.split(ids, sizes, dim=1):
-                outputs, state = self._read_on(piece, state, positions=positions)
-                logits.append(self.logits(outputs))
-            return torch.cat(logits, dim=1)
-
+        sizes = {"chunks": [2, 3, 2, num_ids - 7], "steps": [2] + [1] * (num_ids - 2)}
         with self._probing():
-            return probes.find_carrying(self._logits(ids), read)
+            return probes.find_carrying(
+                self._logits(ids),
+                lambda way: self.logits(torch.cat(list(self._in_pieces(ids, sizes[way.pieces], way)), dim=1)),
+            )
+
+    def _in_pieces(self, ids: Tensor, sizes: list[int], way: probes.Carrying) -> Iterator[Tensor]:
+        """Outputs of pieces of ids (b, t), each read from the state after the one before."""
+        state = None
+        for piece in torch.split(ids, sizes, dim=1):
+            outputs, state = self._read_on(piece, state, way)
+            yield outputs
+
+    def _way_over(self, num_ids: int, chunk: int) -> probes.Carrying | None:
+        """The fastest way of carrying the state that gives the NLLs of one pass over so many ids; None if none does."""
+        fastest = self._way_of_carrying
+        if num_ids <= probes.PROBED_IDS or fastest is None:
+            return fastest
+        enough = self._enough_ids(num_ids, chunk)
+        key = enough, min(chunk, enough)
+        if key not in self._ways:
+            ways = probes.WAYS[probes.WAYS.index(fastest) :]
+            fits = (way for way in ways if self._agree(functools.partial(self._carrying, way, *key)))
+            self._ways[key] = next(fits, None)
+        return self._ways[key]
+
+    def _carrying(self, way: probes.Carrying, num_ids: int, chunk: int) -> Tensor:
+        """Differences in nats between NLLs in pieces and in one pass, up to where they are clearly no rounding."""
+        ids = self._probed_ids(num_ids)[:1]
+        targets, sizes = ids.roll(-1, 1), _pieces(way, ids.shape[1], chunk)
+        whole = self._nlls(self.forward(ids)[0], targets)
+        parts = zip(torch.split(whole, sizes, 1), torch.split(targets, sizes, 1), strict=True)
+        differences, total = [], 0.0
+        for outputs, (nlls, following) in zip(self._in_pieces(ids, sizes, way), parts, strict=True):
+            differences.append((self._nlls(outputs, following) - nlls).abs().flatten())
+            total += float(differences[-1].sum())
+            if total >= _NOT_ROUNDING * ids.shape[1]:
+                break
+        return torch.cat(differences)
 
     @property
     def _state_name(self) -> str | None:
         """The parameter that takes the state; None where there is none."""
         known = _parameters(self._reader)
-        return next((name for name in _STATES if name in known), None)
+        # A wrapper passes on what it does not name.
+        return next((name for name in _STATES if name in known), _STATES[0] if "kwargs" in known else None)
 
-    def _read_on(self, inputs: Tensor, state: _Carried | None, *, positions: bool) -> tuple[Tensor, _Carried]:
+    def _read_on(self, inputs: Tensor, state: _Carried | None, way: probes.Carrying | None) -> tuple[Tensor, _Carried]:
         """Outputs of `inputs` (b, t) that follow `state`, and the state after them."""
         if state is None:
-            state = _Carried(None, 0, torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device))
+            state = _Carried(self._needed_cache(), 0, torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device))
         name, seen = str(self._state_name), state.seen + inputs.shape[1]
         places = torch.arange(seen, device=inputs.device)[None]
         more: dict[str, Any] = {"use_cache": True}
-        if positions and "position_ids" in _parameters(self._reader):
+        if way is not None and way.positions and "position_ids" in _parameters(self._reader):
             more["position_ids"] = places[:, state.seen :] - (state.missing[:, None] if state.is_ragged else 0)
         if state.is_ragged and self._layout.grows and "attention_mask" in _parameters(self._reader):
             more["attention_mask"] = (places >= state.missing[:, None]).long()
@@ -328,24 +437,57 @@ class TransformersModel(TorchModel):
         """Modules and names of their tensors that grow with the rows: states outside any cache (recurrent_gemma)."""
 
         def shapes(num_rows: int) -> dict[tuple[torch.nn.Module, str], torch.Size]:
-            self._run(self._reader, torch.zeros(num_rows, 2, dtype=torch.int64, device=self.device), use_cache=True)
+            ids = torch.zeros(num_rows, 2, dtype=torch.int64, device=self.device)
+            cache = self._needed_cache()
+            self._run(self._reader, ids, use_cache=True, **({} if cache is None else {"past_key_values": cache}))
             found = ((module, name, value) for module in self.model.modules() for name, value in vars(module).items())
             return {(module, name): value.shape for module, name, value in found if isinstance(value, torch.Tensor)}
 
         one, two = shapes(1), shapes(2)
         return [place for place in one if place in two and one[place] != two[place]]
 
+    def _needed_cache(self) -> Any:
+        """The cache of a first pass where a model's own raises errors: that of recurrent layers alone; else None."""
+        from recallkit.models.kept_cache import RecurrentCache
+
+        cache = self._fresh_cache() if self._state_name == "past_key_values" else None
+        return cache if isinstance(cache, RecurrentCache) else None
+
     def _fresh_cache(self) -> Any:
-        from transformers import DynamicCache
+        from recallkit.models.kept_cache import fresh_cache
 
         with self._forward_errors():
-            return DynamicCache(config=self.config)
+            return fresh_cache(self.config)
 
 
 def _head_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:
     """Logits (..., vocab) of hidden states (..., d), computed for a few rows at a time."""
     logits = torch.nn.functional.linear(hidden, weight, bias)
     return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _pieces(way: probes.Carrying, num_inputs: int, size: int) -> list[int]:
+    """The lengths in which more inputs than `size` are read: the first has two ids at least, single ids follow in steps alone.
+
+    Some models treat a single id as a step from whatever they read last: 9 ids by 4 are 4 and 5.
+    """
+    if way.pieces == "steps":
+        return [size] + [1] * (num_inputs - size)
+    sizes = [size] * (num_inputs // size)
+    rest = num_inputs % size
+    return [*sizes, rest] if rest > 1 else [*sizes[:-1], size + rest]
+
+
+_WINDOW = re.compile("window|chunk|block|top_?k|budget|local")
+
+
+def _largest_window(settings: Any) -> int:
+    """The largest number that a configuration has under a name of a window, a block or a selection; else 0."""
+    if not isinstance(settings, dict):
+        return 0
+    found = [_largest_window(value) for value in settings.values()]
+    named = (value for name, value in settings.items() if _WINDOW.search(str(name)))
+    return max([0, *found, *(value for value in named if isinstance(value, int))])
 
 
 def _parameters(module: Any) -> frozenset[str]:

@@ -138,7 +138,7 @@ class UserModule(TorchModel):
         ids = probes.random_ids(self.num_ids, (2, probes.PROBED_IDS), self.device)
         with torch.no_grad():
             whole = torch.cat([self._logits(row) for row in ids[:, None]])
-            return probes.can_join(ids, whole, self._read_on, self.join, self.take, self.tolerance)
+            return probes.can_join(ids, whole, self._read_on, self.logits, self.join, self.take, self.tolerance)
 
     def _read_on(self, ids: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits (b, t, vocab) of ids (b, t) that follow a state, and the new state. Raises UserError for anything else."""

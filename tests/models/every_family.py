@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ WIDTH, HEADS = 64, 4
 WINDOW = 16
 """Ids of a window, a block or a selection: more than are read when a model is loaded, far fewer than a sequence has."""
 
-LENGTHS = [71, 33, 2, 50]
+LENGTHS = [71, 33, 2, 50, 33]
 CHUNK = 7
 NEW_IDS = 4
 LIMIT = 2e-5
@@ -38,20 +38,22 @@ NOISE = 0.05
 SECONDS = 240
 """For one family, on a core shared with others."""
 
-MOST_WEIGHTS = 20_000_000
+MOST_WEIGHTS = 130_000_000
 """Of a model that counts as tiny."""
 
 _COUNTS = {
     r"vocab_size(_per_layer_input)?|(un)?padded_vocab_size|.*_byte_group_vocab": VOCAB_SIZE,
     r"(num_hidden|encoder|decoder|num|n|num_decoder|num_encoder|e|d)_layers?|depth|layers": 2,
     r".*(key_value|kv)_heads|kv_n_heads|linear_num_key_heads": 2,
+    r"mamba_(n|num)_heads|n_mamba_heads": 2 * HEADS,
     r".*num_(attention_)?heads|attention_heads|(en|de)coder_attention_heads|.*n_heads?|.*value_heads": HEADS,
-    r"(.*_)?(head_dim|head_size)|d_kv|kv_channels|qk_head_dim": WIDTH // HEADS,
-    r"qk_(nope|rope)_head_dim|rotary_dim": 8,
+    r"qk_nope_head_dim|rotary_dim": 8,
+    r"qk_head_dim": 8 + WIDTH // HEADS,
+    r"(.*_)?(head_dim|head_size|d_head|headdim)|d_kv|kv_channels": WIDTH // HEADS,
     r".*(lora_rank|lowrank|adapter_rank|laurel_rank|norm_rank)": 8,
     r".*(moe|expert|experts|shared)_intermediate_size": WIDTH // 2,
-    r".*intermediate_size(_mlp)?|.*ffn_dim|d_ff|n_inner|ffn_hidden_size|d_inner": 2 * WIDTH,
-    r".*hidden_size(_global)?|(d|dim)_model|n_embd|embedding_size|dim|e?mb(ed)?_dim|lru_width": WIDTH,
+    r".*intermediate_size(_mlp)?|.*ffn_dim|d_ff|n_inner|ffn_hidden_size|d_inner|mamba_d_ssm": 2 * WIDTH,
+    r".*hidden_size(_global)?|(d|dim)_model|n_embd|embedding_size|dim|e?mb(ed|edding)?_dim|dim_head|hidden_dim|lru_width": WIDTH,
     r".*proj(ection)?_dim": WIDTH,
     r"(num|n)_(local_|routed_)?experts|moe_num_experts": 4,
     r"num_experts_per_tok(en)?|moe_(topk|k|top_k)|top_k_experts": 2,
@@ -69,6 +71,38 @@ _COUNTS = {
 }
 """What numbers become, by a pattern of their names; the first that fits."""
 
+_NEEDED = ("head_dim", "num_key_value_heads", "num_experts", "moe_intermediate_size", "num_experts_per_tok")
+"""Settings that get a number where the default is none."""
+
+_BY_NAME: dict[str, dict[str, Any]] = {
+    "chameleon": {"vocabulary_map": {"<image>": VOCAB_SIZE}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "emu3": {"vocabulary_map": {"<image>": VOCAB_SIZE, "<|extra_200|>": VOCAB_SIZE + 1}},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": WIDTH // 4}},
+    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "granite4_vision": {"deepstack_layer_map": [], "spatial_target_layers": []},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": WIDTH // HEADS,
+        "indexer_budget": WINDOW,
+        "indexer_compress_ratio": 4,
+    },
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "reformer": {"axial_pos_embds": False},
+    "step3p7": {"text_config": {"sliding_window": WINDOW}},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""What a family needs and its default configuration lacks, or says in numbers that must agree."""
+_BY_NAME["cohere_compass"] = {"text_config": _BY_NAME["cohere_compass_text"]}
+_BY_NAME["qwen4_exp"] = {"text_config": _BY_NAME["qwen4_exp_text"]}
+
 _OF_TEXT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
@@ -80,9 +114,26 @@ def shrunken(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in _LAYERS:
         if isinstance(settings.get(name), int):
             small[name] = len(chosen)
+    return {**small, **_agreeing(settings, small)}
+
+
+def _agreeing(settings: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to agree with other settings of the same part."""
+    found: dict[str, Any] = {}
     if settings.get("num_kv_shared_layers"):
-        small["num_kv_shared_layers"] = len(chosen) // 2
-    return small
+        found["num_kv_shared_layers"] = small["num_hidden_layers"] // 2
+    if small.get("kv_lora_rank"):
+        found["num_key_value_heads"] = HEADS
+    if "expand" in small and "head_dim" in small:
+        found["num_heads"] = 2 * HEADS
+    rope = small.get("rope_parameters")
+    if isinstance(rope, Mapping) and "rope_type" in rope:
+        half = int((small.get("head_dim") or WIDTH // HEADS) * rope.get("partial_rotary_factor", 1)) // 2
+        height = 3 * half // 8
+        found["rope_parameters"] = {**rope, "mrope_section": [height, height, half - 2 * height]}
+    if "default_language" in small:
+        found["default_language"] = small["languages"][0]
+    return found
 
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "layers")
@@ -102,6 +153,12 @@ def _chosen_layers(settings: Mapping[str, Any], layers: int) -> list[int]:
     return chosen
 
 
+def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with those of parts replaced one by one."""
+    parts = ((name, settings.get(name), value) for name, value in changes.items())
+    return {**settings, **{name: _merged(old, new) if isinstance(old, Mapping) and "_config" in name else new for name, old, new in parts}}
+
+
 def _is_per_layer(value: Any, layers: int) -> bool:
     return isinstance(value, list) and layers > 2 and len(value) == layers
 
@@ -114,18 +171,18 @@ def _small(name: str, value: Any, chosen: list[int], layers: int) -> Any:
     if name == "per_layer_config" and isinstance(value, Mapping):
         found = {int(layer): of for layer, of in value.items()}
         return {f"{place:02}": shrunken(found[layer]) for place, layer in enumerate(chosen) if layer in found}
-    if name == "mrope_section":
-        return [2, 3, 3]
     if name in ("attn_layer_indices", "full_attn_idxs"):
         return [1]
-    if name in ("id2label", "label2id"):
-        return value
     if isinstance(value, Mapping):
-        return shrunken(value)
+        return shrunken(value) if all(isinstance(key, str) for key in value) and name != "label2id" else value
+    if isinstance(value, list | tuple) and name.endswith("_token_ids"):
+        return [VOCAB_SIZE + place for place in range(len(value))]
+    if value is None and name in _NEEDED:
+        value = 1 << 20
     if name.endswith(("_token_id", "_token_index", "_token_ids")) and value is not None:
         # Those of images and sounds lie beyond the ids of the text.
         place = sum(map(ord, name)) % 97
-        return _OF_TEXT.index(name) if name in _OF_TEXT else VOCAB_SIZE + place
+        return _OF_TEXT.index(name) if name in _OF_TEXT else place if name == "blank_token_id" else VOCAB_SIZE + place
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return next((size for pattern, size in _COUNTS.items() if re.fullmatch(pattern, name)), value)
     return value
@@ -164,11 +221,12 @@ def build(name: str) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 
     default = AutoConfig.for_model(name)
-    config = type(default).from_dict(shrunken(default.to_dict()))
+    settings = _merged(shrunken(default.to_dict()), _BY_NAME.get(name, {}))
+    config = type(default).from_dict(settings)
     for switch in ("is_decoder", "causal"):
         if hasattr(config, switch):
             setattr(config, switch, True)
-    loader = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModelForMultimodalLM
+    loader = AutoModelForMultimodalLM if type(config) in AutoModelForMultimodalLM._model_mapping else AutoModelForCausalLM
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in loader.from_config(config).parameters())
     if weights > MOST_WEIGHTS:
@@ -206,13 +264,11 @@ def outcome(name: str, folder: Path) -> Outcome:
     try:
         own = [_own_nll(bare, ids[a:b]) for a, b in itertools.pairwise(offsets)]
     except Exception as error:  # noqa: BLE001 - of transformers
-        own, failed = None, f"{type(error).__name__}: {error}"
+        return Outcome(name, "not built", f"{type(error).__name__}: {error}")
     try:
         loaded = load_model(ModelRequest(str(folder), VOCAB_SIZE, device="cpu"))
     except UserError as error:
         return Outcome(name, "refused", str(error).replace(f"{folder}: ", ""))
-    if own is None:
-        return Outcome(name, "not built", failed)
     found = Outcome(name, "", weights=sum(weight.numel() for weight in model.parameters()))
     try:
         found.differences["batch"] = _largest(loaded.score(ids, offsets).nll, np.concatenate(own))
@@ -228,9 +284,7 @@ def outcome(name: str, folder: Path) -> Outcome:
     long = [place for place, sequence in enumerate(sequences) if len(sequence) > 2 * NEW_IDS]
     prompts, answers = zip(*(np.split(sequences[place], [-NEW_IDS]) for place in long), strict=True)
     written = loaded.generate(prompts, answers, NEW_IDS, lambda *_: False)
-    found.differences["generated"] = max(
-        _largest(one.answer_nll, own[place][-NEW_IDS:]) for place, one in zip(long, written, strict=True)
-    )
+    found.differences["generated"] = max(_largest(one.answer_nll, own[place][-NEW_IDS:]) for place, one in zip(long, written, strict=True))
     found.joined = loaded.can_join
     found.result = "equal" if found.largest <= LIMIT else "different"
     return found
