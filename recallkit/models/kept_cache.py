@@ -48,16 +48,15 @@ class RecurrentCache(DynamicCache):  # type: ignore[misc]
         return query_length, 0
 
 
-def fresh_cache(config: Any) -> DynamicCache:
-    """An empty cache of transformers for a model of this configuration."""
-    cache = DynamicCache(config=config)
-    is_recurrent = cache.layers and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers)
-    return RecurrentCache(config=config) if is_recurrent else cache
+def recurrent_cache(config: Any) -> RecurrentCache | None:
+    """An empty cache for a model of this configuration; None where it has attention, or does not say."""
+    cache = RecurrentCache(config=config)
+    return None if any(isinstance(layer, CacheLayerMixin) for layer in cache.layers) or not cache.layers else cache
 
 
 def kept_cache(config: Any) -> DynamicCache:
     """An empty cache for a model of this configuration."""
-    cache = fresh_cache(config)
+    cache = recurrent_cache(config) or DynamicCache(config=config)
     if cache.layers:
         cache.layers = [KeptLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     else:

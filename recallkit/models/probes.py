@@ -189,6 +189,6 @@ def can_join(
             if not is_close(logits(outputs[:, 0]), logits(whole[numbers, places]), tolerance):
                 return False
             rows = [(number, place + 1) for number, place in zip(numbers, places, strict=True)]
-    except (UserError, ValueError, RuntimeError):
+    except (UserError, ValueError, RuntimeError, IndexError):
         return False
     return True

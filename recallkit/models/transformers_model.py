@@ -47,6 +47,9 @@ _LOGITS = 1 << 25
 _MOST_PROBED = 4096
 """Ids of a probe, unless a window of the model's is longer than a quarter of them."""
 
+_WINDOWS = re.compile(r'"\w*(?:window|chunk|block|top_?k|budget|local)\w*": (\d+)')
+"""Numbers that a configuration has under a name of a window, a block or a selection."""
+
 _NOT_ROUNDING = 1e-2
 """Nats by which rounding never changes the NLLs of random ids in float32, on average: it may those of a few."""
 
@@ -88,9 +91,8 @@ class TransformersModel(TorchModel):
         for setting, value in EXACT_SETTINGS.items():
             if hasattr(config, setting):
                 setattr(config, setting, value)
-        self._pads: dict[int, bool] = {}
+        self._agreed: dict[tuple[Any, ...], bool] = {}
         self._joined: dict[int, bool] = {}
-        self._ways: dict[tuple[int, int], probes.Carrying | None] = {}
         self._way: probes.Carrying | None = None
         ids = self._probed_ids()
         with self._probing():
@@ -217,7 +219,8 @@ class TransformersModel(TorchModel):
 
         A power of two, so that few lengths are tried, and the same for every run.
         """
-        most = max(_MOST_PROBED, 4 * _largest_window(self.config.to_dict()), 2 * chunk + probes.PROBED_IDS)
+        windows = map(int, _WINDOWS.findall(self.config.to_json_string(use_diff=False)))
+        most = max(_MOST_PROBED, 4 * max(windows, default=0), 2 * chunk + probes.PROBED_IDS)
         return min(1 << (num_ids - 1).bit_length(), most)
 
     @contextlib.contextmanager
@@ -232,68 +235,61 @@ class TransformersModel(TorchModel):
 
     def _nlls(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """NLLs of targets (b, t) under outputs (b, t, ...), in nats; of ids that the model rules out a large number."""
-        step = max(1, _LOGITS // self.vocab_size)
-        rows = zip(torch.split(outputs.flatten(0, 1), step), torch.split(targets.flatten(), step), strict=True)
-        nlls = [logits_nll(self.logits(some), ids).nll.clamp(max=_RULED_OUT) for some, ids in rows]
-        return torch.cat(nlls).view(targets.shape)
+        nll = self.reduce(outputs.flatten(0, 1), targets.flatten()).nll
+        return nll.clamp(max=_RULED_OUT).view_as(targets)
 
-    def _agree(self, differences: Callable[[], Tensor]) -> bool:
-        """Whether two ways of reading have the same NLLs, of which `differences` gives the absolute differences.
+    def _agree(self, differences: Callable[..., Tensor], *setting: Any) -> bool:
+        """Whether two ways of reading have the same NLLs: `differences` gives the absolute ones in a setting.
 
         More than rounding in float32 is decided in float64: there no rounding chooses another expert, or another id to attend to.
         """
-        try:
-            with self._probing():
-                found = differences()
-            if found.max() > MOST_READING and found.mean() < _NOT_ROUNDING:
-                with torch.inference_mode(), widened():
-                    found = differences()
-        except UserError:
-            return False
-        return bool(found.max() <= MOST_READING)
+        key = differences.__name__, *setting
+        if key not in self._agreed:
+            try:
+                with self._probing():
+                    nats = differences(*setting)
+                if nats.max() > MOST_READING and nats.mean() < _NOT_ROUNDING:
+                    with torch.inference_mode(), widened():
+                        nats = differences(*setting)
+                self._agreed[key] = bool(nats.max() <= MOST_READING)
+            except UserError:
+                self._agreed[key] = False
+        return self._agreed[key]
 
     def sharing_over(self, lengths: np.ndarray) -> Sharing:
         """See `TorchModel.sharing_over`: tried at such lengths before sequences of different ones share a batch."""
         longest = int(lengths.max(initial=0)) - 1
-        if self.sharing != "any" or longest <= probes.PROBED_IDS or len(set(lengths[lengths > 1])) < 2:
+        if self.sharing != "any" or longest <= probes.PROBED_IDS or len(set(lengths[lengths > 1])) == 1:
             return self.sharing
-        num_ids = self._enough_ids(longest)
-        if num_ids not in self._pads:
-            self._pads[num_ids] = self._agree(functools.partial(self._padding, num_ids))
-        return "any" if self._pads[num_ids] else "equal"
+        return "any" if self._agree(self._padding, self._enough_ids(longest)) else "equal"
 
     def _padding(self, num_ids: int) -> Tensor:
-        """Differences in nats between NLLs of two sequences in a batch, one of them padded, and alone."""
+        """How the NLLs of a sequence that is padded to `num_ids` in a batch differ from those of the same one alone."""
         ids = self._probed_ids(num_ids)
-        lengths = ids.shape[1], ids.shape[1] * 2 // 3
-        ids[1, lengths[1] :] = ids[1, lengths[1] - 1]
+        length = ids.shape[1] * 2 // 3
+        ids[1, length:] = ids[1, length - 1]
         targets = ids.roll(-1, 1)
-        together = self._nlls(self.forward(ids)[0], targets)
-        differences = []
-        for row, length in enumerate(lengths):
-            part = slice(row, row + 1), slice(length)
-            alone = self._nlls(self.forward(ids[part])[0], targets[part])
-            differences.append((together[part] - alone).abs().flatten())
-        return torch.cat(differences)
+        together = self._nlls(self.forward(ids)[0], targets)[1:, :length]
+        alone = self._nlls(self.forward(ids[1:, :length])[0], targets[1:, :length])
+        return (together - alone).abs()
 
-    @functools.cached_property
+    @property
     def can_join(self) -> bool:
         """See `TorchModel.can_join`."""
-        return self._way_of_carrying is not None and self._joins(probes.PROBED_IDS)
+        return self.joins_after(probes.PROBED_IDS)
 
     def joins_after(self, num_ids: int) -> bool:
         """See `TorchModel.joins_after`."""
-        enough = self._enough_ids(max(num_ids, probes.PROBED_IDS))
-        if self.can_join and enough not in self._joined:
-            self._joined[enough] = self._joins(enough)
-        return self.can_join and self._joined[enough]
-
-    def _joins(self, num_ids: int) -> bool:
-        ids, self._way = self._probed_ids(num_ids), None
-        with self._probing():
-            whole = torch.cat([self.forward(row)[0] for row in ids[:, None]])
-            read = functools.partial(self.forward, carry=True)
-            return probes.can_join(ids, whole, read, self.logits, self.join, self.take)
+        if self._way_of_carrying is None:
+            return False
+        num_ids = self._enough_ids(max(num_ids, probes.PROBED_IDS))
+        if num_ids not in self._joined:
+            ids, self._way = self._probed_ids(num_ids), None
+            with self._probing():
+                whole = torch.cat([self.forward(row)[0] for row in ids[:, None]])
+                read = functools.partial(self.forward, carry=True)
+                self._joined[num_ids] = probes.can_join(ids, whole, read, self.logits, self.join, self.take)
+        return self._joined[num_ids]
 
     def join(self, states: Sequence[_Carried]) -> _Carried:
         """See `TorchModel.join`."""
@@ -341,27 +337,23 @@ class TransformersModel(TorchModel):
         fastest = self._way_of_carrying
         if num_ids <= probes.PROBED_IDS or fastest is None:
             return fastest
+        ways = probes.WAYS[probes.WAYS.index(fastest) :]
         enough = self._enough_ids(num_ids, chunk)
-        key = enough, min(chunk, enough)
-        if key not in self._ways:
-            ways = probes.WAYS[probes.WAYS.index(fastest) :]
-            fits = (way for way in ways if self._agree(functools.partial(self._carrying, way, *key)))
-            self._ways[key] = next(fits, None)
-        return self._ways[key]
+        return next((way for way in ways if self._agree(self._carrying, enough, chunk, way)), None)
 
-    def _carrying(self, way: probes.Carrying, num_ids: int, chunk: int) -> Tensor:
-        """Differences in nats between NLLs in pieces and in one pass, up to where they are clearly no rounding."""
+    def _carrying(self, num_ids: int, chunk: int, way: probes.Carrying) -> Tensor:
+        """How NLLs in pieces differ from those of one pass, up to where that is clearly no rounding."""
         ids = self._probed_ids(num_ids)[:1]
         targets, sizes = ids.roll(-1, 1), _pieces(way, ids.shape[1], chunk)
-        whole = self._nlls(self.forward(ids)[0], targets)
-        parts = zip(torch.split(whole, sizes, 1), torch.split(targets, sizes, 1), strict=True)
-        differences, total = [], 0.0
-        for outputs, (nlls, following) in zip(self._in_pieces(ids, sizes, way), parts, strict=True):
-            differences.append((self._nlls(outputs, following) - nlls).abs().flatten())
-            total += float(differences[-1].sum())
-            if total >= _NOT_ROUNDING * ids.shape[1]:
+        differences = self._nlls(self.forward(ids)[0], targets)
+        start = 0
+        for outputs in self._in_pieces(ids, sizes, way):
+            part = slice(None), slice(start, start + outputs.shape[1])
+            differences[part] = (differences[part] - self._nlls(outputs, targets[part])).abs()
+            start = part[1].stop
+            if differences[:, :start].sum() > _NOT_ROUNDING * ids.shape[1]:
                 break
-        return torch.cat(differences)
+        return differences[:, :start]
 
     @property
     def _state_name(self) -> str | None:
@@ -373,7 +365,7 @@ class TransformersModel(TorchModel):
     def _read_on(self, inputs: Tensor, state: _Carried | None, way: probes.Carrying | None) -> tuple[Tensor, _Carried]:
         """Outputs of `inputs` (b, t) that follow `state`, and the state after them."""
         if state is None:
-            state = _Carried(self._needed_cache(), 0, torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device))
+            state = _Carried(self._first_cache(), 0, torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device))
         name, seen = str(self._state_name), state.seen + inputs.shape[1]
         places = torch.arange(seen, device=inputs.device)[None]
         more: dict[str, Any] = {"use_cache": True}
@@ -438,26 +430,25 @@ class TransformersModel(TorchModel):
 
         def shapes(num_rows: int) -> dict[tuple[torch.nn.Module, str], torch.Size]:
             ids = torch.zeros(num_rows, 2, dtype=torch.int64, device=self.device)
-            cache = self._needed_cache()
-            self._run(self._reader, ids, use_cache=True, **({} if cache is None else {"past_key_values": cache}))
+            self._run(self._reader, ids, use_cache=True, **{str(self._state_name): self._first_cache()})
             found = ((module, name, value) for module in self.model.modules() for name, value in vars(module).items())
             return {(module, name): value.shape for module, name, value in found if isinstance(value, torch.Tensor)}
 
         one, two = shapes(1), shapes(2)
         return [place for place in one if place in two and one[place] != two[place]]
 
-    def _needed_cache(self) -> Any:
-        """The cache of a first pass where a model's own raises errors: that of recurrent layers alone; else None."""
-        from recallkit.models.kept_cache import RecurrentCache
-
-        cache = self._fresh_cache() if self._state_name == "past_key_values" else None
-        return cache if isinstance(cache, RecurrentCache) else None
-
-    def _fresh_cache(self) -> Any:
-        from recallkit.models.kept_cache import fresh_cache
+    def _first_cache(self) -> Any:
+        """The cache of a first pass where the model's own raises errors: that of recurrent layers alone; else None."""
+        from recallkit.models.kept_cache import recurrent_cache
 
         with self._forward_errors():
-            return fresh_cache(self.config)
+            return recurrent_cache(self.config) if self._state_name == "past_key_values" else None
+
+    def _fresh_cache(self) -> Any:
+        from transformers import DynamicCache
+
+        with self._forward_errors():
+            return DynamicCache(config=self.config)
 
 
 def _head_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, cap: float | None) -> Tensor:
@@ -476,18 +467,6 @@ def _pieces(way: probes.Carrying, num_inputs: int, size: int) -> list[int]:
     sizes = [size] * (num_inputs // size)
     rest = num_inputs % size
     return [*sizes, rest] if rest > 1 else [*sizes[:-1], size + rest]
-
-
-_WINDOW = re.compile("window|chunk|block|top_?k|budget|local")
-
-
-def _largest_window(settings: Any) -> int:
-    """The largest number that a configuration has under a name of a window, a block or a selection; else 0."""
-    if not isinstance(settings, dict):
-        return 0
-    found = [_largest_window(value) for value in settings.values()]
-    named = (value for name, value in settings.items() if _WINDOW.search(str(name)))
-    return max([0, *found, *(value for value in named if isinstance(value, int))])
 
 
 def _parameters(module: Any) -> frozenset[str]:
