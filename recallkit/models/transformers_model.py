@@ -211,7 +211,8 @@ class TransformersModel(TorchModel):
 
     def _probed_ids(self, num_ids: int = probes.PROBED_IDS) -> Tensor:
         """Ids (2, t) that are valid for any model; `t` is at most `num_ids`."""
-        known = min(self.vocab_size, int(self.model.get_input_embeddings().weight.shape[0]))
+        table = getattr(self.model.get_input_embeddings(), "weight", None)
+        known = self.vocab_size if table is None else min(self.vocab_size, len(table))
         return probes.random_ids(known, (2, min(num_ids, self.max_length or num_ids)), self.device)
 
     def _enough_ids(self, num_ids: int, chunk: int = 0) -> int:

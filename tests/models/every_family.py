@@ -2,209 +2,55 @@
 
     python -m tests.models.every_family [--only NAME ...] [--at-once 2] [--write docs/models.md]
 
-The default configuration of each `model_type` is cut down by rules that know no family, given random weights, saved
-and loaded through recallkit. Sequences of unequal lengths, longer than its windows, are scored in one batch, with the
-state carried, and after prompts. `--write` puts the outcome into the page, between two markers.
+Sequences of unequal lengths, all but one longer than the model's windows, are scored in one batch, with the state
+carried, and after prompts, of which ids are generated too. Each family has a process and a time limit. `--write` puts
+the outcome into the page, between two markers.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import itertools
-import json
 import multiprocessing
 import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VOCAB_SIZE = 512
-WIDTH, HEADS = 64, 4
-WINDOW = 16
-"""Ids of a window, a block or a selection: more than are read when a model is loaded, far fewer than a sequence has."""
+from tests.models.shrinking import VOCAB_SIZE, build
 
 LENGTHS = [71, 33, 2, 50, 33]
-CHUNK = 7
+CHUNKS = (7, 24)
+"""Shorter than a window, and longer."""
+
 NEW_IDS = 4
 LIMIT = 2e-5
 """Nats by which an NLL may differ."""
 
-NOISE = 0.05
 SECONDS = 240
 """For one family, on a core shared with others."""
 
-MOST_WEIGHTS = 130_000_000
-"""Of a model that counts as tiny."""
-
-_COUNTS = {
-    r"vocab_size(_per_layer_input)?|(un)?padded_vocab_size|.*_byte_group_vocab": VOCAB_SIZE,
-    r"(num_hidden|encoder|decoder|num|n|num_decoder|num_encoder|e|d)_layers?|depth|layers": 2,
-    r".*(key_value|kv)_heads|kv_n_heads|linear_num_key_heads": 2,
-    r"mamba_(n|num)_heads|n_mamba_heads": 2 * HEADS,
-    r".*num_(attention_)?heads|attention_heads|(en|de)coder_attention_heads|.*n_heads?|.*value_heads": HEADS,
-    r"qk_nope_head_dim|rotary_dim": 8,
-    r"qk_head_dim": 8 + WIDTH // HEADS,
-    r"(.*_)?(head_dim|head_size|d_head|headdim)|d_kv|kv_channels": WIDTH // HEADS,
-    r".*(lora_rank|lowrank|adapter_rank|laurel_rank|norm_rank)": 8,
-    r".*(moe|expert|experts|shared)_intermediate_size": WIDTH // 2,
-    r".*intermediate_size(_mlp)?|.*ffn_dim|d_ff|n_inner|ffn_hidden_size|d_inner|mamba_d_ssm": 2 * WIDTH,
-    r".*hidden_size(_global)?|(d|dim)_model|n_embd|embedding_size|dim|e?mb(ed|edding)?_dim|dim_head|hidden_dim|lru_width": WIDTH,
-    r".*proj(ection)?_dim": WIDTH,
-    r"(num|n)_(local_|routed_)?experts|moe_num_experts": 4,
-    r"num_experts_per_tok(en)?|moe_(topk|k|top_k)|top_k_experts": 2,
-    r"(num|n|moe_num)_shared_experts|(n|num_expert)_group|topk_group": 1,
-    r"first_k_dense_replace|num_dense_layers|num_hash_layers|attn_layer_offset": 1,
-    r".*(sliding_window|window_size|attention_chunk_size|window_len)(_size)?": WINDOW,
-    r"keep_window_size|index_topk|indexer_budget|(mamba_)?chunk_size": WINDOW,
-    r"(index_)?block_size": WINDOW // 2,
-    r"index_topk_blocks": 2,
-    r"(max_(position|sequence|target)\w*|n_positions|n_ctx|max_seq_len|model_max_length)": 256,
-    r"context_length|seq_length": 256,
-    r"(.*_)?(d_state|state_size)": 8,
-    r"sliding_window_pattern|global_attn\w*n_layers|attn_layer_period|\w+_interval": 2,
-    r"layer_group_size": 2,
-}
-"""What numbers become, by a pattern of their names; the first that fits."""
-
-_NEEDED = ("head_dim", "num_key_value_heads", "num_experts", "moe_intermediate_size", "num_experts_per_tok")
-"""Settings that get a number where the default is none."""
-
-_BY_NAME: dict[str, dict[str, Any]] = {
-    "chameleon": {"vocabulary_map": {"<image>": VOCAB_SIZE}},
-    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
-    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "emu3": {"vocabulary_map": {"<image>": VOCAB_SIZE, "<|extra_200|>": VOCAB_SIZE + 1}},
-    "fun_asr_nano": {"adaptor_config": {"intermediate_size": WIDTH // 4}},
-    "gemma4_assistant": {"text_config": {"hidden_size_per_layer_input": 0}},
-    "granite4_vision": {"deepstack_layer_map": [], "spatial_target_layers": []},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": WIDTH // HEADS,
-        "indexer_budget": WINDOW,
-        "indexer_compress_ratio": 4,
-    },
-    "recurrent_gemma": {"num_hidden_layers": 3},
-    "reformer": {"axial_pos_embds": False},
-    "step3p7": {"text_config": {"sliding_window": WINDOW}},
-    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3},
-    "zaya": {"num_experts_per_tok": 1},
-}
-"""What a family needs and its default configuration lacks, or says in numbers that must agree."""
-_BY_NAME["cohere_compass"] = {"text_config": _BY_NAME["cohere_compass_text"]}
-_BY_NAME["qwen4_exp"] = {"text_config": _BY_NAME["qwen4_exp_text"]}
-
-_OF_TEXT = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+BEGIN, END = "<!-- every family: begin -->", "<!-- every family: end -->"
 
 
-def shrunken(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration, as `to_dict` gives it, of a tiny model with every kind of layer."""
-    layers = next((settings[name] for name in _LAYERS if isinstance(settings.get(name), int)), 0)
-    chosen = _chosen_layers(settings, layers)
-    small = {name: _small(name, value, chosen, layers) for name, value in settings.items()}
-    for name in _LAYERS:
-        if isinstance(settings.get(name), int):
-            small[name] = len(chosen)
-    return {**small, **_agreeing(settings, small)}
-
-
-def _agreeing(settings: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
-    """What has to agree with other settings of the same part."""
-    found: dict[str, Any] = {}
-    if settings.get("num_kv_shared_layers"):
-        found["num_kv_shared_layers"] = small["num_hidden_layers"] // 2
-    if small.get("kv_lora_rank"):
-        found["num_key_value_heads"] = HEADS
-    if "expand" in small and "head_dim" in small:
-        found["num_heads"] = 2 * HEADS
-    rope = small.get("rope_parameters")
-    if isinstance(rope, Mapping) and "rope_type" in rope:
-        half = int((small.get("head_dim") or WIDTH // HEADS) * rope.get("partial_rotary_factor", 1)) // 2
-        height = 3 * half // 8
-        found["rope_parameters"] = {**rope, "mrope_section": [height, height, half - 2 * height]}
-    if "default_language" in small:
-        found["default_language"] = small["languages"][0]
-    return found
-
-
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "layers")
-
-
-def _chosen_layers(settings: Mapping[str, Any], layers: int) -> list[int]:
-    """The first layer of every kind that the lists with an entry a layer tell apart, two at least and eight at most."""
-    lists = [value for value in settings.values() if _is_per_layer(value, layers) and value != list(range(layers))]
-    kinds: dict[str, int] = {}
-    for layer in range(layers):
-        kinds.setdefault(repr([value[layer] for value in lists]), layer)
-    chosen = sorted(kinds.values())[:8]
-    further = [layer for layer in range(layers) if layer not in chosen]
-    chosen = sorted([*chosen, *further[: max(0, 2 - len(chosen))]])
-    if settings.get("num_kv_shared_layers"):  # of each kind one that has keys and one that shares them
-        return chosen + chosen
-    return chosen
-
-
-def _merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with those of parts replaced one by one."""
-    parts = ((name, settings.get(name), value) for name, value in changes.items())
-    return {**settings, **{name: _merged(old, new) if isinstance(old, Mapping) and "_config" in name else new for name, old, new in parts}}
-
-
-def _is_per_layer(value: Any, layers: int) -> bool:
-    return isinstance(value, list) and layers > 2 and len(value) == layers
-
-
-def _small(name: str, value: Any, chosen: list[int], layers: int) -> Any:
-    if _is_per_layer(value, layers):
-        if value == list(range(layers)):
-            return list(range(len(chosen)))
-        return [_small(name, value[layer], chosen, layers) for layer in chosen]
-    if name == "per_layer_config" and isinstance(value, Mapping):
-        found = {int(layer): of for layer, of in value.items()}
-        return {f"{place:02}": shrunken(found[layer]) for place, layer in enumerate(chosen) if layer in found}
-    if name in ("attn_layer_indices", "full_attn_idxs"):
-        return [1]
-    if isinstance(value, Mapping):
-        return shrunken(value) if all(isinstance(key, str) for key in value) and name != "label2id" else value
-    if isinstance(value, list | tuple) and name.endswith("_token_ids"):
-        return [VOCAB_SIZE + place for place in range(len(value))]
-    if value is None and name in _NEEDED:
-        value = 1 << 20
-    if name.endswith(("_token_id", "_token_index", "_token_ids")) and value is not None:
-        # Those of images and sounds lie beyond the ids of the text.
-        place = sum(map(ord, name)) % 97
-        return _OF_TEXT.index(name) if name in _OF_TEXT else place if name == "blank_token_id" else VOCAB_SIZE + place
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return next((size for pattern, size in _COUNTS.items() if re.fullmatch(pattern, name)), value)
-    return value
-
-
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """What is found of a family: `equal`, `different`, `refused` (`why` in a line) or not `built`."""
+    """What becomes of a family: `equal`, `different`, `refused` or `not built here`."""
 
     name: str
     result: str
     why: str = ""
-    differences: dict[str, float] = field(default_factory=dict)
-    """Largest difference from its own forward pass in nats: in a batch, carried, and after prompts."""
+    """Of what is refused or not built, in a line."""
+    difference: float = 0.0
+    """The largest from its own forward pass, in nats."""
     carried: str = "no"
-    sharing: str = ""
-    joined: bool = False
-    weights: int = 0
-
-    @property
-    def largest(self) -> float:
-        return max(self.differences.values(), default=0.0)
+    """Whether its state is carried in `chunks`, in `steps` of one id, or not over such lengths."""
+    sharing: str = "any"
 
 
 def names() -> list[str]:
@@ -215,136 +61,186 @@ def names() -> list[str]:
     return sorted({*of_text, *modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES})
 
 
-def build(name: str) -> Any:
-    """A tiny model of a family with random weights, in evaluation mode. Raises whatever transformers does."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
-
-    default = AutoConfig.for_model(name)
-    settings = _merged(shrunken(default.to_dict()), _BY_NAME.get(name, {}))
-    config = type(default).from_dict(settings)
-    for switch in ("is_decoder", "causal"):
-        if hasattr(config, switch):
-            setattr(config, switch, True)
-    loader = AutoModelForMultimodalLM if type(config) in AutoModelForMultimodalLM._model_mapping else AutoModelForCausalLM
-    with torch.device("meta"):
-        weights = sum(weight.numel() for weight in loader.from_config(config).parameters())
-    if weights > MOST_WEIGHTS:
-        raise ValueError(f"{weights:,} weights at the smallest")
-    torch.manual_seed(0)
-    model = loader.from_config(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(NOISE * torch.randn_like(parameter))
-    return model.float().eval()
-
-
-def outcome(name: str, folder: Path) -> Outcome:
-    """What is found of a family, on one thread."""
+def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
+    """What becomes of a family, whose model is saved in an empty folder; `settings` as in `build`."""
     import numpy as np
-    import torch
     import transformers
 
     from recallkit.errors import UserError
     from recallkit.models.loading import load_model
     from recallkit.models.protocol import ModelRequest
 
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    ids = [np.random.default_rng(length).integers(3, VOCAB_SIZE, length) for length in LENGTHS]
     try:
-        model = build(name)
-        model.save_pretrained(folder)
-        bare = type(model).from_pretrained(folder, dtype=torch.float32).eval()
+        made = build(name, **settings)
+        made.save_pretrained(folder)
+        bare = type(made).from_pretrained(folder).eval()
     except Exception as error:  # noqa: BLE001 - of transformers
-        return Outcome(name, "not built", f"{type(error).__name__}: {error}")
-    offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
-    ids = np.random.default_rng(0).integers(3, VOCAB_SIZE, offsets[-1]).astype(np.uint32)
+        return Outcome(name, "not built here", _line(error))
     try:
-        own = [_own_nll(bare, ids[a:b]) for a, b in itertools.pairwise(offsets)]
+        own = [_own_nll(bare, sequence) for sequence in ids]
+        failure = None
     except Exception as error:  # noqa: BLE001 - of transformers
-        return Outcome(name, "not built", f"{type(error).__name__}: {error}")
+        own, failure = [], _line(error)
     try:
-        loaded = load_model(ModelRequest(str(folder), VOCAB_SIZE, device="cpu"))
+        model = load_model(ModelRequest(str(folder), VOCAB_SIZE, device="cpu"))
+        return Outcome(name, "not built here", failure) if failure else _compared(name, model, ids, own)
     except UserError as error:
         return Outcome(name, "refused", str(error).replace(f"{folder}: ", ""))
-    found = Outcome(name, "", weights=sum(weight.numel() for weight in model.parameters()))
-    try:
-        found.differences["batch"] = _largest(loaded.score(ids, offsets).nll, np.concatenate(own))
-        found.sharing = loaded.sharing
-    except UserError as error:
-        return Outcome(name, "refused", str(error).replace(f"{folder}: ", ""))
-    try:
-        found.differences["carried"] = _largest(loaded.score_carrying(ids, offsets, CHUNK).nll, np.concatenate(own))
-        found.carried = loaded.carrying
-    except UserError as error:
-        found.why = str(error).replace(f"{folder}: ", "")
-    sequences = np.split(ids, offsets[1:-1])
-    long = [place for place, sequence in enumerate(sequences) if len(sequence) > 2 * NEW_IDS]
-    prompts, answers = zip(*(np.split(sequences[place], [-NEW_IDS]) for place in long), strict=True)
-    written = loaded.generate(prompts, answers, NEW_IDS, lambda *_: False)
-    found.differences["generated"] = max(_largest(one.answer_nll, own[place][-NEW_IDS:]) for place, one in zip(long, written, strict=True))
-    found.joined = loaded.can_join
-    found.result = "equal" if found.largest <= LIMIT else "different"
-    return found
-
-
-def _largest(one: Any, other: Any) -> float:
-    difference = abs(one - other)
-    return float(difference.max()) if (difference == difference).all() else float("inf")
 
 
 def _own_nll(bare: Any, ids: Any) -> Any:
     """NLLs (t - 1,) by a model's own forward pass over one sequence (t,), float64 from its logits."""
-    import numpy as np
     import torch
 
-    sequence = torch.from_numpy(ids.astype(np.int64))
+    sequence = torch.from_numpy(ids)
     with torch.no_grad():
         logits = bare(input_ids=sequence[None, :-1], use_cache=False).logits[0].double()
     return (torch.logsumexp(logits, 1) - logits.gather(1, sequence[1:, None])[:, 0]).numpy()
 
 
+def _compared(name: str, model: Any, ids: list[Any], own: list[Any]) -> Outcome:
+    """A loaded model's scores of all sequences beside those of its own forward pass."""
+    import numpy as np
+
+    from recallkit.errors import UserError
+
+    packed, offsets = np.concatenate(ids).astype(np.uint32), np.cumsum([0, *LENGTHS])
+    readings = [(model.score(packed, offsets).nll, np.concatenate(own))]
+    carried, why = "no", ""
+    try:
+        readings += [(model.score_carrying(packed, offsets, chunk).nll, np.concatenate(own)) for chunk in CHUNKS]
+        carried = "steps" if model.pieces(max(LENGTHS), CHUNKS[0]).count(1) > 1 else "chunks"
+    except UserError as error:
+        why = str(error).partition(": ")[2]
+    long = [place for place, sequence in enumerate(ids) if len(sequence) > 2 * NEW_IDS]
+    prompts = [ids[place][:-NEW_IDS] for place in long]
+    answers = [ids[place][-NEW_IDS:] for place in long]
+    continuations = model.generate(prompts, answers, NEW_IDS, lambda *_: False)
+    readings += [(text.answer_nll, own[place][-NEW_IDS:]) for place, text in zip(long, continuations, strict=True)]
+    largest = float(np.max([np.abs(ours - wanted).max() for ours, wanted in readings]))
+    result = "equal" if largest <= LIMIT else "different"
+    return Outcome(name, result, why, largest, carried, model.sharing_over(np.array(LENGTHS)))
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in its first line with words."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = lines[-1] if "validat" in lines[0] else lines[0]
+    return re.sub(r"/tmp/\S+", "its folder", said)
+
+
 # ------------------------------------------------------------------------------------------------ a process for each
 
 
-def _report(name: str, pipe: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        pipe.send(asdict(outcome(name, Path(folder))))
+def outcomes(chosen: Iterable[str], at_once: int) -> Iterator[Outcome]:
+    """What becomes of families, in their order, several at once."""
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(_in_a_process, chosen)
 
 
-def in_a_process(name: str) -> Outcome:
-    """What is found of a family by a process of its own, within SECONDS."""
+def _in_a_process(name: str) -> Outcome:
+    """What becomes of a family within SECONDS."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "transformers.modeling_utils", "recallkit.models.transformers_model"])
+    context.set_forkserver_preload(["torch", "transformers.modeling_utils"])
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_report, args=(name, there))
+    process = context.Process(target=_send_outcome, args=(name, there))
     process.start()
     there.close()
     try:
-        if not here.poll(SECONDS):
-            return Outcome(name, "not built", f"not done in {SECONDS} seconds")
-        return Outcome(**here.recv())
+        return here.recv() if here.poll(SECONDS) else Outcome(name, "not built here", f"takes more than {SECONDS} seconds")
     except EOFError:
-        return Outcome(name, "not built", "its process ended")
+        return Outcome(name, "different", "its process ended")
     finally:
         process.kill()
         process.join()
 
 
+def _send_outcome(name: str, pipe: Any) -> None:
+    import torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        pipe.send(outcome(name, Path(folder)))
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+def table(all_outcomes: Iterable[Outcome]) -> str:
+    """The rows of the page: what becomes of families, how many, which."""
+    rows: dict[str, list[str]] = defaultdict(list)
+    for each in sorted(all_outcomes, key=lambda each: (_ORDER.index(each.result), _CARRIED.index(each.carried), each.name)):
+        shown = f"{each.name}\\*" if each.sharing != "any" else each.name
+        rows[_row_of(each)].append(shown)
+    lines = [f"| {row} | {len(listed)} | {', '.join(listed)} |" for row, listed in rows.items()]
+    return "\n".join(["| outcome | families | which |", "| --- | --- | --- |", *lines])
+
+
+_ORDER = ["equal", "different", "refused", "not built here"]
+_CARRIED = ["chunks", "steps", "no"]
+_CARRYING = {"chunks": "state carried in chunks", "steps": "state carried in single ids", "no": "state not carried"}
+
+
+def _row_of(each: Outcome) -> str:
+    """The row of the page that a family is in: families of one outcome for one reason share it."""
+    if each.result == "equal":
+        return f"equal, {_CARRYING[each.carried]}"
+    if each.result == "different":
+        return "another number"
+    return f"{each.result}: {_plain(each.why)}"
+
+
+def _plain(why: str) -> str:
+    """A reason without what differs from family to family."""
+    for pattern, words in _REASONS.items():
+        if re.search(pattern, why):
+            return words
+    return re.sub(r"[|<>]", "", why)[:120]
+
+
+_REASONS = {
+    "not causal": "not causal, what follows a token changes its score",
+    "that continues a text": "an encoder with a decoder, or of images alone",
+    "its forward pass fails": "reads no text without an image, a sound or the states of another model",
+    "not a language model with input": "its class names no embeddings and head of the text",
+    "weights are missing": "the class of transformers for its text does not find its weights",
+    "timm": "needs the package timm",
+    "has no attribute|Unrecognized configuration|must be 0": "its class and its default configuration do not fit",
+    "ignore_mismatched_sizes": "does not load what it saved",
+    "not appear to have a file": "needs a file beside its weights",
+    "weights when cut down": "too large when cut down",
+}
+"""Patterns of reasons, and what the page says."""
+
+
+def with_table(page: str, rows: str) -> str:
+    """A page with the rows between its markers."""
+    before, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"the page has no {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n\n{rows}\n\n{END}{after}"
+
+
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*")
-    parser.add_argument("--at-once", type=int, default=2)
-    parser.add_argument("--log", type=Path)
+    """Prints what becomes of each family, and then the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these families alone")
+    parser.add_argument("--at-once", type=int, default=2, help="processes that run at once")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to put the table into")
     options = parser.parse_args(arguments)
-    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-        for found in pool.map(in_a_process, options.only or names()):
-            print(json.dumps(asdict(found)), flush=True)
-            if options.log:
-                with options.log.open("a") as log:
-                    log.write(json.dumps(asdict(found)) + "\n")
+    everything = []
+    for each in outcomes(options.only or names(), options.at_once):
+        print(f"{each.result:14} {each.name} {each.difference:.1e} {each.carried} {each.sharing} {each.why}", flush=True)
+        everything.append(each)
+    print(table(everything))
+    if options.write:
+        page = options.write.read_text(encoding="utf-8")
+        options.write.write_text(with_table(page, table(everything)), encoding="utf-8")
 
 
 if __name__ == "__main__":
