@@ -42,6 +42,7 @@ def test_layers_of_one_kind_and_a_decoder_behind_a_wrapper_are_carried(tmp_path,
     assert (family.result, family.carried) == ("equal", carried)
 
 
+@pytest.mark.ci
 def test_what_is_run_each_night_runs(warm, tmp_path, capfd):
     page = tmp_path / "page.md"
     page.write_text(f"Before.\n{every_family.BEGIN}\nold\n{every_family.END}\nAfter.\n")

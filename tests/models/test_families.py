@@ -178,6 +178,7 @@ def test_what_is_known_of_a_chunk_is_reduced_before_the_next_is_read(loaded, mon
     """In steps, too, which are reduced together: one at a time would take as many times as long."""
     model, rows = loaded(name).model, []
     reduce = model.reduce
+    model.pieces(64, 16)  # what is tried first is not part of the reading
     monkeypatch.setattr(model, "reduce", lambda outputs, targets: rows.append(len(outputs)) or reduce(outputs, targets))
     model.score_carrying(*sequences([65, 65]), chunk=16)
     assert rows == [32, 32, 32, 32]
