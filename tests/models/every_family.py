@@ -16,8 +16,8 @@ import re
 import sys
 import tempfile
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,15 @@ def _send_outcome(name: str, pipe: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------- the page
 
 
+def section(all_outcomes: Sequence[Outcome], version: str) -> str:
+    """What the page says: how many families, of which version of transformers, and a table of what becomes of them."""
+    counts = Counter(each.result for each in all_outcomes)
+    parts = [f"{counts[result]} are {result}" for result in _ORDER if counts[result]]
+    summary = f"{len(all_outcomes)} families of transformers {version}: {', '.join(parts)}"
+    opened = f'<details markdown="1">\n<summary>{summary}</summary>'
+    return f"{opened}\n\n{table(all_outcomes)}\n\n</details>"
+
+
 def table(all_outcomes: Iterable[Outcome]) -> str:
     """The rows of the page: what becomes of families, how many, which."""
     rows: dict[str, list[str]] = defaultdict(list)
@@ -217,13 +226,13 @@ _REASONS = {
 """Patterns of reasons, and what the page says."""
 
 
-def with_table(page: str, rows: str) -> str:
-    """A page with the rows between its markers."""
+def with_section(page: str, text: str) -> str:
+    """A page with the text between its markers."""
     before, _, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{rows}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
 def main(arguments: list[str]) -> None:
@@ -233,14 +242,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--at-once", type=int, default=2, help="processes that run at once")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to put the table into")
     options = parser.parse_args(arguments)
+    import transformers
+
     everything = []
     for each in outcomes(options.only or names(), options.at_once):
         print(f"{each.result:14} {each.name} {each.difference:.1e} {each.carried} {each.sharing} {each.why}", flush=True)
         everything.append(each)
-    print(table(everything))
+    text = section(everything, transformers.__version__)
+    print(text)
     if options.write:
         page = options.write.read_text(encoding="utf-8")
-        options.write.write_text(with_table(page, table(everything)), encoding="utf-8")
+        options.write.write_text(with_section(page, text), encoding="utf-8")
 
 
 if __name__ == "__main__":
