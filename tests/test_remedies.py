@@ -35,6 +35,7 @@ BY_PACKAGE = {
     "training": ("train",),
     "papers/arithmetic.py": ("published",),
     "models/torch_model.py": SCORING,
+    "models/transformers_model.py": SCORING,
     "models/paired.py": ("gap",),
     "counting/table.py": ("slice", "profile", *SCORING),
 }

@@ -6,7 +6,6 @@ state can be carried; the answers here are those of the very model that was load
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,9 +25,6 @@ PROBED_IDS = 12
 
 EXACT = 1e-4
 """Differences of logits below this fraction of the largest one count as rounding error, in float32 or wider."""
-
-_CARRIED = 1e-5
-"""The same for logits after a carried state: the part that some models ignore can be small in a few ids (zamba)."""
 
 _RULED_OUT = 1e30
 
@@ -144,20 +140,6 @@ WAYS = [
     Carrying("steps", positions=False),
 ]
 """The fastest first."""
-
-
-def find_carrying(whole: Tensor, read: Callable[[Carrying], Tensor]) -> Carrying | None:
-    """The fastest way of carrying the state that reproduces the logits `whole` (b, t, vocab) of one pass; None if none does.
-
-    `read(way)` returns the logits of the same ids read in pieces, or raises UserError. Some models ignore parts of their
-    state where more than one id follows, so the logits of later chunks are compared; some mix up the rows of a batch
-    where a single id follows, so several rows are read.
-    """
-    for way in WAYS:
-        with contextlib.suppress(UserError):
-            if is_close(read(way), whole, _CARRIED):
-                return way
-    return None
 
 
 _TAKEN = ([0, 1], [0, 1], [1, 0, 1], [1, 2], [1])

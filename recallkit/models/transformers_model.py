@@ -138,7 +138,7 @@ class TransformersModel(TorchModel):
         self._way = None
         if num_inputs <= size:
             return [num_inputs]
-        way = self._way = self._way_over(num_inputs, size)
+        way = self._way = self._way_of_carrying and self._way_over(num_inputs, size)
         if way is None:
             problem = f"its state cannot be carried over {num_inputs:,} ids in chunks of {size:,}: scores are not those of one pass"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
@@ -315,44 +315,29 @@ class TransformersModel(TorchModel):
     @functools.cached_property
     def _way_of_carrying(self) -> probes.Carrying | None:
         """How the state of a few ids is carried; None where it is not."""
-        ids = self._probed_ids()
-        num_ids = ids.shape[1]
-        if self._state_name is None or _depends_on_length(self.config) or num_ids < probes.PROBED_IDS:
+        if self._state_name is None or _depends_on_length(self.config) or self._probed_ids().shape[1] < probes.PROBED_IDS:
             return None
-        sizes = {"chunks": [2, 3, 2, num_ids - 7], "steps": [2] + [1] * (num_ids - 2)}
-        with self._probing():
-            return probes.find_carrying(
-                self._logits(ids),
-                lambda way: self.logits(torch.cat(list(self._in_pieces(ids, sizes[way.pieces], way)), dim=1)),
-            )
-
-    def _in_pieces(self, ids: Tensor, sizes: list[int], way: probes.Carrying) -> Iterator[Tensor]:
-        """Outputs of pieces of ids (b, t), each read from the state after the one before."""
-        state = None
-        for piece in torch.split(ids, sizes, dim=1):
-            outputs, state = self._read_on(piece, state, way)
-            yield outputs
+        return self._way_over(probes.PROBED_IDS, 3)
 
     def _way_over(self, num_ids: int, chunk: int) -> probes.Carrying | None:
         """The fastest way of carrying the state that gives the NLLs of one pass over so many ids; None if none does."""
-        fastest = self._way_of_carrying
-        if num_ids <= probes.PROBED_IDS or fastest is None:
-            return fastest
-        ways = probes.WAYS[probes.WAYS.index(fastest) :]
         enough = self._enough_ids(num_ids, chunk)
-        return next((way for way in ways if self._agree(self._carrying, enough, chunk, way)), None)
+        return next((way for way in probes.WAYS if self._agree(self._carrying, enough, chunk, way)), None)
 
     def _carrying(self, num_ids: int, chunk: int, way: probes.Carrying) -> Tensor:
-        """How NLLs in pieces differ from those of one pass, up to where that is clearly no rounding."""
-        ids = self._probed_ids(num_ids)[:1]
-        targets, sizes = ids.roll(-1, 1), _pieces(way, ids.shape[1], chunk)
+        """How NLLs in pieces differ from those of one pass, up to where that is clearly no rounding.
+
+        Some models mix up the rows of a batch where a single id follows, so two rows are read.
+        """
+        ids, state, start = self._probed_ids(num_ids), None, 0
+        targets = ids.roll(-1, 1)
         differences = self._nlls(self.forward(ids)[0], targets)
-        start = 0
-        for outputs in self._in_pieces(ids, sizes, way):
-            part = slice(None), slice(start, start + outputs.shape[1])
+        for size in _pieces(way, ids.shape[1], chunk):
+            part = slice(None), slice(start, start + size)
+            outputs, state = self._read_on(ids[part], state, way)
             differences[part] = (differences[part] - self._nlls(outputs, targets[part])).abs()
-            start = part[1].stop
-            if differences[:, :start].sum() > _NOT_ROUNDING * ids.shape[1]:
+            start += size
+            if differences[:, :start].sum() > _NOT_ROUNDING * ids.numel():
                 break
         return differences[:, :start]
 
