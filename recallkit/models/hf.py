@@ -97,8 +97,9 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     dtype = _configured_dtype(config)
     if model is None:
         return ModelFacts(dtype=dtype)
-    from recallkit.models.transformers_model import context_length
+    from recallkit.models.transformers_model import context_length, text_model
 
+    model = text_model(model, request.spec)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
     return ModelFacts(vocab_size, context_length(model.config.get_text_config(), model.base_model), dtype)
 

@@ -44,8 +44,8 @@ EXACT_SETTINGS: dict[str, int] = {"max_inference_chunksize": 1 << 62}
 _LOGITS = 1 << 25
 """Logits in memory at a time where they are soft-capped or float64: 128 or 256 MB."""
 
-_MOST_PROBED = 4096
-"""Ids of a probe, unless a window of the model's is longer than a quarter of them."""
+_LEAST_PROBED, _MOST_PROBED = 256, 4096
+"""Ids of a probe of more than a few, unless a window of the model's is longer than a quarter of them."""
 
 _WINDOWS = re.compile(r'"\w*(?:window|chunk|block|top_?k|budget|local)\w*": (\d+)')
 """Numbers that a configuration has under a name of a window, a block or a selection."""
@@ -79,8 +79,7 @@ class TransformersModel(TorchModel):
     """
 
     def __init__(self, model: Any, name: str, device: torch.device) -> None:
-        if model.get_input_embeddings() is None or model.get_output_embeddings() is None:
-            raise UserError("not a language model with input and output embeddings", where=name, remedy="give one with a head")
+        model = text_model(model, name)
         config = model.config.get_text_config()
         vocab_size = int(model.get_output_embeddings().weight.shape[0])
         super().__init__(name, device, vocab_size=vocab_size, max_length=context_length(config, model.base_model))
@@ -210,19 +209,27 @@ class TransformersModel(TorchModel):
     # -------------------------------------------------------------------------------------------- trying it out
 
     def _probed_ids(self, num_ids: int = probes.PROBED_IDS) -> Tensor:
-        """Ids (2, t) that are valid for any model; `t` is at most `num_ids`."""
+        """Ids (2, t) that are valid for any model; `t` is at most `num_ids`.
+
+        The id of padding is among them: some models count no position for it.
+        """
         table = getattr(self.model.get_input_embeddings(), "weight", None)
         known = self.vocab_size if table is None else min(self.vocab_size, len(table))
-        return probes.random_ids(known, (2, min(num_ids, self.max_length or num_ids)), self.device)
+        ids = probes.random_ids(known, (2, min(num_ids, self.max_length or num_ids)), self.device)
+        ids[:, ids.shape[1] // 2] = min(max(0, getattr(self.config, "pad_token_id", None) or 0), known - 1)
+        return ids
 
     def _enough_ids(self, num_ids: int, chunk: int = 0) -> int:
         """How many ids show what becomes of `num_ids`: as many or more, unless fewer are past all windows and two chunks.
 
-        A power of two, so that few lengths are tried, and the same for every run.
+        A power of two, so that few lengths are tried, and the same for every run. Many more than of a short text: what is rare,
+        such as two ids that are equally good to select, comes in one of many short texts, too.
         """
+        if num_ids <= probes.PROBED_IDS:
+            return probes.PROBED_IDS
         windows = map(int, _WINDOWS.findall(self.config.to_json_string(use_diff=False)))
         most = max(_MOST_PROBED, 4 * max(windows, default=0), 2 * chunk + probes.PROBED_IDS)
-        return min(1 << (num_ids - 1).bit_length(), most)
+        return min(max(_LEAST_PROBED, 1 << (num_ids - 1).bit_length()), most)
 
     @contextlib.contextmanager
     def _probing(self) -> Iterator[None]:
@@ -283,7 +290,7 @@ class TransformersModel(TorchModel):
         """See `TorchModel.joins_after`."""
         if self._way_of_carrying is None:
             return False
-        num_ids = self._enough_ids(max(num_ids, probes.PROBED_IDS))
+        num_ids = self._enough_ids(num_ids)
         if num_ids not in self._joined:
             ids, self._way = self._probed_ids(num_ids), None
             with self._probing():
@@ -463,6 +470,14 @@ def _parameters(module: Any) -> frozenset[str]:
 @functools.cache
 def _parameter_names(function: Any) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
+
+
+def text_model(model: Any, name: str) -> Any:
+    """The model of text: a model itself, or the one that it wraps. Raises UserError where neither has embeddings and a head."""
+    for part in (model, getattr(model, "language_model", None)):
+        if part is not None and part.get_input_embeddings() is not None and part.get_output_embeddings() is not None:
+            return part
+    raise UserError("not a language model with input and output embeddings", where=name, remedy="give one with a head")
 
 
 def context_length(config: Any, backbone: Any) -> int | None:

@@ -67,7 +67,7 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
     import transformers
 
     from recallkit.errors import UserError
-    from recallkit.models.loading import load_model
+    from recallkit.models.loading import check_model, load_model
     from recallkit.models.protocol import ModelRequest
 
     transformers.logging.set_verbosity_error()
@@ -85,7 +85,9 @@ def outcome(name: str, folder: Path, **settings: Any) -> Outcome:
     except Exception as error:  # noqa: BLE001 - of transformers
         own, failure = [], _line(error)
     try:
-        model = load_model(ModelRequest(str(folder), VOCAB_SIZE, device="cpu"))
+        request = ModelRequest(str(folder), VOCAB_SIZE, device="cpu")
+        check_model(request)
+        model = load_model(request)
         return Outcome(name, "not built here", failure) if failure else _compared(name, model, ids, own)
     except UserError as error:
         return Outcome(name, "refused", str(error).replace(f"{folder}: ", ""))

@@ -42,6 +42,13 @@ def test_layers_of_one_kind_and_a_decoder_behind_a_wrapper_are_carried(tmp_path,
     assert (family.result, family.carried) == ("equal", carried)
 
 
+def test_a_model_of_text_within_another_is_scored_and_one_without_is_refused(tmp_path):
+    """Both before their weights are read and after: a class of images and sounds, and one that names no head."""
+    assert outcome("nemotron_h_omni", tmp_path / "wraps").result == "equal"
+    refused = outcome("blip", tmp_path / "none")
+    assert (refused.result, refused.why) == ("refused", "not a language model with input and output embeddings; give one with a head")
+
+
 @pytest.mark.ci
 def test_what_is_run_each_night_runs(warm, tmp_path, capfd):
     page = tmp_path / "page.md"
