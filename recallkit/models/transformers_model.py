@@ -137,7 +137,9 @@ class TransformersModel(TorchModel):
         self._way = None
         if num_inputs <= size:
             return [num_inputs]
-        way = self._way = self._way_of_carrying and self._way_over(num_inputs, size)
+        fastest = self._way_of_carrying
+        ways = probes.WAYS[probes.WAYS.index(fastest) :] if fastest else []
+        way = self._way = self._way_over(num_inputs, size, ways)
         if way is None:
             problem = f"its state cannot be carried over {num_inputs:,} ids in chunks of {size:,}: scores are not those of one pass"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
@@ -246,22 +248,24 @@ class TransformersModel(TorchModel):
         nll = self.reduce(outputs.flatten(0, 1), targets.flatten()).nll
         return nll.clamp(max=_RULED_OUT).view_as(targets)
 
-    def _agree(self, differences: Callable[..., Tensor], *setting: Any) -> bool:
-        """Whether two ways of reading have the same NLLs: `differences` gives the absolute ones in a setting.
+    def _agree(self, differences: Callable[..., Tensor], num_ids: int, *setting: Any) -> bool:
+        """Whether two ways of reading so many ids have the same NLLs: `differences` gives the absolute ones.
 
-        More than rounding in float32 is decided in float64: there no rounding chooses another expert, or another id to attend to.
+        More than rounding in float32 is decided in float64, where that runs: there no rounding chooses another expert, or
+        another id to attend to. Of few ids less is needed, since the part of a state that is ignored can be small (zamba).
         """
-        key = differences.__name__, *setting
+        key = differences.__name__, num_ids, *setting
         if key not in self._agreed:
-            try:
+            self._agreed[key] = False
+            most = MOST_READING if num_ids > probes.PROBED_IDS else MOST_READING / 10
+            with contextlib.suppress(UserError):
                 with self._probing():
-                    nats = differences(*setting)
-                if nats.max() > MOST_READING and nats.mean() < _NOT_ROUNDING:
-                    with torch.inference_mode(), widened():
-                        nats = differences(*setting)
+                    nats = differences(num_ids, *setting)
                 self._agreed[key] = bool(nats.max() <= MOST_READING)
-            except UserError:
-                self._agreed[key] = False
+                if nats.max() > most and nats.mean() < _NOT_ROUNDING:
+                    with torch.inference_mode(), widened():
+                        nats = differences(num_ids, *setting)
+                    self._agreed[key] = bool(nats.max() <= most)
         return self._agreed[key]
 
     def sharing_over(self, lengths: np.ndarray) -> Sharing:
@@ -324,12 +328,14 @@ class TransformersModel(TorchModel):
         """How the state of a few ids is carried; None where it is not."""
         if self._state_name is None or _depends_on_length(self.config) or self._probed_ids().shape[1] < probes.PROBED_IDS:
             return None
-        return self._way_over(probes.PROBED_IDS, 3)
+        takes_positions = "position_ids" in _parameters(self._reader)
+        ways = [way for way in probes.WAYS if takes_positions or not way.positions]
+        return self._way_over(probes.PROBED_IDS, 3, ways)
 
-    def _way_over(self, num_ids: int, chunk: int) -> probes.Carrying | None:
-        """The fastest way of carrying the state that gives the NLLs of one pass over so many ids; None if none does."""
+    def _way_over(self, num_ids: int, chunk: int, ways: Sequence[probes.Carrying]) -> probes.Carrying | None:
+        """The first way of carrying the state that gives the NLLs of one pass over so many ids; None if none does."""
         enough = self._enough_ids(num_ids, chunk)
-        return next((way for way in probes.WAYS if self._agree(self._carrying, enough, chunk, way)), None)
+        return next((way for way in ways if self._agree(self._carrying, enough, chunk, way)), None)
 
     def _carrying(self, num_ids: int, chunk: int, way: probes.Carrying) -> Tensor:
         """How NLLs in pieces differ from those of one pass, up to where that is clearly no rounding.
