@@ -2,7 +2,8 @@
 
 Hidden states come from the backbone and go through the head a few rows at a time, so that logits of a whole batch are
 never materialised; where a model does more to its logits than a linear layer, a factor and a soft cap, its own forward pass is used.
-A model's properties are measured on a few ids (probes.py), not inferred from its name.
+A model's properties are measured on a few ids (probes.py), not inferred from its name; what a window or a selection may
+change is tried again with random ids of the length that is read, before it is read.
 """
 
 from __future__ import annotations
