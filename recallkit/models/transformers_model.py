@@ -230,7 +230,8 @@ class TransformersModel(TorchModel):
         """
         if num_ids <= probes.PROBED_IDS:
             return probes.PROBED_IDS
-        windows = map(int, _WINDOWS.findall(self.config.to_json_string(use_diff=False)))
+        settings = _WINDOWS.findall(self.config.to_json_string(use_diff=False))
+        windows = [size for size in map(int, settings) if size < num_ids]
         most = max(_MOST_PROBED, 4 * max(windows, default=0), 2 * chunk + probes.PROBED_IDS)
         return min(max(_LEAST_PROBED, 1 << (num_ids - 1).bit_length()), most)
 
