@@ -46,6 +46,7 @@ class ControlModel:
     """The control model of a request, over its counts: p1, p2 or p3."""
 
     max_length: int | None = None
+    prefix: tuple[int, ...] = ()
 
     def __init__(self, request: ModelRequest) -> None:
         self.name = request.spec

@@ -15,8 +15,9 @@ from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.errors import AbsentError, UserError
 from recallkit.models.devices import check_device
+from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
-from recallkit.models.loading import check_model, find_precision
+from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.parallel.parts import JOINED, make_parts
@@ -24,7 +25,7 @@ from recallkit.scoring.identity import (
     as_scored,
     identity_of,
     of_model,
-    other_tokenizer,
+    read_tokenizer,
     remedy,
     request_of,
     score_path,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from recallkit.models.ablation import PlacedMixer
     from recallkit.models.protocol import ModelRequest
     from recallkit.parallel.parts import Share
+    from recallkit.scoring.identity import ReadTokenizer
     from recallkit.scoring.mixer_means import MixerMeans
     from recallkit.scoring.scores import ContextWindow, LastIds, Which
     from recallkit.scoring.worker import ScoringJob
@@ -123,7 +125,6 @@ class ScoringPlan:
         The two read the text side by side, so that the scores of each are made, too, where they are missing. Raises UserError for a
         model that gives no predictions over the whole vocabulary, and for two that read other ids, or in other windows.
         """
-        from recallkit.models.kinds import kind_of
 
         for plan in (self, reference):
             kind = kind_of(plan.request.spec)
@@ -202,7 +203,6 @@ class ScoringPlan:
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
         from recallkit.models.devices import choose_device
-        from recallkit.models.kinds import kind_of
 
         kind = kind_of(self.request.spec)
         return None if kind.is_control or kind.name == "server" or self.model.is_live else str(choose_device(self.request.device))
@@ -233,7 +233,7 @@ class ScoringPlan:
 
     def job(self, parts: Parts) -> ScoringJob:
         """The work as processes take it."""
-        from recallkit.models.loading import identify_model, warn_remote_code
+        from recallkit.models.loading import warn_remote_code
         from recallkit.scoring.worker import ScoringJob
 
         options, request = self.options, self.request
@@ -271,7 +271,12 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: boo
     check_device(request.device)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)
+    read = None
     try:
+        if not kind_of(request.spec).is_control:
+            identify_model(request)  # says where there is no such model, before its tokenizer is looked for
+            read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
+            request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
         identity = identity_of(request, sequences, options)
     except AbsentError:  # scored on another machine: all is checked but the weights
         if not found or force:
@@ -282,10 +287,25 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: boo
     plan = ScoringPlan(model, request, slices, options, sequences, result, share=share)
     if result.finished() is not None:
         return plan
-    plan = replace(plan, tokenizer=other_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"], quiet=quiet))
+    if read is not None:
+        plan = replace(plan, tokenizer=read.other(slices, sequences["tokenizer"]))
+        _say_what_is_read(plan, read, quiet=quiet)
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
+
+
+def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) -> None:
+    """Notes on what was chosen for a model: its tokenizer, and what it reads before every text."""
+    name, prefix = plan.request.name, plan.request.prefix
+    if read.doubt and not quiet:
+        console.note(read.doubt)
+    if plan.tokenizer is not None:
+        used = plan.sequences["tokenizer"]["name"]
+        reads = f"another tokenizer ({read.tokenizer.name}), so it reads the same bytes"
+        console.note(f"{name}: {reads}, and its NLLs are aligned with tokens of {used}")
+    if prefix.ids and not quiet:
+        console.note(f"{name}: reads {prefix.token} before every sequence ({prefix.reason}; else bos=none)")
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
@@ -326,6 +346,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, timings: Timings, which: Which) ->
         "source": plan.request.spec,
         "typed": None if plan.model.is_live else plan.model.typed(),
         **result.options,
+        "prefix": plan.request.prefix.describe(),
         "num_rows": num_rows,
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,

@@ -21,7 +21,7 @@ from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText
-from recallkit.text.tokenizers import SLICES_TOKENIZER, write_tokenizer
+from recallkit.text.tokenizers import TOKENIZER_FILE, write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,4 +197,4 @@ def make_labels(
 
 def _labels_result(out: Path, options: dict[str, Any], *, force: bool = False) -> Result:
     """The labels in a directory, with the tokenizer, as a result."""
-    return Result(out / "tokens.parquet", "tokens", options, force=force, beside=[out / SLICES_TOKENIZER])
+    return Result(out / "tokens.parquet", "tokens", options, force=force, beside=[out / TOKENIZER_FILE])
