@@ -22,8 +22,8 @@ from recallkit.models.loading import (
     identify_tokenizer,
     load_unchanged,
     on_its_device,
-    own_tokenizer,
     tokenizer_name,
+    usual_tokenizer,
 )
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.spec import list_models, one_model
@@ -174,10 +174,7 @@ class EvaluatedModel:
     @cached_property
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model; for the zoo, the built-in one."""
-        from recallkit.text.tokenizers import BUILTIN
-
-        own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
-        return self.options.model_tokenizer or own
+        return usual_tokenizer(self.spec, self.options.model_tokenizer)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:

@@ -164,6 +164,13 @@ def own_tokenizer(spec: str) -> str | None:
     return kind_of(spec).own_tokenizer(spec)
 
 
+def usual_tokenizer(spec: str, given: Any) -> str | None:
+    """The tokenizer that the user gives, else the model's own, as `load_tokenizer` takes it; of the zoo the built-in one."""
+    from recallkit.text.tokenizers import BUILTIN
+
+    return tokenizer_name(given) or (BUILTIN if kind_of(spec).reads_builtin_tokenizer else own_tokenizer(spec))
+
+
 def tokenizer_name(given: Any) -> str | None:
     """A tokenizer as `load_tokenizer` takes it; an object of tokenizers or transformers is written to the cache folder.
 
@@ -195,7 +202,7 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
     control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. Raises UserError for what `check_model`
     refuses, for a model without a tokenizer, for models with different ones, and for sequences that one of them cannot read at once.
     """
-    from recallkit.text.tokenizers import BUILTIN, load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     requests = {
         spec: ModelRequest(spec.location, 0, shown=spec.shown, module=spec.path if spec.is_live else None)
@@ -203,11 +210,7 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
         if not kind_of(spec.location).is_control
     }
     facts = {spec: check_model(request) for spec, request in requests.items()}
-    names = {
-        spec.shown: tokenizer_name(spec.tokenizer)
-        or (BUILTIN if kind_of(spec.location).reads_builtin_tokenizer else own_tokenizer(spec.location))
-        for spec in requests
-    }
+    names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
         raise UsageError(f"{lacking} brings no tokenizer", where="--for", remedy="slice with the --tokenizer that it was trained with")
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}

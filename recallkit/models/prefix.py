@@ -1,6 +1,6 @@
 """The ids that a model reads: those of a text, behind its beginning-of-text token where it was trained with one.
 
-A model that has one lives behind it: whoever scores or generates hands over text alone, `max_length`
+A model that has one adds it itself: scoring and generation hand over text alone, `max_length`
 is the room for text, and the prefix is in front of every sequence and of every window of one, as
 context that is never predicted. A text that begins with the prefix already gets no second one.
 """
@@ -16,7 +16,7 @@ from recallkit.models.protocol import TokenScores
 from recallkit.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def check_id(name: str, number: int, vocab_size: int) -> None:
@@ -25,6 +25,17 @@ def check_id(name: str, number: int, vocab_size: int) -> None:
         problem = f"its vocabulary has {vocab_size:,} entries, and the text has id {number:,}"
         remedy = "name its own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
         raise UserError(problem, where=name, remedy=remedy)
+
+
+def other_prefixes(tokens: Mapping[str, str]) -> list[str]:
+    """A line where models read different tokens before every sequence; `tokens` of each, "" for none.
+
+    Part of the difference between them may be due to that.
+    """
+    if len(set(tokens.values())) < 2:
+        return []
+    read = ", ".join(f"{model} {token or 'nothing'}" for model, token in tokens.items())
+    return [f"Read before every sequence: {read} (bos= makes it the same)"]
 
 
 def begins_with(ids: np.ndarray, prefix: Sequence[int]) -> bool:

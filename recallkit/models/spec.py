@@ -129,8 +129,9 @@ class ModelSpec:
         return ("" if self.variant is None else f" {self.variant}") + ("" if self.ablation is None else f" {self.ablation.shown}")
 
     def typed(self) -> str:
-        """Name, location, variant and ablation as they are typed, without further options."""
-        where = self.location + ("" if self.variant is None else self.variant.typed())
+        """Name, location, prefix, variant and ablation as they are typed, without further options."""
+        where = self.location + ("" if self.bos is None else f",bos={self.bos}")
+        where += "" if self.variant is None else self.variant.typed()
         where += "" if self.ablate is None else f",ablate={self.ablate}"
         return f"{self.name}={where}" if self.name else where
 

@@ -18,6 +18,7 @@ from recallkit.models.devices import check_device
 from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
 from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
+from recallkit.models.prefix import other_prefixes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.parallel.parts import JOINED, make_parts
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from recallkit.scoring.scores import ContextWindow, LastIds, Which
     from recallkit.scoring.worker import ScoringJob
     from recallkit.storage.journal import Parts
+    from recallkit.text.special_tokens import Prefix
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -77,7 +79,20 @@ def plan_scores(
     """
     if options.counts is not None:
         read_meta(path(options.counts))
-    return [_plan(model, slices, options, force=force, share=share, quiet=quiet) for model in list_models(models)]
+    reading: dict[Prefix, list[str]] = {}
+    plans = [_plan(model, slices, options, force=force, share=share, quiet=quiet, reading=reading) for model in list_models(models)]
+    for prefix, names in reading.items():
+        if prefix.ids and not quiet:
+            most = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
+            reason = f"{prefix.reason}; else bos=none"
+            console.note(f"{', '.join(most)}: {prefix.token} is read before every sequence ({reason})")
+    return plans
+
+
+def note_prefixes(plans: Sequence[ScoringPlan]) -> None:
+    """Says so where models read different tokens before every sequence."""
+    for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in plans}):
+        console.note(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +274,20 @@ class ScoringPlan:
         )
 
 
-def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: bool, share: Share | None, quiet: bool) -> ScoringPlan:
-    """The plan of one model, checked. Raises UserError for everything a user can correct."""
+def _plan(
+    model: ModelSpec,
+    slices: Path,
+    options: ScoringOptions,
+    *,
+    force: bool,
+    share: Share | None,
+    quiet: bool,
+    reading: dict[Prefix, list[str]],
+) -> ScoringPlan:
+    """The plan of one model, checked; where it is to be scored, its name is added to those with its prefix.
+
+    Raises UserError for everything a user can correct.
+    """
     check_alone(model, options)
     file = score_path(slices, model)
     Result(file, "scores", {}).check_replaceable()
@@ -290,22 +317,20 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: boo
     if read is not None:
         plan = replace(plan, tokenizer=read.other(slices, sequences["tokenizer"]))
         _say_what_is_read(plan, read, quiet=quiet)
+        reading.setdefault(request.prefix, []).append(request.name)
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
 
 
 def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) -> None:
-    """Notes on what was chosen for a model: its tokenizer, and what it reads before every text."""
-    name, prefix = plan.request.name, plan.request.prefix
+    """Notes on the tokenizer that was chosen for a model."""
     if read.doubt and not quiet:
         console.note(read.doubt)
     if plan.tokenizer is not None:
         used = plan.sequences["tokenizer"]["name"]
         reads = f"another tokenizer ({read.tokenizer.name}), so it reads the same bytes"
-        console.note(f"{name}: {reads}, and its NLLs are aligned with tokens of {used}")
-    if prefix.ids and not quiet:
-        console.note(f"{name}: reads {prefix.token} before every sequence ({prefix.reason}; else bos=none)")
+        console.note(f"{plan.request.name}: {reads}, and its NLLs are aligned with tokens of {used}")
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:

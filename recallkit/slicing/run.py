@@ -58,12 +58,13 @@ def slice_text(
     opened = OpenText(text, sample=sample)
     index = InfiniGram(counts, opened.tokenizer) if isinstance(counts, str) else None
     if table is not None:
-        table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
+        table.check_tokenizer(opened.tokenizer.describe())
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     for result in (Result(out / "sequences.parquet", "sequences", {}), _labels_result(out, {})):
         result.check_replaceable()
     threshold = rare.resolve(table or index)
+    opened.note_end()
     timings = Timings()
     made = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
     if index is not None:

@@ -1,4 +1,4 @@
-"""Special tokens as the files of a tokenizer and of its model name them: what ends documents, what a model reads before a text.
+"""Special tokens as the files of a tokenizer and of its model name them: what ends documents and what a model reads before a text.
 
 Nothing is guessed from a token that is ordinary text, nor from one that ends a turn of a chat: such a
 token was put between the turns of conversations, while a base model's documents ended with another.
@@ -45,7 +45,7 @@ Files = Callable[[str], Path | None]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the files beside a tokenizer say of its special tokens.
+    """The special tokens that the files beside a tokenizer name.
 
     `ends`: (token or id, file that names it), the first counts. `adds_begin`: `add_bos_token`, None
     where that is not said.
@@ -124,14 +124,14 @@ def find_end(backend: tokenizers.Tokenizer, configuration: Configuration, name: 
         if backend.token_to_id(chosen) is None:
             problem = f"no token {chosen!r} in this vocabulary"
             raise UserError(problem, where=name, remedy="give another --end-token")
-        return chosen, "as named"
+        return chosen, "as --end-token says"
     turn = None
     for value, file in configuration.ends:
         token = backend.id_to_token(value) if isinstance(value, int) else value
         if token is None or backend.token_to_id(token) is None:
             continue
         if not _ENDS_A_TURN.search(token):
-            return token, f"named by its {file}"
+            return token, f"as its {file} says"
         turn = token
     special = {entry.content for entry in backend.get_added_tokens_decoder().values() if entry.special}
     known = next((entry for entry in END_TOKENS if entry in special), None)

@@ -251,7 +251,7 @@ class ByteTokenizer(TextTokenizer):
         end = "\n" if end_token is None else end_token
         symbols = {byte: symbol for symbol, byte in byte_level_alphabet().items()}
         super().__init__(byte_backend(), BYTES, end_token=symbols[_single_byte(end)])
-        self.end_token = end
+        self.end_token, self.end_reason = end, "as of texts in bytes" if end_token is None else "as --end-token says"
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts)."""
