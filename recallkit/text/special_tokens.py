@@ -30,6 +30,9 @@ END_TOKENS = (
 
 _ENDS_A_TURN = re.compile(r"end_?of_?turn|<turn\|>|im_end|<\|eo[tm]|<\|(end|return|call|user|observation)\|>", re.IGNORECASE)
 
+_ENDS_NOTHING = re.compile(r"bos|begin|start|pad|unk|mask|<s>", re.IGNORECASE)
+"""Special tokens of other uses, which an id of config.json may mean that is only its class's default."""
+
 _OF_GEMMA = re.compile(r"(recurrent_|vault)?gemma")
 """Beginnings of the `model_type` of models that were all trained with `<bos>` before every text, Gemma 4's template or not."""
 
@@ -125,15 +128,17 @@ def find_end(backend: tokenizers.Tokenizer, configuration: Configuration, name: 
             problem = f"no token {chosen!r} in this vocabulary"
             raise UserError(problem, where=name, remedy="give another --end-token")
         return chosen, "as --end-token says"
+    special = {entry.content for entry in backend.get_added_tokens_decoder().values() if entry.special}
     turn = None
     for value, file in configuration.ends:
         token = backend.id_to_token(value) if isinstance(value, int) else value
         if token is None or backend.token_to_id(token) is None:
             continue
+        if isinstance(value, int) and (token not in special or _ENDS_NOTHING.search(token)):
+            continue
         if not _ENDS_A_TURN.search(token):
             return token, f"as its {file} says"
         turn = token
-    special = {entry.content for entry in backend.get_added_tokens_decoder().values() if entry.special}
     known = next((entry for entry in END_TOKENS if entry in special), None)
     if known is not None:
         return known, "its special token for that"
