@@ -410,8 +410,17 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
     adds_begin = True if getattr(loaded, "add_bos_token", None) is True else None
     ends = () if loaded.eos_token is None else ((loaded.eos_token, path.name),)
     beside = read_configuration(files_in(path)) if path.is_dir() else NOTHING_SAID
-    configuration = Configuration(loaded.bos_token, adds_begin, (*ends, *beside.ends), model_type=beside.model_type)
+    model_type = _gguf_architecture(path) if path.is_file() and loaded.bos_token == "<bos>" else beside.model_type
+    configuration = Configuration(loaded.bos_token, adds_begin, (*ends, *beside.ends), model_type=model_type)
     return TextTokenizer(backend, name, end_token=end_token, configuration=configuration)
+
+
+def _gguf_architecture(path: Path) -> str:
+    """The family of a GGUF file's model, as its header names it."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(path).get_field("general.architecture")
+    return "" if field is None else str(field.contents())
 
 
 def _digest_settings(settings: Mapping[str, Any]) -> str:
