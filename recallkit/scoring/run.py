@@ -164,7 +164,9 @@ class ScoringPlan:
 
         if self.window.carry:
             return self.window
-        at_once = check_context(self.request.name, check_model(self.request).max_length, self.window, longest_sequence(self.slices))
+        request, longest = self.request, longest_sequence(self.slices)
+        most = check_model(request).max_length
+        at_once = check_context(request.name, most, self.window, longest, request.prefix.ids)
         return ContextWindow() if at_once is None else replace(self.window, context=at_once)
 
     @property
@@ -345,7 +347,7 @@ def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
         raise UserError("protocol=once counts ids of the slices' tokenizer, and it has another", where=where, remedy="leave it out")
     if plan.tokenizer is not None or plan.window.carry:
         return
-    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices))
+    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices), plan.request.prefix.ids)
     if once is None:
         return
     if context is not None:
