@@ -188,11 +188,6 @@ class TextTokenizer:
         return find_prefix(self.backend, self._configuration, tuple(encoding.ids[: marks.index(0)]))
 
     @cached_property
-    def begin_id(self) -> int:
-        """The context of the first token of a text that is predicted from its start: the last of the prefix, else the end token."""
-        return self.prefix.ids[-1] if self.prefix.ids else self.end_token_id
-
-    @cached_property
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a generated text: end tokens that are not text themselves."""
         added = self.backend.get_added_tokens_decoder()
