@@ -91,7 +91,8 @@ def plan_scores(
 
 def note_prefixes(plans: Sequence[ScoringPlan]) -> None:
     """Says so where models read different tokens before every sequence."""
-    for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in plans}):
+    models = [plan for plan in plans if not kind_of(plan.request.spec).is_control]
+    for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in models}):
         console.note(line)
 
 
