@@ -28,8 +28,11 @@ END_TOKENS = (
 )
 """Special tokens that end documents, where no configuration names one; the first that is there."""
 
-_ENDS_A_TURN = re.compile(r"end_?of_?turn|<turn\|>|im_end|<\|eo[tm]|<\|(end|return|call|user|observation)\|>", re.IGNORECASE)
-
+_ENDS_A_TURN = re.compile(
+    r"end_?of_?(turn|utterance|assistant|message|role)|(assistant|message|role)_end|im_end"
+    r"|<turn\|>|<\|eo[tm]|<\|(end|return|call|user|observation)\|>",
+    re.IGNORECASE,
+)
 _ENDS_NOTHING = re.compile(r"bos|begin|start|pad|unk|mask|<s>", re.IGNORECASE)
 """Special tokens of other uses, which an id of config.json may mean that is only its class's default."""
 
