@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.text.fields import FieldError, FieldFinder
+from recallkit.text.fields import MASK_FIELD, FieldError, FieldFinder
 from recallkit.text.records import Document, Position, StreamReport
 from recallkit.text.rows import GivenShard
 from recallkit.text.sources import Reading, shards_of
@@ -94,15 +94,21 @@ class Corpus:
             except FieldError as error:
                 on_bad(record, str(error), error.remedy)
                 continue
+            ids = None
+            if not isinstance(text, str):
+                ids = _document_ids(text, self.options.vocabulary, shard.place(record))
+                if not len(ids) and (len(text) > 1 or fields.get(MASK_FIELD) is not None):
+                    continue  # a row that only fills up a batch
+                text = ""
             report.num_documents += 1
-            ids = None if isinstance(text, str) else _document_ids(text, self.options.vocabulary, shard.place(record))
-            text = text if isinstance(text, str) else ""
             place = Position(index, record)
             yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.share)
 
 
 def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) -> np.ndarray:
-    """The ids of a document without the end token that may be its last one. Raises UserError for ids of another vocabulary."""
+    """The ids of a document, without the end tokens and the padding at its ends. Raises UserError for ids of another vocabulary."""
+    import numpy as np
+
     if vocabulary is None:
         raise UserError("token ids, and no tokenizer is named", where=where, remedy="name theirs with --tokenizer")
     if not len(ids):
@@ -110,8 +116,15 @@ def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) ->
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
         number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
         problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, not one of the {vocabulary.size:,} of {vocabulary.name}"
-        raise UserError(problem, where=where, remedy="name their own --tokenizer, and the type of a .bin file as FILE.bin:uint32")
-    return ids[:-1] if int(ids[-1]) == vocabulary.end_token_id and not vocabulary.end_is_text else ids
+        raise UserError(problem, where=where, remedy="name their own --tokenizer, and the type of a file of ids as FILE:TYPE")
+    if vocabulary.end_is_text:
+        return ids
+    fillers = [vocabulary.end_token_id, *vocabulary.pad_ids]
+    if ids[0] not in fillers and ids[-1] not in fillers:
+        return ids
+    # Of [end, 5, end, 6, end, end] the ids from place 1 to 3.
+    places = np.flatnonzero(~np.isin(ids, fillers))
+    return ids[places[0] : places[-1] + 1] if len(places) else ids[:0]
 
 
 def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:

@@ -41,12 +41,16 @@ class Document:
 
 
 class Vocabulary(NamedTuple):
-    """What a reader of ids knows of their tokenizer: its name, its entries, the end token, and whether text is encoded with that, too."""
+    """What a reader of ids knows of their tokenizer: its name, its entries, the end token, and whether text is encoded with that, too.
+
+    `pad_ids` are those of special tokens that fill up rows.
+    """
 
     name: str
     size: int
     end_token_id: int
     end_is_text: bool
+    pad_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

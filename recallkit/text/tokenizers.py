@@ -159,7 +159,17 @@ class TextTokenizer:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """What a reader of ids knows of this tokenizer."""
-        return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text())
+        added = self.backend.get_added_tokens_decoder().items()
+        pads = tuple(i for i, token in added if token.special and "pad" in token.content.lower())
+        return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text(), pads)
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id of what is not in the vocabulary, where text can be encoded with it; None if bytes take its place."""
+        model = self._small_settings["model"]
+        token = model.get("unk_token")
+        unknown: int | None = self.backend.token_to_id(token) if token else model.get("unk_id")
+        return unknown
 
     @cached_property
     def continuation(self) -> TextTokenizer:

@@ -1,0 +1,251 @@
+"""How the ids of a file are stored: as its magic or its index says, as the user names, as its content proves; never by luck.
+
+A wrong type gives plausible numbers of another text, so where two readings are possible the file is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from recallkit.errors import UserError, lacks_resources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from recallkit.text.records import Vocabulary
+
+_NUMPY = b"\x93NUMPY"
+_LIT_GPT = struct.Struct("<7sQBQ")
+"""lit_gpt/packed_dataset.py: magic, version, code of the type, number of ids; the ids follow."""
+_LIT_GPT_MAGIC = b"LITPKDS"
+_LLM_C = {(20240520, 1): "<u2", (20240801, 7): "<u4"}
+"""Magic number and version (dev/data/data_common.py of llm.c); the number of ids follows."""
+_LLM_C_BYTES = 1024
+_MEGATRON = struct.Struct("<9sQBQQ")
+"""megatron/core/datasets/indexed_dataset.py: magic, version, type, sequences, documents + 1."""
+_MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+_CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+"""The codes of types in both of them."""
+
+_FLAT = ("<i8", "<u4", "<u2", "u1")
+"""Types of a file without a header, the widest first. Signed ids have the same bytes."""
+_SAMPLE_BYTES = 1 << 18
+_ENOUGH = 16
+"""Different ids that decide between two types: of 16 bits each, every second one would be 0."""
+_VALIDATED = 1 << 22
+"""Entries of an index that are compared at a time."""
+_COPY = "the file or its index is truncated or damaged: copy both again"
+
+
+class Layout(NamedTuple):
+    """Where ids are: their type, the byte at which they begin, how many; what divides them."""
+
+    dtype: str
+    start: int
+    length: int
+    index: MegatronIndex | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronIndex:
+    """An `.idx`, mapped into memory: a document is one sequence or several ones in a row.
+
+    `lengths` (n,) are the ids of each sequence, `pointers` (n,) the bytes before it, `documents`
+    (m + 1,) the number of the sequence with which each document begins, then n.
+    """
+
+    path: Path
+    lengths: np.ndarray
+    pointers: np.ndarray
+    documents: np.ndarray
+
+    def check(self, width: int, num_ids: int) -> None:
+        """Raises UserError unless sequences of ids of `width` bytes follow each other to the end of the file."""
+        end, last = 0, 0
+        for at in range(0, len(self.lengths), _VALIDATED):
+            lengths = self.lengths[at : at + _VALIDATED].astype(np.int64)
+            ends = end + np.cumsum(lengths * width)
+            pointers = self.pointers[at : at + _VALIDATED]
+            if lengths.min() < 0 or not np.array_equal(pointers, ends - lengths * width):
+                raise UserError("sequences that do not follow each other", where=self.path, remedy=_COPY)
+            end = int(ends[-1])
+        for at in range(0, len(self.documents), _VALIDATED):
+            firsts = np.append(last, self.documents[at : at + _VALIDATED])
+            if (np.diff(firsts) < 0).any():
+                raise UserError("documents that are not in order", where=self.path, remedy=_COPY)
+            last = int(firsts[-1])
+        if end != num_ids * width:
+            problem = f"{end // width:,} ids, where its .bin has {num_ids:,}"
+            raise UserError(problem, where=self.path, remedy=_COPY)
+        if int(self.documents[0]) != 0 or last != len(self.lengths):
+            raise UserError("sequences that are in no document", where=self.path, remedy=_COPY)
+
+    def begin(self, document: int, width: int) -> int:
+        """The place of the first id of a document; of the one after the last, the number of all ids."""
+        sequence = int(self.documents[document])
+        if sequence < len(self.lengths):
+            return int(self.pointers[sequence]) // width
+        return int(self.pointers[-1]) // width + int(self.lengths[-1]) if sequence else 0
+
+
+def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) -> Layout:
+    """The layout of a file; `name` and `dtype` are as the user gave them. Raises UserError if it is not known.
+
+    Raises OSError for a file that cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(_LIT_GPT.size)
+        size = file.seek(0, 2)
+    layout = _declared(path, name, head, size)
+    if layout is None:
+        return _flat(path, name, size, dtype, vocabulary)
+    if dtype is not None and np.dtype(dtype).itemsize != np.dtype(layout.dtype).itemsize:
+        problem = f"its ids are {_words(layout.dtype)}, by its header or index"
+        raise UserError(problem, where=name, remedy=f"leave out :{dtype}")
+    return layout
+
+
+def _declared(path: Path, name: str, head: bytes, size: int) -> Layout | None:
+    """What the file or its index says; None if neither says anything."""
+    index = path.with_suffix(".idx")
+    if head.startswith(_NUMPY):
+        return _of_numpy(path, name)
+    if head.startswith(_LIT_GPT_MAGIC):
+        _, _, code, length = _LIT_GPT.unpack(head.ljust(_LIT_GPT.size, b"\0"))
+        layout = _whole_ids(name, _type_of_code(code, name), _LIT_GPT.size, size)
+        return _of_length(layout, length, name)
+    magic, version, length = struct.unpack("<3i", head[:12].ljust(12, b"\0"))
+    if magic in {known for known, _ in _LLM_C}:
+        if (magic, version) not in _LLM_C:
+            problem = f"version {version} of llm.c's format, which is not known"
+            raise UserError(problem, where=name, remedy="write it again with llm.c's data_common.py")
+        layout = _whole_ids(name, _LLM_C[magic, version], _LLM_C_BYTES, size)
+        return _of_length(layout, length, name)
+    if index.is_file():
+        return _of_megatron(path, index, name, size)
+    # A chunk of litdata: a number n of items, then n + 1 offsets, of which the first is where they end.
+    if len(head) >= 8 and size >= version == 4 * (magic + 2):
+        remedy = "read it with litdata, and write its rows as `input_ids` to Parquet or JSON Lines"
+        raise UserError("a chunk of litdata, which is not read here", where=name, remedy=remedy)
+    return None
+
+
+def _of_numpy(path: Path, name: str) -> Layout:
+    try:
+        with np.errstate(over="raise"):  # else a shape that overflows is a warning before the error
+            array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # of headers that are no Python literal, too
+        if lacks_resources(error):
+            raise
+        problem = f"not an array that NumPy maps ({error})"
+        raise UserError(problem, where=name, remedy="save it again with numpy.save") from error
+    if array.dtype.kind not in "iu" or not array.flags.c_contiguous:
+        problem = f"an array of {array.dtype}, shape {array.shape}"
+        raise UserError(problem, where=name, remedy="save ids as one flat array of integers")
+    return Layout(array.dtype.str, array.offset, array.size)
+
+
+def _of_megatron(path: Path, index: Path, name: str, size: int) -> Layout:
+    with index.open("rb") as file:
+        head = file.read(_MEGATRON.size)
+        index_size = file.seek(0, 2)
+    if len(head) < _MEGATRON.size or not head.startswith(_MEGATRON_MAGIC):
+        remedy = f"build it again, or move it elsewhere to divide {path.name} at its end tokens"
+        raise UserError("no index as Megatron-LM writes it", where=index, remedy=remedy)
+    _, _, code, num_sequences, num_documents = _MEGATRON.unpack(head)
+    dtype = _type_of_code(code, index)
+    pointers = _MEGATRON.size + 4 * num_sequences
+    documents = pointers + 8 * num_sequences
+    end = documents + 8 * num_documents
+    # A byte of its mode may follow for each sequence.
+    if not num_documents or index_size not in (end, end + num_sequences):
+        raise UserError("shorter or longer than its header says", where=index, remedy=_COPY)
+
+    def mapped(kind: str, start: int, number: int) -> np.ndarray:
+        return np.memmap(index, kind, "r", start, number) if number else np.empty(0, kind)
+
+    entries = MegatronIndex(
+        index,
+        mapped("<i4", _MEGATRON.size, num_sequences),
+        mapped("<i8", pointers, num_sequences),
+        mapped("<i8", documents, num_documents),
+    )
+    return _whole_ids(name, dtype, 0, size)._replace(index=entries)
+
+
+def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
+    """A file without a header: of the type that the user names, unless its content is of another one; else of the only possible one."""
+    possible = _possible_types(path, vocabulary.size)
+    proven = possible[0][0] if possible and (len(possible) == 1 or possible[0][1] >= _ENOUGH) else None
+    if dtype is not None:
+        is_other = proven is not None and np.dtype(proven).itemsize != np.dtype(dtype).itemsize
+        if proven is not None and is_other:
+            problem = f"its ids are {_words(proven)}, not {dtype}"
+            raise UserError(problem, where=name, remedy=f"name it {name}:{_words(proven)}")
+        return _whole_ids(name, np.dtype(dtype).newbyteorder("<").str, 0, size)
+    likely = _words(possible[0][0] if possible else "<u4" if vocabulary.size > 1 << 16 else "<u2")
+    if path.name.lower().endswith(".npy") and size:
+        problem = "no header, which numpy.save writes"
+        raise UserError(problem, where=name, remedy=f"if numpy.memmap wrote it, name its type: {name}:{likely}")
+    if size < np.dtype(_FLAT[-1]).itemsize:
+        return Layout(_FLAT[-1], 0, 0)
+    if not possible:
+        problem = f"of no type are its ids among the {vocabulary.size:,} of {vocabulary.name}"
+        raise UserError(problem, where=name, remedy="name their own --tokenizer")
+    if proven is None:
+        types = " or ".join(_words(each) for each, _ in possible)
+        raise UserError(f"too short to tell whether its ids are {types}", where=name, remedy=f"name their type: {name}:{likely}")
+    return _whole_ids(name, proven, 0, size)
+
+
+def _possible_types(path: Path, num_entries: int) -> list[tuple[str, int]]:
+    """The types that have room for the vocabulary, and in which all sampled ids are in it; the widest first.
+
+    Each with how many different ids other than 0 it was seen with. Ids that are read too narrow are in the vocabulary, too, with zeros
+    in between; read too wide they are not, as two of them are one large number.
+    """
+    samples = []
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        for start in (0, size // 2, size - _SAMPLE_BYTES):
+            file.seek(max(0, start) // 8 * 8)
+            samples.append(file.read(_SAMPLE_BYTES))
+    possible = []
+    for dtype in _FLAT:
+        width = np.dtype(dtype).itemsize
+        pieces = [np.frombuffer(sample[: len(sample) // width * width], dtype) for sample in samples]
+        ids = np.unique(np.concatenate(pieces))
+        if len(ids) and num_entries <= 256**width and 0 <= ids[0] and ids[-1] < num_entries:
+            possible.append((dtype, int(np.count_nonzero(ids))))
+    return possible
+
+
+def _whole_ids(name: str, dtype: str, start: int, size: int) -> Layout:
+    width = np.dtype(dtype).itemsize
+    if size < start or (size - start) % width:
+        problem = f"{size:,} bytes are not whole ids of {width} bytes"
+        raise UserError(problem, where=name, remedy="copy it again, or name the type of its ids, such as :uint32")
+    return Layout(dtype, start, (size - start) // width)
+
+
+def _of_length(layout: Layout, length: int, name: str) -> Layout:
+    """The layout, if it has the number of ids that the header says."""
+    if layout.length != length:
+        problem = f"{layout.length:,} ids, where its header has {length:,}"
+        raise UserError(problem, where=name, remedy="the file is truncated or damaged: copy it again")
+    return layout
+
+
+def _type_of_code(code: int, where: object) -> str:
+    if code not in _CODES:
+        raise UserError(f"ids of type {code}, which are not whole numbers", where=where, remedy="write it again with ids")
+    return _CODES[code]
+
+
+def _words(dtype: str) -> str:
+    """A type as users name it: `uint16`."""
+    return np.dtype(dtype).name
