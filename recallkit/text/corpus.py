@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
-from recallkit.text.fields import MASK_FIELD, FieldError, FieldFinder
+from recallkit.text.fields import FieldError, FieldFinder
 from recallkit.text.records import Document, Position, StreamReport
 from recallkit.text.rows import GivenShard
-from recallkit.text.sources import Reading, shards_of
+from recallkit.text.sources import Reading, name_sources, shards_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,11 +95,11 @@ class Corpus:
                 on_bad(record, str(error), error.remedy)
                 continue
             ids = None
-            if not isinstance(text, str):
+            if text is not None and not isinstance(text, str):
                 ids = _document_ids(text, self.options.vocabulary, shard.place(record))
-                if not len(ids) and (len(text) > 1 or fields.get(MASK_FIELD) is not None):
-                    continue  # a row that only fills up a batch
-                text = ""
+                text = "" if len(ids) or len(text) < 2 else None
+            if text is None:  # a row that only fills up a batch
+                continue
             report.num_documents += 1
             place = Position(index, record)
             yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.share)
@@ -137,8 +137,9 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
     if not arguments:
         raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
-    shards = [shard for argument in arguments for shard in shards_of(argument, how, default_split)]
-    return Corpus(shards, options)
+    by_argument = [shards_of(argument, how, default_split) for argument in arguments]
+    name_sources(by_argument)
+    return Corpus([shard for shards in by_argument for shard in shards], options)
 
 
 def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:

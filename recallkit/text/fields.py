@@ -49,8 +49,8 @@ class FieldFinder:
         self._source_is_given = source_field is not None
         self._text_is_given = text_field is not None
 
-    def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray, str, str]:
-        """Text, source and id; source and id are "" if the record has none. Where `input_ids` take the place of text, they are an array.
+    def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray | None, str, str]:
+        """Text, source and id; source and id are "" if the record has none. Text is None of a row that only fills up a batch. Where `input_ids` take the place of text, they are an array.
 
         So they do in a record without a text, and in the text field that the user named; without those that a mask leaves out. Raises
         FieldError if the text is missing, not a string or longer than `config.MAX_RECORD_BYTES`, if ids and mask do not
@@ -73,7 +73,7 @@ class FieldFinder:
         masks = [_mask_of(name) for name in texts if texts != TEXT_FIELDS]
         return [name for name in names if _is_in(name, [*texts, *masks, *self._sources, *ID_FIELDS])]
 
-    def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray:
+    def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray | None:
         problem = ""
         for name in self._texts:
             text = _look_up(fields, name)
@@ -126,8 +126,8 @@ def _mask_of(name: str) -> str:
     return ".".join([*name.split(".")[:-1], MASK_FIELD])
 
 
-def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarray:
-    """The ids that their mask has 1 for; all of them where there is no mask."""
+def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """The ids that their mask has 1 for, None where it has none; all of them where there is no mask."""
     import numpy as np
 
     values = _look_up(fields, _mask_of(name))
@@ -139,7 +139,7 @@ def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarr
     elif not np.isin(mask, (0, 1)).all():
         problem = f"{MASK_FIELD} has values other than 0 and 1"
     else:
-        return ids[mask.astype(bool)]
+        return ids[mask.astype(bool)] if mask.any() else None
     raise FieldError(problem, f"write a 1 for each id that is text and a 0 for padding, or leave {MASK_FIELD} out")
 
 

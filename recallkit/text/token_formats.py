@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,8 @@ _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _FLAT = ("<i8", "<u4", "<u2", "u1")
 """Types of a file without a header, the widest first. Signed ids have the same bytes."""
 _SAMPLE_BYTES = 1 << 18
-_ENOUGH = 16
-"""Different ids that decide between two types: of 16 bits each, every second one would be 0."""
+_FEW = 16
+"""Every second number is below it where ids are read too narrow; so many different ones in between make it no accident."""
 _VALIDATED = 1 << 22
 """Entries of an index that are compared at a time."""
 _COPY = "the file or its index is truncated or damaged: copy both again"
@@ -104,7 +104,7 @@ def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) 
     if layout is None:
         return _flat(path, name, size, dtype, vocabulary)
     if dtype is not None and np.dtype(dtype).itemsize != np.dtype(layout.dtype).itemsize:
-        problem = f"its ids are {_words(layout.dtype)}, by its header or index"
+        problem = f"its ids are {np.dtype(layout.dtype).name}, by its header or index"
         raise UserError(problem, where=name, remedy=f"leave out :{dtype}")
     return layout
 
@@ -178,35 +178,33 @@ def _of_megatron(path: Path, index: Path, name: str, size: int) -> Layout:
 
 
 def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
-    """A file without a header: of the type that the user names, unless its content is of another one; else of the only possible one."""
-    possible = _possible_types(path, vocabulary.size)
-    proven = possible[0][0] if possible and (len(possible) == 1 or possible[0][1] >= _ENOUGH) else None
+    """A file without a header, of the only type that its ids can have; where they can have several, of the one that the user names."""
+    types = _possible_types(path, vocabulary.size)
+    likely = types[0] if types else np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")
     if dtype is not None:
-        is_other = proven is not None and np.dtype(proven).itemsize != np.dtype(dtype).itemsize
-        if proven is not None and is_other:
-            problem = f"its ids are {_words(proven)}, not {dtype}"
-            raise UserError(problem, where=name, remedy=f"name it {name}:{_words(proven)}")
+        if len(types) == 1 and likely.itemsize != np.dtype(dtype).itemsize:
+            problem = f"its ids are {likely.name}, not {dtype}"
+            raise UserError(problem, where=name, remedy=f"name it {name}:{likely.name}")
         return _whole_ids(name, np.dtype(dtype).newbyteorder("<").str, 0, size)
-    likely = _words(possible[0][0] if possible else "<u4" if vocabulary.size > 1 << 16 else "<u2")
-    if path.name.lower().endswith(".npy") and size:
-        problem = "no header, which numpy.save writes"
-        raise UserError(problem, where=name, remedy=f"if numpy.memmap wrote it, name its type: {name}:{likely}")
-    if size < np.dtype(_FLAT[-1]).itemsize:
-        return Layout(_FLAT[-1], 0, 0)
-    if not possible:
+    if not size:
+        return Layout(likely.str, 0, 0)
+    if path.name.lower().endswith(".npy"):
+        remedy = f"if numpy.memmap wrote it, name its type: {name}:{likely.name}"
+        raise UserError("no header, which numpy.save writes", where=name, remedy=remedy)
+    if not types:
         problem = f"of no type are its ids among the {vocabulary.size:,} of {vocabulary.name}"
-        raise UserError(problem, where=name, remedy="name their own --tokenizer")
-    if proven is None:
-        types = " or ".join(_words(each) for each, _ in possible)
-        raise UserError(f"too short to tell whether its ids are {types}", where=name, remedy=f"name their type: {name}:{likely}")
-    return _whole_ids(name, proven, 0, size)
+        raise UserError(problem, where=name, remedy=f"name their own --tokenizer, or their type: {name}:TYPE")
+    if len(types) > 1:
+        problem = f"too short to tell whether its ids are {' or '.join(kind.name for kind in types)}"
+        raise UserError(problem, where=name, remedy=f"name their type: {name}:{likely.name}")
+    return _whole_ids(name, likely.str, 0, size)
 
 
-def _possible_types(path: Path, num_entries: int) -> list[tuple[str, int]]:
-    """The types that have room for the vocabulary, and in which all sampled ids are in it; the widest first.
+def _possible_types(path: Path, num_entries: int) -> list[np.dtype[Any]]:
+    """The types that have room for the vocabulary, and with which all sampled ids are in it, the widest first.
 
-    Each with how many different ids other than 0 it was seen with. Ids that are read too narrow are in the vocabulary, too, with zeros
-    in between; read too wide they are not, as two of them are one large number.
+    Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read too narrow, every second one is
+    0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
     """
     samples = []
     with path.open("rb") as file:
@@ -214,14 +212,16 @@ def _possible_types(path: Path, num_entries: int) -> list[tuple[str, int]]:
         for start in (0, size // 2, size - _SAMPLE_BYTES):
             file.seek(max(0, start) // 8 * 8)
             samples.append(file.read(_SAMPLE_BYTES))
-    possible = []
-    for dtype in _FLAT:
-        width = np.dtype(dtype).itemsize
-        pieces = [np.frombuffer(sample[: len(sample) // width * width], dtype) for sample in samples]
-        ids = np.unique(np.concatenate(pieces))
-        if len(ids) and num_entries <= 256**width and 0 <= ids[0] and ids[-1] < num_entries:
-            possible.append((dtype, int(np.count_nonzero(ids))))
-    return possible
+    types = []
+    for dtype in map(np.dtype, _FLAT):
+        width = dtype.itemsize
+        ids = [np.frombuffer(sample[: len(sample) // width * width], dtype) for sample in samples]
+        low, high = (np.unique(np.concatenate([sample[place::2] for sample in ids])) for place in (0, 1))
+        ends = [*low[:1], *low[-1:], *high[:1], *high[-1:]]
+        is_too_narrow = len(high) and high[-1] < _FEW and len(low) >= _FEW
+        if ends and num_entries <= 256**width and 0 <= min(ends) and max(ends) < num_entries and not is_too_narrow:
+            types.append(dtype)
+    return types
 
 
 def _whole_ids(name: str, dtype: str, start: int, size: int) -> Layout:
@@ -244,8 +244,3 @@ def _type_of_code(code: int, where: object) -> str:
     if code not in _CODES:
         raise UserError(f"ids of type {code}, which are not whole numbers", where=where, remedy="write it again with ids")
     return _CODES[code]
-
-
-def _words(dtype: str) -> str:
-    """A type as users name it: `uint16`."""
-    return np.dtype(dtype).name

@@ -154,7 +154,7 @@ def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
         ("*.parquet", "matches no file"),
         (
             "notes.md",
-            "not a supported kind of file; give .jsonl, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
+            "not a supported kind of file; give .jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
         ),
         ("*.md", "not a supported kind of file"),
         ("empty", "no file of text in this folder; name the folder that contains the shards: .jsonl,"),
