@@ -72,7 +72,7 @@ class Corpus:
         rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
         unless bad records are skipped, for a bad record; nothing is yielded after it.
         """
-        self.report.num_documents = self.report.num_skipped = 0
+        self.report.num_documents = self.report.num_padded = self.report.num_skipped = 0
         self.report.first_skipped.clear()
         for index in range(start.shard, len(self.shards) if stop is None else stop):
             yield from self._documents_of(index, start.record if index == start.shard else 0)
@@ -97,6 +97,7 @@ class Corpus:
             ids = None
             if text is not None and not isinstance(text, str):
                 ids = _document_ids(text, self.options.vocabulary, shard.place(record))
+                report.num_padded += len(text) > len(ids) + 1
                 text = "" if len(ids) or len(text) < 2 else None
             if text is None:  # a row that only fills up a batch
                 continue

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
+import textwrap
+from collections import Counter
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from recallkit.display import console
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
-from recallkit.errors import UserError, redacted
+from recallkit.errors import UserError, printable, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
 
 _SMALL_TEXT = 1 << 19
 """Bytes on disk which `tokenizers` encodes in less time than gigatoken takes to be imported, made ready and checked: half a second."""
+
+
+_MOST_NOTED = 10_000
+"""Documents that are counted for a note."""
+_NOTED_IDS, _NOTED_CHARACTERS = 64, 100
 
 
 class OpenText:
@@ -91,6 +99,31 @@ class OpenText:
                     yield document
 
             return draw(documents(), self.sample, self.tokenizer)
+
+    def note_ids(self) -> None:
+        """Notes the type, the number of documents and the beginning of token ids, so that a misreading is seen at once; of text nothing.
+
+        Of sources of one kind it is the first that is read. Raises UserError for what cannot be read.
+        """
+        from recallkit.text.corpus import Corpus
+
+        numbers = Counter(map(type, self.corpus.shards))
+        for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
+            corpus = Corpus([shard], self.corpus.options)
+            documents = corpus.documents()
+            first = next(documents, None)
+            if first is None or first.ids is None:
+                continue
+            number = 1 + sum(1 for _ in itertools.islice(documents, _MOST_NOTED))
+            many = f"more than {_MOST_NOTED:,} documents" if number > _MOST_NOTED else counted(number, "document")
+            if corpus.report.num_padded:
+                many += f" (less the padding of {corpus.report.num_padded:,})"
+            others = numbers[type(shard)] - 1
+            more = f" (and {others:,} more)" if others else ""
+            [text] = self.tokenizer.decode([first.ids[:_NOTED_IDS]])
+            begin = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
+            name = redacted(shard.name)
+            console.note(f"{name}{more}: token ids ({first.ids.dtype.name}), {many}, the first: {begin}")
 
     def names(self) -> list[str]:
         """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""

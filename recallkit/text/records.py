@@ -73,6 +73,8 @@ class StreamReport:
     """Statistics of a stream: filled while it is read, complete when it ends."""
 
     num_documents: int = 0
+    num_padded: int = 0
+    """Rows of ids that had more than one end token, or padding, at their ends; without a mask."""
     num_skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
 
