@@ -26,6 +26,7 @@ from recallkit.text.vocabulary import (
     byte_level_alphabet,
     gives_text_once,
     is_byte_level,
+    keeps_text,
     longest_growth,
     piece_bytes,
     without_first_space,
@@ -164,12 +165,9 @@ class TextTokenizer:
         return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text(), pads)
 
     @cached_property
-    def unknown_id(self) -> int | None:
-        """The id of what is not in the vocabulary, where text can be encoded with it; None if bytes take its place."""
-        model = self._small_settings["model"]
-        token = model.get("unk_token")
-        unknown: int | None = self.backend.token_to_id(token) if token else model.get("unk_id")
-        return unknown
+    def keeps_text(self) -> bool:
+        """Whether it is known to encode every text without loss (vocabulary.keeps_text)."""
+        return keeps_text(self._small_settings, self.backend.get_vocab(with_added_tokens=False))
 
     @cached_property
     def continuation(self) -> TextTokenizer:
