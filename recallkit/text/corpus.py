@@ -121,11 +121,16 @@ def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) ->
     if vocabulary.end_is_text:
         return ids
     fillers = [vocabulary.end_token_id, *vocabulary.pad_ids]
-    if ids[0] not in fillers and ids[-1] not in fillers:
-        return ids
-    # Of [end, 5, end, 6, end, end] the ids from place 1 to 3.
-    places = np.flatnonzero(~np.isin(ids, fillers))
-    return ids[places[0] : places[-1] + 1] if len(places) else ids[:0]
+    if ids[0] in fillers or ids[-1] in fillers:
+        # Of [end, 5, end, 6, end, end] the ids from place 1 to 3.
+        places = np.flatnonzero(~np.isin(ids, fillers))
+        ids = ids[places[0] : places[-1] + 1] if len(places) else ids[:0]
+    for pad in vocabulary.pad_ids:
+        is_pad = ids == pad
+        if (is_pad[1:] & is_pad[:-1]).any():
+            remedy = "write each row with its attention_mask, or cut off its padding"
+            raise UserError(f"padding (id {pad}) between its ids", where=where, remedy=remedy)
+    return ids
 
 
 def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:

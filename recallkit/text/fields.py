@@ -74,7 +74,7 @@ class FieldFinder:
         return [name for name in names if _is_in(name, [*texts, *masks, *self._sources, *ID_FIELDS])]
 
     def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray | None:
-        problem = ""
+        null = None
         for name in self._texts:
             text = _look_up(fields, name)
             if isinstance(text, bytes):
@@ -85,7 +85,7 @@ class FieldFinder:
                     raise FieldError(*too_long())
                 return text
             if text is None:
-                problem = f"its {name} is null"
+                null = null or name
             elif text is not _ABSENT:
                 ids = _as_ids(text) if self._text_is_given else None
                 if ids is None:
@@ -95,7 +95,9 @@ class FieldFinder:
             if (ids := _as_ids(row)) is None:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
             return _unmasked(ids, fields, IDS_FIELD)
-        raise FieldError(problem, _REMEDY) if problem else _no_text(self._texts, fields)
+        if null is not None:
+            raise FieldError(f"its {null} is null", "fill it in, or name another field with --text-field")
+        raise _no_text(self._texts, fields)
 
 
 def _decoded(text: bytes, name: str) -> str:

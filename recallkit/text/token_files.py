@@ -33,7 +33,7 @@ PIECE_BYTES = 1 << 26
 
 _BLOCK_IDS = 1 << 22
 _PADDING = 1024
-"""So many equal ids at the end of a file are no text."""
+"""So many equal ids at the end of a file are not text."""
 
 
 @dataclass(eq=False)
@@ -146,8 +146,8 @@ class TokenFileShard(FileShard):
         tail, known = ids[-_PADDING:], self._known()
         is_run = len(tail) == _PADDING and bool((tail == tail[0]).all())
         if is_run and tail[0] != known.end_token_id and not known.end_is_text:
-            problem = f"its last {_PADDING:,} ids are all {tail[0]}, which is no text"
-            raise UserError(problem, where=self.name, remedy="cut off what the file was filled up with")
+            problem = f"its last {_PADDING:,} ids are all {tail[0]}, as where it was filled up"
+            raise UserError(problem, where=self.name, remedy="cut them off, or name the token with --end-token, if it ends documents")
 
     def _known(self) -> Vocabulary:
         if self.vocabulary is None:

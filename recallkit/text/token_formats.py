@@ -179,29 +179,34 @@ def _of_megatron(path: Path, index: Path, name: str, size: int) -> Layout:
 
 def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
     """A file without a header, of the only type that its ids can have; where they can have several, of the one that the user names."""
-    types = _possible_types(path, vocabulary.size)
-    likely = types[0] if types else np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")
+    types, too_narrow = _possible_types(path, vocabulary.size)
+    roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
+    likely = [*roomy, *types, np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")][0]
     if dtype is not None:
-        if len(types) == 1 and likely.itemsize != np.dtype(dtype).itemsize:
-            problem = f"its ids are {likely.name}, not {dtype}"
-            raise UserError(problem, where=name, remedy=f"name it {name}:{likely.name}")
+        width = np.dtype(dtype).itemsize
+        if width in too_narrow or (len(types) == 1 and likely.itemsize != width):
+            problem = f"its ids are {likely.name if types else 'wider'}, not {dtype}"
+            remedy = f"name it {name}:{likely.name}" if types else "name their own --tokenizer"
+            raise UserError(problem, where=name, remedy=remedy)
         return _whole_ids(name, np.dtype(dtype).newbyteorder("<").str, 0, size)
     if not size:
         return Layout(likely.str, 0, 0)
     if path.name.lower().endswith(".npy"):
         remedy = f"if numpy.memmap wrote it, name its type: {name}:{likely.name}"
         raise UserError("no header, which numpy.save writes", where=name, remedy=remedy)
-    if not types:
-        problem = f"of no type are its ids among the {vocabulary.size:,} of {vocabulary.name}"
-        raise UserError(problem, where=name, remedy=f"name their own --tokenizer, or their type: {name}:TYPE")
-    if len(types) > 1:
-        problem = f"too short to tell whether its ids are {' or '.join(kind.name for kind in types)}"
+    if not roomy:
+        entries = f"the {vocabulary.size:,} of {vocabulary.name}"
+        problem = f"its ids are {likely.name}, too narrow for {entries}" if types else f"its ids, of whatever type, are not among {entries}"
+        hint = f", or say that they are its: {name}:{likely.name}" if types else ""
+        raise UserError(problem, where=name, remedy=f"name their own --tokenizer{hint}")
+    if len(roomy) > 1:
+        problem = f"too short to tell whether its ids are {' or '.join(kind.name for kind in roomy)}"
         raise UserError(problem, where=name, remedy=f"name their type: {name}:{likely.name}")
     return _whole_ids(name, likely.str, 0, size)
 
 
-def _possible_types(path: Path, num_entries: int) -> list[np.dtype[Any]]:
-    """The types that have room for the vocabulary, and with which all sampled ids are in it, the widest first.
+def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], set[int]]:
+    """The types with which all sampled ids are in the vocabulary, the widest first; the widths in bytes that are too narrow.
 
     Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read too narrow, every second one is
     0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
@@ -212,16 +217,19 @@ def _possible_types(path: Path, num_entries: int) -> list[np.dtype[Any]]:
         for start in (0, size // 2, size - _SAMPLE_BYTES):
             file.seek(max(0, start) // 8 * 8)
             samples.append(file.read(_SAMPLE_BYTES))
-    types = []
+    types, too_narrow = [], set()
     for dtype in map(np.dtype, _FLAT):
         width = dtype.itemsize
+        if width == 1 and num_entries > 256:  # where all bytes are ids, every file would fit
+            continue
         ids = [np.frombuffer(sample[: len(sample) // width * width], dtype) for sample in samples]
         low, high = (np.unique(np.concatenate([sample[place::2] for sample in ids])) for place in (0, 1))
         ends = [*low[:1], *low[-1:], *high[:1], *high[-1:]]
-        is_too_narrow = len(high) and high[-1] < _FEW and len(low) >= _FEW
-        if ends and num_entries <= 256**width and 0 <= min(ends) and max(ends) < num_entries and not is_too_narrow:
+        if len(high) and high[-1] < _FEW and len(low) >= _FEW:
+            too_narrow.add(width)
+        elif ends and 0 <= min(ends) and max(ends) < num_entries:
             types.append(dtype)
-    return types
+    return types, too_narrow
 
 
 def _whole_ids(name: str, dtype: str, start: int, size: int) -> Layout:

@@ -309,6 +309,7 @@ def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(tmp_pa
     expected, name = [[*range(1, 99), largest]] * 2, np.dtype(dtype).name
     stream = np.array([token for row in expected for token in (*row, END)], dtype)
     assert read_ids(path, stream, options) == read_ids(path, stream, options, f":{name}") == expected
+    assert "name their own --tokenizer" in refused(path, stream + 90, options)
     right = np.dtype(dtype).itemsize * 8
     for other in ("uint8", "uint16", "int32", "uint64"):
         if not other.endswith(str(right)):
@@ -355,7 +356,7 @@ def test_padding_of_files_is_no_text(tmp_path: Path) -> None:
     stream = np.array(MANY, "<u2")
     ends, zeros = np.zeros(5000, "<u2"), np.full(5000, 7, "<u2")
     assert read_ids(tmp_path / "a.bin", np.concatenate([ends, stream, ends])) == read_ids(tmp_path / "a.bin", stream)
-    assert "its last 1,024 ids are all 7, which is no text" in refused(tmp_path / "a.bin", np.concatenate([stream, zeros]))
+    assert "its last 1,024 ids are all 7, as where it was filled up" in refused(tmp_path / "a.bin", np.concatenate([stream, zeros]))
 
 
 # --- documents by an index --------------------------------------------------------------------------------------------
