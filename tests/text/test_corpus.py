@@ -124,6 +124,37 @@ def test_given_fields_replace_the_usual_ones(tmp_path: Path) -> None:
         next(documents)
 
 
+def test_a_name_with_dots_is_a_field_where_there_is_one_else_the_way_to_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    flat = {"doc.body": "flat", "doc": {"body": "nested"}, "meta.pile_set_name": "ArXiv", "meta": {"pile_set_name": "Github"}}
+    nested = {"doc": '{"body": "nested", "score": NaN}', "meta": {"pile_set_name": "Github"}}
+    path.write_bytes(lines(flat, nested, {"doc.body": None, "doc": {"body": "nested"}}))
+    documents = open_corpus([str(path)], CorpusOptions(text_field="doc.body")).documents()
+    assert [(d.text, d.source) for d in (next(documents), next(documents))] == [("flat", "ArXiv"), ("nested", "Github")]
+    with pytest.raises(UserError, match=r"line 3: its doc\.body is null; fill it in"):
+        next(documents)
+    pq.write_table(pa.table({"doc.body": ["flat"], "a.b": [{"c": "part"}], "more": [1]}), tmp_path / "a.parquet")
+    for field, text in (("doc.body", "flat"), ("a.b.c", "part")):
+        assert read(tmp_path / "a.parquet", options=CorpusOptions(text_field=field)) == [text]
+
+
+def test_shards_of_a_folder_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("arxiv/0", "arxiv/1", "github/0", "hf/a/train/0", "hf/b/train/0"):
+        Path(f"{name}.jsonl").parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{name}.jsonl").write_bytes(lines({"text": name}))
+
+    def names(*arguments: str) -> list[str]:
+        return [document.source for document in open_corpus(arguments).documents()]
+
+    assert names("arxiv/0.jsonl") == ["0"]
+    assert names("arxiv") == names("arxiv/*.jsonl") == names("arxiv/0.jsonl", "arxiv/1.jsonl") == ["arxiv", "arxiv"]
+    assert names("arxiv", "github") == ["arxiv", "arxiv", "github"]
+    assert names("*/*.jsonl") == ["arxiv", "arxiv", "github"]
+    assert names("arxiv/0.jsonl", "github/0.jsonl") == ["arxiv", "github"]
+    assert names("hf") == ["a/train", "b/train"]
+
+
 # --- what is found, in which order ------------------------------------------------------------------------------------
 
 

@@ -495,3 +495,22 @@ def test_in_a_folder_text_comes_first(tmp_path: Path) -> None:
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]  # .json mostly describes
     (tmp_path / "c.txt").write_text("more")
     assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["more"]
+
+
+def test_what_ids_are_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = load_tokenizer(None)
+    ids, _ = tokenizer.encode(["The river meets another river.\nA second line"])
+    stream = np.array([*ids, tokenizer.end_token_id] * 30, "<u2")
+    (tmp_path / "ids").mkdir()
+    for name in ("0.bin", "1.bin"):
+        stream.tofile(tmp_path / "ids" / name)
+    rows = [{"input_ids": [*ids.tolist(), *[tokenizer.end_token_id] * 3]}] * 2
+    text = {"sources": tmp_path / "ids", "tokenizer": ROOT / "recallkit/data/tokenizer.json"}
+    note = f"{tmp_path}/ids/0.bin (and 1 more): token ids (uint16), 30 documents, the first: The river meets another river. A second line"
+    for act in (recallkit.count, recallkit.slice, recallkit.profile):
+        act(**text, out=tmp_path / f"out/{act.__name__}")
+        assert note in " ".join(capsys.readouterr().err.split())
+    recallkit.count(texts=rows, out=tmp_path / "out/rows.duckdb", tokenizer=text["tokenizer"])
+    assert "texts: token ids (int64), 2 documents (less the padding of 2), the first: The" in " ".join(capsys.readouterr().err.split())
+    recallkit.count(texts=["a text"], out=tmp_path / "out/text.duckdb")
+    assert "token ids" not in capsys.readouterr().err
