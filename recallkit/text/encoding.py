@@ -39,8 +39,14 @@ class Tokenizer(Protocol):
     name: str
     backend: Any
     vocab_size: int
-    keeps_text: bool
-    token_bytes: list[bytes] | None
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether no text is lost."""
+
+    @property
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of every id; None if they have none of their own."""
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
         """The text of each array of ids."""
@@ -221,15 +227,19 @@ def _check_text(documents: Sequence[Document], ids: np.ndarray, offsets: np.ndar
     """
     if tokenizer.keeps_text or not documents:
         return
+    has_bytes = tokenizer.token_bytes is not None
+
+    def comparable(text: str) -> str:
+        return unicodedata.normalize("NFC", text.lstrip(" ") if has_bytes else "".join(text.split()))
+
     decoded = tokenizer.decode(np.split(ids, offsets[1:-1]))
     for document, text in zip(documents, decoded, strict=True):
-        written, read = (
-            unicodedata.normalize("NFC", each.lstrip(" ") if tokenizer.token_bytes is not None else "".join(each.split()))
-            for each in (document.text, text)
-        )
+        written, read = comparable(document.text), comparable(text)
         if written != read:
-            at = len(os.path.commonprefix([written, read]))
-            problem = f"{tokenizer.name} loses text: {written[at:][:_SHOWN]!r} becomes {read[at:][:_SHOWN]!r}"
+            pairs = enumerate(zip(written, read, strict=False))
+            at = next((place for place, (a, b) in pairs if a != b), min(len(written), len(read)))
+            lost, left = (f"{part[at : at + _SHOWN]!r}" for part in (written, read))
+            problem = f"{tokenizer.name} loses text: {lost} becomes {left}"
             remedy = "use a tokenizer with an entry for every byte, or take such characters out of the text"
             raise UserError(problem, where=document.id, remedy=remedy)
 

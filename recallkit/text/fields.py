@@ -50,11 +50,12 @@ class FieldFinder:
         self._text_is_given = text_field is not None
 
     def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray | None, str, str]:
-        """Text, source and id; source and id are "" if the record has none. Text is None of a row that only fills up a batch. Where `input_ids` take the place of text, they are an array.
+        """Text, source and id; source and id are "" if the record has none.
 
-        So they do in a record without a text, and in the text field that the user named; without those that a mask leaves out. Raises
-        FieldError if the text is missing, not a string or longer than `config.MAX_RECORD_BYTES`, if ids and mask do not
-        match, or if a source field named by the user is missing.
+        Where `input_ids` take the place of text, they are an array: in a record without a text, and in the
+        text field that the user named. It has those ids that an attention mask leaves, None if it leaves none.
+        Raises FieldError if the text is missing, not a string or longer than `config.MAX_RECORD_BYTES`, if ids
+        and mask do not match, or if a source field named by the user is missing.
         """
         source = _first_label(fields, self._sources)
         if self._source_is_given and not source:

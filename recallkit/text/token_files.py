@@ -48,13 +48,13 @@ class TokenFileShard(FileShard):
 
     def place(self, record: int) -> str:
         """File and document: by the place of its first id, with an index by its number, both from 0."""
-        by = "document" if self._layout().index is not None else "document from id"
+        by = "document" if self._layout().documents is not None else "document from id"
         return f"{self.name}, {by} {record:,}"
 
     def digest(self) -> str:
         """The digest of the file, of its index and of how it is read. Raises UserError if that is not to be found out."""
         layout = self._layout()
-        index = [] if layout.index is None else [artifacts.digest_sample(layout.index.path)]
+        index = [] if layout.documents is None else [artifacts.digest_sample(layout.documents.path)]
         return artifacts.digest_json([FileShard.digest(self), layout.dtype, layout.start, *index])
 
     def size(self) -> int:
@@ -79,8 +79,8 @@ class TokenFileShard(FileShard):
         """
         layout = self._layout()
         ids = self._mapped(layout)
-        if layout.index is not None:
-            yield from self._indexed(ids, layout.index, first)
+        if layout.documents is not None:
+            yield from self._indexed(ids, layout.documents, first)
             return
         self._check_padding(ids)
         number = None
@@ -117,7 +117,7 @@ class TokenFileShard(FileShard):
 
     def _indexed(self, ids: np.ndarray, index: MegatronIndex, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents of an index, each with its number."""
-        width, documents = ids.itemsize, range(len(index.documents) - 1)
+        width, documents = ids.itemsize, range(len(index.firsts) - 1)
         begin, stop = self._part(len(ids))
         if first == 0 and begin == 0:
             index.check(width, len(ids))

@@ -14,6 +14,7 @@ import numpy as np
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from recallkit.text.records import Vocabulary
@@ -29,106 +30,104 @@ _MEGATRON = struct.Struct("<9sQBQQ")
 """megatron/core/datasets/indexed_dataset.py: magic, version, type, sequences, documents + 1."""
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""The codes of types in both of them."""
+"""The codes of types in lit-gpt's files and Megatron-LM's."""
 
 _FLAT = ("<i8", "<u4", "<u2", "u1")
 """Types of a file without a header, the widest first. Signed ids have the same bytes."""
 _SAMPLE_BYTES = 1 << 18
 _FEW = 16
-"""Every second number is below it where ids are read too narrow; so many different ones in between make it no accident."""
-_VALIDATED = 1 << 22
+"""Ids that are read too narrow are below it in every second place, and as many different ones in between make it no accident."""
+_BLOCK = 1 << 22
 """Entries of an index that are compared at a time."""
-_COPY = "the file or its index is truncated or damaged: copy both again"
-
-
-class Layout(NamedTuple):
-    """Where ids are: their type, the byte at which they begin, how many; what divides them."""
-
-    dtype: str
-    start: int
-    length: int
-    index: MegatronIndex | None = None
+_COPY = "copy it again: it is truncated or damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class MegatronIndex:
-    """An `.idx`, mapped into memory: a document is one sequence or several ones in a row.
+    """An `.idx`, mapped into memory: a document is one sequence, or several in a row.
 
-    `lengths` (n,) are the ids of each sequence, `pointers` (n,) the bytes before it, `documents`
-    (m + 1,) the number of the sequence with which each document begins, then n.
+    `lengths` (n,) are the ids of each sequence, `pointers` (n,) the bytes before it, `firsts` (m + 1,)
+    the numbers of the sequences with which documents begin, and then n.
     """
 
     path: Path
     lengths: np.ndarray
     pointers: np.ndarray
-    documents: np.ndarray
+    firsts: np.ndarray
 
     def check(self, width: int, num_ids: int) -> None:
-        """Raises UserError unless sequences of ids of `width` bytes follow each other to the end of the file."""
-        end, last = 0, 0
-        for at in range(0, len(self.lengths), _VALIDATED):
-            lengths = self.lengths[at : at + _VALIDATED].astype(np.int64)
-            ends = end + np.cumsum(lengths * width)
-            pointers = self.pointers[at : at + _VALIDATED]
-            if lengths.min() < 0 or not np.array_equal(pointers, ends - lengths * width):
+        """Raises UserError unless sequences of ids of `width` bytes follow each other to the end of the file, and documents too."""
+        end = last = 0
+        for lengths, pointers in _blocks(self.lengths, self.pointers):
+            ends = end + np.cumsum(lengths, dtype=np.int64) * width
+            if lengths.min() < 0 or not np.array_equal(pointers, ends - lengths.astype(np.int64) * width):
                 raise UserError("sequences that do not follow each other", where=self.path, remedy=_COPY)
             end = int(ends[-1])
-        for at in range(0, len(self.documents), _VALIDATED):
-            firsts = np.append(last, self.documents[at : at + _VALIDATED])
-            if (np.diff(firsts) < 0).any():
-                raise UserError("documents that are not in order", where=self.path, remedy=_COPY)
-            last = int(firsts[-1])
         if end != num_ids * width:
             problem = f"{end // width:,} ids, where its .bin has {num_ids:,}"
             raise UserError(problem, where=self.path, remedy=_COPY)
-        if int(self.documents[0]) != 0 or last != len(self.lengths):
+        for (firsts,) in _blocks(self.firsts):
+            if (np.diff(firsts, prepend=last) < 0).any():
+                raise UserError("documents that are not in order", where=self.path, remedy=_COPY)
+            last = int(firsts[-1])
+        if self.firsts[0] or last != len(self.lengths):
             raise UserError("sequences that are in no document", where=self.path, remedy=_COPY)
 
     def begin(self, document: int, width: int) -> int:
         """The place of the first id of a document; of the one after the last, the number of all ids."""
-        sequence = int(self.documents[document])
+        sequence = int(self.firsts[document])
         if sequence < len(self.lengths):
             return int(self.pointers[sequence]) // width
-        return int(self.pointers[-1]) // width + int(self.lengths[-1]) if sequence else 0
+        return int(self.pointers[-1]) // width + int(self.lengths[-1])
+
+
+def _blocks(*columns: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """The same rows of several columns, some at a time."""
+    for at in range(0, len(columns[0]), _BLOCK):
+        yield tuple(column[at : at + _BLOCK] for column in columns)
+
+
+class Layout(NamedTuple):
+    """Where ids are: their type, the byte at which they begin, how many there are; the documents that an index has."""
+
+    dtype: str
+    start: int
+    length: int
+    documents: MegatronIndex | None = None
 
 
 def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) -> Layout:
-    """The layout of a file; `name` and `dtype` are as the user gave them. Raises UserError if it is not known.
-
-    Raises OSError for a file that cannot be read.
-    """
+    """The layout of a file; `name` and `dtype` are as the user gave them. Raises UserError if it is not known, OSError of the file."""
     with path.open("rb") as file:
         head = file.read(_LIT_GPT.size)
         size = file.seek(0, 2)
     layout = _declared(path, name, head, size)
     if layout is None:
         return _flat(path, name, size, dtype, vocabulary)
-    if dtype is not None and np.dtype(dtype).itemsize != np.dtype(layout.dtype).itemsize:
-        problem = f"its ids are {np.dtype(layout.dtype).name}, by its header or index"
+    declared = np.dtype(layout.dtype)
+    if dtype is not None and np.dtype(dtype).itemsize != declared.itemsize:
+        problem = f"its ids are {declared.name}, by its header or index"
         raise UserError(problem, where=name, remedy=f"leave out :{dtype}")
     return layout
 
 
 def _declared(path: Path, name: str, head: bytes, size: int) -> Layout | None:
     """What the file or its index says; None if neither says anything."""
-    index = path.with_suffix(".idx")
     if head.startswith(_NUMPY):
         return _of_numpy(path, name)
     if head.startswith(_LIT_GPT_MAGIC):
         _, _, code, length = _LIT_GPT.unpack(head.ljust(_LIT_GPT.size, b"\0"))
-        layout = _whole_ids(name, _type_of_code(code, name), _LIT_GPT.size, size)
-        return _of_length(layout, length, name)
-    magic, version, length = struct.unpack("<3i", head[:12].ljust(12, b"\0"))
-    if magic in {known for known, _ in _LLM_C}:
-        if (magic, version) not in _LLM_C:
-            problem = f"version {version} of llm.c's format, which is not known"
-            raise UserError(problem, where=name, remedy="write it again with llm.c's data_common.py")
-        layout = _whole_ids(name, _LLM_C[magic, version], _LLM_C_BYTES, size)
-        return _of_length(layout, length, name)
-    if index.is_file():
-        return _of_megatron(path, index, name, size)
+        return _complete(name, _type_of(code, name), _LIT_GPT.size, size, length)
+    first, second, third = struct.unpack("<3i", head[:12].ljust(12, b"\0"))
+    if first in {magic for magic, _ in _LLM_C}:
+        if (first, second) not in _LLM_C:
+            problem, remedy = f"version {second} of llm.c's format is not known", "write ids alone"
+            raise UserError(problem, where=name, remedy=f"{remedy}, and name their type")
+        return _complete(name, _LLM_C[first, second], _LLM_C_BYTES, size, third)
+    if (index := path.with_suffix(".idx")).is_file():
+        return _of_megatron(index, name, size)
     # A chunk of litdata: a number n of items, then n + 1 offsets, of which the first is where they end.
-    if len(head) >= 8 and size >= version == 4 * (magic + 2):
+    if len(head) >= 8 and size >= second == 4 * (first + 2):
         remedy = "read it with litdata, and write its rows as `input_ids` to Parquet or JSON Lines"
         raise UserError("a chunk of litdata, which is not read here", where=name, remedy=remedy)
     return None
@@ -149,67 +148,62 @@ def _of_numpy(path: Path, name: str) -> Layout:
     return Layout(array.dtype.str, array.offset, array.size)
 
 
-def _of_megatron(path: Path, index: Path, name: str, size: int) -> Layout:
+def _of_megatron(index: Path, name: str, size: int) -> Layout:
     with index.open("rb") as file:
         head = file.read(_MEGATRON.size)
         index_size = file.seek(0, 2)
     if len(head) < _MEGATRON.size or not head.startswith(_MEGATRON_MAGIC):
-        remedy = f"build it again, or move it elsewhere to divide {path.name} at its end tokens"
+        remedy = f"build it again, or move it elsewhere to divide {name} at end tokens"
         raise UserError("no index as Megatron-LM writes it", where=index, remedy=remedy)
     _, _, code, num_sequences, num_documents = _MEGATRON.unpack(head)
-    dtype = _type_of_code(code, index)
-    pointers = _MEGATRON.size + 4 * num_sequences
-    documents = pointers + 8 * num_sequences
-    end = documents + 8 * num_documents
+    sizes = (("<i4", num_sequences), ("<i8", num_sequences), ("<i8", num_documents))
+    start = _MEGATRON.size
+    end = start + sum(np.dtype(kind).itemsize * number for kind, number in sizes)
     # A byte of its mode may follow for each sequence.
-    if not num_documents or index_size not in (end, end + num_sequences):
+    if not num_sequences or not num_documents or index_size not in (end, end + num_sequences):
         raise UserError("shorter or longer than its header says", where=index, remedy=_COPY)
-
-    def mapped(kind: str, start: int, number: int) -> np.ndarray:
-        return np.memmap(index, kind, "r", start, number) if number else np.empty(0, kind)
-
-    entries = MegatronIndex(
-        index,
-        mapped("<i4", _MEGATRON.size, num_sequences),
-        mapped("<i8", pointers, num_sequences),
-        mapped("<i8", documents, num_documents),
-    )
-    return _whole_ids(name, dtype, 0, size)._replace(index=entries)
+    columns = []
+    for kind, number in sizes:
+        columns.append(np.memmap(index, kind, "r", start, number))
+        start += columns[-1].nbytes
+    documents = MegatronIndex(index, *columns)
+    return _complete(name, _type_of(code, index), 0, size)._replace(documents=documents)
 
 
 def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
-    """A file without a header, of the only type that its ids can have; where they can have several, of the one that the user names."""
+    """A file without a header, of the only type that its ids can have; of several, of the one that the user names."""
     types, too_narrow = _possible_types(path, vocabulary.size)
     roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
     likely = [*roomy, *types, np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")][0]
+    right, entries = f"{name}:{likely.name}", f"the {vocabulary.size:,} of {vocabulary.name}"
     if dtype is not None:
         width = np.dtype(dtype).itemsize
-        if width in too_narrow or (len(types) == 1 and likely.itemsize != width):
-            problem = f"its ids are {likely.name if types else 'wider'}, not {dtype}"
-            remedy = f"name it {name}:{likely.name}" if types else "name their own --tokenizer"
-            raise UserError(problem, where=name, remedy=remedy)
-        return _whole_ids(name, np.dtype(dtype).newbyteorder("<").str, 0, size)
-    if not size:
-        return Layout(likely.str, 0, 0)
-    if path.name.lower().endswith(".npy"):
-        remedy = f"if numpy.memmap wrote it, name its type: {name}:{likely.name}"
-        raise UserError("no header, which numpy.save writes", where=name, remedy=remedy)
-    if not roomy:
-        entries = f"the {vocabulary.size:,} of {vocabulary.name}"
-        problem = f"its ids are {likely.name}, too narrow for {entries}" if types else f"its ids, of whatever type, are not among {entries}"
-        hint = f", or say that they are its: {name}:{likely.name}" if types else ""
-        raise UserError(problem, where=name, remedy=f"name their own --tokenizer{hint}")
-    if len(roomy) > 1:
+        if width not in too_narrow and (len(types) != 1 or likely.itemsize == width):
+            return _complete(name, np.dtype(dtype).newbyteorder("<").str, 0, size)
+        problem = f"its ids are {likely.name if types else 'wider'}, not {dtype}"
+        remedy = f"name it {right}" if types else "name their own --tokenizer"
+    elif not size or (len(roomy) == 1 and not path.name.lower().endswith(".npy")):
+        return _complete(name, likely.str, 0, size)
+    elif path.name.lower().endswith(".npy"):
+        problem = "no header, which numpy.save writes"
+        remedy = f"if numpy.memmap wrote it, name its type: {right}"
+    elif roomy:
         problem = f"too short to tell whether its ids are {' or '.join(kind.name for kind in roomy)}"
-        raise UserError(problem, where=name, remedy=f"name their type: {name}:{likely.name}")
-    return _whole_ids(name, likely.str, 0, size)
+        remedy = f"name their type: {right}"
+    elif types:
+        problem = f"its ids are {likely.name}, too narrow for {entries}"
+        remedy = f"name their own --tokenizer, or say that they are its: {right}"
+    else:
+        problem = f"its ids, of whatever type, are not among {entries}"
+        remedy = "name their own --tokenizer"
+    raise UserError(problem, where=name, remedy=remedy)
 
 
 def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], set[int]]:
     """The types with which all sampled ids are in the vocabulary, the widest first; the widths in bytes that are too narrow.
 
-    Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read too narrow, every second one is
-    0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
+    Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read too narrow, every second
+    one is 0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
     """
     samples = []
     with path.open("rb") as file:
@@ -223,32 +217,30 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
         if width == 1 and num_entries > 256:  # where all bytes are ids, every file would fit
             continue
         ids = [np.frombuffer(sample[: len(sample) // width * width], dtype) for sample in samples]
-        low, high = (np.unique(np.concatenate([sample[place::2] for sample in ids])) for place in (0, 1))
+        low = np.unique(np.concatenate([sample[::2] for sample in ids]))
+        high = np.unique(np.concatenate([sample[1::2] for sample in ids]))
         ends = [*low[:1], *low[-1:], *high[:1], *high[-1:]]
-        if len(high) and high[-1] < _FEW and len(low) >= _FEW:
+        if len(high) and high[-1] < _FEW <= len(low):
             too_narrow.add(width)
-        elif ends and 0 <= min(ends) and max(ends) < num_entries:
+        elif ends and min(ends) >= 0 and max(ends) < num_entries:
             types.append(dtype)
     return types, too_narrow
 
 
-def _whole_ids(name: str, dtype: str, start: int, size: int) -> Layout:
+def _complete(name: str, dtype: str, start: int, size: int, length: int | None = None) -> Layout:
+    """Ids from a byte on to the end of a file, if these are whole ones, and as many as a header says."""
     width = np.dtype(dtype).itemsize
-    if size < start or (size - start) % width:
-        problem = f"{size:,} bytes are not whole ids of {width} bytes"
-        raise UserError(problem, where=name, remedy="copy it again, or name the type of its ids, such as :uint32")
-    return Layout(dtype, start, (size - start) // width)
+    number, rest = divmod(max(0, size - start), width)
+    if rest:
+        remedy = "copy it again, or name the type of its ids, such as :uint32"
+        raise UserError(f"{size:,} bytes are not whole ids of {width} bytes", where=name, remedy=remedy)
+    if length not in (None, number):
+        problem = f"{number:,} ids, where its header has {length:,}"
+        raise UserError(problem, where=name, remedy=_COPY)
+    return Layout(dtype, start, number)
 
 
-def _of_length(layout: Layout, length: int, name: str) -> Layout:
-    """The layout, if it has the number of ids that the header says."""
-    if layout.length != length:
-        problem = f"{layout.length:,} ids, where its header has {length:,}"
-        raise UserError(problem, where=name, remedy="the file is truncated or damaged: copy it again")
-    return layout
-
-
-def _type_of_code(code: int, where: object) -> str:
+def _type_of(code: int, where: object) -> str:
     if code not in _CODES:
-        raise UserError(f"ids of type {code}, which are not whole numbers", where=where, remedy="write it again with ids")
+        raise UserError(f"ids of type {code}, not whole numbers", where=where, remedy="write ids")
     return _CODES[code]

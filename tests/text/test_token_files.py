@@ -338,10 +338,10 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     documents = [list(range(1, 100))] * 2
     assert read_ids(path, lit_gpt) == read_ids(path, lit_gpt, dtype=":uint16") == read_ids(path, llm_c(ids, 20240520, 1)) == documents
     assert "its ids are uint16, by its header or index; leave out :int32" in refused(path, lit_gpt, dtype=":int32")
-    assert "199 ids, where its header has 200; the file is truncated" in refused(path, lit_gpt[:-2])
-    assert "5 ids, where its header has 6; the file is truncated" in refused(path, llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2])
-    assert "version 3 of llm.c's format" in refused(path, llm_c(ids, 20240520, 3))
-    assert "ids of type 6, which are not whole numbers" in refused(path, lit_gpt.replace(b"\x08" + struct.pack("<Q", 200), b"\x06" + bytes(8)))
+    assert "199 ids, where its header has 200; copy it again" in refused(path, lit_gpt[:-2])
+    assert "5 ids, where its header has 6; copy it again" in refused(path, llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2])
+    assert "version 3 of llm.c's format is not known" in refused(path, llm_c(ids, 20240520, 3))
+    assert "ids of type 6, not whole numbers" in refused(path, lit_gpt.replace(b"\x08" + struct.pack("<Q", 200), b"\x06" + bytes(8)))
     saved = io.BytesIO()
     np.save(saved, ids)
     assert read_ids(path, saved.getvalue()) == documents
