@@ -17,17 +17,19 @@ from recallkit.models.devices import check_device, empty_cache
 from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.loading import (
     check_model,
+    choose_prefix,
     find_precision,
     identify_tokenizer,
     load_unchanged,
     on_its_device,
-    own_tokenizer,
     tokenizer_name,
+    usual_tokenizer,
 )
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.spec import list_models, one_model
 from recallkit.storage import artifacts
 from recallkit.storage.result import REPLACE
+from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +107,7 @@ class EvaluatedModel:
     model for which none are named. Raises UserError if it does not exist.
     """
 
-    takes: ClassVar[tuple[str, ...]] = ("tokenizer", "dtype", "context", "device")
+    takes: ClassVar[tuple[str, ...]] = ("tokenizer", "bos", "dtype", "context", "device")
     """The options that it may have of its own."""
 
     def __init__(self, model: str | ModelSpec, options: EvaluationOptions, default_counts: Callable[[], Path]) -> None:
@@ -113,12 +115,13 @@ class EvaluatedModel:
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
                 raise UserError(f"{name} is not an option of a model here", where=model.shown, remedy="leave it out")
-        own = {name: value for name in self.takes if name != "tokenizer" and (value := getattr(model, name)) is not None}
+        own = {name: value for name in self.takes if name not in ("tokenizer", "bos") and (value := getattr(model, name)) is not None}
         if model.is_live and options.dtype == _USUAL_DTYPE:
             own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
         check_device(options.device)
         self.spec, self.shown, self.key = model.location, model.shown, model.key
+        self._bos = model.bos
         self._module, self._ablation, self._variant = model.path if model.is_live else None, model.ablation, model.variant
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE
         self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
@@ -144,7 +147,8 @@ class EvaluatedModel:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         tokenizer = identify_tokenizer(self.spec, options.model_tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
-        known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
+        prefix = list(self.prefix.ids) or None
+        known = {"tokenizer": tokenizer, "prefix": prefix, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
         kept = {name: value for name, value in known.items() if value is not None}
         return {"model_digest": identify_model(self._bare_request), "dtype": self._dtype, **kept, **context}
 
@@ -170,10 +174,7 @@ class EvaluatedModel:
     @cached_property
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model; for the zoo, the built-in one."""
-        from recallkit.text.tokenizers import BUILTIN
-
-        own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
-        return self.options.model_tokenizer or own
+        return usual_tokenizer(self.spec, self.options.model_tokenizer)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -191,6 +192,11 @@ class EvaluatedModel:
             )
             raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
 
+    @cached_property
+    def prefix(self) -> Prefix:
+        """What it reads before every text."""
+        return NO_PREFIX if self._is_control else choose_prefix(self._bare_request, self.tokenizer, self._bos)
+
     @property
     def _request(self) -> ModelRequest:
         """The request with the tokenizer in use and, for control models, the counts: the default ones unless others are given."""
@@ -198,7 +204,8 @@ class EvaluatedModel:
         if counts is None and self._is_control:
             counts = self._default_counts()
         tokenizer = self.tokenizer
-        return replace(self._bare_request, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.describe(), counts=counts)
+        read = replace(self._bare_request, vocab_size=tokenizer.vocab_size, prefix=self.prefix)
+        return replace(read, tokenizer=tokenizer.describe(), counts=counts)
 
     @property
     def _bare_request(self) -> ModelRequest:

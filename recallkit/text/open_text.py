@@ -60,6 +60,13 @@ class OpenText:
         else:
             self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
 
+    def note_end(self) -> None:
+        """Says which token ends documents, and why, where the user named a tokenizer."""
+        if self.options.tokenizer is not None:
+            tokenizer = self.tokenizer
+            end = f"{tokenizer.end_token!r} ({tokenizer.end_token_id})"
+            console.note(f"documents end with {end}, {tokenizer.end_reason} (else --end-token)")
+
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:
         """The same text with other shards, such as pieces of its own."""
         from recallkit.text.corpus import Corpus

@@ -49,7 +49,7 @@ def bad_tokenizer(path):
 
 BROKEN = {
     truncated_config: "config.json cannot be read",
-    small_vocabulary: "its vocabulary has 100 entries, the tokenizer recallkit-4k 4,096",
+    small_vocabulary: "its vocabulary has 100 entries, and the text has id ",
     short_context: "its context is 32 ids, but a sequence has 64; read it in windows",
     bad_tokenizer: "its tokenizer cannot be read",
 }
