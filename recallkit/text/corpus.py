@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.text.fields import FieldError, FieldFinder
-from recallkit.text.records import Document, Position, StreamReport
+from recallkit.text.records import Document, Position, StreamReport, no_tokenizer
 from recallkit.text.rows import GivenShard
 from recallkit.text.sources import Reading, name_sources, shards_of
 
@@ -107,25 +107,29 @@ class Corpus:
 
 
 def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) -> np.ndarray:
-    """The ids of a document, without the end tokens and the padding at its ends. Raises UserError for ids of another vocabulary."""
+    """The ids of a document without the special tokens around it: end tokens, padding, a beginning.
+
+    Raises UserError for ids of another vocabulary, and for padding between others.
+    """
     import numpy as np
 
     if vocabulary is None:
-        raise UserError("token ids, and no tokenizer is named", where=where, remedy="name theirs with --tokenizer")
+        raise no_tokenizer(where)
     if not len(ids):
         return ids
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
         number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
         problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, not one of the {vocabulary.size:,} of {vocabulary.name}"
-        raise UserError(problem, where=where, remedy="name their own --tokenizer, and the type of a file of ids as FILE:TYPE")
+        remedy = "name their own --tokenizer, and the type of a file of ids as FILE:TYPE"
+        raise UserError(problem, where=where, remedy=remedy)
     if vocabulary.end_is_text:
         return ids
-    fillers = [vocabulary.end_token_id, *vocabulary.pad_ids]
-    if ids[0] in fillers or ids[-1] in fillers:
+    frame = [vocabulary.end_token_id, *vocabulary.frame_ids]
+    if ids[0] in frame or ids[-1] in frame:
         # Of [end, 5, end, 6, end, end] the ids from place 1 to 3.
-        places = np.flatnonzero(~np.isin(ids, fillers))
+        places = np.flatnonzero(~np.isin(ids, frame))
         ids = ids[places[0] : places[-1] + 1] if len(places) else ids[:0]
-    for pad in vocabulary.pad_ids:
+    for pad in vocabulary.frame_ids:
         is_pad = ids == pad
         if (is_pad[1:] & is_pad[:-1]).any():
             remedy = "write each row with its attention_mask, or cut off its padding"

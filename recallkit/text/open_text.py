@@ -124,7 +124,7 @@ class OpenText:
             number = 1 + sum(1 for _ in itertools.islice(documents, _MOST_NOTED))
             many = f"more than {_MOST_NOTED:,} documents" if number > _MOST_NOTED else counted(number, "document")
             if corpus.report.num_padded:
-                many += f" (less the padding of {corpus.report.num_padded:,})"
+                many += f" (without special tokens around {corpus.report.num_padded:,})"
             others = numbers[type(shard)] - 1
             more = f" (and {others:,} more)" if others else ""
             [text] = self.tokenizer.decode([first.ids[:_NOTED_IDS]])

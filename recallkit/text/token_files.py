@@ -16,6 +16,7 @@ from recallkit.errors import UserError
 from recallkit.storage import artifacts
 from recallkit.text.fields import IDS_FIELD
 from recallkit.text.readers import FileShard
+from recallkit.text.records import no_tokenizer
 from recallkit.text.token_formats import layout_of
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class TokenFileShard(FileShard):
 
     def _known(self) -> Vocabulary:
         if self.vocabulary is None:
-            raise UserError("token ids, and no tokenizer is named", where=self.name, remedy="name theirs with --tokenizer")
+            raise no_tokenizer(self.name)
         return self.vocabulary
 
     def _layout(self) -> Layout:

@@ -169,8 +169,9 @@ class TextTokenizer:
     def vocabulary(self) -> Vocabulary:
         """What a reader of ids knows of this tokenizer."""
         added = self.backend.get_added_tokens_decoder().items()
-        pads = tuple(i for i, token in added if token.special and "pad" in token.content.lower())
-        return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text(), pads)
+        pads = [i for i, token in added if token.special and "pad" in token.content.lower()]
+        ends_with_text, frame = self.ends_with_text(), (*pads, *self.prefix.ids)
+        return Vocabulary(self.name, self.vocab_size, self.end_token_id, ends_with_text, frame)
 
     @cached_property
     def keeps_text(self) -> bool:
