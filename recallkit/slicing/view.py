@@ -110,9 +110,12 @@ def what_is_drawn(manifest: Mapping[str, Any]) -> str:
     if (drawn := manifest.get("drawn")) is None:
         return ""
     sources = f" and {drawn['sources']:,} of {drawn['of_sources']:,} sources" if drawn["of_sources"] > 1 else ""
-    names = [*drawn["left_out"][:_MOST_LEFT_OUT], *["..."] * (len(drawn["left_out"]) > _MOST_LEFT_OUT)]
-    long = f" Left out: {', '.join(names)}, whose documents are all too long." if names else ""
-    return f"Sample: {drawn['documents']:,} of {drawn['of_documents']:,} documents{sources}, drawn with seed {drawn['seed']}.{long}"
+    names = drawn["left_out"]
+    more = ", ..." if len(names) > _MOST_LEFT_OUT else ""
+    shown = ", ".join(names[:_MOST_LEFT_OUT]) + more
+    long = f" Left out: {shown}, whose documents are all too long." if names else ""
+    documents = f"{drawn['documents']:,} of {drawn['of_documents']:,} documents"
+    return f"Sample: {documents}{sources}, drawn with seed {drawn['seed']}.{long}"
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from recallkit.text.records import Document
 
-Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+Encoded = tuple[np.ndarray, np.ndarray]
+Encoder = Callable[[Sequence[str]], Encoded]
 """Texts to flat ids and offsets, as `TextTokenizer.encode`."""
 
 
@@ -220,17 +221,20 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _check_text(documents: Sequence[Document], ids: np.ndarray, offsets: np.ndarray, tokenizer: Tokenizer) -> None:
-    """Raises UserError for a document whose ids are not its text: bytes, and what other models read, would be of another one.
+def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Tokenizer) -> None:
+    """Raises UserError for a document whose ids are not its text.
 
-    Normal forms of Unicode are the same text, and a space before it; so is other white space where pieces have no bytes of their own.
+    Bytes, and what other models read, would be of another text. Normal forms of Unicode are the same
+    text, and a space before it; so is other white space where pieces have no bytes of their own.
     """
     if tokenizer.keeps_text or not documents:
         return
+    ids, offsets = encoded
     has_bytes = tokenizer.token_bytes is not None
 
     def comparable(text: str) -> str:
-        return unicodedata.normalize("NFC", text.lstrip(" ") if has_bytes else "".join(text.split()))
+        written = text.lstrip(" ") if has_bytes else "".join(text.split())
+        return unicodedata.normalize("NFC", written)
 
     decoded = tokenizer.decode(np.split(ids, offsets[1:-1]))
     for document, text in zip(documents, decoded, strict=True):
@@ -240,8 +244,8 @@ def _check_text(documents: Sequence[Document], ids: np.ndarray, offsets: np.ndar
             at = next((place for place, (a, b) in pairs if a != b), min(len(written), len(read)))
             lost, left = (f"{part[at : at + _SHOWN]!r}" for part in (written, read))
             problem = f"{tokenizer.name} loses text: {lost} becomes {left}"
-            remedy = "use a tokenizer with an entry for every byte, or take such characters out of the text"
-            raise UserError(problem, where=document.id, remedy=remedy)
+            remedy = "use a tokenizer with an entry for every byte"
+            raise UserError(problem, where=document.id, remedy=f"{remedy}, or change the text")
 
 
 def encode_documents(
@@ -249,8 +253,8 @@ def encode_documents(
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
 
-    `choose`, given the texts of the first batch, returns the encoder; by default it is `checked_encoder`. Raises UserError for a text
-    that the tokenizer loses a part of.
+    `choose`, given the texts of the first batch, returns the encoder; by default it is `checked_encoder`.
+    Raises UserError for a text that the tokenizer loses a part of.
     """
     encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
@@ -260,7 +264,7 @@ def encode_documents(
         if encode is None and texts:
             encode = tokenizer.checked_encoder(texts) if choose is None else choose(texts)
         ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
-        _check_text(written, ids, offsets, tokenizer)
+        _check_text(written, (ids, offsets), tokenizer)
         if len(texts) < len(batch):
             encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
             pieces = [next(encoded) if document.ids is None else document.ids for document in batch]

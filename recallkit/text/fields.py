@@ -40,7 +40,8 @@ class FieldError(Exception):
 class FieldFinder:
     """Text, source and id of records; names given by the user replace the default ones.
 
-    A name with dots is that of a field, where there is one, as flattening leaves it; else the way to a field in objects.
+    A name with dots is that of a field, where there is one, as flattening leaves it; else the way to
+    a field in objects.
     """
 
     def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
@@ -52,10 +53,11 @@ class FieldFinder:
     def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray | None, str, str]:
         """Text, source and id; source and id are "" if the record has none.
 
-        Where `input_ids` take the place of text, they are an array: in a record without a text, and in the
-        text field that the user named. It has those ids that an attention mask leaves, None if it leaves none.
-        Raises FieldError if the text is missing, not a string or longer than `config.MAX_RECORD_BYTES`, if ids
-        and mask do not match, or if a source field named by the user is missing.
+        Where `input_ids` take the place of text, they are an array: in a record without a text, and
+        in the text field that the user named. It has the ids that an attention mask leaves; it is
+        None if that leaves none. Raises FieldError if the text is missing, not a string or longer
+        than `config.MAX_RECORD_BYTES`, if ids and mask do not match, or if a source field named by
+        the user is missing.
         """
         source = _first_label(fields, self._sources)
         if self._source_is_given and not source:
@@ -72,7 +74,8 @@ class FieldFinder:
                 raise _no_text(texts, dict.fromkeys(names))
             texts = (IDS_FIELD,)
         masks = [_mask_of(name) for name in texts if texts != TEXT_FIELDS]
-        return [name for name in names if _is_in(name, [*texts, *masks, *self._sources, *ID_FIELDS])]
+        fields = (*texts, *masks, *self._sources, *ID_FIELDS)
+        return [name for name in names if _is_in(name, fields)]
 
     def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray | None:
         null = None
@@ -97,7 +100,7 @@ class FieldFinder:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
             return _unmasked(ids, fields, IDS_FIELD)
         if null is not None:
-            raise FieldError(f"its {null} is null", "fill it in, or name another field with --text-field")
+            raise FieldError(f"its {null} is null", f"fill it in, or {_REMEDY}")
         raise _no_text(self._texts, fields)
 
 
@@ -125,12 +128,12 @@ def _as_ids(value: Any) -> np.ndarray | None:
 
 
 def _mask_of(name: str) -> str:
-    """The field with the mask of ids: beside them. Example: `row.input_ids` has `row.attention_mask`."""
+    """The field with the mask of ids, beside them: `row.attention_mask` of `row.input_ids`."""
     return ".".join([*name.split(".")[:-1], MASK_FIELD])
 
 
 def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """The ids that their mask has 1 for, None where it has none; all of them where there is no mask."""
+    """The ids that their mask has 1 for, None if there are none; all ids where there is no mask."""
     import numpy as np
 
     values = _look_up(fields, _mask_of(name))
@@ -143,7 +146,7 @@ def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarr
         problem = f"{MASK_FIELD} has values other than 0 and 1"
     else:
         return ids[mask.astype(bool)] if mask.any() else None
-    raise FieldError(problem, f"write a 1 for each id that is text and a 0 for padding, or leave {MASK_FIELD} out")
+    raise FieldError(problem, f"write a 1 for each id of the text, a 0 for others, or no {MASK_FIELD}")
 
 
 def too_long() -> tuple[str, str]:
@@ -160,9 +163,9 @@ _ABSENT = object()
 
 
 def _look_up(fields: Mapping[str, Any], name: str) -> Any:
-    """The value of a field; of one whose name has dots that of the way through objects, and through strings that contain a JSON object.
+    """The value of a field, if its name has dots perhaps in objects or in JSON; else `_ABSENT`.
 
-    `_ABSENT` if there is none. Example: `a.b.c` is `a.b.c`, or `c` in `a.b`, or `b.c` in `a`, the first of them that there is.
+    Example: `a.b.c` is `a.b.c`, or `c` in `a.b`, or `b.c` in `a`, the first of them that there is.
     """
     if name in fields:
         return fields[name]
@@ -186,7 +189,7 @@ def _as_object(value: Any) -> dict[str, Any] | None:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """The value in JSON, also with NaN, Infinity and -Infinity as Python's `json` writes them, which become null.
+    """The value in JSON; NaN, Infinity and -Infinity, which Python's `json` writes, become null.
 
     Raises orjson.JSONDecodeError, a ValueError, for anything else.
     """
@@ -202,7 +205,7 @@ def parse_json(content: bytes | str) -> Any:
 
 
 _NO_NUMBER = re.compile(rb'("(?:[^"\\]++|\\.)*+")|-?Infinity|NaN', re.DOTALL)
-"""A string, which stays as it is, or what JSON has no numbers for. Without going back, so that it takes no longer than the text."""
+"""A string, which stays as it is, or a number that JSON does not have. It never goes back."""
 
 
 def _first_label(fields: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -210,7 +213,8 @@ def _first_label(fields: Mapping[str, Any], names: Iterable[str]) -> str:
         value = _look_up(fields, name)
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        if isinstance(value, _LABELS) and value != "" and value == value:  # NaN, as pandas has it, is none
+        # NaN is how pandas has none; it alone does not equal itself.
+        if isinstance(value, _LABELS) and value != "" and value == value:
             return str(value)
     return ""
 

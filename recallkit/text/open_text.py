@@ -108,7 +108,7 @@ class OpenText:
             return draw(documents(), self.sample, self.tokenizer)
 
     def note_ids(self) -> None:
-        """Notes the type, the number of documents and the beginning of token ids, so that a misreading is seen at once; of text nothing.
+        """Notes type, number of documents and beginning of token ids: a misreading is seen at once.
 
         Of sources of one kind it is the first that is read. Raises UserError for what cannot be read.
         """
@@ -121,8 +121,8 @@ class OpenText:
             first = next(documents, None)
             if first is None or first.ids is None:
                 continue
-            number = 1 + sum(1 for _ in itertools.islice(documents, _MOST_NOTED))
-            many = f"more than {_MOST_NOTED:,} documents" if number > _MOST_NOTED else counted(number, "document")
+            number = sum(1 for _ in itertools.islice(documents, _MOST_NOTED - 1)) + 1
+            many = counted(number, "document") + " or more" * (number == _MOST_NOTED)
             if corpus.report.num_padded:
                 many += f" (without special tokens around {corpus.report.num_padded:,})"
             others = numbers[type(shard)] - 1
@@ -130,7 +130,8 @@ class OpenText:
             [text] = self.tokenizer.decode([first.ids[:_NOTED_IDS]])
             begin = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
             name = redacted(shard.name)
-            console.note(f"{name}{more}: token ids ({first.ids.dtype.name}), {many}, the first: {begin}")
+            kind = f"token ids ({first.ids.dtype.name})"
+            console.note(f"{name}{more}: {kind}, {many}, the first: {begin}")
 
     def names(self) -> list[str]:
         """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""

@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 _ENDINGS = ("", ".zst", ".gz", ".zstd", ".gzip")
 _GZIP = b"\x1f\x8b"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
-"""How compressed files begin, whatever they are called; of zstd the second is a frame to be skipped."""
+"""How compressed files begin, whatever their names; of zstd the second is a frame to be skipped."""
 
 
 def compressed(*suffixes: str) -> tuple[str, ...]:
@@ -179,14 +179,14 @@ class FileShard(Shard):
 
 
 def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
-    """The content of a file that may be compressed, as its first bytes say, not its name. Damage raises OSError."""
+    """The content of a file, compressed as its first bytes say. Damage raises OSError."""
     import pyarrow as pa
 
     head = raw.peek(4)[:4]
     if head.startswith(_GZIP):
         return io.BufferedReader(_Gunzipped(fileobj=raw), BLOCK_BYTES)
     if _ZSTD.match(head):
-        # pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is truncated.
+        # pyarrow rather than zstandard: equally fast, reads on after a frame, raises at a truncated one.
         stream = pa.input_stream(pa.PythonFile(raw, "r"), compression="zstd")
         return io.BufferedReader(stream, BLOCK_BYTES)
     if suffix_of(name, _ENDINGS[1:]) is not None and b"\0" in raw.peek():
@@ -195,7 +195,7 @@ def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
 
 
 class _Gunzipped(gzip.GzipFile):
-    """All members of a gzip file, and zeros after each, which tapes and blocks are filled up with."""
+    """All members of a gzip file; zeros after each, which fill up blocks of tapes, are passed over."""
 
     def read(self, size: int | None = -1) -> bytes:
         """Up to `size` bytes."""

@@ -43,9 +43,10 @@ class Document:
 
 
 class Vocabulary(NamedTuple):
-    """What a reader of ids knows of their tokenizer: its name, its entries, the end token, and whether text is encoded with that, too.
+    """What a reader of ids knows of their tokenizer.
 
-    `frame_ids` are those of special tokens that fill up rows, and that a model reads before a text.
+    Its name, its entries, the end token, and whether text is encoded with that, too; `frame_ids` are
+    those of special tokens that fill up rows, and that a model reads before a text.
     """
 
     name: str

@@ -105,13 +105,20 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
     if not places:
         problem = f"no document is short enough for a sample of {sample.tokens:,} tokens"
         raise UserError(problem, where="--sample", remedy="draw more tokens")
-    facts = {"tokens": sample.tokens, "seed": sample.seed, "documents": len(places), "sources": len(names)}
-    of = {"of_documents": sum(source.documents for source in sources.values()), "of_sources": len(sources)}
-    return Drawn(places, {**facts, **of, "left_out": sorted(sources.keys() - names)})
+    facts = {
+        "tokens": sample.tokens,
+        "seed": sample.seed,
+        "documents": len(places),
+        "sources": len(names),
+        "of_documents": sum(source.documents for source in sources.values()),
+        "of_sources": len(sources),
+        "left_out": sorted(sources.keys() - names),
+    }
+    return Drawn(places, facts)
 
 
 def _fill(sources: Mapping[str, _Source], sample: Sample, parts: float) -> tuple[float, frozenset[Position], set[str]]:
-    """The tokens, the documents and the sources that are drawn where the parts of all sources together have `parts` tokens.
+    """Tokens, documents and sources that are drawn where all sources' parts have `parts` tokens.
 
     The smallest source comes first, so that larger ones leave room for it.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import difflib
 import glob
+import itertools
 import json
 import os
 import re
@@ -77,7 +78,7 @@ _WORDS_OF_A_NAME = 6
 
 
 class Reading(NamedTuple):
-    """How files are read: fields of records; for token ids their vocabulary, if it is known, and their type, if it is named."""
+    """How files are read: fields of records; of token ids the vocabulary and the type, if known."""
 
     finder: FieldFinder
     vocabulary: Vocabulary | None = None
@@ -91,8 +92,8 @@ def describe_sources() -> list[tuple[str, str]]:
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
         ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
         ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
-        ("FILE.bin:TYPE, FILE.npy:TYPE", "token ids of a type such as uint32, where the file does not say it; ids need --tokenizer"),
-        ("-", "JSON Lines from standard input, also compressed; copied to a temporary file, as text is read more than once"),
+        ("FILE.bin:TYPE, FILE.npy:TYPE", "token ids of a type such as uint32; ids need --tokenizer"),
+        ("-", "JSON Lines from standard input, also compressed; copied to a temporary file"),
         ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
         ("PROTOCOL://...", "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"),
     ]
@@ -120,7 +121,8 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     if glob.has_magic(argument):
         # Sorted by name, as if the shell had expanded it.
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        return _unique([shard for match in _some(matches, argument) for shard in _found_in(match, Path(match), how, is_match=True)])
+        shards = [_found_in(file, Path(file), how, is_match=True) for file in _some(matches, argument)]
+        return _unique([*itertools.chain.from_iterable(shards)])
     if rest and (_expanded(name) / _SPLITS).is_file():
         return _unique(_found_in(name, _expanded(name), how, rest))
     if (shard := _hub_shard(name, rest, default_split, how)) is not None:
@@ -139,7 +141,8 @@ _STANDARD_INPUT = "standard input"
 def _spooled() -> Path:
     """A copy of standard input, which can be read once, until this process ends."""
     if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("no text comes from it", where=_STANDARD_INPUT, remedy="pipe JSON Lines into recallkit")
+        remedy = "pipe JSON Lines into recallkit"
+        raise UserError("a terminal, not text", where=_STANDARD_INPUT, remedy=remedy)
     with tempfile.NamedTemporaryFile(prefix="recallkit-", suffix=".jsonl", delete=False) as copy:
         path = Path(copy.name)
         atexit.register(path.unlink, missing_ok=True)
@@ -153,7 +156,8 @@ def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
     name, _, split = argument.rpartition(":")
     try:
         if path.is_pattern:
-            return _unique([_file_shard(match.url, match, how) for match in _some(path.matches(), argument)])
+            files = _some(path.matches(), argument)
+            return _unique([_file_shard(file.url, file, how) for file in files])
         if suffix_of(path.name, SUFFIXES) is not None:
             path.info()
             return [_file_shard(argument, path, how)]
@@ -227,12 +231,14 @@ def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_mat
 def _texts_among(names: list[str]) -> list[str]:
     """Those of the files in a folder that are its text: FASTA files alone, or else `.jsonl`, `.parquet`, `.arrow` and `.txt` alone.
 
-    Else files of ids. `.json` and `.csv` files beside these mostly describe them, and are read where they are alone. Hidden files are left
-    out.
+    Else files of ids. `.json` and `.csv` files beside these mostly describe them, and are read where
+    they are alone. Hidden files are left out.
     """
     seen = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
-    found = (sorted(name for name in seen if suffix_of(name, suffixes)) for suffixes in (_OF_DNA, _COMMON, _IDS, _RARER))
-    return next(filter(None, found), [])
+    for suffixes in (_OF_DNA, _COMMON, _IDS, _RARER):
+        if files := sorted(name for name in seen if suffix_of(name, suffixes)):
+            return files
+    return []
 
 
 def file_shard(path: Path, finder: FieldFinder) -> FileShard:
@@ -266,16 +272,18 @@ def _own_name(path: AnyPath) -> str:
 
 
 def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
-    """Names the sources of files, the shards of each argument: after their folder where there are several, since shards are one source.
+    """Names the sources of files after folders, since the shards in one are of one source.
 
-    A file that is alone in an argument and in its folder keeps its own name, unless another one has that, too. Folders of the same name
-    are named with those that they are in: `arxiv/train` and `github/train`.
+    A file that is alone in its argument and in its folder keeps its own name, unless another one has
+    that, too. Folders of the same name are named with those that they are in: `arxiv/train` and
+    `github/train`. `arguments` are the shards of each.
     """
     shards = [shard for argument in arguments for shard in argument if isinstance(shard, FileShard)]
     # Saved datasets and the built-in text have names already.
-    files = {str(shard.path): shard.path for shard in shards if shard.source == _own_name(shard.path)}
+    files = {str(s.path): s.path for s in shards if s.source == _own_name(s.path)}
     folders = {file: _folder_of(path) for file, path in files.items()}
-    in_folder, called = Counter(folders.values()), Counter(map(_own_name, files.values()))
+    in_folder = Counter(folders.values())
+    called = Counter(map(_own_name, files.values()))
     depth = 1
     while len({_last(folder, depth) for folder in in_folder}) < len(in_folder):
         depth += 1
@@ -289,7 +297,9 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
 
 def _folder_of(path: AnyPath) -> str:
     """The folder of a file, without a password."""
-    return redacted(path.parent.url) if isinstance(path, RemotePath) else path.absolute().parent.as_posix()
+    if isinstance(path, RemotePath):
+        return redacted(path.parent.url)
+    return path.absolute().parent.as_posix()
 
 
 def _last(folder: str, depth: int) -> str:

@@ -1,6 +1,6 @@
-"""Files of token ids, mapped into memory and divided into documents: at end tokens, or as an index says.
+"""Files of token ids, mapped into memory and divided into documents: at end tokens, or by an index.
 
-Ids are of the tokenizer that is given; its end token divides them, as it does in the stream that we make of text.
+Ids are of the tokenizer that is given; its end token divides them, as in the stream made of text.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ _PADDING = 1024
 
 @dataclass(eq=False)
 class TokenFileShard(FileShard):
-    """A flat file of ids. A record is a document, its number the place of its first id in the file; with an index, the document's own.
+    """A flat file of ids. A record is a document.
 
-    `dtype` is the type that the user gave: `uint16`, `uint32` ...; without it, it is what the file is (`layout_of`).
+    Its number is the place of its first id in the file; with an index, the document's own. `dtype` is
+    the type that the user gave: `uint16`, `uint32` ...; without it, it is what the file is.
     """
 
     vocabulary: Vocabulary | None = None
     dtype: str | None = None
 
     def place(self, record: int) -> str:
-        """File and document: by the place of its first id, with an index by its number, both from 0."""
+        """File and document: by its first id's place, with an index by its number, both from 0."""
         by = "document" if self._layout().documents is not None else "document from id"
         return f"{self.name}, {by} {record:,}"
 
     def digest(self) -> str:
-        """The digest of the file, of its index and of how it is read. Raises UserError if that is not to be found out."""
+        """The digest of the file, its index and how it is read. Raises UserError if that is unknown."""
         layout = self._layout()
         index = [] if layout.documents is None else [artifacts.digest_sample(layout.documents.path)]
         return artifacts.digest_json([FileShard.digest(self), layout.dtype, layout.start, *index])
@@ -74,24 +75,25 @@ class TokenFileShard(FileShard):
         return num_ids * number // parts, num_ids * (number + 1) // parts
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Documents from record `first` on; those of an index with all their ids, others without end tokens, and never empty.
+        """Documents from record `first` on, each with all its ids; between end tokens none is empty.
 
         A piece (i, n) has the documents that begin in the i-th of n equal parts.
         """
         layout = self._layout()
         ids = self._mapped(layout)
         if layout.documents is not None:
-            yield from self._indexed(ids, layout.documents, first)
-            return
-        self._check_padding(ids)
+            documents = self._indexed(ids, layout.documents, first)
+        else:
+            self._check_padding(ids)
+            documents = self._between_ends(ids, first)
         number = None
-        for number, document in self._between_ends(ids, first):
+        for number, document in documents:
             yield number, {IDS_FIELD: document}
         if number is None and first == 0 and self.piece is None:
             raise self._empty()
 
     def _between_ends(self, ids: np.ndarray, first: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Documents of a stream, each with the place of its first id; in a run of end tokens there is none."""
+        """Documents of a stream, each with the place of its first id; end tokens in a run have none."""
         end, (begin, stop) = self._known().end_token_id, self._part(len(ids))
         start = self._document_at(ids, max(first, begin), end)
         last = self._document_at(ids, stop, end)
@@ -116,7 +118,7 @@ class TokenFileShard(FileShard):
                 return at + int(ends[0]) + 1
         return len(ids)
 
-    def _indexed(self, ids: np.ndarray, index: MegatronIndex, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _indexed(self, ids: np.ndarray, index: MegatronIndex, first: int) -> Iterator[tuple[int, np.ndarray]]:
         """Documents of an index, each with its number."""
         width, documents = ids.itemsize, range(len(index.firsts) - 1)
         begin, stop = self._part(len(ids))
@@ -124,21 +126,22 @@ class TokenFileShard(FileShard):
             index.check(width, len(ids))
 
         def number_at(place: int) -> int:
-            """The first document that begins at a place or later; at the file's end the number of all, as the last ones may be empty."""
-            if place == len(ids):
+            """The first document that begins at a place or later."""
+            if place == len(ids):  # where the last documents begin, too, if they are empty
                 return len(documents)
-            return bisect.bisect_left(documents, place, key=lambda document: index.begin(document, width))
+            return bisect.bisect_left(documents, place, key=lambda each: index.begin(each, width))
 
         for number in range(max(first, number_at(begin)), number_at(stop)):
             at, end = index.begin(number, width), index.begin(number + 1, width)
             self._check_length(number, end - at)
             self.share = (end - begin) / max(1, stop - begin)
-            yield number, {IDS_FIELD: ids[at:end]}
+            yield number, ids[at:end]
 
     def _check_length(self, record: int, length: int) -> None:
         """Raises UserError for a document that is too long."""
         if length > LONGEST_DOCUMENT:
-            problem = f"no end token (id {self._known().end_token_id}) among {LONGEST_DOCUMENT:,} ids"
+            end = self._known().end_token_id
+            problem = f"no end token (id {end}) among {LONGEST_DOCUMENT:,} ids"
             remedy = "name the one that ends documents with --end-token"
             raise UserError(problem, where=self.place(record), remedy=remedy)
 
@@ -148,7 +151,8 @@ class TokenFileShard(FileShard):
         is_run = len(tail) == _PADDING and bool((tail == tail[0]).all())
         if is_run and tail[0] != known.end_token_id and not known.end_is_text:
             problem = f"its last {_PADDING:,} ids are all {tail[0]}, as where it was filled up"
-            raise UserError(problem, where=self.name, remedy="cut them off, or name the token with --end-token, if it ends documents")
+            remedy = "cut them off, or name the token with --end-token, if it ends documents"
+            raise UserError(problem, where=self.name, remedy=remedy)
 
     def _known(self) -> Vocabulary:
         if self.vocabulary is None:
@@ -156,13 +160,15 @@ class TokenFileShard(FileShard):
         return self.vocabulary
 
     def _layout(self) -> Layout:
-        if not isinstance(self.path, Path):
-            raise UserError("token files are mapped into memory", where=self.name, remedy="copy it here")
-        return self._asked(lambda path: layout_of(Path(str(path)), self.name, self.dtype, self._known()))
+        known, path = self._known(), self.path
+        if not isinstance(path, Path):
+            problem = "token files are mapped into memory"
+            raise UserError(problem, where=self.name, remedy="copy it here")
+        return self._asked(lambda _: layout_of(path, self.name, self.dtype, known))
 
     def _mapped(self, layout: Layout) -> np.ndarray:
         """All ids, mapped."""
         if not layout.length:
             raise self._empty()
-        start, length = layout.start, layout.length
-        return self._asked(lambda path: np.memmap(Path(str(path)), layout.dtype, "r", start, length))
+        dtype, start, length, _ = layout
+        return self._asked(lambda path: np.memmap(str(path), dtype, "r", start, length))

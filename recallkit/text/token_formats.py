@@ -1,6 +1,6 @@
-"""How the ids of a file are stored: as its magic or its index says, as the user names, as its content proves; never by luck.
+"""How the ids of a file are stored: as its magic or index says, or the user; as its content proves.
 
-A wrong type gives plausible numbers of another text, so where two readings are possible the file is refused.
+A wrong type gives plausible numbers of another text: where two are possible the file is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLAT = ("<i8", "<u4", "<u2", "u1")
 """Types of a file without a header, the widest first. Signed ids have the same bytes."""
 _SAMPLE_BYTES = 1 << 18
 _FEW = 16
-"""Ids that are read too narrow are below it in every second place, and as many different ones in between make it no accident."""
+"""Of ids that are read too narrow every second one is below it; as many others exclude chance."""
 _BLOCK = 1 << 22
 """Entries of an index that are compared at a time."""
 _COPY = "copy it again: it is truncated or damaged"
@@ -46,8 +46,8 @@ _COPY = "copy it again: it is truncated or damaged"
 class MegatronIndex:
     """An `.idx`, mapped into memory: a document is one sequence, or several in a row.
 
-    `lengths` (n,) are the ids of each sequence, `pointers` (n,) the bytes before it, `firsts` (m + 1,)
-    the numbers of the sequences with which documents begin, and then n.
+    `lengths` (n,) are the ids of each sequence, `pointers` (n,) the bytes before it, `firsts`
+    (m + 1,) the numbers of the sequences with which documents begin, and then n.
     """
 
     path: Path
@@ -56,12 +56,14 @@ class MegatronIndex:
     firsts: np.ndarray
 
     def check(self, width: int, num_ids: int) -> None:
-        """Raises UserError unless sequences of ids of `width` bytes follow each other to the end of the file, and documents too."""
+        """Raises UserError unless sequences, of ids of `width` bytes, and documents fill the file."""
         end = last = 0
         for lengths, pointers in _blocks(self.lengths, self.pointers):
-            ends = end + np.cumsum(lengths, dtype=np.int64) * width
-            if lengths.min() < 0 or not np.array_equal(pointers, ends - lengths.astype(np.int64) * width):
-                raise UserError("sequences that do not follow each other", where=self.path, remedy=_COPY)
+            sizes = lengths.astype(np.int64) * width
+            ends = end + np.cumsum(sizes)
+            if lengths.min() < 0 or not np.array_equal(pointers, ends - sizes):
+                problem = "sequences that do not follow each other"
+                raise UserError(problem, where=self.path, remedy=_COPY)
             end = int(ends[-1])
         if end != num_ids * width:
             problem = f"{end // width:,} ids, where its .bin has {num_ids:,}"
@@ -74,7 +76,7 @@ class MegatronIndex:
             raise UserError("sequences that are in no document", where=self.path, remedy=_COPY)
 
     def begin(self, document: int, width: int) -> int:
-        """The place of the first id of a document; of the one after the last, the number of all ids."""
+        """The place of a document's first id; of the one after the last, the number of all ids."""
         sequence = int(self.firsts[document])
         if sequence < len(self.lengths):
             return int(self.pointers[sequence]) // width
@@ -88,7 +90,7 @@ def _blocks(*columns: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 class Layout(NamedTuple):
-    """Where ids are: their type, the byte at which they begin, how many there are; the documents that an index has."""
+    """Where ids are: type, the byte at which they begin, how many; the documents of an index."""
 
     dtype: str
     start: int
@@ -97,7 +99,10 @@ class Layout(NamedTuple):
 
 
 def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) -> Layout:
-    """The layout of a file; `name` and `dtype` are as the user gave them. Raises UserError if it is not known, OSError of the file."""
+    """The layout of a file; `name` and `dtype` are the user's.
+
+    Raises UserError if it is not known, OSError if the file cannot be read.
+    """
     with path.open("rb") as file:
         head = file.read(_LIT_GPT.size)
         size = file.seek(0, 2)
@@ -126,7 +131,7 @@ def _declared(path: Path, name: str, head: bytes, size: int) -> Layout | None:
         return _complete(name, _LLM_C[first, second], _LLM_C_BYTES, size, third)
     if (index := path.with_suffix(".idx")).is_file():
         return _of_megatron(index, name, size)
-    # A chunk of litdata: a number n of items, then n + 1 offsets, of which the first is where they end.
+    # A chunk of litdata: a number n of items, n + 1 offsets, of which the first is where they end.
     if len(head) >= 8 and size >= second == 4 * (first + 2):
         remedy = "read it with litdata, and write its rows as `input_ids` to Parquet or JSON Lines"
         raise UserError("a chunk of litdata, which is not read here", where=name, remedy=remedy)
@@ -171,7 +176,7 @@ def _of_megatron(index: Path, name: str, size: int) -> Layout:
 
 
 def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
-    """A file without a header, of the only type that its ids can have; of several, of the one that the user names."""
+    """A file without a header, of the only type that its ids can have; of several, the named one."""
     types, too_narrow = _possible_types(path, vocabulary.size)
     roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
     likely = [*roomy, *types, np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")][0]
@@ -188,7 +193,8 @@ def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocab
         problem = "no header, which numpy.save writes"
         remedy = f"if numpy.memmap wrote it, name its type: {right}"
     elif roomy:
-        problem = f"too short to tell whether its ids are {' or '.join(kind.name for kind in roomy)}"
+        kinds = " or ".join(kind.name for kind in roomy)
+        problem = f"too short to tell whether its ids are {kinds}"
         remedy = f"name their type: {right}"
     elif types:
         problem = f"its ids are {likely.name}, too narrow for {entries}"
@@ -200,10 +206,10 @@ def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocab
 
 
 def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], set[int]]:
-    """The types with which all sampled ids are in the vocabulary, the widest first; the widths in bytes that are too narrow.
+    """The types with which all sampled ids are in the vocabulary, widest first; too narrow widths.
 
-    Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read too narrow, every second
-    one is 0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
+    Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read
+    too narrow, every second one is 0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
     """
     samples = []
     with path.open("rb") as file:
@@ -228,12 +234,13 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
 
 
 def _complete(name: str, dtype: str, start: int, size: int, length: int | None = None) -> Layout:
-    """Ids from a byte on to the end of a file, if these are whole ones, and as many as a header says."""
+    """Ids from a byte on to the end of a file, if they are whole, and as many as a header says."""
     width = np.dtype(dtype).itemsize
     number, rest = divmod(max(0, size - start), width)
     if rest:
+        problem = f"{size:,} bytes are not whole ids of {width} bytes"
         remedy = "copy it again, or name the type of its ids, such as :uint32"
-        raise UserError(f"{size:,} bytes are not whole ids of {width} bytes", where=name, remedy=remedy)
+        raise UserError(problem, where=name, remedy=remedy)
     if length not in (None, number):
         problem = f"{number:,} ids, where its header has {length:,}"
         raise UserError(problem, where=name, remedy=_COPY)

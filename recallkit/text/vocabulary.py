@@ -147,7 +147,7 @@ _OF_UTF8 = {*range(0xF5)} - {0xC0, 0xC1}
 
 
 def keeps_text(settings: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
-    """Whether every text can be decoded again: nothing is left out before it is encoded, and there is an entry for every byte."""
+    """Whether every text can be decoded again: nothing is left out, every byte has an entry."""
     parts = [
         *_parts(settings.get("normalizer"), "normalizers"),
         *_parts(settings.get("pre_tokenizer"), "pretokenizers"),
@@ -158,9 +158,10 @@ def keeps_text(settings: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
         if part["type"] not in _LOSSLESS and not is_space and not splits:
             return False
     if any(part["type"] == "ByteLevel" for part in parts):
-        return all(sign in vocab for sign, byte in byte_level_alphabet().items() if byte in _OF_UTF8)
-    falls_back = bool(settings["model"].get("byte_fallback"))
-    return falls_back and all(f"<0x{byte:02X}>" in vocab for byte in _OF_UTF8)
+        pieces = {sign for sign, byte in byte_level_alphabet().items() if byte in _OF_UTF8}
+        return pieces <= vocab.keys()
+    pieces = {f"<0x{byte:02X}>" for byte in _OF_UTF8}
+    return bool(settings["model"].get("byte_fallback")) and pieces <= vocab.keys()
 
 
 class PieceTable:

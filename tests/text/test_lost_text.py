@@ -31,7 +31,11 @@ LOSING = {
     "an unknown token": (of_letters(unk_token="<unk>"), "漢", "'漢 and more' becomes '<unk> and more'"),
     "no entry at all": (of_letters(), "漢", "'漢 and more' becomes ' and more'"),
     "lower case": (of_letters(normalizers.Lowercase()), "B", "'B and more' becomes 'b and more'"),
-    "accents": (of_letters(normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])), "é", "'é and more' becomes 'e and more'"),
+    "accents": (
+        of_letters(normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])),
+        "é",
+        "'é and more' becomes 'e and more'",
+    ),
     "spaces": (of_letters(normalizers.Replace("  ", " ")), " ", "' and more' becomes 'and more'"),
 }
 

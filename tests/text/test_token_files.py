@@ -445,7 +445,9 @@ def test_what_a_mask_leaves_out_is_not_read(tmp_path: Path, row: str) -> None:
         assert [document.ids.tolist() for document in corpus.documents()] == [[5, 6]], way
 
 
-@pytest.mark.parametrize(("mask", "problem"), [([1, 1], "has 2 values for 3 ids"), ([1, 2, 0], "has values other than 0 and 1"), ("1", "has 0")])
+@pytest.mark.parametrize(
+    ("mask", "problem"), [([1, 1], "has 2 values for 3 ids"), ([1, 2, 0], "has values other than 0 and 1"), ("1", "has 0")]
+)
 def test_a_mask_that_does_not_fit_is_refused_with_its_record(tmp_path: Path, mask: object, problem: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines({"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": mask}))
     with pytest.raises(UserError, match=f"line 2: attention_mask {problem}"):
@@ -456,7 +458,12 @@ def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
     pad = 50
     options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False, frame_ids=(pad,)))
     rows = [[1, 2, END, END, END], [pad, pad, END, 3], [pad, 4, END, pad], [END, END], [5, END, END, 6]]
-    assert [d.ids.tolist() for d in open_texts([{"input_ids": row} for row in rows], options).documents()] == [[1, 2], [3], [4], [5, END, END, 6]]
+    assert [d.ids.tolist() for d in open_texts([{"input_ids": row} for row in rows], options).documents()] == [
+        [1, 2],
+        [3],
+        [4],
+        [5, END, END, 6],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -511,6 +518,8 @@ def test_what_ids_are_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixt
         act(**text, out=tmp_path / f"out/{act.__name__}")
         assert note in " ".join(capsys.readouterr().err.split())
     recallkit.count(texts=rows, out=tmp_path / "out/rows.duckdb", tokenizer=text["tokenizer"])
-    assert "texts: token ids (int64), 2 documents (without special tokens around 2), the first: The" in " ".join(capsys.readouterr().err.split())
+    assert "texts: token ids (int64), 2 documents (without special tokens around 2), the first: The" in " ".join(
+        capsys.readouterr().err.split()
+    )
     recallkit.count(texts=["a text"], out=tmp_path / "out/text.duckdb")
     assert "token ids" not in capsys.readouterr().err
