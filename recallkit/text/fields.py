@@ -118,10 +118,8 @@ def _as_ids(value: Any) -> np.ndarray | None:
 
     if not isinstance(value, list | tuple | np.ndarray):
         return None
-    if not len(value):
-        return np.empty(0, np.int64)
     try:
-        ids = np.asarray(value)
+        ids = np.asarray(value) if len(value) else np.empty(0, np.int64)
     except (ValueError, OverflowError):  # lists of unequal length
         return None
     return ids if ids.ndim == 1 and ids.dtype.kind in "iu" else None

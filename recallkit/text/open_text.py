@@ -110,28 +110,29 @@ class OpenText:
     def note_ids(self) -> None:
         """Notes type, number of documents and beginning of token ids: a misreading is seen at once.
 
-        Of sources of one kind it is the first that is read. Raises UserError for what cannot be read.
+        Of several sources of one kind it is the first. What cannot be read is reported when it is read.
         """
         from recallkit.text.corpus import Corpus
 
         numbers = Counter(map(type, self.corpus.shards))
         for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
-            corpus = Corpus([shard], self.corpus.options)
-            documents = corpus.documents()
-            first = next(documents, None)
-            if first is None or first.ids is None:
+            corpus, ids = Corpus([shard], self.corpus.options), None
+            with contextlib.suppress(UserError):
+                for document in itertools.islice(corpus.documents(), _MOST_NOTED):
+                    if document.ids is None:
+                        break
+                    ids = ids if ids is not None and len(ids) else document.ids
+            if ids is None:
                 continue
-            number = sum(1 for _ in itertools.islice(documents, _MOST_NOTED - 1)) + 1
+            number, others = corpus.report.num_documents, numbers[type(shard)] - 1
             many = counted(number, "document") + " or more" * (number == _MOST_NOTED)
             if corpus.report.num_padded:
                 many += f" (without special tokens around {corpus.report.num_padded:,})"
-            others = numbers[type(shard)] - 1
             more = f" (and {others:,} more)" if others else ""
-            [text] = self.tokenizer.decode([first.ids[:_NOTED_IDS]])
+            [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
             begin = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
-            name = redacted(shard.name)
-            kind = f"token ids ({first.ids.dtype.name})"
-            console.note(f"{name}{more}: {kind}, {many}, the first: {begin}")
+            kind = f"token ids ({ids.dtype.name})"
+            console.note(f"{redacted(shard.name)}{more}: {kind}, {many}, the first: {begin}")
 
     def names(self) -> list[str]:
         """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""
