@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_ENDINGS = ("", ".zst", ".gz", ".zstd", ".gzip")
+ENDINGS = ("", ".zst", ".gz", ".zstd", ".gzip")
+"""Of names of files that may be compressed; the first three are the usual ones."""
 _GZIP = b"\x1f\x8b"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 """How compressed files begin, whatever their names; of zstd the second is a frame to be skipped."""
 
 
-def compressed(*suffixes: str) -> tuple[str, ...]:
+def compressed(*suffixes: str, endings: Sequence[str] = ENDINGS[:3]) -> tuple[str, ...]:
     """The suffixes, plain and with those of compressed files."""
-    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in _ENDINGS)
+    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in endings)
 
 
 BLOCK_BYTES = 1 << 19
@@ -189,7 +190,7 @@ def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
         # pyarrow rather than zstandard: equally fast, reads on after a frame, raises at a truncated one.
         stream = pa.input_stream(pa.PythonFile(raw, "r"), compression="zstd")
         return io.BufferedReader(stream, BLOCK_BYTES)
-    if suffix_of(name, _ENDINGS[1:]) is not None and b"\0" in raw.peek():
+    if suffix_of(name, ENDINGS[1:]) is not None and b"\0" in raw.peek():
         raise OSError("neither gzip nor zstd")
     return raw
 
