@@ -96,7 +96,7 @@ class Corpus:
                 continue
             ids = None
             if text is not None and not isinstance(text, str):
-                ids = _document_ids(text, self.options.vocabulary, shard.place(record))
+                ids = _document_ids(text, self.options.vocabulary, shard, record)
                 report.num_padded += len(text) > len(ids) + 1
                 text = "" if len(ids) or len(text) < 2 else None
             if text is None:  # a row that only fills up a batch
@@ -106,7 +106,7 @@ class Corpus:
             yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.share)
 
 
-def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) -> np.ndarray:
+def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, shard: Shard, record: int) -> np.ndarray:
     """The ids of a document without the special tokens around it: end tokens, padding, a beginning.
 
     Raises UserError for ids of another vocabulary, and for padding between others.
@@ -114,18 +114,18 @@ def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) ->
     import numpy as np
 
     if vocabulary is None:
-        raise no_tokenizer(where)
+        raise no_tokenizer(shard.place(record))
     if not len(ids):
         return ids
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
         number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
         problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, not one of the {vocabulary.size:,} of {vocabulary.name}"
         remedy = "name their own --tokenizer, and the type of a file of ids as FILE:TYPE"
-        raise UserError(problem, where=where, remedy=remedy)
+        raise UserError(problem, where=shard.place(record), remedy=remedy)
     if vocabulary.end_is_text:
         return ids
-    frame = [vocabulary.end_token_id, *vocabulary.frame_ids]
-    if ids[0] in frame or ids[-1] in frame:
+    frame = (vocabulary.end_token_id, *vocabulary.frame_ids)
+    if int(ids[0]) in frame or int(ids[-1]) in frame:
         # Of [end, 5, end, 6, end, end] the ids from place 1 to 3.
         places = np.flatnonzero(~np.isin(ids, frame))
         ids = ids[places[0] : places[-1] + 1] if len(places) else ids[:0]
@@ -133,7 +133,7 @@ def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) ->
         is_pad = ids == pad
         if (is_pad[1:] & is_pad[:-1]).any():
             remedy = "write each row with its attention_mask, or cut off its padding"
-            raise UserError(f"padding (id {pad}) between its ids", where=where, remedy=remedy)
+            raise UserError(f"padding (id {pad}) between its ids", where=shard.place(record), remedy=remedy)
     return ids
 
 

@@ -167,12 +167,13 @@ def _look_up(fields: Mapping[str, Any], name: str) -> Any:
     """
     if name in fields:
         return fields[name]
-    for stop in [place for place, sign in enumerate(name) if sign == "."][::-1]:
-        if (inner := fields.get(name[:stop])) is not None:
-            inner = _as_object(inner)
-            value = _ABSENT if inner is None else _look_up(inner, name[stop + 1 :])
-            if value is not _ABSENT:
-                return value
+    stop = name.rfind(".")
+    while stop > 0:
+        inner = _as_object(fields.get(name[:stop]))
+        value = _ABSENT if inner is None else _look_up(inner, name[stop + 1 :])
+        if value is not _ABSENT:
+            return value
+        stop = name.rfind(".", 0, stop)
     return _ABSENT
 
 
