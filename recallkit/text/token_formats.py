@@ -58,22 +58,18 @@ class MegatronIndex:
     def check(self, width: int, num_ids: int) -> None:
         """Raises UserError unless sequences, of ids of `width` bytes, and documents fill the file."""
         end = last = 0
+        is_right = self.firsts[0] == 0
         for lengths, pointers in _blocks(self.lengths, self.pointers):
             sizes = lengths.astype(np.int64) * width
             ends = end + np.cumsum(sizes)
-            if lengths.min() < 0 or not np.array_equal(pointers, ends - sizes):
-                problem = "sequences that do not follow each other"
-                raise UserError(problem, where=self.path, remedy=_COPY)
+            is_right &= sizes.min() >= 0 and np.array_equal(pointers, ends - sizes)
             end = int(ends[-1])
-        if end != num_ids * width:
-            problem = f"{end // width:,} ids, where its .bin has {num_ids:,}"
-            raise UserError(problem, where=self.path, remedy=_COPY)
         for (firsts,) in _blocks(self.firsts):
-            if (np.diff(firsts, prepend=last) < 0).any():
-                raise UserError("documents that are not in order", where=self.path, remedy=_COPY)
+            is_right &= (np.diff(firsts, prepend=last) >= 0).all()
             last = int(firsts[-1])
-        if self.firsts[0] or last != len(self.lengths):
-            raise UserError("sequences that are in no document", where=self.path, remedy=_COPY)
+        if not is_right or end != num_ids * width or last != len(self.lengths):
+            problem = "its sequences and documents do not fill its .bin one after the other"
+            raise UserError(problem, where=self.path, remedy="copy both again")
 
     def begin(self, document: int, width: int) -> int:
         """The place of a document's first id; of the one after the last, the number of all ids."""
@@ -225,10 +221,10 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
         ids = [np.frombuffer(sample[: len(sample) // width * width], dtype) for sample in samples]
         low = np.unique(np.concatenate([sample[::2] for sample in ids]))
         high = np.unique(np.concatenate([sample[1::2] for sample in ids]))
-        ends = [*low[:1], *low[-1:], *high[:1], *high[-1:]]
+        both = np.union1d(low, high)
         if len(high) and high[-1] < _FEW <= len(low):
             too_narrow.add(width)
-        elif ends and min(ends) >= 0 and max(ends) < num_entries:
+        elif len(both) and both[0] >= 0 and both[-1] < num_entries:
             types.append(dtype)
     return types, too_narrow
 

@@ -154,7 +154,7 @@ def keeps_text(settings: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
     ]
     for part in parts:
         is_space = part.get("pattern") == {"String": " "} and part.get("content") == _SPACE_PIECE
-        splits = part["type"] in ("Split", "Punctuation") and part["behavior"] != "Removed"
+        splits = part["type"] in ("Split", "Punctuation") and part.get("behavior") != "Removed"
         if part["type"] not in _LOSSLESS and not is_space and not splits:
             return False
     if any(part["type"] == "ByteLevel" for part in parts):
