@@ -218,10 +218,15 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     }
     with_prefix = sum(row["prefix"] is not None for row in rows)
     answer = f"{with_prefix} of {len(rows)} read a token before every text."
-    notes = [f"{row['model']}: {row['prefix']}: {row['prefix_reason']}" for row in rows if row["prefix"]]
-    notes += [f"{row['model']}: {row['end_token']} ends documents, {row['end_reason']}" for row in rows if row["end_token"]]
+    notes = [_reasons(row) for row in rows if row["end_token"]]
     table = Table.of("What is read", columns, rows, "Context: ids of text, behind the first token; – is none, or not known.")
     console.print_found(answer, [table], notes, full=True)
+
+
+def _reasons(row: Mapping[str, Any]) -> str:
+    """Why a model's first token and its end token are these."""
+    first = f"{row['prefix']} ({row['prefix_reason']}), " if row["prefix"] else ""
+    return f"{row['model']}: {first}{row['end_token']} ({row['end_reason']})"
 
 
 def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:

@@ -143,7 +143,7 @@ class EvaluatedModel:
         if self.copies_text:
             return {"model_digest": artifacts.digest_json([self.spec, VERSION]), "tokenizer": self.tokenizer.digest}
         context = {} if options.context is None else {"context": options.context}
-        if self._is_control:
+        if self.is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         tokenizer = identify_tokenizer(self.spec, options.model_tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
@@ -168,7 +168,8 @@ class EvaluatedModel:
         return facts
 
     @property
-    def _is_control(self) -> bool:
+    def is_control(self) -> bool:
+        """Whether it is made of counts, or copies text."""
         return kind_of(self.spec).is_control
 
     @cached_property
@@ -182,7 +183,7 @@ class EvaluatedModel:
         from recallkit.text.tokenizers import BUILTIN, load_tokenizer
 
         name = self._named_tokenizer
-        if name is None and not self._is_control:
+        if name is None and not self.is_control:
             console.note(f"{self.shown}: no tokenizer beside it, taken to read ids of {BUILTIN} (else give its own: PATH,tokenizer=...)")
         try:
             return load_tokenizer(name)
@@ -195,13 +196,13 @@ class EvaluatedModel:
     @cached_property
     def prefix(self) -> Prefix:
         """What it reads before every text."""
-        return NO_PREFIX if self._is_control else choose_prefix(self._bare_request, self.tokenizer, self._bos)
+        return NO_PREFIX if self.is_control else choose_prefix(self._bare_request, self.tokenizer, self._bos)
 
     @property
     def _request(self) -> ModelRequest:
         """The request with the tokenizer in use and, for control models, the counts: the default ones unless others are given."""
         counts = path(self.options.counts)
-        if counts is None and self._is_control:
+        if counts is None and self.is_control:
             counts = self._default_counts()
         tokenizer = self.tokenizer
         read = replace(self._bare_request, vocab_size=tokenizer.vocab_size, prefix=self.prefix)
@@ -214,7 +215,7 @@ class EvaluatedModel:
             self.spec,
             0,
             device=self.options.device,
-            dtype="float32" if self._is_control else self._dtype,
+            dtype="float32" if self.is_control else self._dtype,
             trust_remote_code=self.options.trust_remote_code,
             shown=self.shown,
             module=self._module,
@@ -239,7 +240,7 @@ class EvaluatedModel:
     def _check_vocabulary(self, vocab_size: int) -> None:
         """Raises UserError where a tokenizer that was only supposed has far fewer entries than the model."""
         spare = vocab_size - self.tokenizer.vocab_size
-        if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
+        if self._named_tokenizer is None and not self.is_control and spare > _SPARE_ENTRIES:
             problem = f"no tokenizer beside it, and its vocabulary of {vocab_size:,} entries is not that of {self.tokenizer.name}"
             raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
 

@@ -113,8 +113,8 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """The context of a text without any other context."""
-        return self.text_tokenizer.begin_id
+        """The context of a text without any other context: what the model reads before it, else the end of another document."""
+        return (self.text_tokenizer.end_token_id, *self.evaluated.prefix.ids)[-1]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text alone: what the model reads before every text it adds itself, whatever is truncated."""

@@ -91,7 +91,8 @@ def plan_scores(
 
 def note_prefixes(plans: Sequence[ScoringPlan]) -> None:
     """Says so where models read different tokens before every sequence."""
-    for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in plans}):
+    models = [plan for plan in plans if not kind_of(plan.request.spec).is_control]
+    for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in models}):
         console.note(line)
 
 
@@ -164,7 +165,9 @@ class ScoringPlan:
 
         if self.window.carry:
             return self.window
-        at_once = check_context(self.request.name, check_model(self.request).max_length, self.window, longest_sequence(self.slices))
+        request, longest = self.request, longest_sequence(self.slices)
+        most = check_model(request).max_length
+        at_once = check_context(request.name, most, self.window, longest, request.prefix.ids)
         return ContextWindow() if at_once is None else replace(self.window, context=at_once)
 
     @property
@@ -345,7 +348,7 @@ def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
         raise UserError("protocol=once counts ids of the slices' tokenizer, and it has another", where=where, remedy="leave it out")
     if plan.tokenizer is not None or plan.window.carry:
         return
-    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices))
+    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices), plan.request.prefix.ids)
     if once is None:
         return
     if context is not None:

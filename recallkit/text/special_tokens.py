@@ -36,6 +36,8 @@ _ENDS_NOTHING = re.compile(r"bos|begin|start|pad|unk|mask|<s>", re.IGNORECASE)
 _OF_GEMMA = re.compile(r"(recurrent_|vault)?gemma")
 """Beginnings of the `model_type` of models that were all trained with `<bos>` before every text, Gemma 4's template or not."""
 
+BEGIN_OF_GEMMA = "<bos>"
+
 _OF_LLAMA_3 = "<|begin_of_text|>"
 """Llama's from 3 on; the first release of its tokenizer had no template yet."""
 

@@ -20,6 +20,7 @@ from recallkit.storage.hub import hub_file, hub_file_if_any
 from recallkit.text.encoding import checked_encoder, fails, limited
 from recallkit.text.records import Vocabulary
 from recallkit.text.special_tokens import (
+    BEGIN_OF_GEMMA,
     NOTHING_SAID,
     Configuration,
     Prefix,
@@ -194,11 +195,6 @@ class TextTokenizer:
         encoding = self._limited(lambda: self.backend.encode("a", add_special_tokens=True), 1)
         marks: list[int] = encoding.special_tokens_mask
         return find_prefix(self.backend, self._configuration, tuple(encoding.ids[: marks.index(0)]))
-
-    @cached_property
-    def begin_id(self) -> int:
-        """The context of the first token of a text that is predicted from its start: the last of the prefix, else the end token."""
-        return self.prefix.ids[-1] if self.prefix.ids else self.end_token_id
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
@@ -419,7 +415,7 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
     adds_begin = True if getattr(loaded, "add_bos_token", None) is True else None
     ends = () if loaded.eos_token is None else ((loaded.eos_token, path.name),)
     beside = read_configuration(files_in(path)) if path.is_dir() else NOTHING_SAID
-    model_type = _gguf_architecture(path) if path.is_file() and loaded.bos_token == "<bos>" else beside.model_type
+    model_type = _gguf_architecture(path) if path.is_file() and loaded.bos_token == BEGIN_OF_GEMMA else beside.model_type
     configuration = Configuration(loaded.bos_token, adds_begin, (*ends, *beside.ends), model_type=model_type)
     return TextTokenizer(backend, name, end_token=end_token, configuration=configuration)
 

@@ -14,6 +14,7 @@ from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError, UserError
 from recallkit.intervening.run import intervene
 from recallkit.measure.labelled import open_tokens
+from recallkit.models.kinds import kind_of
 from recallkit.models.prefix import other_prefixes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import InterventionOptions, ScoringOptions
@@ -91,7 +92,8 @@ class TrackedRun:
         """Says what is read before every sequence, where that is new in this run."""
         known = len(self.prefixes)
         for plan in plans:
-            self.prefixes.setdefault(plan.request.prefix.token, plan.model.shown)
+            if not kind_of(plan.request.spec).is_control:
+                self.prefixes.setdefault(plan.request.prefix.token, plan.model.shown)
         if len(self.prefixes) == known:
             return
         by_model = {model: token for token, model in self.prefixes.items()}

@@ -211,3 +211,13 @@ def test_models_that_begin_otherwise_are_compared_with_a_line(beginning, few_sli
         lines[Path(pair[0]).name + Path(pair[1]).name] = "Read before every sequence" in str(tables)
     assert lines == {"ab": False, "ac": True, "bc": True}
     assert "a <|endoftext|>, c nothing (bos= makes it the same)" in " ".join(str(recallkit.gap(paths[0], paths[2], slices=slices)).split())
+
+
+def test_a_tracked_run_says_it_once(tiny_model, few_slices, tmp_path, capfd):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
+    tracker = recallkit.Tracker(slices=copy_of(few_slices, tmp_path), out=tmp_path / "track", bos="<|endoftext|>")
+    first, second = tracker.log(1, model), tracker.log(2, model)
+    assert first == second
+    plain_run = recallkit.Tracker(slices=copy_of(few_slices, tmp_path / "other"), out=tmp_path / "plain")
+    assert plain_run.log(1, model)["recall/ar_nll"] != first["recall/ar_nll"]
+    assert capfd.readouterr().err.count("<|endoftext|> is read before every sequence") == 1

@@ -247,7 +247,7 @@ def test_a_batch_that_does_not_fit_is_halved(ours):
 
 
 def test_what_a_text_begins_with_is_neither_cut_nor_predicted(ours, model_path):
-    """lm-eval cuts it with the rest of a long prompt's beginning, and predicts it from itself: then a model reads as it never was trained."""
+    """lm-eval cuts it with the rest of a long prompt's beginning, and predicts it from itself: no model was trained to read so."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
