@@ -5,6 +5,7 @@ A wrong type gives plausible numbers of another text: where two are possible the
 
 from __future__ import annotations
 
+import string
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +33,8 @@ _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """The codes of types in lit-gpt's files and Megatron-LM's."""
 
+_TEXT = string.printable.encode()
+"""Bytes of plain text: ids that consist of them alone would all be large."""
 _FLAT = ("<i8", "<u4", "<u2", "u1")
 """Types of a file without a header, the widest first. Signed ids have the same bytes."""
 _SAMPLE_BYTES = 1 << 18
@@ -104,6 +107,9 @@ def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) 
         size = file.seek(0, 2)
     layout = _declared(path, name, head, size)
     if layout is None:
+        # Where bytes are ids, text is a file of ids, too.
+        if len(head) == _LIT_GPT.size and vocabulary.size > 256 and not head.translate(None, _TEXT):
+            raise UserError("text, not ids", where=name, remedy="name it as text: .txt, .jsonl ...")
         return _flat(path, name, size, dtype, vocabulary)
     declared = np.dtype(layout.dtype)
     if dtype is not None and np.dtype(dtype).itemsize != declared.itemsize:

@@ -352,6 +352,14 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
         assert "a chunk of litdata, which is not read here; read it with litdata" in refused(path, chunk, dtype=dtype)
 
 
+def test_text_is_no_file_of_ids(tmp_path: Path) -> None:
+    content = b"Text as ids of 16 bits: " * 40
+    for dtype in ("", ":uint16"):
+        assert "text, not ids; name it as text: .txt" in refused(tmp_path / "a.bin", content, LARGE, dtype)
+    of_bytes = CorpusOptions(vocabulary=load_tokenizer("bytes").vocabulary)
+    assert read_ids(tmp_path / "a.bin", content, of_bytes) == [list(content)]
+
+
 def test_padding_of_files_is_no_text(tmp_path: Path) -> None:
     stream = np.array(MANY, "<u2")
     ends, zeros = np.zeros(5000, "<u2"), np.full(5000, 7, "<u2")
