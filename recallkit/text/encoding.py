@@ -240,8 +240,8 @@ def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Toke
     for document, text in zip(documents, decoded, strict=True):
         written, read = comparable(document.text), comparable(text)
         if written != read:
-            pairs = enumerate(zip(written, read, strict=False))
-            at = next((place for place, (a, b) in pairs if a != b), min(len(written), len(read)))
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, read, strict=False))
+            at = sum(1 for _ in same)
             lost, left = (f"{part[at : at + _SHOWN]!r}" for part in (written, read))
             problem = f"{tokenizer.name} loses text: {lost} becomes {left}"
             remedy = "use a tokenizer with an entry for every byte"

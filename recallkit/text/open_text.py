@@ -114,6 +114,8 @@ class OpenText:
         """
         from recallkit.text.corpus import Corpus
 
+        if self.options.tokenizer is None:  # then ids are refused
+            return
         numbers = Counter(map(type, self.corpus.shards))
         for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
             corpus, ids = Corpus([shard], self.corpus.options), None

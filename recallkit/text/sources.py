@@ -149,13 +149,14 @@ _STANDARD_INPUT = "standard input"
 @cache
 def _spooled() -> Path:
     """A copy of standard input, which can be read once, until this process ends."""
-    if sys.stdin is None or sys.stdin.isatty():
+    stream = getattr(sys.stdin, "buffer", None)  # none in a notebook
+    if stream is None or stream.isatty():
         remedy = "pipe JSON Lines into recallkit"
-        raise UserError("a terminal, not text", where=_STANDARD_INPUT, remedy=remedy)
+        raise UserError("no text comes from it", where=_STANDARD_INPUT, remedy=remedy)
     with tempfile.NamedTemporaryFile(prefix="recallkit-", suffix=".jsonl", delete=False) as copy:
         path = Path(copy.name)
         atexit.register(path.unlink, missing_ok=True)
-        shutil.copyfileobj(sys.stdin.buffer, copy, BLOCK_BYTES)
+        shutil.copyfileobj(stream, copy, BLOCK_BYTES)
     return path
 
 
