@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import textwrap
 from collections import Counter
 from dataclasses import asdict
@@ -31,8 +30,8 @@ _SMALL_TEXT = 1 << 19
 """Bytes on disk which `tokenizers` encodes in less time than gigatoken takes to be imported, made ready and checked: half a second."""
 
 
-_MOST_NOTED = 10_000
-"""Documents that are counted for a note."""
+_MOST_NOTED, _MOST_IDS = 10_000, 1 << 24
+"""Documents, and ids of them, that are read for a note."""
 _NOTED_IDS, _NOTED_CHARACTERS = 64, 100
 
 
@@ -119,15 +118,20 @@ class OpenText:
         numbers = Counter(map(type, self.corpus.shards))
         for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
             corpus, ids = Corpus([shard], self.corpus.options), None
-            with contextlib.suppress(UserError):
-                for document in itertools.islice(corpus.documents(), _MOST_NOTED):
-                    if document.ids is None:
+            num_ids, is_more = 0, False
+            try:
+                for document in corpus.documents():
+                    is_more = corpus.report.num_documents > _MOST_NOTED or num_ids > _MOST_IDS
+                    if document.ids is None or is_more:
                         break
+                    num_ids += len(document.ids)
                     ids = ids if ids is not None and len(ids) else document.ids
+            except UserError:
+                is_more = True
             if ids is None:
                 continue
-            number, others = corpus.report.num_documents, numbers[type(shard)] - 1
-            many = counted(number, "document") + " or more" * (number == _MOST_NOTED)
+            number, others = corpus.report.num_documents - is_more, numbers[type(shard)] - 1
+            many = "more than " * is_more + counted(number, "document")
             if corpus.report.num_padded:
                 many += f" (without special tokens around {corpus.report.num_padded:,})"
             more = f" (and {others:,} more)" if others else ""

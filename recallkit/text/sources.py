@@ -308,13 +308,13 @@ def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
 def _folder_of(path: AnyPath) -> str:
     """The folder of a file, without a password."""
     if isinstance(path, RemotePath):
-        return redacted(path.parent.url)
+        return redacted(path.parent.url).rstrip("/")
     return path.absolute().parent.as_posix()
 
 
 def _last(folder: str, depth: int) -> str:
     """The last parts of a folder's path."""
-    return "/".join(folder.rstrip("/").split("/")[-depth:])
+    return "/".join(folder.split("/")[-depth:])
 
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"

@@ -129,7 +129,7 @@ class TokenFileShard(FileShard):
             """The first document that begins at a place or later."""
             if place == len(ids):  # where the last documents begin, too, if they are empty
                 return len(documents)
-            return bisect.bisect_left(documents, place, key=lambda each: index.begin(each, width))
+            return bisect.bisect_left(documents, place, key=lambda number: index.begin(number, width))
 
         for number in range(max(first, number_at(begin)), number_at(stop)):
             at, end = index.begin(number, width), index.begin(number + 1, width)
