@@ -182,29 +182,19 @@ def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocab
     types, too_narrow = _possible_types(path, vocabulary.size)
     roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
     likely = [*roomy, *types, np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")][0]
-    right, entries = f"{name}:{likely.name}", f"the {vocabulary.size:,} of {vocabulary.name}"
     if dtype is not None:
         width = np.dtype(dtype).itemsize
-        if width not in too_narrow and (len(types) != 1 or likely.itemsize == width):
-            return _complete(name, np.dtype(dtype).newbyteorder("<").str, 0, size)
-        problem = f"its ids are {likely.name if types else 'wider'}, not {dtype}"
-        remedy = f"name it {right}" if types else "name their own --tokenizer"
-    elif not size or (len(roomy) == 1 and not path.name.lower().endswith(".npy")):
-        return _complete(name, likely.str, 0, size)
-    elif path.name.lower().endswith(".npy"):
-        problem = "no header, which numpy.save writes"
-        remedy = f"if numpy.memmap wrote it, name its type: {right}"
-    elif roomy:
-        kinds = " or ".join(kind.name for kind in roomy)
-        problem = f"too short to tell whether its ids are {kinds}"
-        remedy = f"name their type: {right}"
-    elif types:
-        problem = f"its ids are {likely.name}, too narrow for {entries}"
-        remedy = f"name their own --tokenizer, or say that they are its: {right}"
+        is_possible = width in {kind.itemsize for kind in types} or not (types or width in too_narrow)
     else:
-        problem = f"its ids, of whatever type, are not among {entries}"
-        remedy = "name their own --tokenizer"
-    raise UserError(problem, where=name, remedy=remedy)
+        # A `.npy` without a header may also be one that is damaged.
+        is_possible = not size or (len(roomy) == 1 and path.suffix.lower() != ".npy")
+    if is_possible:
+        return _complete(name, np.dtype(dtype or likely).newbyteorder("<").str, 0, size)
+    kinds = " or ".join(kind.name for kind in types) or "no type"
+    problem = f"no header, and its ids fit the {vocabulary.size:,} of {vocabulary.name} as {kinds}"
+    remedies = [] if roomy else ["name their own --tokenizer"]
+    remedies += [f"name their type: {name}:{likely.name}"] if types else []
+    raise UserError(problem, where=name, remedy=", or ".join(remedies))
 
 
 def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], set[int]]:

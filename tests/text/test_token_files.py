@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import tempfile
 import warnings
@@ -313,10 +314,10 @@ def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(tmp_pa
     right = np.dtype(dtype).itemsize * 8
     for other in ("uint8", "uint16", "int32", "uint64"):
         if not other.endswith(str(right)):
-            assert f"int{right}, not {other}; name it {path}:" in refused(path, stream, options, f":{other}")
+            assert refused(path, stream, options, f":{other}").endswith(f"int{right}")
     raw = tmp_path / "raw.npy"
-    assert f"if numpy.memmap wrote it, name its type: {raw}:" in refused(raw, stream, options)
-    assert refused(raw, stream, options).endswith(f"int{right}")
+    message = rf"no header, and its ids fit the .* as (u?int{right}); name their type: {raw}:\1"
+    assert re.search(message, refused(raw, stream, options))
     assert read_ids(raw, stream, options, f":{name}") == expected
 
 
@@ -325,7 +326,7 @@ def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
     middle = CorpusOptions(vocabulary=Vocabulary("middle", 1000, END, end_is_text=False))
     assert read_ids(path, narrow, middle) == read_ids(path, wide, LARGE) == read_ids(path, wide, middle, ":INT32") == [[1, 2, 3, 4]]
     assert read_ids(path, wide, middle, ":uint16") == [[1], [2], [3], [4]]
-    assert "too short to tell whether its ids are uint32 or uint16; name their type: " in refused(path, wide, middle)
+    assert "as uint32 or uint16; name their type: " in refused(path, wide, middle)
     assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
     assert "7 bytes are not whole ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
     assert "798 bytes are not whole ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
