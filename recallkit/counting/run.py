@@ -59,6 +59,7 @@ def count(
     if (meta := result.reused()) is not None:
         return meta
     opened.note_end()
+    opened.note_ids()
     needed = bigrams.needed_bigrams(sequences) if sequences else None
     options = replace(options, hashes=0) if only else options
     with result.parts(hashes=options.hashes) as journal:

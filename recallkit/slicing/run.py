@@ -89,6 +89,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     if (finished := result.finished()) is not None:
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
         return finished
+    opened.note_ids()
     facts = {**result.stamp(), **options, "names": opened.names()}
     with result.journal() as journal:
         if opened.drawn is not None:

@@ -37,6 +37,7 @@ from recallkit.text.vocabulary import (
     byte_level_alphabet,
     gives_text_once,
     is_byte_level,
+    keeps_text,
     longest_growth,
     piece_bytes,
     without_first_space,
@@ -168,7 +169,15 @@ class TextTokenizer:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """What a reader of ids knows of this tokenizer."""
-        return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text())
+        added = self.backend.get_added_tokens_decoder().items()
+        pads = [i for i, token in added if token.special and "pad" in token.content.lower()]
+        ends_with_text, frame = self.ends_with_text(), (*pads, *self.prefix.ids)
+        return Vocabulary(self.name, self.vocab_size, self.end_token_id, ends_with_text, frame)
+
+    @cached_property
+    def keeps_text(self) -> bool:
+        """Whether it is known to encode every text without loss (vocabulary.keeps_text)."""
+        return keeps_text(self._small_settings, self.backend.get_vocab(with_added_tokens=False))
 
     @cached_property
     def continuation(self) -> TextTokenizer:
