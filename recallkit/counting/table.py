@@ -142,7 +142,8 @@ class CountsTable:
         if mine.get("end_token_id") not in (None, described["end_token_id"]):
             ends = [repr(tokenizer["end_token"]) for tokenizer in (mine, described)]
             problem = f"counted with {ends[0]} between documents, but here {ends[1]} ends them"
-            raise UserError(problem, where=self.path, remedy="give both the same --end-token")
+            remedy = "use the end token of the counts: recallkit slice --end-token TOKEN"
+            raise UserError(problem, where=self.path, remedy=remedy)
 
     def recompute_id(self) -> str:
         """The id according to what is in the tables, which is that of the meta unless one of them was changed."""
