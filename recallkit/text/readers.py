@@ -33,9 +33,9 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 """How compressed files begin, whatever their names; of zstd the second is a frame to be skipped."""
 
 
-def compressed(*suffixes: str, endings: Sequence[str] = ENDINGS[:3]) -> tuple[str, ...]:
+def compressed(*suffixes: str) -> tuple[str, ...]:
     """The suffixes, plain and with those of compressed files."""
-    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in endings)
+    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in ENDINGS)
 
 
 BLOCK_BYTES = 1 << 19

@@ -26,7 +26,6 @@ from recallkit.text.fields import FieldFinder
 from recallkit.text.places import RemotePath, files_below, is_url
 from recallkit.text.readers import (
     BLOCK_BYTES,
-    ENDINGS,
     FileShard,
     JsonLinesShard,
     JsonShard,
@@ -62,14 +61,14 @@ PRESETS = {
     "slimpajama": Preset("cerebras/SlimPajama-627B", None, _ALL, "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens"),
 }
 
-_OF_LINES = dict.fromkeys(compressed(".jsonl", ".ndjson", endings=ENDINGS), JsonLinesShard)
-_OF_TEXT = dict.fromkeys(compressed(".txt", endings=ENDINGS), TextShard)
-_OF_DNA = dict.fromkeys(compressed(".fa", ".fasta", ".fna", endings=ENDINGS), FastaShard)
+_OF_LINES = dict.fromkeys(compressed(".jsonl", ".ndjson"), JsonLinesShard)
+_OF_TEXT = dict.fromkeys(compressed(".txt"), TextShard)
+_OF_DNA = dict.fromkeys(compressed(".fa", ".fasta", ".fna"), FastaShard)
 _COMMON = {**_OF_LINES, ".parquet": ParquetShard, ".arrow": ArrowShard, **_OF_TEXT}
 _RARER = {
-    **dict.fromkeys(compressed(".json", endings=ENDINGS), JsonShard),
-    **dict.fromkeys(compressed(".csv", endings=ENDINGS), CsvShard),
-    **dict.fromkeys(compressed(".tsv", endings=ENDINGS), TsvShard),
+    **dict.fromkeys(compressed(".json"), JsonShard),
+    **dict.fromkeys(compressed(".csv"), CsvShard),
+    **dict.fromkeys(compressed(".tsv"), TsvShard),
 }
 _READERS: dict[str, type[FileShard]] = {**_COMMON, **_RARER, **_OF_DNA}
 """Suffix -> what reads such files; those of ids are read by `token_files`, which needs numpy."""
