@@ -107,9 +107,7 @@ def test_counts_with_another_end_are_refused(tmp_path, tokenizer):
     name = "bytes" if tokenizer == "bytes" else str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"]))
     other = ";" if tokenizer == "bytes" else "<stop>"
     counting.count(TextOptions(texts=["a b; a b"] * 3, tokenizer=name), tmp_path / "c.duckdb")
-    with pytest.raises(
-        UserError, match=f"between documents, but here '{other}' ends them; use the end token of the counts"
-    ):
+    with pytest.raises(UserError, match=f"between documents, but here '{other}' ends them; use the end token of the counts"):
         slicing.slice_text(TextOptions(texts=["a b"], tokenizer=name, end_token=other), tmp_path / "s", counts=tmp_path / "c.duckdb")
 
 
