@@ -36,6 +36,7 @@ from recallkit.scoring.identity import (
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
+from recallkit.text.special_tokens import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from recallkit.scoring.scores import ContextWindow, LastIds, Which
     from recallkit.scoring.worker import ScoringJob
     from recallkit.storage.journal import Parts
-    from recallkit.text.special_tokens import Prefix
     from recallkit.text.tokenizers import TextTokenizer
 
 
@@ -313,6 +313,7 @@ def _plan(
             raise
         console.note(f"{model.shown}: not on this machine; its scores are taken as they are")
         identity = {**found, "sequences_digest": sequences["sequences_digest"], "dtype": request.dtype}
+        request = replace(request, prefix=Prefix(**artifacts.read_manifest(file)["prefix"]))
     result = Result(file, "scores", identity, force=force, remedy=again)
     plan = ScoringPlan(model, request, slices, options, sequences, result, share=share)
     if result.finished() is not None:
