@@ -18,7 +18,7 @@ VERSION = "0.1.0"
 DISTRIBUTION = "recallkit-lm"
 """What pip installs, as in pyproject.toml; the distribution `recallkit` of the package index is another project's."""
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """Version of all table schemas; readers refuse tables of another version."""
 
 SEQ_LEN = 2048

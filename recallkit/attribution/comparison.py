@@ -235,6 +235,11 @@ def gap(
         "cluster": question.cluster,
         "slices": {**tokens.facts, "read_exactly": max(made.get("read_exactly") or 0 for made in manifests.values())},
         "scores": {name: manifests[name]["options"] for name in names},
+        "prefixes": {
+            name: manifests[name]["prefix"]["token"]
+            for name in names
+            if manifests[name]["options"]["dtype"] is not None  # not of control models
+        },
         **({"reading": readings} if readings else {}),
         "inexact": {spec.shown: share for spec in specs if (share := count_inexact(spec, slices)) is not None},
     }

@@ -25,6 +25,7 @@ from recallkit.display.tables import Table
 from recallkit.measure.ratio import MIN_CLUSTERS
 from recallkit.measure.rows import count_cuts
 from recallkit.measure.shares import is_void
+from recallkit.models.prefix import other_prefixes
 from recallkit.slicing.definitions import PARTITION, STANDARD
 from recallkit.slicing.threshold import counts_warning
 from recallkit.slicing.view import about_counts, what_is_copied, what_is_rare
@@ -60,12 +61,16 @@ def look(comparison: Comparison, causal: Causal | None = None) -> Look:
     first = [table for name, table in shown.items() if name in _FIRST and not (is_priced and name == "gap")]
     rest = [table for table in shown.values() if table not in first]
     totals, models = comparison.totals, _models(tables)
-    notes = [*_noise_of_reading(manifest.get("reading", {})), *_inexact(manifest["inexact"])]
+    notes = [
+        *other_prefixes(manifest["prefixes"]),
+        *_noise_of_reading(manifest.get("reading", {})),
+        *_inexact(manifest["inexact"]),
+    ]
     shares = void_notes(totals[model, "ar_hit"] for model in models)
     below = notes if is_priced else [*shares, *notes]
     warning = warn_of_counts(tables, manifest["slices"])
     labels = {name: manifest["slices"].get(name) for name in ("max_count", "threshold", "in_training")}
-    more = {name: manifest[name] for name in ("inexact", "in_context") if name in manifest}
+    more = {name: manifest[name] for name in ("prefixes", "inexact", "in_context") if name in manifest}
     return Look(
         comparison.folder,
         "gap",

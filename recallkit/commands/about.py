@@ -9,7 +9,7 @@ from recallkit import config
 from recallkit.commands.adapter import Outcome, command
 from recallkit.declarations import OUTPUT, File, Options, argument, names, option, path
 from recallkit.errors import UsageError
-from recallkit.options import ForceOptions, Precision, device_option, out_option
+from recallkit.options import MODEL_SYNTAX, AnyModels, ForceOptions, Precision, device_option, out_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +29,12 @@ def _listed(what: str, rows: Rows) -> Outcome[Rows]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ListModels(Options):
     """What is said of models."""
 
+    models: AnyModels | None = argument(f"With --describe: models, {MODEL_SYNTAX}, or tokenizers alone.", metavar="MODEL")
+    _: KW_ONLY
     describe: bool = option("Parameters, state and operations of mixers and zoo models.", False)
     width: int = option("With --describe: channels of the mixers, a multiple of 64.", 1024, least=64, most=1 << 16)
     seq_len: int = option("With --describe: tokens of the sequence.", 2048, least=1, most=config.LONGEST)
@@ -40,24 +42,35 @@ class ListModels(Options):
     full: bool = option("With --describe or --presets: print all tables and notes, not only the first.", False, panel=OUTPUT)
 
 
-@command("models", ListModels, examples=("recallkit models", "recallkit models --describe --width 1024 --seq-len 2048"))
+@command(
+    "models",
+    ListModels,
+    examples=("recallkit models", "recallkit models --describe path/to/mamba", "recallkit models --describe --width 1024"),
+)
 def models(asked: ListModels) -> Outcome[Any]:
-    """List the models that can be scored, one per line; with --describe the costs of mixers and zoo models."""
-    from recallkit.models.describe import describe_mixers, describe_presets, describe_zoo, print_costs, print_presets
+    """List the models that can be scored, one per line; with --describe the costs of mixers and zoo models.
+
+    `--describe MODEL` says what a model reads: its context, its tokenizer, the token before every text and that which ends documents.
+    """
+    from recallkit.models import describe
     from recallkit.models.loading import describe_models
+    from recallkit.models.spec import list_models
 
     if asked.presets:
-        rows = describe_presets()
-        return Outcome(value=lambda: rows, show=lambda full: print_presets(rows, full=asked.full), json=lambda: rows)
-    if not asked.describe:
+        rows = describe.describe_presets()
+        return Outcome(value=lambda: rows, show=lambda full: describe.print_presets(rows, full=asked.full), json=lambda: rows)
+    if asked.models is None and not asked.describe:
         return _listed("What can be given as MODEL; NAME=MODEL names it.", describe_models())
     if asked.width % 64:
         raise UsageError(f"{asked.width} channels", where="--width", remedy="give a multiple of 64")
-    mixers, zoo_models = describe_mixers(asked.width, asked.seq_len), describe_zoo()
+    if asked.models is not None:
+        inputs = describe.describe_inputs(list_models(asked.models))
+        return Outcome(value=lambda: inputs, show=lambda full: describe.print_inputs(inputs), json=lambda: inputs)
+    mixers, zoo_models = describe.describe_mixers(asked.width, asked.seq_len), describe.describe_zoo()
     described = {"width": asked.width, "seq_len": asked.seq_len, "mixers": mixers, "models": zoo_models}
     return Outcome(
         value=lambda: described,
-        show=lambda full: print_costs(mixers, zoo_models, asked.width, asked.seq_len, full=asked.full),
+        show=lambda full: describe.print_costs(mixers, zoo_models, asked.width, asked.seq_len, full=asked.full),
         json=lambda: described,
     )
 

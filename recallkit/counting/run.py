@@ -58,6 +58,8 @@ def count(
     result = counts_result(out, identity, force=force)
     if (meta := result.reused()) is not None:
         return meta
+    opened.note_end()
+    opened.note_ids()
     needed = bigrams.needed_bigrams(sequences) if sequences else None
     options = replace(options, hashes=0) if only else options
     with result.parts(hashes=options.hashes) as journal:

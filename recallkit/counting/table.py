@@ -129,12 +129,21 @@ class CountsTable:
             raise DamagedError("damaged (the digest of its hashes of n-grams differs)", where=self.path, remedy=_AGAIN)
         return tuple(found)
 
-    def check_tokenizer(self, digest: str, name: str) -> None:
-        """Raises UserError unless the tokenizer of the counts has this digest (or is unknown, as in imported tables)."""
+    def check_tokenizer(self, described: Mapping[str, Any]) -> None:
+        """Raises UserError unless this tokenizer, with its end token, is that of the counts (or theirs is unknown, as in imported tables).
+
+        `described`: its `name`, `digest`, `end_token` and `end_token_id`.
+        """
         mine = self.meta.get("tokenizer") or {}
-        if mine.get("digest") not in (None, digest):
+        if mine.get("digest") not in (None, described["digest"]):
+            problem = f"counted with tokenizer {mine.get('name')}, but here {described['name']} is used"
             remedy = "count again with that tokenizer (--tokenizer), or use the tokenizer of the counts here, too"
-            raise UserError(f"counted with tokenizer {mine.get('name')}, but here {name} is used", where=self.path, remedy=remedy)
+            raise UserError(problem, where=self.path, remedy=remedy)
+        if mine.get("end_token_id") not in (None, described["end_token_id"]):
+            ends = [repr(tokenizer["end_token"]) for tokenizer in (mine, described)]
+            problem = f"counted with {ends[0]} between documents, but here {ends[1]} ends them"
+            remedy = "use the end token of the counts: recallkit slice --end-token TOKEN"
+            raise UserError(problem, where=self.path, remedy=remedy)
 
     def recompute_id(self) -> str:
         """The id according to what is in the tables, which is that of the meta unless one of them was changed."""

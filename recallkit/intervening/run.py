@@ -19,6 +19,7 @@ from recallkit.models.spec import list_models
 from recallkit.options import BUILTIN_SAMPLES, InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.scoring.identity import as_scored
+from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result, read_tables, table_files
@@ -157,6 +158,7 @@ def _score(
     if needed_columns(sampled_slices(options)):
         make_words(slices)
     plans = plan_scores(specs, slices, scoring, share=share)
+    note_prefixes(plans)
     changed = make_changed_text(tokens, options, path(scoring.counts), timings)
     of_text = {plan.model.shown: plan.run() for plan in one_after_another(plans)}
     alike = [

@@ -46,13 +46,14 @@ class ControlModel:
     """The control model of a request, over its counts: p1, p2 or p3."""
 
     max_length: int | None = None
+    prefix: tuple[int, ...] = ()
 
     def __init__(self, request: ModelRequest) -> None:
         self.name = request.spec
         self.order, self.cache_weight = _find(request.spec)
         self.table: CountsTable = open_counts(_counts_path(request))
         if request.tokenizer:
-            self.table.check_tokenizer(request.tokenizer["digest"], request.tokenizer["name"])
+            self.table.check_tokenizer(request.tokenizer)
         if self.table.meta.get("only"):
             problem = "this table contains only the bigrams of one slice directory"
             raise UserError(problem, where=request.counts, remedy="a control model needs all of them: count without --only")

@@ -11,19 +11,26 @@ from __future__ import annotations
 import inspect
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import registry
 from recallkit.display import cells, console
 from recallkit.display.tables import Table
 from recallkit.models import presets, zoo
+from recallkit.models.checkpoint_files import TOKENIZER_FILES
+from recallkit.models.kinds import kind_of
+from recallkit.models.loading import check_model, choose_prefix, usual_tokenizer
 from recallkit.models.mixers import MIXERS, make_mixer
+from recallkit.models.protocol import ModelFacts, ModelRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from recallkit.models.architecture import LayerConfig
     from recallkit.models.presets import Preset
+    from recallkit.models.spec import ModelSpec
 
 
 def describe_mixers(d_model: int, length: int) -> list[dict[str, Any]]:
@@ -96,6 +103,48 @@ def describe_presets() -> list[dict[str, Any]]:
     return rows
 
 
+def describe_inputs(models: Sequence[ModelSpec]) -> list[dict[str, Any]]:
+    """One row per model, or tokenizer alone, of what it reads, known before its weights are: `model`, `kind`, `vocab_size`, `context`
+    (ids of text, None without a limit), `dtype` of its files, `tokenizer`, `entries`; `prefix`, the token read before every text, and
+    `prefix_reason`; `end_token`, which ends documents, and `end_reason`. None for what is not known.
+
+    Raises UserError for what is neither a model nor a tokenizer, and for a tokenizer that cannot be read.
+    """
+    return [_describe_input(spec) for spec in models]
+
+
+def _describe_input(spec: ModelSpec) -> dict[str, Any]:
+    from recallkit.text.tokenizers import load_tokenizer
+
+    location, is_alone = spec.location, _is_tokenizer(Path(spec.location))
+    request = ModelRequest(location, 0, shown=spec.shown)
+    name = location if is_alone else usual_tokenizer(location, spec.tokenizer)
+    row: dict[str, Any] = {"model": spec.shown, "kind": "tokenizer" if is_alone else kind_of(location).name}
+    if name is not None:
+        tokenizer = load_tokenizer(name)
+        prefix = choose_prefix(request, tokenizer, spec.bos)
+        request = replace(request, prefix=prefix)
+        row |= {"tokenizer": tokenizer.name, "entries": tokenizer.vocab_size}
+        row |= {"prefix": prefix.token or None, "prefix_reason": prefix.reason or None}
+        row |= {"end_token": tokenizer.end_token, "end_reason": tokenizer.end_reason}
+    facts = ModelFacts() if is_alone else check_model(request)
+    row |= {"vocab_size": facts.vocab_size, "context": facts.max_length, "dtype": facts.dtype}
+    return {name: row.get(name) for name in _INPUTS}
+
+
+_INPUTS = (
+    *("model", "kind", "vocab_size", "context", "dtype", "tokenizer", "entries"),
+    *("prefix", "prefix_reason", "end_token", "end_reason"),
+)
+
+
+def _is_tokenizer(path: Path) -> bool:
+    """Whether a path is a tokenizer without a model."""
+    if path.is_file():
+        return path.suffix == ".json"
+    return any((path / name).is_file() for name in TOKENIZER_FILES) and not (path / "config.json").exists()
+
+
 def _costs(costly: Any, length: int) -> dict[str, Any]:
     """Of a mixer or a model."""
     return {"state_elements": costly.state_size(length), "flops_per_token": costly.flops(length) / length}
@@ -156,6 +205,28 @@ def print_costs(
     least, most = (pick(mixers, key=lambda row: row["state_elements"]) for pick in (min, max))
     states = " to ".join(f"{cells.abbreviate(row['state_elements'])} elements ({row['mixer']})" for row in (least, most))
     console.print_found(f"After {length:,} tokens the {len(mixers)} mixers keep a state of {states}.", [of_mixers, of_models], full=full)
+
+
+def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What models read, before their weights are."""
+    columns = {
+        "model": cells.name("model"),
+        "entries": cells.amount("entries"),
+        "context": cells.amount("context"),
+        "first token": lambda row: row["prefix"] or "–",
+        "end token": lambda row: row["end_token"] or "–",
+    }
+    with_prefix = sum(row["prefix"] is not None for row in rows)
+    answer = f"{with_prefix} of {len(rows)} read a token before every text."
+    notes = [_reasons(row) for row in rows if row["end_token"]]
+    table = Table.of("What is read", columns, rows, "Context: ids of text, behind the first token; – is none, or not known.")
+    console.print_found(answer, [table], notes, full=True)
+
+
+def _reasons(row: Mapping[str, Any]) -> str:
+    """Why a model's first token and its end token are these."""
+    first = f"{row['prefix']} ({row['prefix_reason']}), " if row["prefix"] else ""
+    return f"{row['model']}: {first}{row['end_token']} ({row['end_reason']})"
 
 
 def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:

@@ -17,17 +17,19 @@ from recallkit.models.devices import check_device, empty_cache
 from recallkit.models.kinds import COPY_CONTROL, kind_of
 from recallkit.models.loading import (
     check_model,
+    choose_prefix,
     find_precision,
     identify_tokenizer,
     load_unchanged,
     on_its_device,
-    own_tokenizer,
     tokenizer_name,
+    usual_tokenizer,
 )
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.spec import list_models, one_model
 from recallkit.storage import artifacts
 from recallkit.storage.result import REPLACE
+from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +107,7 @@ class EvaluatedModel:
     model for which none are named. Raises UserError if it does not exist.
     """
 
-    takes: ClassVar[tuple[str, ...]] = ("tokenizer", "dtype", "context", "device")
+    takes: ClassVar[tuple[str, ...]] = ("tokenizer", "bos", "dtype", "context", "device")
     """The options that it may have of its own."""
 
     def __init__(self, model: str | ModelSpec, options: EvaluationOptions, default_counts: Callable[[], Path]) -> None:
@@ -113,12 +115,13 @@ class EvaluatedModel:
         for name in ("context", "stride"):
             if name not in self.takes and getattr(model, name) is not None:
                 raise UserError(f"{name} is not an option of a model here", where=model.shown, remedy="leave it out")
-        own = {name: value for name in self.takes if name != "tokenizer" and (value := getattr(model, name)) is not None}
+        own = {name: value for name in self.takes if name not in ("tokenizer", "bos") and (value := getattr(model, name)) is not None}
         if model.is_live and options.dtype == _USUAL_DTYPE:
             own.setdefault("dtype", "auto")  # the precision that it has
         options = replace(options, **own)
         check_device(options.device)
         self.spec, self.shown, self.key = model.location, model.shown, model.key
+        self._bos = model.bos
         self._module, self._ablation, self._variant = model.path if model.is_live else None, model.ablation, model.variant
         replaced = "evaluate it again with force=True" if model.is_live else REPLACE
         self.remedy = f"give this model another name, or {replaced}" if model.is_live or model.name else replaced
@@ -140,11 +143,12 @@ class EvaluatedModel:
         if self.copies_text:
             return {"model_digest": artifacts.digest_json([self.spec, VERSION]), "tokenizer": self.tokenizer.digest}
         context = {} if options.context is None else {"context": options.context}
-        if self._is_control:
+        if self.is_control:
             return {"model_digest": identify_model(self._request), "tokenizer": self.tokenizer.digest, **context}
         tokenizer = identify_tokenizer(self.spec, options.model_tokenizer)
         ends = Path(self.spec) / "generation_config.json"  # the ids at which it stops
-        known = {"tokenizer": tokenizer, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
+        prefix = list(self.prefix.ids) or None
+        known = {"tokenizer": tokenizer, "prefix": prefix, "generation_config": artifacts.digest_file(ends) if ends.is_file() else None}
         kept = {name: value for name, value in known.items() if value is not None}
         return {"model_digest": identify_model(self._bare_request), "dtype": self._dtype, **kept, **context}
 
@@ -164,16 +168,14 @@ class EvaluatedModel:
         return facts
 
     @property
-    def _is_control(self) -> bool:
+    def is_control(self) -> bool:
+        """Whether it is made of counts, or copies text."""
         return kind_of(self.spec).is_control
 
     @cached_property
     def _named_tokenizer(self) -> str | None:
         """The tokenizer that the user names, or that comes with the model; for the zoo, the built-in one."""
-        from recallkit.text.tokenizers import BUILTIN
-
-        own = BUILTIN if kind_of(self.spec).reads_builtin_tokenizer else own_tokenizer(self.spec)
-        return self.options.model_tokenizer or own
+        return usual_tokenizer(self.spec, self.options.model_tokenizer)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -181,7 +183,7 @@ class EvaluatedModel:
         from recallkit.text.tokenizers import BUILTIN, load_tokenizer
 
         name = self._named_tokenizer
-        if name is None and not self._is_control:
+        if name is None and not self.is_control:
             console.note(f"{self.shown}: no tokenizer beside it, taken to read ids of {BUILTIN} (else give its own: PATH,tokenizer=...)")
         try:
             return load_tokenizer(name)
@@ -191,14 +193,20 @@ class EvaluatedModel:
             )
             raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
 
+    @cached_property
+    def prefix(self) -> Prefix:
+        """What it reads before every text."""
+        return NO_PREFIX if self.is_control else choose_prefix(self._bare_request, self.tokenizer, self._bos)
+
     @property
     def _request(self) -> ModelRequest:
         """The request with the tokenizer in use and, for control models, the counts: the default ones unless others are given."""
         counts = path(self.options.counts)
-        if counts is None and self._is_control:
+        if counts is None and self.is_control:
             counts = self._default_counts()
         tokenizer = self.tokenizer
-        return replace(self._bare_request, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.describe(), counts=counts)
+        read = replace(self._bare_request, vocab_size=tokenizer.vocab_size, prefix=self.prefix)
+        return replace(read, tokenizer=tokenizer.describe(), counts=counts)
 
     @property
     def _bare_request(self) -> ModelRequest:
@@ -207,7 +215,7 @@ class EvaluatedModel:
             self.spec,
             0,
             device=self.options.device,
-            dtype="float32" if self._is_control else self._dtype,
+            dtype="float32" if self.is_control else self._dtype,
             trust_remote_code=self.options.trust_remote_code,
             shown=self.shown,
             module=self._module,
@@ -232,7 +240,7 @@ class EvaluatedModel:
     def _check_vocabulary(self, vocab_size: int) -> None:
         """Raises UserError where a tokenizer that was only supposed has far fewer entries than the model."""
         spare = vocab_size - self.tokenizer.vocab_size
-        if self._named_tokenizer is None and not self._is_control and spare > _SPARE_ENTRIES:
+        if self._named_tokenizer is None and not self.is_control and spare > _SPARE_ENTRIES:
             problem = f"no tokenizer beside it, and its vocabulary of {vocab_size:,} entries is not that of {self.tokenizer.name}"
             raise UserError(problem, where=self.spec, remedy="name its own with --model-tokenizer")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config, plugins
 from recallkit.errors import UsageError, UserError
+from recallkit.models import zoo
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import choose_device
 from recallkit.models.kinds import KINDS, kind_of
+from recallkit.models.prefix import check_id
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.storage import artifacts
+from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from recallkit.models.protocol import ScoringModel
     from recallkit.models.spec import ModelSpec
     from recallkit.parallel.job import WorkerSlot
+    from recallkit.text.tokenizers import TextTokenizer
 
 
 def describe_models() -> list[tuple[str, str]]:
@@ -54,11 +59,14 @@ def warn_remote_code(request: ModelRequest, notify: Callable[[str], None]) -> No
 def load_model(request: ModelRequest) -> ScoringModel:
     """Loads the model that a request names.
 
-    Raises UserError where there is no such model, it cannot be read, its vocabulary is smaller than the tokenizer's, or it has no
-    mixer that is to be replaced.
+    Raises UserError where there is no such model, it cannot be read, its vocabulary is too small for what it is to read, or it has
+    no mixer that is to be replaced.
     """
     model = kind_of(request.spec).load(request)
-    _check_vocabulary(request, model.vocab_size)
+    if request.largest_id is not None:
+        check_id(request.name, request.largest_id, model.vocab_size)
+    model.prefix = request.prefix.ids
+    model.max_length = _room(model.max_length, request)
     if request.ablation is not None:
         ablate(model, request.ablation, request.means)
     if request.variant is not None:
@@ -66,6 +74,35 @@ def load_model(request: ModelRequest) -> ScoringModel:
 
         apply_variant(model, request.variant)
     return model
+
+
+def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | None) -> Prefix:
+    """What a model reads before every text: as `bos` says (`none`, or a token), else (`auto`) as its tokenizer does.
+
+    Models that recallkit trained, the zoo among them, were trained without any, and control models
+    read none. Raises UserError for a token that the tokenizer does not have, and for a control model's.
+    """
+    if bos == "none":
+        return NO_PREFIX
+    kind = kind_of(request.spec)
+    if bos in (None, "auto"):
+        is_ours = kind.is_control or kind.reads_builtin_tokenizer or _is_trained_here(request)
+        return NO_PREFIX if is_ours else tokenizer.prefix
+    if kind.is_control:
+        raise UserError("a control model reads no prefix", where=request.name, remedy=f"leave out bos={bos}")
+    number = tokenizer.backend.token_to_id(bos)
+    if number is None:
+        problem = f"no token {bos!r} in the vocabulary of {tokenizer.name}"
+        raise UserError(problem, where=request.name, remedy="give one that it has, bos=none or bos=auto")
+    return Prefix((number,), str(bos), "as bos= says")
+
+
+def _is_trained_here(request: ModelRequest) -> bool:
+    if request.module is not None:
+        from recallkit.models.language_model import LanguageModel
+
+        return isinstance(request.module, LanguageModel)
+    return Path(request.spec).is_dir() and zoo.is_ours(Path(request.spec))
 
 
 def load_unchanged(request: ModelRequest, digest: str) -> ScoringModel:
@@ -89,15 +126,20 @@ def on_its_device(request: ModelRequest, slot: WorkerSlot) -> ModelRequest:
 def check_model(request: ModelRequest) -> ModelFacts:
     """Checks what can be checked before the weights are read; returns what is known of the model.
 
-    Raises UserError for a device, files or a package that are missing, unreadable files, and a vocabulary smaller than the tokenizer's.
+    Raises UserError for a device, files or a package that are missing, unreadable files, and a vocabulary too small for what is read.
     """
     kind = kind_of(request.spec)
     if not kind.is_control:
         choose_device(request.device)
     facts = kind.facts(request) or ModelFacts()
-    if facts.vocab_size is not None:
-        _check_vocabulary(request, facts.vocab_size)
-    return facts
+    if facts.vocab_size is not None and request.largest_id is not None:
+        check_id(request.name, request.largest_id, facts.vocab_size)
+    return replace(facts, max_length=_room(facts.max_length, request))
+
+
+def _room(max_length: int | None, request: ModelRequest) -> int | None:
+    """Ids of text that a context has room for behind the prefix."""
+    return None if max_length is None else max_length - len(request.prefix.ids)
 
 
 def find_precision(request: ModelRequest) -> str:
@@ -114,20 +156,19 @@ def find_precision(request: ModelRequest) -> str:
     return "float32" if dtype not in ("bfloat16", "float16") or lacking else str(dtype)
 
 
-def _check_vocabulary(request: ModelRequest, vocab_size: int) -> None:
-    if vocab_size < request.vocab_size:
-        name = request.tokenizer.get("name", "in use")
-        problem = f"its vocabulary has {vocab_size:,} entries, the tokenizer {name} {request.vocab_size:,}"
-        remedy = "name the model's own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
-        raise UserError(problem, where=request.spec, remedy=remedy)
-
-
 # ------------------------------------------------------------------------------------------------------- its tokenizer
 
 
 def own_tokenizer(spec: str) -> str | None:
     """The tokenizer that comes with a model; None if there is none."""
     return kind_of(spec).own_tokenizer(spec)
+
+
+def usual_tokenizer(spec: str, given: Any) -> str | None:
+    """The tokenizer that the user gives, else the model's own, as `load_tokenizer` takes it; of the zoo the built-in one."""
+    from recallkit.text.tokenizers import BUILTIN
+
+    return tokenizer_name(given) or (BUILTIN if kind_of(spec).reads_builtin_tokenizer else own_tokenizer(spec))
 
 
 def tokenizer_name(given: Any) -> str | None:
@@ -143,13 +184,15 @@ def tokenizer_name(given: Any) -> str | None:
     if not hasattr(backend, "to_str"):
         problem = f"an object of {type(given).__name__} is not a tokenizer that can be read"
         raise UserError(problem, where="tokenizer", remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers")
-    written: str = backend.to_str()
-    path = config.home() / "tokenizers" / artifacts.digest_bytes(written.encode()) / "tokenizer.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with artifacts.replacing(path) as temporary:
-            temporary.write_text(written, encoding="utf-8")
-    return str(path)
+    named = {name: getattr(given, name, None) for name in ("bos_token", "eos_token", "add_bos_token")}
+    written = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(named)}
+    folder = config.home() / "tokenizers" / artifacts.digest_json(written)
+    if not all((folder / name).exists() for name in written):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in written.items():
+            with artifacts.replacing(folder / name) as temporary:
+                temporary.write_text(content, encoding="utf-8")
+    return str(folder)
 
 
 def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token: str | None, seq_len: int | None) -> tuple[str | None, int]:
@@ -159,7 +202,7 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
     control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. Raises UserError for what `check_model`
     refuses, for a model without a tokenizer, for models with different ones, and for sequences that one of them cannot read at once.
     """
-    from recallkit.text.tokenizers import BUILTIN, load_tokenizer
+    from recallkit.text.tokenizers import load_tokenizer
 
     requests = {
         spec: ModelRequest(spec.location, 0, shown=spec.shown, module=spec.path if spec.is_live else None)
@@ -167,11 +210,7 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
         if not kind_of(spec.location).is_control
     }
     facts = {spec: check_model(request) for spec, request in requests.items()}
-    names = {
-        spec.shown: tokenizer_name(spec.tokenizer)
-        or (BUILTIN if kind_of(spec.location).reads_builtin_tokenizer else own_tokenizer(spec.location))
-        for spec in requests
-    }
+    names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
         raise UsageError(f"{lacking} brings no tokenizer", where="--for", remedy="slice with the --tokenizer that it was trained with")
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
@@ -183,16 +222,15 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
         tokenizer = names[first]
     used, contexts = load_tokenizer(tokenizer, end_token=end_token), {}
     for spec, request in requests.items():
-        own = loaded.get(spec.shown, used)
-        if (vocab_size := facts[spec].vocab_size) is not None:
-            _check_vocabulary(replace(request, vocab_size=own.vocab_size, tokenizer=own.describe()), vocab_size)
-        if (context := spec.context or facts[spec].max_length) is not None:
+        prefix = choose_prefix(request, loaded.get(spec.shown, used), spec.bos)
+        context = _room(facts[spec].max_length, replace(request, prefix=prefix))
+        if (context := spec.context or context) is not None:
             contexts[spec.shown] = context
     shortest = min(contexts, key=lambda shown: contexts[shown], default=None)
     if shortest is None or (seq_len is not None and seq_len <= contexts[shortest]):
         return tokenizer, seq_len or config.SEQ_LEN
     if seq_len is not None:
-        problem = f"{shortest} reads {contexts[shortest]:,} ids at once, and a sequence has {seq_len:,}"
+        problem = f"{shortest} reads {contexts[shortest]:,} ids of text at once, and a sequence has {seq_len:,}"
         raise UsageError(problem, where="--seq-len", remedy=f"give {contexts[shortest]} or less, or leave it out")
     return tokenizer, min(config.SEQ_LEN, contexts[shortest])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from recallkit.text.special_tokens import NO_PREFIX, Prefix
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -44,7 +46,9 @@ class ScoringModel(Protocol):
     """As given by the user."""
     vocab_size: int
     max_length: int | None
-    """Longest context, in ids; None where there is no limit."""
+    """Longest context, in ids of text, behind what it reads before every text; None where there is no limit."""
+    prefix: tuple[int, ...]
+    """Ids that it reads before every text; see `models.prefix`."""
 
     def batch_tokens(self, seq_len: int) -> int:
         """Ids per batch that fit in memory and keep the device busy; the same on every run on a machine."""
@@ -53,7 +57,7 @@ class ScoringModel(Protocol):
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """Scores sequences in one batch: sequence i is `ids[offsets[i]:offsets[i + 1]]`, its first id is only context.
 
-        Returns n - num_sequences values of each kind. No padding precedes the last id of a sequence.
+        Returns n - num_sequences values of each kind. No padding precedes the last id of a sequence, its `prefix` the first.
         """
         ...
 
@@ -93,7 +97,9 @@ class ModelRequest:
 
     spec: str
     vocab_size: int
-    """Vocabulary size of the tokenizer in use: the model's must be at least as large."""
+    """Entries of the tokenizer in use; it may have more than the model, none of which is read (an added pad token)."""
+    largest_id: int | None = None
+    """The largest id that is read, where it is known: the model must have it."""
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     """`name` and `digest` of that tokenizer: counts made with another one are refused."""
     counts: Path | None = None
@@ -105,6 +111,8 @@ class ModelRequest:
     """`float32`, `bfloat16`, `float16` or `auto`; `float64` is for checks, on CPU."""
     trust_remote_code: bool = False
     """Whether Python code that comes with a checkpoint may run."""
+    prefix: Prefix = NO_PREFIX
+    """What it reads before every text; see `models.prefix`."""
     shown: str = ""
     """What messages and results call it, where that is not `spec`."""
     module: Any = None

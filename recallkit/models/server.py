@@ -15,6 +15,7 @@ import numpy as np
 
 from recallkit.display import console
 from recallkit.errors import API_KEY, UserError
+from recallkit.models.prefix import score_behind
 from recallkit.models.protocol import TokenScores
 from recallkit.storage import artifacts
 from recallkit.text.json_server import JsonServer, RefusedError
@@ -65,6 +66,8 @@ def load(request: ModelRequest) -> ServerModel:
 class ServerModel:
     """A server's model as a `ScoringModel`. Raises UserError as `load` does."""
 
+    prefix: tuple[int, ...] = ()
+
     def __init__(self, spec: str, vocab_size: int) -> None:
         """`vocab_size`: that of the tokenizer in use; the server refuses ids that it does not have."""
         self.name = spec
@@ -89,6 +92,9 @@ class ServerModel:
 
         `rank` is -1 from `TOP` - 1 on; so is `argmax` where the server gives no ids of tokens and another one is first.
         """
+        return score_behind(self.prefix, self._score_ids, ids, offsets)
+
+    def _score_ids(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         sequences = [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
         wanted = [sequence for sequence in sequences if len(sequence) > 1]
         found = self._score(wanted) if wanted else []

@@ -22,7 +22,7 @@ from recallkit.models.ablation import Ablation
 from recallkit.models.protocol import Dtype
 from recallkit.models.variants import VARIANT_OPTIONS, Variant
 
-OPTIONS = ("tokenizer", "dtype", "context", "stride", "revision", "device", "ablate", *VARIANT_OPTIONS)
+OPTIONS = ("tokenizer", "bos", "dtype", "context", "stride", "revision", "device", "ablate", *VARIANT_OPTIONS)
 """The options that one model may have; the options of a command are the defaults of all its models."""
 
 _BEFORE_OPTION = re.compile(rf",(?=(?:{'|'.join(OPTIONS)})=)")
@@ -38,7 +38,8 @@ class ModelSpec:
     """A model: where it is, the name under which results show it, and options for it alone; None: as the command's options say.
 
     `path`: whatever `recallkit models` lists, or in Python a torch.nn.Module. `tokenizer`: as `--model-tokenizer` takes it, in Python
-    also a tokenizer of tokenizers or transformers. `context` and `stride` in ids. `revision`: a branch, tag or commit of the hub,
+    also a tokenizer of tokenizers or transformers. `bos`: the token that it reads before every text, `none`, or `auto`, which is
+    None, too: what its tokenizer and its configuration say. `context` and `stride` in ids. `revision`: a branch, tag or commit of the hub,
     which `OWNER/NAME@REVISION` gives, too. `ablate`: mixers whose outputs are replaced, as `Ablation.parse` reads them. `cache`, `state`,
     `weights`, `chunk`, and `protocol` (`once:K`): a variant, see `variants.Variant`. Raises UsageError for anything else.
     """
@@ -46,6 +47,7 @@ class ModelSpec:
     path: Any
     name: str | None = None
     tokenizer: Any = None
+    bos: str | None = None
     dtype: str | None = None
     context: int | None = None
     stride: int | None = None
@@ -75,7 +77,7 @@ class ModelSpec:
             value = getattr(self, option)
             if value is not None and not (type(value) is int and 1 <= value <= LONGEST):
                 raise UsageError(f"{option}={value} is not a number of tokens", where=self.location, remedy="give one such as 2048")
-        for option in ("ablate", "cache", "protocol"):
+        for option in ("bos", "ablate", "cache", "protocol"):
             value = getattr(self, option)
             if value is not None and not isinstance(value, str):
                 raise UsageError(f"{option}={value} is not a string", where=self.location, remedy="write it as it is typed, such as 'int4'")
@@ -127,8 +129,9 @@ class ModelSpec:
         return ("" if self.variant is None else f" {self.variant}") + ("" if self.ablation is None else f" {self.ablation.shown}")
 
     def typed(self) -> str:
-        """Name, location, variant and ablation as they are typed, without further options."""
-        where = self.location + ("" if self.variant is None else self.variant.typed())
+        """Name, location, prefix, variant and ablation as they are typed, without further options."""
+        where = self.location + ("" if self.bos is None else f",bos={self.bos}")
+        where += "" if self.variant is None else self.variant.typed()
         where += "" if self.ablate is None else f",ablate={self.ablate}"
         return f"{self.name}={where}" if self.name else where
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from recallkit.errors import UserError
 from recallkit.models.devices import memory_errors
+from recallkit.models.prefix import begins_with, behind, check_id
 from recallkit.models.protocol import Continuation, TokenScores
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class TorchModel:
     """The module, of a model whose weights are read here."""
     columns: Mapping[str, type] = {"nll": np.float32, "argmax": np.int32, "rank": np.int32}
     """What `reduce` returns, and the types in which it is kept."""
+    prefix: tuple[int, ...] = ()
+    """Ids that it reads before every text, as context only; see `models.prefix`."""
     compression: Compression | None = None
     """What is done to its state between chunks where it is a variant; see `compress_with`."""
 
@@ -139,6 +143,9 @@ class TorchModel:
         """
         from recallkit.models.generation import by_scoring, by_stepping
 
+        prompts = [behind(np.asarray(prompt), self.prefix) for prompt in prompts]
+        for ids in (*prompts, *answers):
+            check_id(self.name, int(np.max(ids, initial=0)), self.vocab_size)
         if self.compression is not None:  # rows from which different ids were evicted cannot be joined, nor a user's own cache copied
             run, nothing = by_stepping if min(map(len, prompts), default=0) > 1 else by_scoring, np.empty(0, np.int64)
 
@@ -238,7 +245,7 @@ class TorchModel:
         if compression is None:
             return self.forward(inputs, state, carry=True)
         before = Reading(self.initial(len(inputs))) if state is None else state
-        if compression.is_due(before.since, before.seen):
+        if compression.is_due(before.since, before.seen - len(self.prefix)):
             compression.begin()
             before = Reading(self.compress(before.state, compression), before.seen)
         outputs, after = self.forward(inputs, before.state, carry=True)
@@ -289,7 +296,7 @@ class TorchModel:
         """The same model, with a copy of its weights, which computes in float64 throughout."""
         make: Any = type(self)
         exact: TorchModel = make(copy.deepcopy(self.model).double(), self.name, self.device)
-        exact.sharing = self.sharing
+        exact.sharing, exact.prefix = self.sharing, self.prefix
         return exact
 
     def state_bytes(self, ids: np.ndarray) -> int | None:
@@ -309,6 +316,7 @@ class TorchModel:
             return None
         state: Any = None
         read = 0
+        ids = behind(np.asarray(ids), self.prefix)
         with torch.no_grad(), memory_errors(), self.reading():
             if self.compression is not None:
                 self.compression.begin()
@@ -329,7 +337,15 @@ class TorchModel:
         return contextlib.nullcontext()
 
     def sizes(self, num_inputs: int, chunk: int) -> list[int]:
-        """The lengths in which inputs are read with the state carried: those of the variant, or about `chunk` each."""
+        """The lengths in which inputs are read with the state carried: those of the variant, or about `chunk` each.
+
+        The prefix is read with the first of them, and counts in none.
+        """
+        lead = min(len(self.prefix), num_inputs - 1)
+        first, *others = self._sizes_of_text(num_inputs - lead, chunk)
+        return [lead + first, *others]
+
+    def _sizes_of_text(self, num_inputs: int, chunk: int) -> list[int]:
         if self.compression is None:
             return self.pieces(num_inputs, chunk)
         once = self.compression.once
@@ -342,10 +358,12 @@ class TorchModel:
         """Scores sequences in as few batches as `sharing` allows; `chunk` as in `score_carrying`, or None."""
         import torch
 
+        check_id(self.name, int(ids.max(initial=0)), self.vocab_size)
         sequences, starts = np.split(ids, offsets[1:-1]), offsets - np.arange(len(offsets))
         found = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
         lengths = np.diff(offsets)
-        for group in groups(lengths, self.sharing_over(lengths)):
+        shared = groups(lengths, self.sharing_over(lengths))
+        for group in itertools.chain.from_iterable(self._alike(sequences, each) for each in shared):
             inputs, targets, real = padded([sequences[number] for number in group])
             places, start = starts[group][:, None] + np.arange(inputs.shape[1]), 0
             # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
@@ -359,13 +377,28 @@ class TorchModel:
                         into[places[:, read][mask]] = values.cpu().numpy()
         return TokenScores(**{name: found.pop(name) for name in TorchModel.columns}, beside=found)
 
+    @property
+    def prefixes(self) -> list[tuple[int, ...]]:
+        """The prefixes behind which a text is read."""
+        return [self.prefix]
+
+    def _alike(self, sequences: Sequence[np.ndarray], group: np.ndarray) -> list[np.ndarray]:
+        """A group in parts, in each of which all sequences begin with the same of its prefixes."""
+        kinds = [tuple(begins_with(sequences[row], prefix) for prefix in self.prefixes) for row in group]
+        return [group[np.array([kind == other for other in kinds])] for kind in dict.fromkeys(kinds)]
+
     def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
-        """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks."""
+        """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks.
+
+        They are read behind the prefix, which has no outputs here, unless the first of them begins with it.
+        """
         import torch
 
+        lead = 0 if begins_with(inputs[0], self.prefix) else len(self.prefix)
+        inputs = np.hstack([np.tile(np.array(self.prefix[:lead], inputs.dtype), (len(inputs), 1)), inputs])
         chunk = chunk if self.compression is None else max(self.compression.chunk, _LEAST_REDUCED)
         if chunk is None:
-            yield self.forward(self.to_device(inputs))[0]
+            yield self.forward(self.to_device(inputs))[0][:, lead:]
             return
         state, held, start, read = None, [], 0, 0
         with self.reading():
@@ -375,8 +408,8 @@ class TorchModel:
                 read += size
                 # Outputs of short pieces are reduced together: a product of one row takes as long as one of many.
                 if read - start >= chunk or read == inputs.shape[1]:
-                    yield outputs if len(held) == 1 else torch.cat(held, dim=1)
-                    held, start = [], read
+                    yield (outputs if len(held) == 1 else torch.cat(held, dim=1))[:, lead:]
+                    held, start, lead = [], read, 0
 
     def to_device(self, array: np.ndarray) -> Tensor:
         """Copies through page-locked memory to a GPU, so that the copy overlaps with the model."""

@@ -140,7 +140,7 @@ class TransformersModel(TorchModel):
             return [num_inputs]
         fastest = self._way_of_carrying
         ways = probes.WAYS[probes.WAYS.index(fastest) :] if fastest else []
-        way = self._way = self._way_over(num_inputs, size, ways)
+        way = self._way = self._way_over(len(self.prefix) + num_inputs, size, ways)
         if way is None:
             problem = f"its state cannot be carried over {num_inputs:,} ids in chunks of {size:,}: scores are not those of one pass"
             raise UserError(problem, where=self.name, remedy="read it in windows with --stride")
@@ -272,7 +272,7 @@ class TransformersModel(TorchModel):
 
     def sharing_over(self, lengths: np.ndarray) -> Sharing:
         """See `TorchModel.sharing_over`: tried at such lengths before sequences of different ones share a batch."""
-        longest = int(lengths.max(initial=0)) - 1
+        longest = len(self.prefix) + int(lengths.max(initial=0)) - 1
         if self.sharing != "any" or longest <= probes.PROBED_IDS or len(set(lengths[lengths > 1])) == 1:
             return self.sharing
         return "any" if self._agree(self._padding, self._enough_ids(longest)) else "equal"

@@ -14,6 +14,7 @@ from recallkit.errors import UserError
 from recallkit.models import probes
 from recallkit.models.devices import choose_dtype
 from recallkit.models.generation import by_scoring
+from recallkit.models.prefix import behind, score_behind
 from recallkit.models.protocol import Continuation, TokenScores
 from recallkit.models.torch_model import TorchModel, wide
 
@@ -31,6 +32,8 @@ _PROBED_IDS = 64
 
 class UserScoringModel:
     """A user's object that implements `ScoringModel`; `CarryingModel` with `score_carrying`, and may have `generate`."""
+
+    prefix: tuple[int, ...] = ()
 
     def __init__(self, inner: Any, code: Any, name: str) -> None:
         self.inner = inner
@@ -61,6 +64,7 @@ class UserScoringModel:
         """See `generation.generate`; by scoring where the user's object has none. Raises UserError for anything else."""
         if not hasattr(self.inner, "generate"):
             return by_scoring(self, prompts, answers, most, is_done)
+        prompts = [behind(np.asarray(prompt), self.prefix) for prompt in prompts]
         with self.code.running(self.name):
             made = self.inner.generate(prompts, answers, most, is_done)
             found = [Continuation([int(i) for i in each.ids], np.asarray(each.answer_nll, np.float32)) for each in made]
@@ -70,6 +74,12 @@ class UserScoringModel:
         return found
 
     def _scored(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
+        def scored(ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
+            return self._scored_ids(method, ids, offsets, *chunk)
+
+        return score_behind(self.prefix, scored, ids, offsets)
+
+    def _scored_ids(self, method: str, ids: np.ndarray, offsets: np.ndarray, *chunk: int) -> TokenScores:
         with self.code.running(self.name):
             scores = getattr(self.inner, method)(ids, offsets, *chunk)
             types = {"nll": np.float32, "argmax": np.int32, "rank": np.int32}

@@ -111,7 +111,7 @@ class MqarModel(EvaluatedModel):
         from recallkit.mqar.sequences import make_sequences
 
         one = make_sequences(task, self.vocabulary, 1).ids
-        num_read = len(self.vocabulary.prefix) + one.shape[1] - 1  # the last id is predicted and not read
+        num_read = one.shape[1] - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
             problem = f"its context is {most:,} ids, of a sequence of {task.length:,} it would read {num_read:,}"
             raise UserError(problem, where=self.spec, remedy=f"give --seq-len {task.length - num_read + most} or less")
@@ -233,7 +233,7 @@ def _make_parts(
     from recallkit.mqar.sequences import ask, make_sequences
     from recallkit.mqar.tables import write_part
 
-    size = max(1, batch_tokens // (len(asked.vocabulary.prefix) + task.length))
+    size = max(1, batch_tokens // task.length)
     parts = [range(first, min(first + size, num_samples)) for first in range(0, num_samples, size)]
     there = journal.parts.done()
     done = sum(len(parts[number]) for number in there)
@@ -245,7 +245,7 @@ def _make_parts(
         for number, samples in enumerate(parts):
             if number not in there:
                 some = made.rows(slice(samples.start, samples.stop))
-                write_part(journal.parts.path(number), samples, ask(asked.model, asked.vocabulary, some, batch_tokens))
+                write_part(journal.parts.path(number), samples, ask(asked.model, some, batch_tokens))
                 stage.amounts["sequences"] = stage.amounts.get("sequences", 0) + len(samples)
                 show(done + stage.amounts["sequences"])
     return [journal.parts.path(number) for number in range(len(parts))]
@@ -264,6 +264,6 @@ def _facts(asked: MqarModel) -> dict[str, Any]:
         "num_ids": len(vocabulary.ids),
         "filler": vocabulary.filler,
         "filler_text": tokenizer.generated_text([vocabulary.filler]),
-        "prefix": list(vocabulary.prefix),
+        "prefix": asked.prefix.token,
     }
     return {"model": asked.shown, "source": asked.spec, "tokenizer": tokenizer.describe(), "vocabulary": ids}

@@ -33,10 +33,9 @@ _FILLERS = (" ", "\n", ".", ",", "the")
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The vocabulary of sequences: `ids` (vocab,) int64, what id 0 (the filler), 1, 2 ... of a task are; ids before every sequence."""
+    """The vocabulary of sequences: `ids` (vocab,) int64, what id 0 (the filler), 1, 2 ... of a task are."""
 
     ids: np.ndarray
-    prefix: tuple[int, ...]
 
     @property
     def filler(self) -> int:
@@ -45,7 +44,7 @@ class Vocabulary:
 
     def digest(self) -> str:
         """Its identity in manifests."""
-        return artifacts.digest_json([artifacts.digest_arrays(self.ids), self.prefix])
+        return artifacts.digest_json([artifacts.digest_arrays(self.ids)])
 
 
 def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
@@ -55,13 +54,13 @@ def vocabulary_of(tokenizer: TextTokenizer) -> Vocabulary:
     """
     plain = _plain_ids(tokenizer)
     filler = _choose_filler(tokenizer, plain)
-    return Vocabulary(np.array([filler, *sorted(plain - {filler})], np.int64), tuple(tokenizer.prefix_ids))
+    return Vocabulary(np.array([filler, *sorted(plain - {filler})], np.int64))
 
 
 def _plain_ids(tokenizer: TextTokenizer) -> set[int]:
     backend = tokenizer.backend
     unknown = getattr(backend.model, "unk_token", None)
-    special = {tokenizer.end_token_id, *tokenizer.prefix_ids, *backend.get_added_tokens_decoder()}
+    special = {tokenizer.end_token_id, *tokenizer.prefix.ids, *backend.get_added_tokens_decoder()}
     vocabulary = backend.get_vocab(with_added_tokens=False)
     return {index for token, index in vocabulary.items() if index not in special and token != unknown}
 
@@ -98,7 +97,7 @@ class MqarTask:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Some sequences in a vocabulary: `ids` int64 (n, t) without the prefix, and of each next id, (n, t - 1), what it is.
+    """Some sequences in a vocabulary: `ids` int64 (n, t), and of each next id, (n, t - 1), what it is.
 
     `asked` bool: an answer; `filler` bool; `distances` int64: of an answer, the ids back to where it
     stands, else 0; `choices` int64: the different values before it, of which a guess takes one.
@@ -164,16 +163,14 @@ class MqarAnswers:
     filler_nll: np.ndarray
 
 
-def ask(model: ScoringModel, vocabulary: Vocabulary, made: Sequences, batch_tokens: int) -> MqarAnswers:
+def ask(model: ScoringModel, made: Sequences, batch_tokens: int) -> MqarAnswers:
     """A model's answers to some sequences, batched by whole sequences of up to `batch_tokens` ids.
 
     Raises UserError if one sequence does not fit into memory.
     """
-    before = len(vocabulary.prefix)
-    ids = np.hstack([np.tile(np.array(vocabulary.prefix, np.int64), (len(made.ids), 1)), made.ids])
-    step = max(1, batch_tokens // ids.shape[1])
-    found = [_score(model, ids[start : start + step]) for start in range(0, len(ids), step)]
-    nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found])[:, before:] for name in ("nll", "argmax", "rank"))
+    step = max(1, batch_tokens // made.ids.shape[1])
+    found = [_score(model, made.ids[start : start + step]) for start in range(0, len(made.ids), step)]
+    nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found]) for name in ("nll", "argmax", "rank"))
     is_best = argmax == made.ids[:, 1:]  # column c predicts id c + 1
     return MqarAnswers(
         questions=made.asked.sum(axis=1),

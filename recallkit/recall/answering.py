@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from recallkit import builtin
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.evaluated import EvaluatedModel, open_models
 from recallkit.models.generation import generate
 from recallkit.models.live import check_alone
+from recallkit.models.prefix import other_prefixes
 from recallkit.parallel.job import Done
 from recallkit.ragged import offsets_of
 from recallkit.storage import artifacts
@@ -36,7 +38,11 @@ def open_prompted(models: Sequence[str | ModelSpec], options: PromptOptions) -> 
         check_alone(spec, options)
         return EvaluatedModel(spec, options, builtin.counts)
 
-    return open_models(models, options, opened)
+    prompted = open_models(models, options, opened)
+    tokens = {name: model.prefix.token for name, model in prompted.items() if not model.is_control}
+    for line in other_prefixes(tokens):
+        console.note(line)
+    return prompted
 
 
 @dataclass(frozen=True, slots=True)

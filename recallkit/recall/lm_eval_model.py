@@ -53,7 +53,7 @@ class Recall:
     answer_nll: list[float] | None
     """NLL (nats) of each id of the answer, up to the number of ids that could be generated; None for a model without likelihoods."""
     prompt_tokens: int
-    """Ids of the prompt before truncation."""
+    """Ids of the prompt before truncation, without what the model reads before every text."""
     num_cut: int
     """Ids truncated on the left, so that the rest and the generated ids fit into the context."""
     places: Places
@@ -113,18 +113,13 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """The context of a text without any other context."""
-        return self.text_tokenizer.begin_id
+        """The context of a text without any other context: what the model reads before it, else the end of another document."""
+        return (self.text_tokenizer.end_token_id, *self.evaluated.prefix.ids)[-1]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Ids of a text, preceded by those that the tokenizer puts before every text unless `add_special_tokens` is False."""
+        """Ids of a text alone: what the model reads before every text it adds itself, whatever is truncated."""
         ids: list[int] = self.text_tokenizer.encode([string])[0].tolist()
-        return ids if add_special_tokens is False else [*self._prefix(ids), *ids]
-
-    def _prefix(self, ids: list[int]) -> list[int]:
-        """Ids to put before a text of these ids: none if it begins with them."""
-        prefix = self.text_tokenizer.prefix_ids
-        return [] if ids[: len(prefix)] == prefix else prefix
+        return ids
 
     # ---------------------------------------------------------------------------------------------- lm-eval's requests
 
@@ -143,10 +138,10 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood (nats) of each text, read in windows of the context, each token predicted once."""
+        """Log-likelihood (nats) of each text, read in windows of the context, each of its tokens predicted once."""
         questions, owners = [], []
         for owner, request in enumerate(requests):
-            ids = self.tok_encode(request.args[0])  # as in lm-eval, a token put before every text is predicted, too
+            ids = self.tok_encode(request.args[0])
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length or max(1, len(ids)), 1)
             for context, continuation in map(make_disjoint_window, windows):
                 questions.append(Question(np.array(context), np.array(continuation)))
@@ -210,14 +205,13 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """The question, the number of prompt ids before truncation, and where the value is in the prompt."""
         prompt = request.doc["prompt"]
         text_ids, stops = self.text_tokenizer.encode_with_stops([prompt])[0]
-        prefix = self._prefix(text_ids.tolist())
-        ids = np.array([*prefix, *text_ids.tolist()] or [self.prefix_token_id])
+        ids = text_ids.astype(np.int64) if len(text_ids) else np.array([self.prefix_token_id])
         num_cut = self._num_cut(len(ids), GENERATED_TOKENS)
         if num_cut and request.doc.get("length") is not None:
             problem = f"reads {self.max_length:,} ids, and a prompt with its answer has {len(ids) + GENERATED_TOKENS:,}"
             raise UserError(problem, where=self.evaluated.spec, remedy="give shorter --lengths")
         answer = self.text_tokenizer.continuation.encode([request.answer])[0].astype(np.int64)
-        places = find_places(prompt, request.doc["value"], stops, max(0, num_cut - len(prefix)))
+        places = find_places(prompt, request.doc["value"], stops, num_cut)
         return Question(ids[num_cut:], answer[:GENERATED_TOKENS], GENERATED_TOKENS, tuple(stops_of(request.doc))), len(ids), places
 
     # --------------------------------------------------------------------------------------------------------- batches

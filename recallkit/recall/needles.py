@@ -131,7 +131,7 @@ def make_needle_rows(
     text = _NOISE if noise else _read_text(data, _READ_CHARACTERS * max(lengths))
     haystack = Haystack(text, "\n" if noise else " ", tokenizer, max(lengths))
     asked = [(length, sample) for sample in range(samples) for length in lengths]
-    rooms = [length - GENERATED_TOKENS - len(tokenizer.prefix_ids) for length, _ in asked]
+    rooms = [length - GENERATED_TOKENS - len(tokenizer.prefix.ids) for length, _ in asked]
     missing = [0] * len(asked)
 
     def make(number: int) -> NeedleRow:
@@ -151,9 +151,9 @@ def make_needle_rows(
 
 
 def longest_prompt(rows: Sequence[NeedleRow], tokenizer: TextTokenizer) -> int:
-    """Ids of the longest prompt of these in a tokenizer, with those that are generated after it."""
+    """Ids of the longest text of these in a tokenizer, with those that are generated after it."""
     _, offsets = tokenizer.encode([row.text for row in rows])
-    return int(np.diff(offsets).max()) + len(tokenizer.prefix_ids) + GENERATED_TOKENS
+    return int(np.diff(offsets).max()) + GENERATED_TOKENS
 
 
 def _make_row(

@@ -69,6 +69,7 @@ def method(comparison: Comparison) -> dict[str, str]:
     trained = f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams"
     inexact = [f"{percent(share['all'])} for {name}" for name, share in manifest["inexact"].items()]
     others = f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"
+    prefixes = [f"{token} by {name}" for name, token in manifest["prefixes"].items() if token]
     intervals = f"expanded percentile intervals of {NUM_RESAMPLES:,} resamples (Hesterberg, 2015)"
     entries = f"{tokenizer['name']}, {tokenizer['vocab_size']:,} entries"
     return {
@@ -78,6 +79,7 @@ def method(comparison: Comparison) -> dict[str, str]:
         "Training counts": f"{trained}; id {counts['id']}",
         "Tokenizer": f"{entries}; digest {tokenizer['digest']}",
         **({"Other tokenizers": others} if inexact else {}),
+        **({"Read before every sequence": ", ".join(prefixes)} if prefixes else {}),
         "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the sequence), "
         "where p = exp(-NLL); the mean over AR hits, in points of probability",
         "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0",

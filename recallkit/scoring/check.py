@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit.models.loading import choose_prefix
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions
-from recallkit.scoring.identity import as_scored, of_model, other_tokenizer, request_of, score_path, sequences_of
+from recallkit.scoring.identity import as_scored, of_model, read_tokenizer, request_of, score_path, sequences_of
 from recallkit.scoring.run import ScoringPlan
 from recallkit.storage import artifacts
 from recallkit.storage.journal import Parts
@@ -41,7 +42,9 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     sequences = sequences_of(slices)
     options = replace(options, batch_tokens=1)
     request = replace(request_of(model, sequences, options), device="cpu", dtype="float64")
-    other = other_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
+    read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
+    request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
+    other = read.other(slices, sequences["tokenizer"])
     plan = ScoringPlan(model, request, slices, options, sequences, Result(file, "scores", manifest["options"]), other)
     with tempfile.TemporaryDirectory() as folder:
         job = plan.job(Parts(Path(folder), "check"))

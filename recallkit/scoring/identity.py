@@ -6,12 +6,11 @@ And where the scores of a slice directory are: a file for each model, by its nam
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.declarations import path
-from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import identify_tokenizer, own_tokenizer, tokenizer_name
@@ -78,6 +77,7 @@ def request_of(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringO
     return ModelRequest(
         model.location,
         sequences["tokenizer"]["vocab_size"],
+        sequences["largest_id"],
         sequences["tokenizer"],
         counts=path(options.counts) or (Path(known["path"]) if known else None),
         counts_id=known["id"] if known else None,
@@ -101,6 +101,7 @@ def identity_of(request: ModelRequest, sequences: Mapping[str, Any], options: Sc
         raise UserError(problem, where=request.spec, remedy="leave out --model-tokenizer and --carry-state")
     chosen = {
         "tokenizer": identify_tokenizer(request.spec, options.model_tokenizer),
+        "prefix": list(request.prefix.ids) or None,
         "context": options.context,
         "stride": options.stride,
         "carry_state": options.carry_state or None,
@@ -116,47 +117,59 @@ def identity_of(request: ModelRequest, sequences: Mapping[str, Any], options: Sc
 # ------------------------------------------------------------------------------------------------------ the tokenizer
 
 
-def other_tokenizer(
-    request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any], *, quiet: bool = False
-) -> tuple[str, TextTokenizer] | None:
-    """The model's tokenizer, with its name, if it gives other ids than those of the slices.
+@dataclass(frozen=True, slots=True)
+class ReadTokenizer:
+    """The tokenizer whose ids a model reads: its own, by the name under which it is opened, or (None) that of the slices.
 
-    None if it gives the same ids or is not known.
+    `doubt`: a note for the user where its own is not known.
     """
-    name, spec = given or own_tokenizer(request.spec), request.name
-    if name is None:
-        if not quiet and (Path(request.spec).is_dir() or request.module is not None):
-            console.note(f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else give its own: PATH,tokenizer=...)")
-        return None
-    try:
-        mine = _load_tokenizer(name, used["end_token"])
-    except UserError as error:
-        if given is not None or Path(name).exists():
-            remedy = "give another --model-tokenizer" if given else "give the model's tokenizer with --model-tokenizer"
-            raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
-        console.note(f"{spec}: no tokenizer found ({error.problem}), taken to be {used['name']}")
-        return None
-    if mine.digest == used["digest"] or _gives_the_same_ids(mine, slices, used):
-        return None
-    console.note(
-        f"{spec}: another tokenizer ({mine.name}), so it reads the same bytes, and its NLLs are aligned with tokens of {used['name']}"
-    )
-    return name, mine
+
+    name: str | None
+    tokenizer: TextTokenizer
+    doubt: str = ""
+
+    def other(self, slices: Path, used: Mapping[str, Any]) -> tuple[str, TextTokenizer] | None:
+        """The tokenizer with its name, where it gives other ids than the slices' (`used`)."""
+        mine = self.tokenizer
+        if self.name is None or mine.digest == used["digest"] or _gives_the_same_ids(mine, slices, used):
+            return None
+        return self.name, mine
+
+
+def read_tokenizer(request: ModelRequest, given: str | None, slices: Path, used: Mapping[str, Any]) -> ReadTokenizer:
+    """The tokenizer whose ids a model reads. Raises UserError for one that is named, or is beside it, and cannot be read."""
+    from recallkit.text.tokenizers import load_slices_tokenizer
+
+    name, spec, doubt = given or own_tokenizer(request.spec), request.name, ""
+    if name is not None:
+        try:
+            return ReadTokenizer(name, _load_tokenizer(name, used["end_token"]))
+        except UserError as error:
+            if given is not None or Path(name).exists():
+                remedy = "give another --model-tokenizer" if given else "give the model's tokenizer with --model-tokenizer"
+                raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
+            doubt = f"{spec}: no tokenizer found ({error.problem}), taken to be {used['name']}"
+    elif Path(request.spec).is_dir() or request.module is not None:
+        doubt = f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else give its own: PATH,tokenizer=...)"
+    return ReadTokenizer(None, load_slices_tokenizer(slices, used), doubt)
 
 
 def with_tokenizer(request: ModelRequest, tokenizer: TextTokenizer) -> ModelRequest:
     """The request of a model that reads another tokenizer's ids."""
-    return replace(request, vocab_size=tokenizer.vocab_size, tokenizer=tokenizer.describe())
+    return replace(request, vocab_size=tokenizer.vocab_size, largest_id=None, tokenizer=tokenizer.describe())
 
 
 def _load_tokenizer(name: str, end_token: str) -> TextTokenizer:
-    """A tokenizer with this end token if it has it, else with its own."""
+    """A tokenizer with its own end token, or with the slices' where it names none."""
     from recallkit.text.tokenizers import load_tokenizer
 
     try:
-        return load_tokenizer(name, end_token=end_token)
-    except UserError:
         return load_tokenizer(name)
+    except UserError as error:
+        try:
+            return load_tokenizer(name, end_token=end_token)
+        except UserError:
+            raise error from None
 
 
 def _gives_the_same_ids(mine: TextTokenizer, slices: Path, used: Mapping[str, Any]) -> bool:

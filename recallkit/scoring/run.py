@@ -15,8 +15,10 @@ from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.errors import AbsentError, UserError
 from recallkit.models.devices import check_device
+from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
-from recallkit.models.loading import check_model, find_precision
+from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
+from recallkit.models.prefix import other_prefixes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.parallel.parts import JOINED, make_parts
@@ -24,7 +26,7 @@ from recallkit.scoring.identity import (
     as_scored,
     identity_of,
     of_model,
-    other_tokenizer,
+    read_tokenizer,
     remedy,
     request_of,
     score_path,
@@ -34,6 +36,7 @@ from recallkit.scoring.identity import (
 from recallkit.storage import artifacts
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
+from recallkit.text.special_tokens import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from recallkit.models.ablation import PlacedMixer
     from recallkit.models.protocol import ModelRequest
     from recallkit.parallel.parts import Share
+    from recallkit.scoring.identity import ReadTokenizer
     from recallkit.scoring.mixer_means import MixerMeans
     from recallkit.scoring.scores import ContextWindow, LastIds, Which
     from recallkit.scoring.worker import ScoringJob
@@ -75,7 +79,21 @@ def plan_scores(
     """
     if options.counts is not None:
         read_meta(path(options.counts))
-    return [_plan(model, slices, options, force=force, share=share, quiet=quiet) for model in list_models(models)]
+    reading: dict[Prefix, list[str]] = {}
+    plans = [_plan(model, slices, options, force=force, share=share, quiet=quiet, reading=reading) for model in list_models(models)]
+    for prefix, names in reading.items():
+        if prefix.ids and not quiet:
+            most = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
+            reason = f"{prefix.reason}; else bos=none"
+            console.note(f"{', '.join(most)}: {prefix.token} is read before every sequence ({reason})")
+    return plans
+
+
+def note_prefixes(plans: Sequence[ScoringPlan]) -> None:
+    """Says so where models read different tokens before every sequence."""
+    models = [plan for plan in plans if not kind_of(plan.request.spec).is_control]
+    for line in other_prefixes({plan.model.shown: plan.request.prefix.token for plan in models}):
+        console.note(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +141,6 @@ class ScoringPlan:
         The two read the text side by side, so that the scores of each are made, too, where they are missing. Raises UserError for a
         model that gives no predictions over the whole vocabulary, and for two that read other ids, or in other windows.
         """
-        from recallkit.models.kinds import kind_of
 
         for plan in (self, reference):
             kind = kind_of(plan.request.spec)
@@ -148,7 +165,9 @@ class ScoringPlan:
 
         if self.window.carry:
             return self.window
-        at_once = check_context(self.request.name, check_model(self.request).max_length, self.window, longest_sequence(self.slices))
+        request, longest = self.request, longest_sequence(self.slices)
+        most = check_model(request).max_length
+        at_once = check_context(request.name, most, self.window, longest, request.prefix.ids)
         return ContextWindow() if at_once is None else replace(self.window, context=at_once)
 
     @property
@@ -202,7 +221,6 @@ class ScoringPlan:
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
         from recallkit.models.devices import choose_device
-        from recallkit.models.kinds import kind_of
 
         kind = kind_of(self.request.spec)
         return None if kind.is_control or kind.name == "server" or self.model.is_live else str(choose_device(self.request.device))
@@ -233,7 +251,7 @@ class ScoringPlan:
 
     def job(self, parts: Parts) -> ScoringJob:
         """The work as processes take it."""
-        from recallkit.models.loading import identify_model, warn_remote_code
+        from recallkit.models.loading import warn_remote_code
         from recallkit.scoring.worker import ScoringJob
 
         options, request = self.options, self.request
@@ -259,8 +277,20 @@ class ScoringPlan:
         )
 
 
-def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: bool, share: Share | None, quiet: bool) -> ScoringPlan:
-    """The plan of one model, checked. Raises UserError for everything a user can correct."""
+def _plan(
+    model: ModelSpec,
+    slices: Path,
+    options: ScoringOptions,
+    *,
+    force: bool,
+    share: Share | None,
+    quiet: bool,
+    reading: dict[Prefix, list[str]],
+) -> ScoringPlan:
+    """The plan of one model, checked; where it is to be scored, its name is added to those with its prefix.
+
+    Raises UserError for everything a user can correct.
+    """
     check_alone(model, options)
     file = score_path(slices, model)
     Result(file, "scores", {}).check_replaceable()
@@ -271,21 +301,40 @@ def _plan(model: ModelSpec, slices: Path, options: ScoringOptions, *, force: boo
     check_device(request.device)
     request = replace(request, dtype=find_precision(request))
     again = remedy(model, slices, options, request.dtype)
+    read = None
     try:
+        if not kind_of(request.spec).is_control:
+            identify_model(request)  # says where there is no such model, before its tokenizer is looked for
+            read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
+            request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
         identity = identity_of(request, sequences, options)
     except AbsentError:  # scored on another machine: all is checked but the weights
         if not found or force:
             raise
         console.note(f"{model.shown}: not on this machine; its scores are taken as they are")
         identity = {**found, "sequences_digest": sequences["sequences_digest"], "dtype": request.dtype}
+        request = replace(request, prefix=Prefix(**artifacts.read_manifest(file)["prefix"]))
     result = Result(file, "scores", identity, force=force, remedy=again)
     plan = ScoringPlan(model, request, slices, options, sequences, result, share=share)
     if result.finished() is not None:
         return plan
-    plan = replace(plan, tokenizer=other_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"], quiet=quiet))
+    if read is not None:
+        plan = replace(plan, tokenizer=read.other(slices, sequences["tokenizer"]))
+        _say_what_is_read(plan, read, quiet=quiet)
+        reading.setdefault(request.prefix, []).append(request.name)
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan
+
+
+def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) -> None:
+    """Notes on the tokenizer that was chosen for a model."""
+    if read.doubt and not quiet:
+        console.note(read.doubt)
+    if plan.tokenizer is not None:
+        used = plan.sequences["tokenizer"]["name"]
+        reads = f"another tokenizer ({read.tokenizer.name}), so it reads the same bytes"
+        console.note(f"{plan.request.name}: {reads}, and its NLLs are aligned with tokens of {used}")
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
@@ -300,7 +349,7 @@ def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
         raise UserError("protocol=once counts ids of the slices' tokenizer, and it has another", where=where, remedy="leave it out")
     if plan.tokenizer is not None or plan.window.carry:
         return
-    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices))
+    context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices), plan.request.prefix.ids)
     if once is None:
         return
     if context is not None:
@@ -326,6 +375,7 @@ def _join(plan: ScoringPlan, job: ScoringJob, timings: Timings, which: Which) ->
         "source": plan.request.spec,
         "typed": None if plan.model.is_live else plan.model.typed(),
         **result.options,
+        "prefix": plan.request.prefix.describe(),
         "num_rows": num_rows,
         "batch_tokens": job.parts.settle("batch_tokens", lambda: job.batch_tokens),
         "tokenizer": job.request.tokenizer if job.tokenizer is not None else None,

@@ -218,7 +218,7 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     if window.carry and not hasattr(model, "score_carrying"):
         raise UserError("it has no recurrent state to carry", where=model.name, remedy="leave out --carry-state")
     lengths = stops - starts - 1
-    context = None if window.carry else check_context(model.name, model.max_length, window, int(lengths.max(initial=0)))
+    context = None if window.carry else check_context(model.name, model.max_length, window, int(lengths.max(initial=0)), model.prefix)
     if context is None or window.stride is None:
         return _Windows(starts, stops, np.zeros(len(starts), np.int64), places)
     extra = np.maximum(0, -(-(lengths - context) // window.stride))
@@ -230,20 +230,21 @@ def _windows(model: ScoringModel, offsets: np.ndarray, window: ContextWindow) ->
     return _Windows(starts[of] + begins, starts[of] + ends + 1, before - begins, places[of] + begins)
 
 
-def check_context(name: str, max_length: int | None, window: ContextWindow, longest: int) -> int | None:
+def check_context(name: str, max_length: int | None, window: ContextWindow, longest: int, prefix: tuple[int, ...] = ()) -> int | None:
     """Ids that a model reads at once where its longest sequence, of `longest` predictions, is read in windows; else None.
 
-    `max_length`: its longest context, None without a limit. Raises UserError if more ids are asked for than it has, and for sequences
-    that it cannot read, in windows or at once.
+    `max_length`: its longest context behind its `prefix`, None without a limit. Raises UserError if
+    more ids are asked for than it has, and for sequences that it cannot read, in windows or at once.
     """
+    of_text = " of text" if prefix else ""
     if window.context is not None and max_length is not None and window.context > max_length:
-        raise UserError(f"its context is {max_length:,} ids", where=name, remedy=f"give --context {max_length} or less")
+        raise UserError(f"its context is {max_length:,} ids{of_text}", where=name, remedy=f"give --context {max_length} or less")
     context = max_length if window.context is None else window.context
     if context is None or longest <= context:
         return None
     if window.stride is None:
         remedy = f"read it in windows with --stride {max(1, context // 2)}, or slice with --seq-len {context} or less"
-        raise UserError(f"its context is {context:,} ids, but a sequence has {longest:,}", where=name, remedy=remedy)
+        raise UserError(f"its context is {context:,} ids{of_text}, but a sequence has {longest:,}", where=name, remedy=remedy)
     if window.stride > context:
         problem = f"windows of {context:,} ids at a stride of {window.stride:,} leave ids out"
         raise UserError(problem, where=name, remedy=f"give --stride {context} or less")

@@ -21,7 +21,7 @@ from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.result import Result
 from recallkit.storage.timings import Timings
 from recallkit.text.open_text import OpenText
-from recallkit.text.tokenizers import SLICES_TOKENIZER, write_tokenizer
+from recallkit.text.tokenizers import TOKENIZER_FILE, write_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,12 +58,13 @@ def slice_text(
     opened = OpenText(text, sample=sample)
     index = InfiniGram(counts, opened.tokenizer) if isinstance(counts, str) else None
     if table is not None:
-        table.check_tokenizer(opened.tokenizer.digest, opened.tokenizer.name)
+        table.check_tokenizer(opened.tokenizer.describe())
         if table.meta.get("boundary") != text.boundary:
             console.note(f"{counts} was counted with --boundary {table.meta.get('boundary')}, this text is sliced with {text.boundary}")
     for result in (Result(out / "sequences.parquet", "sequences", {}), _labels_result(out, {})):
         result.check_replaceable()
     threshold = rare.resolve(table or index)
+    opened.note_end()
     timings = Timings()
     made = _make_sequences(opened, out / "sequences.parquet", seq_len, timings, force=force)
     if index is not None:
@@ -88,6 +89,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
     if (finished := result.finished()) is not None:
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
         return finished
+    opened.note_ids()
     facts = {**result.stamp(), **options, "names": opened.names()}
     with result.journal() as journal:
         if opened.drawn is not None:
@@ -197,4 +199,4 @@ def make_labels(
 
 def _labels_result(out: Path, options: dict[str, Any], *, force: bool = False) -> Result:
     """The labels in a directory, with the tokenizer, as a result."""
-    return Result(out / "tokens.parquet", "tokens", options, force=force, beside=[out / SLICES_TOKENIZER])
+    return Result(out / "tokens.parquet", "tokens", options, force=force, beside=[out / TOKENIZER_FILE])

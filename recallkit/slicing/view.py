@@ -101,12 +101,21 @@ def manifest_of(slices: Path) -> dict[str, Any]:
     return artifacts.read_manifest(slices / "tokens.parquet")
 
 
+_MOST_LEFT_OUT = 5
+"""Sources that a sample has nothing of: so many are named."""
+
+
 def what_is_drawn(manifest: Mapping[str, Any]) -> str:
     """Which documents are in a sample; empty where the text is not one."""
     if (drawn := manifest.get("drawn")) is None:
         return ""
     sources = f" and {drawn['sources']:,} of {drawn['of_sources']:,} sources" if drawn["of_sources"] > 1 else ""
-    return f"Sample: {drawn['documents']:,} of {drawn['of_documents']:,} documents{sources}, drawn with seed {drawn['seed']}."
+    names = drawn["left_out"]
+    more = ", ..." if len(names) > _MOST_LEFT_OUT else ""
+    shown = ", ".join(names[:_MOST_LEFT_OUT]) + more
+    long = f" Left out: {shown}, whose documents are all too long." if names else ""
+    documents = f"{drawn['documents']:,} of {drawn['of_documents']:,} documents"
+    return f"Sample: {documents}{sources}, drawn with seed {drawn['seed']}.{long}"
 
 
 def what_is_rare(manifest: Mapping[str, Any]) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 from recallkit.text.fields import FieldError, FieldFinder
-from recallkit.text.records import Document, Position, StreamReport
+from recallkit.text.records import Document, Position, StreamReport, no_tokenizer
 from recallkit.text.rows import GivenShard
-from recallkit.text.sources import Reading, shards_of
+from recallkit.text.sources import Reading, name_sources, shards_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,7 +72,7 @@ class Corpus:
         rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
         unless bad records are skipped, for a bad record; nothing is yielded after it.
         """
-        self.report.num_documents = self.report.num_skipped = 0
+        self.report.num_documents = self.report.num_padded = self.report.num_skipped = 0
         self.report.first_skipped.clear()
         for index in range(start.shard, len(self.shards) if stop is None else stop):
             yield from self._documents_of(index, start.record if index == start.shard else 0)
@@ -94,24 +94,47 @@ class Corpus:
             except FieldError as error:
                 on_bad(record, str(error), error.remedy)
                 continue
+            ids = None
+            if text is not None and not isinstance(text, str):
+                ids = _document_ids(text, self.options.vocabulary, shard, record)
+                report.num_padded += len(text) > len(ids) + 1
+                text = "" if len(ids) or len(text) < 2 else None
+            if text is None:  # a row that only fills up a batch
+                continue
             report.num_documents += 1
-            ids = None if isinstance(text, str) else _document_ids(text, self.options.vocabulary, shard.place(record))
-            text = text if isinstance(text, str) else ""
             place = Position(index, record)
             yield Document(text, source or default_source, document_id or f"{name}:{record}", place, ids, shard.share)
 
 
-def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, where: str) -> np.ndarray:
-    """The ids of a document without the end token that may be its last one. Raises UserError for ids of another vocabulary."""
+def _document_ids(ids: np.ndarray, vocabulary: Vocabulary | None, shard: Shard, record: int) -> np.ndarray:
+    """The ids of a document without the special tokens around it: end tokens, padding, a beginning.
+
+    Raises UserError for ids of another vocabulary, and for padding between others.
+    """
+    import numpy as np
+
     if vocabulary is None:
-        raise UserError("token ids, and no tokenizer is named", where=where, remedy="name theirs with --tokenizer")
+        raise no_tokenizer(shard.place(record))
     if not len(ids):
         return ids
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary.size:
         number = int(((ids < 0) | (ids >= vocabulary.size)).argmax())
         problem = f"number {number:,} of its ids (from 0) is {int(ids[number]):,}, not one of the {vocabulary.size:,} of {vocabulary.name}"
-        raise UserError(problem, where=where, remedy="name their own --tokenizer, and the type of a .bin file as FILE.bin:uint32")
-    return ids[:-1] if int(ids[-1]) == vocabulary.end_token_id and not vocabulary.end_is_text else ids
+        remedy = "name their own --tokenizer, and the type of a file of ids as FILE:TYPE"
+        raise UserError(problem, where=shard.place(record), remedy=remedy)
+    if vocabulary.end_is_text:
+        return ids
+    frame = (vocabulary.end_token_id, *vocabulary.frame_ids)
+    if int(ids[0]) in frame or int(ids[-1]) in frame:
+        # Of [end, 5, end, 6, end, end] the ids from place 1 to 3.
+        places = np.flatnonzero(~np.isin(ids, frame))
+        ids = ids[places[0] : places[-1] + 1] if len(places) else ids[:0]
+    for pad in vocabulary.frame_ids:
+        is_pad = ids == pad
+        if (is_pad[1:] & is_pad[:-1]).any():
+            remedy = "write each row with its attention_mask, or cut off its padding"
+            raise UserError(f"padding (id {pad}) between its ids", where=shard.place(record), remedy=remedy)
+    return ids
 
 
 def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions(), *, default_split: str = "train") -> Corpus:
@@ -124,8 +147,9 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
     if not arguments:
         raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
-    shards = [shard for argument in arguments for shard in shards_of(argument, how, default_split)]
-    return Corpus(shards, options)
+    by_argument = [shards_of(argument, how, default_split) for argument in arguments]
+    name_sources(by_argument)
+    return Corpus([shard for shards in by_argument for shard in shards], options)
 
 
 def open_texts(texts: Texts, options: CorpusOptions = CorpusOptions()) -> Corpus:

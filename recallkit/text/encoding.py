@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from recallkit.text.records import Document
 
-Encoder = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+Encoded = tuple[np.ndarray, np.ndarray]
+Encoder = Callable[[Sequence[str]], Encoded]
 """Texts to flat ids and offsets, as `TextTokenizer.encode`."""
 
 
@@ -38,6 +40,17 @@ class Tokenizer(Protocol):
     name: str
     backend: Any
     vocab_size: int
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether no text is lost."""
+
+    @property
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of every id; None if they have none of their own."""
+
+    def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
+        """The text of each array of ids."""
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids and offsets, by the reference implementation."""
@@ -58,6 +71,8 @@ _CHARACTERS_PER_ID = 4
 
 _LONGEST_FAST = 1000
 """Characters of an added token: gigatoken takes minutes for a long one, in which no signal is heard, its time being quadratic."""
+_SHOWN = 20
+"""Characters of a text that is lost, in a message."""
 _CHECK_CHARACTERS = 100_000
 _CHECK_CHARACTERS_OF_EACH = 10_000
 _PROBES = (
@@ -206,20 +221,50 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
+def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Tokenizer) -> None:
+    """Raises UserError for a document whose ids are not its text.
+
+    Bytes, and what other models read, would be of another text. Normal forms of Unicode are the same
+    text, and a space before it; so is other white space where pieces have no bytes of their own.
+    """
+    if tokenizer.keeps_text or not documents:
+        return
+    ids, offsets = encoded
+    has_bytes = tokenizer.token_bytes is not None
+
+    def comparable(text: str) -> str:
+        written = text.lstrip(" ") if has_bytes else "".join(text.split())
+        return unicodedata.normalize("NFC", written)
+
+    decoded = tokenizer.decode(np.split(ids, offsets[1:-1]))
+    for document, text in zip(documents, decoded, strict=True):
+        written, read = comparable(document.text), comparable(text)
+        if written != read:
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, read, strict=False))
+            at = sum(1 for _ in same)
+            lost, left = (f"{part[at : at + _SHOWN]!r}" for part in (written, read))
+            problem = f"{tokenizer.name} loses text: {lost} becomes {left}"
+            remedy = "use a tokenizer with an entry for every byte"
+            raise UserError(problem, where=document.id, remedy=f"{remedy}, or change the text")
+
+
 def encode_documents(
     documents: Iterable[Document], tokenizer: Tokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
 
     `choose`, given the texts of the first batch, returns the encoder; by default it is `checked_encoder`.
+    Raises UserError for a text that the tokenizer loses a part of.
     """
     encode: Encoder | None = None
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     for batch in ahead(_batches(documents)):
-        texts = [document.text for document in batch if document.ids is None]
+        written = [document for document in batch if document.ids is None]
+        texts = [document.text for document in written]
         if encode is None and texts:
             encode = tokenizer.checked_encoder(texts) if choose is None else choose(texts)
         ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
+        _check_text(written, (ids, offsets), tokenizer)
         if len(texts) < len(batch):
             encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
             pieces = [next(encoded) if document.ids is None else document.ids for document in batch]

@@ -6,6 +6,7 @@ documents as one read from its start.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from recallkit import config
@@ -21,6 +22,9 @@ SOURCE_FIELDS = ("red_pajama_subset", "meta.pile_set_name", "meta.redpajama_set_
 IDS_FIELD = "input_ids"
 """Where the ids of a record are that has no text, as transformers calls them."""
 ID_FIELDS = ("id", "doc_id", "meta.id")
+MASK_FIELD = "attention_mask"
+"""Has 1 for each id that is text and 0 for padding."""
+_REMEDY = "name the field with --text-field"
 _LABELS = (str, int, float)
 _MAX_NAMES_LISTED = 12
 
@@ -34,57 +38,78 @@ class FieldError(Exception):
 
 
 class FieldFinder:
-    """Text, source and id of records; dotted paths given by the user replace the default names."""
+    """Text, source and id of records; names given by the user replace the default ones.
+
+    A name with dots is that of a field, where there is one, as flattening leaves it; else the way to
+    a field in objects.
+    """
 
     def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
-        self._text_paths = _paths((text_field,) if text_field else TEXT_FIELDS)
-        self._source_paths = _paths((source_field,) if source_field else SOURCE_FIELDS)
-        self._id_paths = _paths(ID_FIELDS)
+        self._texts = (text_field,) if text_field else TEXT_FIELDS
+        self._sources = (source_field,) if source_field else SOURCE_FIELDS
         self._source_is_given = source_field is not None
         self._text_is_given = text_field is not None
 
-    def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray, str, str]:
-        """Text, source and id; source and id are "" if the record has none. Where `input_ids` take the place of text, they are an array.
+    def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray | None, str, str]:
+        """Text, source and id; source and id are "" if the record has none.
 
-        So they do in a record without a text, and in the text field that the user named. Raises FieldError if the text is missing,
-        not a string or longer than `config.MAX_RECORD_BYTES`, or if a source
-        field named by the user is missing.
+        Where `input_ids` take the place of text, they are an array: in a record without a text, and
+        in the text field that the user named. It has the ids that an attention mask leaves; it is
+        None if that leaves none. Raises FieldError if the text is missing, not a string or longer
+        than `config.MAX_RECORD_BYTES`, if ids and mask do not match, or if a source field named by
+        the user is missing.
         """
-        source = _first_label(fields, self._source_paths)
+        source = _first_label(fields, self._sources)
         if self._source_is_given and not source:
-            problem = f"no source in {_listed(self._source_paths)} ({present_names(fields)})"
+            problem = f"no source in {' or '.join(self._sources)} ({present_names(fields)})"
             raise FieldError(problem, "name the field with --source-field")
-        return self._text(fields), source, _first_label(fields, self._id_paths)
+        return self._text(fields), source, _first_label(fields, ID_FIELDS)
 
     def columns(self, available: Iterable[str]) -> list[str]:
         """The columns of a table that `find` reads. Raises FieldError if none can contain the text."""
         names = list(available)
-        texts = {path[0] for path in self._text_paths}
-        if texts.isdisjoint(names):
+        texts = self._texts
+        if not any(_is_in(name, texts) for name in names):
             if self._text_is_given or IDS_FIELD not in names:
-                raise _no_text(self._text_paths, dict.fromkeys(names))
-            texts = {IDS_FIELD}
-        roots = {*texts, *(path[0] for path in (*self._source_paths, *self._id_paths))}
-        return [name for name in names if name in roots]
+                raise _no_text(texts, dict.fromkeys(names))
+            texts = (IDS_FIELD,)
+        masks = [_mask_of(name) for name in texts if texts != TEXT_FIELDS]
+        fields = (*texts, *masks, *self._sources, *ID_FIELDS)
+        return [name for name in names if _is_in(name, fields)]
 
-    def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray:
-        for path in self._text_paths:
-            text = _look_up(fields, path)
+    def _text(self, fields: Mapping[str, Any]) -> str | np.ndarray | None:
+        null = None
+        for name in self._texts:
+            text = _look_up(fields, name)
+            if isinstance(text, bytes):
+                text = _decoded(text, name)
             if isinstance(text, str):
                 # A character has at most 4 bytes, so nearly all texts need not be encoded to be measured.
                 if len(text) > config.MAX_RECORD_BYTES // 4 and len(text.encode()) > config.MAX_RECORD_BYTES:
                     raise FieldError(*too_long())
                 return text
-            if text is not None:
+            if text is None:
+                null = null or name
+            elif text is not _ABSENT:
                 ids = _as_ids(text) if self._text_is_given else None
                 if ids is None:
-                    raise FieldError(f"{'.'.join(path)} is {kind_of(text)}, not text", "name the field with --text-field")
-                return ids
-        if not self._text_is_given and (given := fields.get(IDS_FIELD)) is not None:
-            if (ids := _as_ids(given)) is None:
+                    raise FieldError(f"{name} is {kind_of(text)}, not text", _REMEDY)
+                return _unmasked(ids, fields, name)
+        if not self._text_is_given and (row := fields.get(IDS_FIELD)) is not None:
+            if (ids := _as_ids(row)) is None:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
-            return ids
-        raise _no_text(self._text_paths, fields)
+            return _unmasked(ids, fields, IDS_FIELD)
+        if null is not None:
+            raise FieldError(f"its {null} is null", f"fill it in, or {_REMEDY}")
+        raise _no_text(self._texts, fields)
+
+
+def _decoded(text: bytes, name: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        problem = f"invalid UTF-8 at byte {error.start + 1} of {name}"
+        raise FieldError(problem, "write it again from valid text") from error
 
 
 def _as_ids(value: Any) -> np.ndarray | None:
@@ -93,13 +118,33 @@ def _as_ids(value: Any) -> np.ndarray | None:
 
     if not isinstance(value, list | tuple | np.ndarray):
         return None
-    if not len(value):
-        return np.empty(0, np.int64)
     try:
-        ids = np.asarray(value)
+        ids = np.asarray(value) if len(value) else np.empty(0, np.int64)
     except (ValueError, OverflowError):  # lists of unequal length
         return None
     return ids if ids.ndim == 1 and ids.dtype.kind in "iu" else None
+
+
+def _mask_of(name: str) -> str:
+    """The field with the mask of ids, beside them: `row.attention_mask` of `row.input_ids`."""
+    return ".".join([*name.split(".")[:-1], MASK_FIELD])
+
+
+def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarray | None:
+    """The ids that their mask has 1 for, None if there are none; all ids where there is no mask."""
+    import numpy as np
+
+    values = _look_up(fields, _mask_of(name))
+    if values is None or values is _ABSENT:
+        return ids
+    mask = np.asarray(values) if isinstance(values, list | tuple | np.ndarray) else np.empty(0)
+    if mask.shape != ids.shape:
+        problem = f"{MASK_FIELD} has {mask.size:,} values for {len(ids):,} ids"
+    elif not np.isin(mask, (0, 1)).all():
+        problem = f"{MASK_FIELD} has values other than 0 and 1"
+    else:
+        return ids[mask.astype(bool)] if mask.any() else None
+    raise FieldError(problem, f"write a 1 for each id of the text, a 0 for others, or no {MASK_FIELD}")
 
 
 def too_long() -> tuple[str, str]:
@@ -107,41 +152,74 @@ def too_long() -> tuple[str, str]:
     return f"a record of more than {config.MAX_RECORD_BYTES:,} bytes", "split it, or check that records end in newlines"
 
 
-def _paths(names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(name.split(".")) for name in names)
+def _is_in(column: str, names: Iterable[str]) -> bool:
+    """Whether a column has one of the fields: is it, or is the object in which it is."""
+    return any(f"{name}.".startswith(f"{column}.") for name in names)
 
 
-def _look_up(fields: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a dotted path, through objects and strings that contain a JSON object; None if it ends."""
-    value = fields.get(path[0])
-    for name in path[1:]:
-        if isinstance(value, str):
-            import orjson
+_ABSENT = object()
 
-            try:
-                value = orjson.loads(value)
-            except orjson.JSONDecodeError:
-                return None
-        if not isinstance(value, dict):
+
+def _look_up(fields: Mapping[str, Any], name: str) -> Any:
+    """The value of a field, if its name has dots perhaps in objects or in JSON; else `_ABSENT`.
+
+    Example: `a.b.c` is `a.b.c`, or `c` in `a.b`, or `b.c` in `a`, the first of them that there is.
+    """
+    if name in fields:
+        return fields[name]
+    stop = name.rfind(".")
+    while stop > 0:
+        inner = _as_object(fields.get(name[:stop]))
+        value = _ABSENT if inner is None else _look_up(inner, name[stop + 1 :])
+        if value is not _ABSENT:
+            return value
+        stop = name.rfind(".", 0, stop)
+    return _ABSENT
+
+
+def _as_object(value: Any) -> dict[str, Any] | None:
+    """An object, or the one in a string of JSON; None for anything else."""
+    if isinstance(value, str | bytes):
+        try:
+            value = parse_json(value)
+        except ValueError:
             return None
-        value = value.get(name)
-    return value
+    return value if isinstance(value, dict) else None
 
 
-def _first_label(fields: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> str:
-    for path in paths:
-        value = _look_up(fields, path)
-        if isinstance(value, _LABELS) and value != "":
+def parse_json(content: bytes | str) -> Any:
+    """The value in JSON; NaN, Infinity and -Infinity, which Python's `json` writes, become null.
+
+    Raises orjson.JSONDecodeError, a ValueError, for anything else.
+    """
+    import orjson
+
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        written = content.encode(errors="surrogatepass") if isinstance(content, str) else content
+        if b"NaN" not in written and b"Infinity" not in written:
+            raise
+        return orjson.loads(_NO_NUMBER.sub(lambda match: match[1] or b"null", written))
+
+
+_NO_NUMBER = re.compile(rb'("(?:[^"\\]++|\\.)*+")|-?Infinity|NaN', re.DOTALL)
+"""A string, which stays as it is, or a number that JSON does not have. It never goes back."""
+
+
+def _first_label(fields: Mapping[str, Any], names: Iterable[str]) -> str:
+    for name in names:
+        value = _look_up(fields, name)
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        # NaN is how pandas has none; it alone does not equal itself.
+        if isinstance(value, _LABELS) and value != "" and value == value:
             return str(value)
     return ""
 
 
-def _no_text(paths: tuple[tuple[str, ...], ...], fields: Mapping[str, Any]) -> FieldError:
-    return FieldError(f"no text in {_listed(paths)} ({present_names(fields)})", "name the field with --text-field")
-
-
-def _listed(paths: tuple[tuple[str, ...], ...]) -> str:
-    return " or ".join(".".join(path) for path in paths)
+def _no_text(names: Iterable[str], fields: Mapping[str, Any]) -> FieldError:
+    return FieldError(f"no text in {' or '.join(names)} ({present_names(fields)})", _REMEDY)
 
 
 def present_names(fields: Mapping[str, Any]) -> str:

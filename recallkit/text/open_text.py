@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import textwrap
+from collections import Counter
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from recallkit.display import console
 from recallkit.display.cells import counted
 from recallkit.display.progress import progress
-from recallkit.errors import UserError, redacted
+from recallkit.errors import UserError, printable, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
 _SMALL_TEXT = 1 << 19
 """Bytes on disk which `tokenizers` encodes in less time than gigatoken takes to be imported, made ready and checked: half a second."""
+
+
+_MOST_NOTED, _MOST_IDS = 10_000, 1 << 24
+"""Documents, and ids of them, that are read for a note."""
+_NOTED_IDS, _NOTED_CHARACTERS = 64, 100
 
 
 class OpenText:
@@ -51,6 +58,13 @@ class OpenText:
             self.corpus = open_texts(options.texts, fields)
         else:
             self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
+
+    def note_end(self) -> None:
+        """Says which token ends documents, and why, where the user named a tokenizer."""
+        if self.options.tokenizer is not None:
+            tokenizer = self.tokenizer
+            end = f"{tokenizer.end_token!r} ({tokenizer.end_token_id})"
+            console.note(f"documents end with {end}, {tokenizer.end_reason} (else --end-token)")
 
     def of_shards(self, shards: Sequence[Shard]) -> OpenText:
         """The same text with other shards, such as pieces of its own."""
@@ -91,6 +105,40 @@ class OpenText:
                     yield document
 
             return draw(documents(), self.sample, self.tokenizer)
+
+    def note_ids(self) -> None:
+        """Notes type, number of documents and beginning of token ids: a misreading is seen at once.
+
+        Of several sources of one kind it is the first. What cannot be read is reported when it is read.
+        """
+        from recallkit.text.corpus import Corpus
+
+        if self.options.tokenizer is None:  # then ids are refused
+            return
+        numbers = Counter(map(type, self.corpus.shards))
+        for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
+            corpus, ids = Corpus([shard], self.corpus.options), None
+            num_ids, is_more = 0, False
+            try:
+                for document in corpus.documents():
+                    is_more = corpus.report.num_documents > _MOST_NOTED or num_ids > _MOST_IDS
+                    if document.ids is None or is_more:
+                        break
+                    num_ids += len(document.ids)
+                    ids = ids if ids is not None and len(ids) else document.ids
+            except UserError:
+                is_more = True
+            if ids is None:
+                continue
+            number, others = corpus.report.num_documents - is_more, numbers[type(shard)] - 1
+            many = "more than " * is_more + counted(number, "document")
+            if corpus.report.num_padded:
+                many += f" (without special tokens around {corpus.report.num_padded:,})"
+            more = f" (and {others:,} more)" if others else ""
+            [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
+            begin = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
+            kind = f"token ids ({ids.dtype.name})"
+            console.note(f"{redacted(shard.name)}{more}: {kind}, {many}, the first: {begin}")
 
     def names(self) -> list[str]:
         """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""

@@ -57,7 +57,7 @@ class RemotePath:
     @property
     def parent(self) -> RemotePath:
         """The folder that it is in."""
-        return RemotePath(self.url.rpartition("/")[0])
+        return RemotePath(self.url.partition("?")[0].rpartition("/")[0])
 
     @property
     def is_pattern(self) -> bool:

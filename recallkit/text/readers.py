@@ -6,14 +6,17 @@ Reading can start at any record of a shard: lines before it are counted but not 
 
 from __future__ import annotations
 
+import gzip
 import io
-import posixpath
+import json
+import re
+import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from recallkit import config
-from recallkit.errors import UserError
-from recallkit.text.fields import FieldFinder, too_long
+from recallkit.errors import UserError, lacks_resources
+from recallkit.text.fields import FieldFinder, parse_json, too_long
 from recallkit.text.places import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
@@ -23,12 +26,16 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_COMPRESSION = {".zst": "zstd", ".gz": "gzip"}
+ENDINGS = ("", ".zst", ".gz", ".zstd", ".gzip")
+"""Of names of files that may be compressed; the first three are the usual ones."""
+_GZIP = b"\x1f\x8b"
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
+"""How compressed files begin, whatever their names; of zstd the second is a frame to be skipped."""
 
 
 def compressed(*suffixes: str) -> tuple[str, ...]:
     """The suffixes, plain and with those of compressed files."""
-    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in ("", *_COMPRESSION))
+    return tuple(f"{suffix}{ending}" for suffix in suffixes for ending in ENDINGS)
 
 
 BLOCK_BYTES = 1 << 19
@@ -111,6 +118,8 @@ class FileShard(Shard):
         try:
             return question(self.path)
         except OSError as error:
+            if lacks_resources(error):
+                raise
             problem = f"cannot be read ({error.strerror or error})"
             raise UserError(problem, where=self.name, remedy="check that it is still there") from error
 
@@ -130,16 +139,12 @@ class FileShard(Shard):
         """Lines with their newlines, one of more than `most` bytes in several pieces; without a byte order mark.
 
         Raises OSError for damaged data, UserError for more empty lines in a row than a record may have bytes: a small compressed file
-        can contain hours of them. pyarrow rather than zstandard: equally fast, continues across frames, and raises if the last one is
-        truncated.
+        can contain hours of them.
         """
-        import pyarrow as pa
-
-        compression = _COMPRESSION.get(posixpath.splitext(self.path.name)[1].lower())
         with (
             open_arrow(self.path) as file,
-            pa.input_stream(file, compression=compression) as stream,
-            io.BufferedReader(stream, BLOCK_BYTES) as buffered,
+            io.BufferedReader(file, BLOCK_BYTES) as raw,
+            _decompressed(raw, self.path.name) as buffered,
         ):
             size, mark, num_empty = size_of(self.path), _BYTE_ORDER_MARK, 0
             while piece := buffered.readline(most):
@@ -174,6 +179,33 @@ class FileShard(Shard):
         return bytes(content)
 
 
+def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
+    """The content of a file, compressed as its first bytes say. Damage raises OSError."""
+    import pyarrow as pa
+
+    head = raw.peek(4)[:4]
+    if head.startswith(_GZIP):
+        return io.BufferedReader(_Gunzipped(fileobj=raw), BLOCK_BYTES)
+    if _ZSTD.match(head):
+        # pyarrow rather than zstandard: equally fast, reads on after a frame, raises at a truncated one.
+        stream = pa.input_stream(pa.PythonFile(raw, "r"), compression="zstd")
+        return io.BufferedReader(stream, BLOCK_BYTES)
+    if suffix_of(name, ENDINGS[1:]) is not None and b"\0" in raw.peek():
+        raise OSError("neither gzip nor zstd")
+    return raw
+
+
+class _Gunzipped(gzip.GzipFile):
+    """All members of a gzip file; zeros after each, which fill up blocks of tapes, are passed over."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes."""
+        try:
+            return super().read(size)
+        except (EOFError, zlib.error) as error:
+            raise OSError(str(error)) from error
+
+
 @dataclass(eq=False)
 class JsonLinesShard(FileShard):
     """A file of JSON objects, one a line, plain or compressed. Records are its lines, blank ones counted but skipped.
@@ -188,8 +220,6 @@ class JsonLinesShard(FileShard):
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Objects of the lines from `first` on; see `Shard.records`."""
-        import orjson
-
         number, is_empty = first - 1, first == 0
         try:
             for number, line in enumerate(self._lines()):
@@ -201,8 +231,8 @@ class JsonLinesShard(FileShard):
                     continue
                 else:
                     try:
-                        fields = orjson.loads(line)
-                    except orjson.JSONDecodeError as error:
+                        fields = parse_json(line)
+                    except json.JSONDecodeError as error:
                         on_bad(number, _why_not_json(line, error), "fix or remove the line")
                     else:
                         if isinstance(fields, dict):
@@ -216,7 +246,7 @@ class JsonLinesShard(FileShard):
             raise self._empty()
 
 
-def _why_not_json(line: bytes, error: Any) -> str:
+def _why_not_json(line: bytes, error: json.JSONDecodeError) -> str:
     try:
         line.decode()
     except UnicodeDecodeError as bad_byte:
@@ -234,8 +264,6 @@ class JsonShard(JsonLinesShard):
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """The items of the array from `first` on; see `Shard.records`. Raises UserError for an array that is not JSON, or far too long."""
-        import orjson
-
         try:
             begun = next((line for piece in self._pieces(BLOCK_BYTES) if (line := piece.lstrip())), b"")
             if begun and not begun.startswith(b"["):
@@ -248,8 +276,8 @@ class JsonShard(JsonLinesShard):
             remedy = f"write JSON Lines: jq -c '.[]' {self.path.name} > OTHER.jsonl"
             raise UserError(f"an array of more than {_MOST_ARRAY_BYTES:,} bytes", where=self.name, remedy=remedy)
         try:
-            items = orjson.loads(content) if begun else []
-        except orjson.JSONDecodeError as error:
+            items = parse_json(content) if begun else []
+        except json.JSONDecodeError as error:
             problem = f"not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
             raise UserError(problem, where=self.name, remedy="write the file again") from error
         if not items:

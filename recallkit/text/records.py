@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from recallkit.errors import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,12 +43,23 @@ class Document:
 
 
 class Vocabulary(NamedTuple):
-    """What a reader of ids knows of their tokenizer: its name, its entries, the end token, and whether text is encoded with that, too."""
+    """What a reader of ids knows of their tokenizer.
+
+    Its name, its entries, the end token, and whether text is encoded with that, too; `frame_ids` are
+    those of special tokens that fill up rows, and that a model reads before a text.
+    """
 
     name: str
     size: int
     end_token_id: int
     end_is_text: bool
+    frame_ids: tuple[int, ...] = ()
+
+
+def no_tokenizer(where: str) -> UserError:
+    """The error of ids whose tokenizer is not known."""
+    problem = "token ids, and no tokenizer is named"
+    return UserError(problem, where=where, remedy="name theirs with --tokenizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,8 @@ class StreamReport:
     """Statistics of a stream: filled while it is read, complete when it ends."""
 
     num_documents: int = 0
+    num_padded: int = 0
+    """Documents of ids that had more special tokens at their ends than one."""
     num_skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable, Mapping
 
     from recallkit.text.records import Document, Position
     from recallkit.text.tokenizers import TextTokenizer
@@ -98,28 +98,39 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
         name = f"{sample.seed}:{place.shard}:{place.record}".encode()
         order = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         sources.setdefault(document.source, _Source()).add(document, order, tokenizer, sample.tokens * _MOST_CHARACTERS)
-    found = [_fill(sources.values(), sample, parts := float(sample.tokens))]
+    found = [_fill(sources, sample, parts := float(sample.tokens))]
     while (tokens := found[-1][0]) and abs(tokens - sample.tokens) > _NEAR * sample.tokens and len(found) < _MOST_ROUNDS:
-        found.append(_fill(sources.values(), sample, parts := parts * sample.tokens / tokens))
-    _, places, drawn_sources = min(found, key=lambda each: abs(each[0] - sample.tokens))
+        found.append(_fill(sources, sample, parts := parts * sample.tokens / tokens))
+    _, places, names = min(found, key=lambda each: abs(each[0] - sample.tokens))
     if not places:
         problem = f"no document is short enough for a sample of {sample.tokens:,} tokens"
         raise UserError(problem, where="--sample", remedy="draw more tokens")
-    facts = {"tokens": sample.tokens, "seed": sample.seed, "documents": len(places), "sources": drawn_sources}
-    of = {"of_documents": sum(source.documents for source in sources.values()), "of_sources": len(sources)}
-    return Drawn(places, {**facts, **of})
+    facts = {
+        "tokens": sample.tokens,
+        "seed": sample.seed,
+        "documents": len(places),
+        "sources": len(names),
+        "of_documents": sum(source.documents for source in sources.values()),
+        "of_sources": len(sources),
+        "left_out": sorted(sources.keys() - names),
+    }
+    return Drawn(places, facts)
 
 
-def _fill(sources: Collection[_Source], sample: Sample, parts: float) -> tuple[float, frozenset[Position], int]:
-    """The tokens, the documents and the number of sources that are drawn where the parts of all sources together have `parts` tokens."""
-    total, left, drawn_sources = sum(source.tokens(source.size) for source in sources), parts, 0
+def _fill(sources: Mapping[str, _Source], sample: Sample, parts: float) -> tuple[float, frozenset[Position], set[str]]:
+    """Tokens, documents and sources that are drawn where all sources' parts have `parts` tokens.
+
+    The smallest source comes first, so that larger ones leave room for it.
+    """
+    total, left = sum(source.tokens(source.size) for source in sources.values()), parts
     places: set[Position] = set()
-    for source in sorted(sources, key=lambda source: -source.size):
-        room, before = parts * source.tokens(source.size) / total, len(places)
+    names: set[str] = set()
+    for name, source in sorted(sources.items(), key=lambda item: item[1].size):
+        room = parts * source.tokens(source.size) / total
         for _, size, place in sorted(source.earliest, reverse=True):
             tokens = source.tokens(size)
-            if tokens <= min(left, max(room, sample.tokens * _FIRST_PART if len(places) == before else 0)):
+            if tokens <= min(left, max(room, 0 if name in names else sample.tokens * _FIRST_PART)):
                 places.add(place)
+                names.add(name)
                 room, left = room - tokens, left - tokens
-        drawn_sources += len(places) > before
-    return parts - left, frozenset(places), drawn_sources
+    return parts - left, frozenset(places), names

@@ -262,7 +262,7 @@ def write_sequences(path: Path, groups: Iterable[pa.Table], facts: dict[str, Any
     Its `sequences_digest` identifies the ids and where sequences end, independent of the text they came from.
     """
     digests: list[str] = []
-    found = {"num_sequences": 0, "num_rows": 0, "longest": 0}
+    found = {"num_sequences": 0, "num_rows": 0, "longest": 0, "largest_id": 0}
 
     def counted() -> Iterator[pa.Table]:
         for group in groups:
@@ -272,6 +272,7 @@ def write_sequences(path: Path, groups: Iterable[pa.Table], facts: dict[str, Any
             found["num_sequences"] += group.num_rows
             found["num_rows"] += len(ids) - group.num_rows
             found["longest"] = max(found["longest"], int(np.diff(offsets).max()) - 1)
+            found["largest_id"] = max(found["largest_id"], int(ids.max()))
             yield group
 
     def manifest() -> dict[str, Any]:

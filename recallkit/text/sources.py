@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import glob
+import itertools
 import json
 import os
 import re
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from recallkit.errors import UserError
+from recallkit.errors import UserError, redacted
 from recallkit.registry import may_be_hub_id
 from recallkit.text.demo_text import demo_shard
 from recallkit.text.fasta import FastaShard
 from recallkit.text.fields import FieldFinder
 from recallkit.text.places import RemotePath, files_below, is_url
-from recallkit.text.readers import FileShard, JsonLinesShard, JsonShard, TextShard, compressed, suffix_of
+from recallkit.text.readers import (
+    BLOCK_BYTES,
+    FileShard,
+    JsonLinesShard,
+    JsonShard,
+    TextShard,
+    compressed,
+    suffix_of,
+)
 from recallkit.text.rows import HubShard
 from recallkit.text.tables import ArrowShard, CsvShard, ParquetShard, TsvShard
 
@@ -45,7 +61,7 @@ PRESETS = {
     "slimpajama": Preset("cerebras/SlimPajama-627B", None, _ALL, "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens"),
 }
 
-_OF_LINES = dict.fromkeys(compressed(".jsonl"), JsonLinesShard)
+_OF_LINES = dict.fromkeys(compressed(".jsonl", ".ndjson"), JsonLinesShard)
 _OF_TEXT = dict.fromkeys(compressed(".txt"), TextShard)
 _OF_DNA = dict.fromkeys(compressed(".fa", ".fasta", ".fna"), FastaShard)
 _COMMON = {**_OF_LINES, ".parquet": ParquetShard, ".arrow": ArrowShard, **_OF_TEXT}
@@ -58,10 +74,10 @@ _READERS: dict[str, type[FileShard]] = {**_COMMON, **_RARER, **_OF_DNA}
 """Suffix -> what reads such files; those of ids are read by `token_files`, which needs numpy."""
 _IDS = (".npy", ".bin")
 SUFFIXES = (*_READERS, *_IDS)
-KINDS_OF_FILES = ".jsonl, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
+KINDS_OF_FILES = ".jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
 """The suffixes in words."""
 
-_TYPED = re.compile(r"(.*\.bin):(u?int(?:8|16|32|64))", re.DOTALL | re.IGNORECASE)
+_TYPED = re.compile(r"(.*\.(?:bin|npy)):(u?int(?:8|16|32|64))", re.DOTALL | re.IGNORECASE)
 """`train.bin:uint32`: a file of ids and their type."""
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _OLD_HUB_ID = re.compile(r"[\w-][\w.-]*")
@@ -70,7 +86,7 @@ _WORDS_OF_A_NAME = 6
 
 
 class Reading(NamedTuple):
-    """How files are read: fields of records; for token ids their vocabulary, if it is known, and the type of those in a `.bin` file."""
+    """How files are read: fields of records; of token ids the vocabulary and the type, if known."""
 
     finder: FieldFinder
     vocabulary: Vocabulary | None = None
@@ -84,7 +100,8 @@ def describe_sources() -> list[tuple[str, str]]:
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
         ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
         ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
-        ("FILE.bin:TYPE", "flat token ids of a type such as uint32, where it is not found; ids need --tokenizer"),
+        ("FILE.bin:TYPE, FILE.npy:TYPE", "token ids of a type such as uint32; ids need --tokenizer"),
+        ("-", "JSON Lines from standard input, also compressed; copied to a temporary file"),
         ("FOLDER[:SPLIT]", "what save_to_disk of `datasets` wrote"),
         ("PROTOCOL://...", "the same files elsewhere, by fsspec: hf://, https://, and s3://, gs:// ... with s3fs, gcsfs ... installed"),
     ]
@@ -94,6 +111,8 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     """The shards of one argument: see `open_corpus`. Raises UserError for a source that is missing, empty or of an unknown suffix."""
     if not argument:
         raise UserError("an empty source name", remedy="is a shell variable unset?")
+    if argument == "-":
+        return [JsonLinesShard(_STANDARD_INPUT, "stdin", how.finder, _spooled())]
     if typed := _TYPED.fullmatch(argument):
         argument, how = typed[1], how._replace(dtype=typed[2].lower())
     if is_url(argument):
@@ -110,7 +129,8 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     if glob.has_magic(argument):
         # Sorted by name, as if the shell had expanded it.
         matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-        return _unique([shard for match in _some(matches, argument) for shard in _found_in(match, Path(match), how, is_one_of_many=True)])
+        shards = [_found_in(file, Path(file), how, is_match=True) for file in _some(matches, argument)]
+        return _unique([*itertools.chain.from_iterable(shards)])
     if rest and (_expanded(name) / _SPLITS).is_file():
         return _unique(_found_in(name, _expanded(name), how, rest))
     if (shard := _hub_shard(name, rest, default_split, how)) is not None:
@@ -122,13 +142,31 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
 
 
+_STANDARD_INPUT = "standard input"
+
+
+@cache
+def _spooled() -> Path:
+    """A copy of standard input, which can be read once, until this process ends."""
+    stream = getattr(sys.stdin, "buffer", None)  # none in a notebook
+    if stream is None or stream.isatty():
+        remedy = "pipe JSON Lines into recallkit"
+        raise UserError("no text comes from it", where=_STANDARD_INPUT, remedy=remedy)
+    with tempfile.NamedTemporaryFile(prefix="recallkit-", suffix=".jsonl", delete=False) as copy:
+        path = Path(copy.name)
+        atexit.register(path.unlink, missing_ok=True)
+        shutil.copyfileobj(stream, copy, BLOCK_BYTES)
+    return path
+
+
 def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
     """The files at a URL: those that a pattern matches, a file, if it has a file's suffix, or those in a folder."""
     path = RemotePath(argument)
     name, _, split = argument.rpartition(":")
     try:
         if path.is_pattern:
-            return _unique([_file_shard(match.url, match, how, match.parent.name) for match in _some(path.matches(), argument)])
+            files = _some(path.matches(), argument)
+            return _unique([_file_shard(file.url, file, how) for file in files])
         if suffix_of(path.name, SUFFIXES) is not None:
             path.info()
             return [_file_shard(argument, path, how)]
@@ -185,29 +223,31 @@ def _unique(found: Sequence[FileShard]) -> list[Shard]:
     return list(shards.values())
 
 
-def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_one_of_many: bool = False) -> list[FileShard]:
+def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_match: bool = False) -> list[FileShard]:
     """A file; the files of a folder that `datasets` saved; or those of text in a folder and its subfolders, by relative path."""
     if isinstance(path, Path) and not path.is_dir():
-        return [_file_shard(name, path, how, path.absolute().parent.name if is_one_of_many else None)]
+        return [_file_shard(name, path, how)]
     names = files_below(path)
     if (saved := _saved_files(name, path, names, split)) is not None:
-        return [_file_shard(str(file), file, how) for file in saved]
+        return [replace(_file_shard(str(file), file, how), source=path.name) for file in saved]
     texts = _texts_among(names)
-    if not texts and not is_one_of_many:
+    if not texts and not is_match:
         remedy = f"name the folder that contains the shards: {KINDS_OF_FILES}"
         raise UserError("no file of text in this folder", where=name, remedy=remedy)
-    found = [(f"{name.rstrip('/')}/{text}", path / text) for text in texts]
-    return [_file_shard(each, file, how, (file.absolute() if isinstance(file, Path) else file).parent.name) for each, file in found]
+    return [_file_shard(f"{name.rstrip('/')}/{text}", path / text, how) for text in texts]
 
 
 def _texts_among(names: list[str]) -> list[str]:
     """Those of the files in a folder that are its text: FASTA files alone, or else `.jsonl`, `.parquet`, `.arrow` and `.txt` alone.
 
-    `.json` and `.csv` files beside them mostly describe them. Where there is no text at all, files of ids. Hidden files are left out.
+    Else files of ids. `.json` and `.csv` files beside these mostly describe them, and are read where
+    they are alone. Hidden files are left out.
     """
     seen = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
-    found = (sorted(name for name in seen if suffix_of(name, suffixes)) for suffixes in (_OF_DNA, _COMMON, _RARER, _IDS))
-    return next(filter(None, found), [])
+    for suffixes in (_OF_DNA, _COMMON, _IDS, _RARER):
+        if files := sorted(name for name in seen if suffix_of(name, suffixes)):
+            return files
+    return []
 
 
 def file_shard(path: Path, finder: FieldFinder) -> FileShard:
@@ -215,8 +255,8 @@ def file_shard(path: Path, finder: FieldFinder) -> FileShard:
     return _file_shard(str(path), path, Reading(finder))
 
 
-def _file_shard(name: str, path: AnyPath, how: Reading, folder: str | None = None) -> FileShard:
-    """The shard in a file: `name` is shown, `folder` is the source of a text file that is one of many."""
+def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
+    """The shard in a file: `name` is shown."""
     if not str(path).isprintable():  # nor are the surrogates in names that are not UTF-8
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if isinstance(path, Path) and not path.exists():
@@ -224,17 +264,56 @@ def _file_shard(name: str, path: AnyPath, how: Reading, folder: str | None = Non
     suffix = suffix_of(path.name, SUFFIXES)
     if suffix is None or (isinstance(path, Path) and not path.is_file()):
         raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
-    source = path.name[: -len(suffix)]
+    source = _own_name(path)
     if suffix in _IDS:
         from recallkit.text.token_files import TokenFileShard
 
         return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
     if how.dtype is not None:
         raise UserError("no file of token ids, which alone have a type", where=name, remedy=f"leave out :{how.dtype}")
-    if suffix in _OF_TEXT and folder is not None:
-        source = folder  # of many text files each would be a source of its own
     has_fields = suffix not in _OF_TEXT and suffix not in _OF_DNA
     return _READERS[suffix](name, source, how.finder if has_fields else FieldFinder(), path)
+
+
+def _own_name(path: AnyPath) -> str:
+    """The name of a file without its suffix."""
+    return path.name[: len(path.name) - len(suffix_of(path.name, SUFFIXES) or "")]
+
+
+def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:
+    """Names the sources of files after folders, since the shards in one are of one source.
+
+    A file that is alone in its argument and in its folder keeps its own name, unless another one has
+    that, too. Folders of the same name are named with those that they are in: `arxiv/train` and
+    `github/train`. `arguments` are the shards of each.
+    """
+    shards = [shard for argument in arguments for shard in argument if isinstance(shard, FileShard)]
+    # Saved datasets and the built-in text have names already.
+    files = {str(s.path): s.path for s in shards if s.source == _own_name(s.path)}
+    folders = {file: _folder_of(path) for file, path in files.items()}
+    in_folder = Counter(folders.values())
+    called = Counter(map(_own_name, files.values()))
+    depth = 1
+    while len({_last(folder, depth) for folder in in_folder}) < len(in_folder):
+        depth += 1
+    for argument in arguments:
+        for shard in argument:
+            if not isinstance(shard, FileShard) or (file := str(shard.path)) not in files:
+                continue
+            if len(argument) > 1 or in_folder[folders[file]] > 1 or called[shard.source] > 1:
+                shard.source = _last(folders[file], depth) or shard.source
+
+
+def _folder_of(path: AnyPath) -> str:
+    """The folder of a file, without a password."""
+    if isinstance(path, RemotePath):
+        return redacted(path.parent.url).rstrip("/")
+    return path.absolute().parent.as_posix()
+
+
+def _last(folder: str, depth: int) -> str:
+    """The last parts of a folder's path."""
+    return "/".join(folder.split("/")[-depth:])
 
 
 _STATE, _INFO, _SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"

@@ -16,9 +16,20 @@ from recallkit import config
 from recallkit.errors import UserError
 from recallkit.storage.artifacts import digest_json, replacing
 from recallkit.storage.given_files import check_file, check_files_in
-from recallkit.storage.hub import hub_file
+from recallkit.storage.hub import hub_file, hub_file_if_any
 from recallkit.text.encoding import checked_encoder, fails, limited
 from recallkit.text.records import Vocabulary
+from recallkit.text.special_tokens import (
+    BEGIN_OF_GEMMA,
+    NOTHING_SAID,
+    Configuration,
+    Prefix,
+    ends_text,
+    files_in,
+    find_end,
+    find_prefix,
+    read_configuration,
+)
 from recallkit.text.vocabulary import (
     DocumentText,
     PieceTable,
@@ -26,6 +37,7 @@ from recallkit.text.vocabulary import (
     byte_level_alphabet,
     gives_text_once,
     is_byte_level,
+    keeps_text,
     longest_growth,
     piece_bytes,
     without_first_space,
@@ -44,8 +56,7 @@ BUILTIN = "recallkit-4k"
 BYTES = "bytes"
 """Name of the vocabulary of 256 bytes, whose ids are the bytes of UTF-8."""
 
-SLICES_TOKENIZER = "tokenizer.json"
-_END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>")
+TOKENIZER_FILE = "tokenizer.json"
 _DECIDE_NO_ID = ("version", "truncation", "padding", "post_processor", "decoder", "model")
 """Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check`."""
 _DIGESTED_APART = ("type", "vocab", "merges", "dropout")
@@ -68,8 +79,7 @@ class TextTokenizer:
         name: str,
         *,
         end_token: str | None = None,
-        default_end: str | None = None,
-        begin_token: str | None = None,
+        configuration: Configuration = NOTHING_SAID,
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
@@ -78,9 +88,9 @@ class TextTokenizer:
         ids = backend.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(ids.values(), default=-1) + 1
         _check(backend, name, self.vocab_size)
-        self.end_token = _find_end_token(backend, name, end_token, default_end)
+        self.end_token, self.end_reason = find_end(backend, configuration, name, end_token)
         self.end_token_id: int = ids[self.end_token]
-        self._begin_token = begin_token
+        self._configuration = configuration
 
     @cached_property
     def digest(self) -> str:
@@ -159,7 +169,15 @@ class TextTokenizer:
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """What a reader of ids knows of this tokenizer."""
-        return Vocabulary(self.name, self.vocab_size, self.end_token_id, self.ends_with_text())
+        added = self.backend.get_added_tokens_decoder().items()
+        pads = [i for i, token in added if token.special and "pad" in token.content.lower()]
+        ends_with_text, frame = self.ends_with_text(), (*pads, *self.prefix.ids)
+        return Vocabulary(self.name, self.vocab_size, self.end_token_id, ends_with_text, frame)
+
+    @cached_property
+    def keeps_text(self) -> bool:
+        """Whether it is known to encode every text without loss (vocabulary.keeps_text)."""
+        return keeps_text(self._small_settings, self.backend.get_vocab(with_added_tokens=False))
 
     @cached_property
     def continuation(self) -> TextTokenizer:
@@ -172,23 +190,17 @@ class TextTokenizer:
         return TextTokenizer(Tokenizer.from_str(json.dumps(settings)), self.name, end_token=self.end_token)
 
     @cached_property
-    def prefix_ids(self) -> list[int]:
-        """Ids that this tokenizer puts before every separate text, such as a beginning-of-text token; often none."""
+    def prefix(self) -> Prefix:
+        """What a model of this tokenizer reads before every separate text, such as a beginning-of-text token; often nothing."""
         encoding = self._limited(lambda: self.backend.encode("a", add_special_tokens=True), 1)
         marks: list[int] = encoding.special_tokens_mask
-        return list(encoding.ids[: marks.index(0)])
-
-    @cached_property
-    def begin_id(self) -> int:
-        """The context of the first token of a text that is predicted from its start: the beginning-of-text token, else the end token."""
-        configured = None if self._begin_token is None else self.backend.token_to_id(self._begin_token)
-        return next(iter(self.prefix_ids), self.end_token_id if configured is None else configured)
+        return find_prefix(self.backend, self._configuration, tuple(encoding.ids[: marks.index(0)]))
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
         """Ids that end a generated text: end tokens that are not text themselves."""
         added = self.backend.get_added_tokens_decoder()
-        stops = {index for index, token in added.items() if token.special and token.content in _END_TOKENS}
+        stops = {index for index, token in added.items() if token.special and ends_text(token.content)}
         return frozenset(stops if self.ends_with_text() else {*stops, self.end_token_id})
 
     def generated_text(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -229,6 +241,7 @@ class TextTokenizer:
             "vocab_size": self.vocab_size,
             "end_token": self.end_token,
             "end_token_id": self.end_token_id,
+            **({"begin_token": self.prefix.token} if len(self.prefix.ids) == 1 else {}),
         }
 
 
@@ -243,7 +256,7 @@ class ByteTokenizer(TextTokenizer):
         end = "\n" if end_token is None else end_token
         symbols = {byte: symbol for symbol, byte in byte_level_alphabet().items()}
         super().__init__(byte_backend(), BYTES, end_token=symbols[_single_byte(end)])
-        self.end_token = end
+        self.end_token, self.end_reason = end, "as of texts in bytes" if end_token is None else "as --end-token says"
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Flat ids (uint32) and offsets (int64, one more than texts)."""
@@ -283,16 +296,23 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
         return TextTokenizer(Tokenizer.from_str(text), BUILTIN, end_token=end_token)
     path = Path(spec)
     (check_files_in if path.is_dir() else check_file)(path)
+    if (file := path / TOKENIZER_FILE).is_file():
+        return _load_file(file, path.resolve().name, end_token)
     if path.is_file() and path.suffix != ".gguf":
-        return TextTokenizer(_read_tokenizer_file(path), path.name, end_token=end_token)
-    if (path / "tokenizer.json").is_file():
-        backend = _read_tokenizer_file(path / "tokenizer.json")
-        begin, end = (_configured_token(path, f"{which}_token") for which in ("bos", "eos"))
-        return TextTokenizer(backend, path.resolve().name, end_token=end_token, default_end=end, begin_token=begin)
+        return _load_file(path, path.name, end_token)
     if path.exists():
         return _load_by_transformers(path, end_token)
-    file = hub_file(spec, "tokenizer.json", local="give a tokenizer.json or a model directory with --tokenizer")
-    return TextTokenizer(_read_tokenizer_file(file), spec, end_token=end_token)
+    local = "give a tokenizer.json or a model directory with --tokenizer"
+    backend = _read_tokenizer_file(hub_file(spec, TOKENIZER_FILE, local=local))
+    configuration = read_configuration(lambda name: hub_file_if_any(spec, name))
+    return TextTokenizer(backend, spec, end_token=end_token, configuration=configuration)
+
+
+def _load_file(path: Path, name: str, end_token: str | None) -> TextTokenizer:
+    """A tokenizer.json, with the configuration beside it, or one of another name, alone."""
+    is_alone = path.name != TOKENIZER_FILE
+    configuration = NOTHING_SAID if is_alone else read_configuration(files_in(path.parent))
+    return TextTokenizer(_read_tokenizer_file(path), name, end_token=end_token, configuration=configuration)
 
 
 def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTokenizer:
@@ -300,7 +320,7 @@ def load_slices_tokenizer(slices: Path, described: Mapping[str, Any]) -> TextTok
 
     Raises UserError if it is missing or another one.
     """
-    path, end_token = slices / SLICES_TOKENIZER, described["end_token"]
+    path, end_token = slices / TOKENIZER_FILE, described["end_token"]
     if described["name"] == BYTES:
         tokenizer: TextTokenizer = ByteTokenizer(end_token=end_token)
     elif path.is_file():
@@ -319,7 +339,8 @@ def _read_kept_tokenizer(path: Path, described: Mapping[str, Any]) -> TextTokeni
     backend = _read_tokenizer_file(path)
     if backend.token_to_id(described["end_token"]) is None:
         raise _not_that_of_the_slices(path, described)
-    tokenizer = TextTokenizer(backend, described["name"], end_token=described["end_token"])
+    configuration = Configuration(described.get("begin_token"), adds_begin=True)
+    tokenizer = TextTokenizer(backend, described["name"], end_token=described["end_token"], configuration=configuration)
     # `tokenizers` does not restore every score of a Unigram model to the bit, so the digest of the file itself counts.
     if _digest_settings(json.loads(path.read_text(encoding="utf-8"))) == described["digest"]:
         tokenizer.digest = described["digest"]
@@ -333,7 +354,7 @@ def _not_that_of_the_slices(path: Path, described: Mapping[str, Any]) -> UserErr
 
 def write_tokenizer(folder: Path, tokenizer: TextTokenizer) -> None:
     """Writes the tokenizer among the new members of a slice directory."""
-    with replacing(folder / SLICES_TOKENIZER) as temporary:
+    with replacing(folder / TOKENIZER_FILE) as temporary:
         temporary.write_text(tokenizer.backend.to_str(), encoding="utf-8")
 
 
@@ -391,17 +412,20 @@ def _load_by_transformers(path: Path, end_token: str | None) -> TextTokenizer:
         problem = f"no tokenizer found here ({first_line(error)})"
         raise UserError(problem, where=path, remedy="give a tokenizer.json with --tokenizer") from error
     name = path.stem if path.is_file() else path.resolve().name
-    return TextTokenizer(backend, name, end_token=end_token, default_end=loaded.eos_token, begin_token=loaded.bos_token)
+    adds_begin = True if getattr(loaded, "add_bos_token", None) is True else None
+    ends = () if loaded.eos_token is None else ((loaded.eos_token, path.name),)
+    beside = read_configuration(files_in(path)) if path.is_dir() else NOTHING_SAID
+    model_type = _gguf_architecture(path) if path.is_file() and loaded.bos_token == BEGIN_OF_GEMMA else beside.model_type
+    configuration = Configuration(loaded.bos_token, adds_begin, (*ends, *beside.ends), model_type=model_type)
+    return TextTokenizer(backend, name, end_token=end_token, configuration=configuration)
 
 
-def _configured_token(folder: Path, name: str) -> str | None:
-    """`bos_token` or `eos_token` of tokenizer_config.json, which is a string or an object with its content."""
-    try:
-        value = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get(name)
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    value = value.get("content") if isinstance(value, dict) else value
-    return value if isinstance(value, str) else None
+def _gguf_architecture(path: Path) -> str:
+    """The family of a GGUF file's model, as its header names it."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(path).get_field("general.architecture")
+    return "" if field is None else str(field.contents())
 
 
 def _digest_settings(settings: Mapping[str, Any]) -> str:
@@ -416,18 +440,6 @@ def _digest_settings(settings: Mapping[str, Any]) -> str:
 
 def _is_unset(name: str, value: Any) -> bool:
     return value is None or value is False or (value == "" and name in _AFFIXES)
-
-
-def _find_end_token(backend: tokenizers.Tokenizer, name: str, given: str | None, default: str | None) -> str:
-    if given is not None:
-        if backend.token_to_id(given) is None:
-            raise UserError(f"no token {given!r} in this vocabulary", where=name, remedy="give another --end-token")
-        return given
-    # <|endoftext|> separates documents in training if it exists; a chat model's own eos ends a turn instead.
-    for candidate in (_END_TOKENS[0], default, *_END_TOKENS[1:]):
-        if candidate is not None and backend.token_to_id(candidate) is not None:
-            return candidate
-    raise UserError("no end token found in this vocabulary", where=name, remedy="name the one that separates documents with --end-token")
 
 
 def _stops_in_bytes(text: str, stops: list[int]) -> np.ndarray:

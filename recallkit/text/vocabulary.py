@@ -140,6 +140,30 @@ def _change_part(part: Any) -> None:
         part["add_prefix_space"] = False
 
 
+_LOSSLESS = {"NFC", "NFD", "Prepend", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts"}
+"""Normalisers and pre-tokenizers that leave out nothing."""
+_OF_UTF8 = {*range(0xF5)} - {0xC0, 0xC1}
+"""Bytes that UTF-8 has: vocabularies often have no others."""
+
+
+def keeps_text(settings: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
+    """Whether every text can be decoded again: nothing is left out, every byte has an entry."""
+    parts = [
+        *_parts(settings.get("normalizer"), "normalizers"),
+        *_parts(settings.get("pre_tokenizer"), "pretokenizers"),
+    ]
+    for part in parts:
+        is_space = part.get("pattern") == {"String": " "} and part.get("content") == _SPACE_PIECE
+        splits = part["type"] in ("Split", "Punctuation") and part.get("behavior") != "Removed"
+        if part["type"] not in _LOSSLESS and not is_space and not splits:
+            return False
+    if any(part["type"] == "ByteLevel" for part in parts):
+        pieces = {sign for sign, byte in byte_level_alphabet().items() if byte in _OF_UTF8}
+        return pieces <= vocab.keys()
+    pieces = {f"<0x{byte:02X}>" for byte in _OF_UTF8}
+    return bool(settings["model"].get("byte_fallback")) and pieces <= vocab.keys()
+
+
 class PieceTable:
     """The bytes of every id, as `piece_bytes` gives them, for many ids at once."""
 

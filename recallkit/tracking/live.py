@@ -50,7 +50,8 @@ class Tracker(Shown):
     writes `track.parquet` to `out`, the same table as `recallkit track`; `recallkit report OUT`
     draws it. Printed, it says what `recallkit track` would say; `chart()` is the curve, from the
     second step on. `tokenizer`: the model's, where it is not that of the slices: its NLLs are then
-    aligned to the slices' tokens. `reference`: a model to compare with, scored once. An `out` that
+    aligned to the slices' tokens. `bos`: the token that it reads before every text, `none`, or None
+    for what its tokenizer says. `reference`: a model to compare with, scored once. An `out` that
     has rows of an earlier part of the run is continued. Raises UserError for everything a user can
     correct.
     """
@@ -62,6 +63,7 @@ class Tracker(Shown):
         slices: str | PathLike[str] | None = None,
         reference: Any = None,
         tokenizer: Any = None,
+        bos: str | None = None,
         out: str | PathLike[str] = "track",
         device: str = "auto",
         force: bool = False,
@@ -76,7 +78,7 @@ class Tracker(Shown):
         if slices is None:
             slices = _sample(folder / "slices", sample_tokens or SAMPLE_TOKENS)
         first = None if reference is None else one_model(reference)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._bos = tokenizer, bos
         self._name = f"run {artifacts.digest_json(str(folder.resolve()))[:6]}"
         """Begins the names of its scores, so that runs that share slices do not share them."""
         scoring = ScoringOptions(device=device)
@@ -106,7 +108,7 @@ class Tracker(Shown):
             remedy = "follow its checkpoints with `recallkit track`"
             raise UserError(problem, where="model", remedy=remedy)
         step = int(step)
-        spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer)
+        spec = ModelSpec(model, f"{self._name} step {step}", tokenizer=self._tokenizer, bos=self._bos)
         with _random_state_kept():
             self._run.score([spec], force=True)
         self._run.add(step, spec)

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recallkit import events
+from recallkit.display import console
 from recallkit.display.progress import one_after_another
 from recallkit.errors import UsageError, UserError
 from recallkit.intervening.run import intervene
 from recallkit.measure.labelled import open_tokens
+from recallkit.models.kinds import kind_of
+from recallkit.models.prefix import other_prefixes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
@@ -25,6 +28,8 @@ from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, meas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from recallkit.scoring.run import ScoringPlan
 
 
 def track_path(
@@ -52,6 +57,8 @@ class TrackedRun:
     force: bool = False
     quiet: bool = False
     checkpoints: dict[int | None, Checkpoint] = field(default_factory=dict)
+    prefixes: dict[str, str] = field(default_factory=dict)
+    """The tokens that are read before every sequence, and the first model that reads each."""
 
     def __post_init__(self) -> None:
         """Opens the labels. Raises UserError where they cannot answer, and where `out` has another
@@ -77,8 +84,24 @@ class TrackedRun:
         """Scores what is not scored already; again with `force`, or where the run is forced."""
         force = force or self.force
         plans = plan_scores(specs, self.slices, self.scoring, force=force, quiet=self.quiet)
+        self._note_prefixes(plans)
         for plan in one_after_another(plans):
             plan.run()
+
+    def _note_prefixes(self, plans: Sequence[ScoringPlan]) -> None:
+        """Says what is read before every sequence, where that is new in this run."""
+        known = len(self.prefixes)
+        for plan in plans:
+            if not kind_of(plan.request.spec).is_control:
+                self.prefixes.setdefault(plan.request.prefix.token, plan.model.shown)
+        if len(self.prefixes) == known:
+            return
+        by_model = {model: token for token, model in self.prefixes.items()}
+        for line in other_prefixes(by_model):
+            console.note(line)
+        if self.quiet and not known:
+            for token in filter(None, self.prefixes):
+                console.note(f"{token} is read before every sequence (else bos='none')")
 
     def add_reference(self) -> None:
         """Scores and adds the reference, if there is one."""

@@ -207,6 +207,7 @@ def compared(
         "models": list(models),
         "slice": [slice_.given for slice_ in requested],
         "slices": artifacts.read_manifest(labels),
+        "prefixes": {},
         "inexact": {},
     }
     artifacts.write_frames(tables, folder / "gap", {**manifest, "kind": "gap"})

@@ -82,7 +82,9 @@ def test_bad_text_is_one_line_and_leaves_nothing_half_written(invoke, tmp_path, 
 def test_counts_of_another_tokenizer_are_refused(invoke, tmp_path, small_slices):
     from tests.text.test_tokenizers import word_tokenizer
 
-    word_tokenizer(["?", "</s>", "a"]).save(str(tmp_path / "other.json"))
+    other = word_tokenizer(["?", "</s>", "a"])
+    other.add_special_tokens(["</s>"])
+    other.save(str(tmp_path / "other.json"))
     text = small_slices.parent / "valid.jsonl"
     result = invoke(
         "slice", text, "--counts", small_slices.parent / "counts.duckdb", "--tokenizer", tmp_path / "other.json", "-o", tmp_path / "s"

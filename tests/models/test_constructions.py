@@ -15,28 +15,29 @@ from recallkit.models.protocol import ModelRequest
 from recallkit.mqar.run import evaluate_mqar
 from recallkit.mqar.sequences import MqarTask, Vocabulary, ask, make_sequences
 from recallkit.options import MqarOptions
+from recallkit.text.special_tokens import Prefix
 
 each_construction = pytest.mark.parametrize("name", CONSTRUCTIONS)
 
 
 @st.composite
-def tasks(draw) -> tuple[MqarTask, Vocabulary]:
-    """A task with a vocabulary of 2 P + 2 ids or more, of which any one is the filler, and may precede every sequence."""
+def tasks(draw) -> tuple[MqarTask, Vocabulary, Prefix]:
+    """A task with a vocabulary of 2 P + 2 ids or more, of which any one is the filler, and may be read before every sequence."""
     pairs = draw(st.integers(1, 12))
     length = draw(st.integers(4 * pairs, 4 * pairs + 40))
     power = draw(st.sampled_from([0.01, 0.1, 1.0, 10.0]))
     ids = np.random.default_rng(draw(st.integers(0, 9))).permutation(draw(st.integers(2 * pairs + 2, 300)))
-    vocabulary = Vocabulary(ids, (int(ids[0]),) * draw(st.integers(0, 1)))
-    return MqarTask("mqar", length, pairs, draw(st.integers(0, 99)), {"power": power}), vocabulary
+    prefix = Prefix((int(ids[0]),) * draw(st.integers(0, 1)))
+    return MqarTask("mqar", length, pairs, draw(st.integers(0, 99)), {"power": power}), Vocabulary(ids), prefix
 
 
 @each_construction
 @given(given=tasks(), dtype=st.sampled_from(["float32", "bfloat16", "float16"]))
 @settings(max_examples=10)
 def test_every_query_is_answered_whatever_the_task(name, given, dtype):
-    task, vocabulary = given
-    model = load_model(ModelRequest(f"construct:{name}", len(vocabulary.ids), dtype=dtype, device="cpu"))
-    answers = ask(model, vocabulary, make_sequences(task, vocabulary, 3), 4096)
+    task, vocabulary, prefix = given
+    model = load_model(ModelRequest(f"construct:{name}", len(vocabulary.ids), prefix=prefix, dtype=dtype, device="cpu"))
+    answers = ask(model, make_sequences(task, vocabulary, 3), 4096)
     assert answers.right.all()
     assert (answers.rank == 0).all()
     assert answers.nll.max() < 1e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from recallkit.models import zoo
 from recallkit.models.describe import describe_mixers, paper_flops, print_presets
 from recallkit.models.mixers import make_mixer
 from recallkit.models.presets import PRESETS, build, preset
+from tests.text.test_special_tokens import write
 
 
 def costs(d_model: int, length: int) -> dict[str, dict[str, object]]:
@@ -225,3 +227,21 @@ def test_operations_are_the_printed_ones_or_named():
         found = paper_flops(PRESETS[name]) / 1e12
         assert found == pytest.approx(ours, abs=0.0005), name
         assert (abs(found - theirs) <= 0.005) == (name in MATCHED), name
+
+
+def test_what_models_and_tokenizers_read_is_said_before_anything_is_read(run, tiny_model, tmp_path):
+    folder = write(tmp_path / "model", ["<eos>", "<bos>"], template="<bos>", tokenizer={"eos_token": "<eos>"})
+    alone = shutil.copytree(folder, tmp_path / "alone")
+    shutil.copytree(tiny_model("llama"), folder, dirs_exist_ok=True)
+    result = run("models", "--describe", folder, f"none={folder},bos=none", alone, "zoo:mamba", "--json")
+    rows = {row["model"]: row for row in json.loads(result.stdout)}
+    read = {name: (row["kind"], row["context"], row["prefix"], row["end_token"]) for name, row in rows.items()}
+    assert read == {
+        "model": ("transformers", 255, "<bos>", "<eos>"),
+        "none": ("transformers", 256, None, "<eos>"),
+        "alone": ("tokenizer", None, "<bos>", "<eos>"),
+        "zoo:mamba": ("zoo", 256, None, "<|endoftext|>"),
+    }
+    shown = run("models", "--describe", folder, alone).stdout
+    assert "2 of 2 read a token before every text." in shown
+    assert "model: <bos> (its tokenizer's template begins texts with it), <eos> (as its" in " ".join(shown.split())

@@ -22,7 +22,7 @@ from tests.conftest import made_up_texts
 from tests.models.test_hf import LENGTHS, ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 NUM_HEADS, NUM_KV_HEADS = 4, 2
 TENSOR_NAMES = {
@@ -96,15 +96,18 @@ def write_gguf(
     writer.close()
 
 
-def add_tokenizer(writer: gguf.GGUFWriter) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, more: Sequence[str] = ()) -> None:
+    """The built-in tokenizer, and `more` special tokens behind it."""
     tokenizer = load_tokenizer(None)
     settings = json.loads(tokenizer.backend.to_str())
-    special = {token["id"] for token in settings["added_tokens"]}
+    tokens = [*(tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)), *more]
+    special = {token["content"] for token in settings["added_tokens"]} | set(more)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([tokenizer.backend.id_to_token(index) for index in range(tokenizer.vocab_size)])
-    writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for i in range(tokenizer.vocab_size)])
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
     writer.add_token_merges([" ".join(merge) for merge in settings["model"]["merges"]])
-    writer.add_eos_token_id(tokenizer.end_token_id)
+    if not more:
+        writer.add_eos_token_id(tokenizer.end_token_id)
 
 
 def gguf_name(name: str) -> str:
@@ -143,6 +146,24 @@ def test_its_tokenizer_gives_the_ids_of_the_one_it_was_written_with(llama):
     assert (mine.vocab_size, mine.end_token_id) == (original.vocab_size, original.end_token_id)
     ids, _ = mine.encode(texts[:1])
     assert mine.decode([ids]) == texts[:1]
+
+
+@pytest.mark.parametrize(("family", "adds", "prefix"), [("llama", True, (4096,)), ("llama", False, ()), ("gemma3", None, (4096,))])
+def test_its_keys_say_what_begins_a_text_and_what_ends_one(tmp_path, family, adds, prefix):
+    writer = gguf.GGUFWriter(tmp_path / "t.gguf", family)
+    add_tokenizer(writer, ["<bos>", "<|im_end|>"])
+    writer.add_bos_token_id(4096)
+    writer.add_eos_token_id(4097)
+    writer.add_block_count(1)
+    if adds is not None:
+        writer.add_add_bos_token(adds)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    tokenizer = load_tokenizer(str(tmp_path / "t.gguf"))
+    assert tokenizer.prefix.ids == prefix
+    assert tokenizer.end_token == "<|endoftext|>", "not what ends a turn"
 
 
 def cut_at(share: float):

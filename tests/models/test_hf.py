@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import shutil
@@ -41,8 +42,14 @@ def direct(path, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def test_a_smaller_vocabulary_is_refused(tiny_model):
-    with pytest.raises(UserError, match=r"1,000 entries.*4,096"):
-        load_model(ModelRequest(str(tiny_model("llama", vocab_size=1000)), 4096, device="cpu"))
+    """An id that it lacks, not entries of its tokenizer that are in no text, as an added pad token."""
+    request = ModelRequest(str(tiny_model("llama", vocab_size=1000)), 4096, device="cpu")
+    with pytest.raises(UserError, match="its vocabulary has 1,000 entries, and the text has id 1,000"):
+        load_model(dataclasses.replace(request, largest_id=1000))
+    model = load_model(request)
+    assert np.isfinite(model.score(np.array([1, 999], np.uint32), np.array([0, 2])).nll).all()
+    with pytest.raises(UserError, match="the text has id 1,000"):
+        model.score(np.array([1, 1000], np.uint32), np.array([0, 2]))
 
 
 def test_missing_weights_are_refused_not_drawn_at_random(tiny_model, tmp_path):

@@ -316,7 +316,6 @@ MISTAKES = {
         r"\(2, 64, 4096\).*\(2, 64, 5000\)",
     ),
     "no number": (RECURRENT.replace("    def states", "    vocab_size = 'x'\n    def states"), "vocab_size is 'x', not a positive"),
-    "too small": (RECURRENT.replace("vocab=4096", "vocab=100"), "its vocabulary has 100 entries, the tokenizer in use 4,096"),
     "it fails later": (RECURRENT.replace("return self.head(", "return self.haed("), r"AttributeError: .*haed.* \(mine.py line 18\)"),
 }
 

@@ -15,7 +15,7 @@ from recallkit.mqar.sequences import MqarTask, Vocabulary, ask, make_sequences, 
 from recallkit.text.tokenizers import TextTokenizer, load_tokenizer
 from tests.made_tokenizers import NAMES, made
 
-SMALL = Vocabulary(np.array([7, *range(10, 60), *range(100, 160)]), ())
+SMALL = Vocabulary(np.array([7, *range(10, 60), *range(100, 160)]))
 
 
 def mqar(length: int, pairs: int, seed: int = 0, power: float = 0.5) -> MqarTask:
@@ -50,7 +50,7 @@ def test_every_sequence_is_what_the_paper_says(pairs, spare, seed):
 
 
 def test_queries_are_at_the_same_places_in_whatever_vocabulary():
-    larger = Vocabulary(np.arange(1000, 20000), (5,))
+    larger = Vocabulary(np.arange(1000, 20000))
     one, other = (make_sequences(mqar(128, 16), vocabulary, 9) for vocabulary in (SMALL, larger))
     assert np.array_equal(one.asked, other.asked)
     assert np.array_equal(one.distances, other.distances)
@@ -83,7 +83,6 @@ def test_a_vocabulary_is_plain_text(name):
     assert {filler, *rest} <= plain
     assert rest == sorted(set(rest) - {filler}), "ascending, so that keys are the first half of them"
     assert tokenizer.end_token_id not in vocabulary.ids
-    assert list(vocabulary.prefix) == tokenizer.prefix_ids
     if name not in NAMES:
         assert tokenizer.generated_text([filler]) == " "
         assert len(vocabulary.ids) + 1 == tokenizer.vocab_size, "the end token is left out"
@@ -106,11 +105,7 @@ def with_special(before: str | None = None) -> TextTokenizer:
 def test_what_is_no_text_is_left_out():
     vocabulary = vocabulary_of(with_special())
     assert vocabulary.ids.tolist() == [12, *range(2, 12)], "the filler is a comma, where neither space nor newline is an entry"
-    assert vocabulary.prefix == ()
-    assert vocabulary_of(with_special("<s>")).prefix == (13,)
-    vocabulary = vocabulary_of(with_special("d"))  # a word like others, and no added token
-    assert vocabulary.prefix == (5,)
-    assert 5 not in vocabulary.ids
+    assert 5 not in vocabulary_of(with_special("d")).ids, "a word like others, which is read before every text"
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -142,36 +137,34 @@ def known(row: list[int], place: int) -> tuple[float, int, int]:
     return mixed % 97 / 8, row[place] if mixed % 2 else 0, mixed % 5
 
 
-@pytest.mark.parametrize("prefix", [(), (3,), (3, 4)])
 @pytest.mark.parametrize("length", [41, 64])
-def test_what_counts_is_what_the_definition_says(prefix, length):
-    vocabulary = Vocabulary(SMALL.ids, prefix)
-    drawn = make_sequences(mqar(length, 10), vocabulary, 7)
-    answers = ask(Known(), vocabulary, drawn, 3 * length + 10)
+def test_what_counts_is_what_the_definition_says(length):
+    drawn = make_sequences(mqar(length, 10), SMALL, 7)
+    answers = ask(Known(), drawn, 3 * length + 10)
     assert answers.questions.tolist() == [10] * 7
     for number, ids in enumerate(drawn.ids.tolist()):
-        row, before, of = [*prefix, *ids], len(prefix), slice(10 * number, 10 * number + 10)
-        queries = queries_of(ids, 10, vocabulary.filler)
-        values = [known(row, place + 1 + before) for place in queries]
+        of = slice(10 * number, 10 * number + 10)
+        queries = queries_of(ids, 10, SMALL.filler)
+        values = [known(ids, place + 1) for place in queries]
         assert dict(zip(answers.place[of].tolist(), answers.distance[of].tolist(), strict=True)) == queries
         assert answers.nll[of].tolist() == pytest.approx([nll for nll, _, _ in values])
         assert answers.rank[of].tolist() == [rank for _, _, rank in values]
         assert answers.right[of].tolist() == [argmax == ids[place + 1] for (_, argmax, _), place in zip(values, queries, strict=True)]
-        fillers = [known(row, place + before) for place in range(20, length) if ids[place] == vocabulary.filler]
+        fillers = [known(ids, place) for place in range(20, length) if ids[place] == SMALL.filler]
         assert answers.filler_tokens[number] == len(fillers) == length - 40
         assert answers.filler_nll[number] == pytest.approx(sum(nll for nll, _, _ in fillers))
-        assert answers.filler_right[number] == sum(argmax == vocabulary.filler for _, argmax, _ in fillers)
+        assert answers.filler_right[number] == sum(argmax == SMALL.filler for _, argmax, _ in fillers)
 
 
 def test_batches_and_halves_change_nothing():
     drawn = make_sequences(mqar(40, 6), SMALL, 11)
     whole, small, tight = Known(), Known(), Known(most_rows=2)
-    one = ask(whole, SMALL, drawn, 10**6)
+    one = ask(whole, drawn, 10**6)
     for model, batch in ((small, 1), (tight, 10**6)):
-        other = ask(model, SMALL, drawn, batch)
+        other = ask(model, drawn, batch)
         for name in ("nll", "rank", "right", "filler_tokens", "filler_right", "filler_nll"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
     assert (whole.calls, small.calls) == ([11], [1] * 11)
     assert max(tight.calls) == 2
     with pytest.raises(UserError, match="out of memory on a sequence of 40 ids; give a shorter --seq-len"):
-        ask(Known(most_rows=0), SMALL, drawn, 10**6)
+        ask(Known(most_rows=0), drawn, 10**6)

@@ -125,11 +125,16 @@ def samples(lm, task) -> list[dict]:
     [("llama", "swde", True), ("gpt_neox", "squad_completion", False)],
 )
 def test_stock_tasks_give_what_lm_evals_own_model_gives(ours, theirs, family, name, begins):
-    expected = samples(theirs(family, begins=begins), stock_task(name))
-    found = samples(ours(family, begins=begins), stock_task(name))
+    """Of prompts that fit, where a model reads a token before every text: of others lm-eval cuts that, too."""
+    lm = ours(family, begins=begins)
+    expected, found = (samples(each, stock_task(name)) for each in (theirs(family, begins=begins), lm))
+    if begins:
+        fits = [len(lm.tok_encode(row["doc"]["text"])) <= MAX_LENGTH - 60 for row in expected]
+        assert 0 < sum(fits) < len(fits)
+        expected, found = ([row for row, is_short in zip(rows_, fits, strict=True) if is_short] for rows_ in (expected, found))
     assert [row["filtered_resps"] for row in found] == [row["filtered_resps"] for row in expected]
     assert [row["contains"] for row in found] == [row["contains"] for row in expected]
-    assert len({row["filtered_resps"][0] for row in found}) > 5, "generations that are all alike would prove nothing"
+    assert len({row["filtered_resps"][0] for row in found}) > 3, "generations that are all alike would prove nothing"
 
 
 def test_our_version_1_asks_what_the_stock_tasks_ask(ours, theirs):
@@ -160,9 +165,10 @@ def test_likelihoods_are_lm_evals(ours, theirs, family, begins):
     found, expected = (lm.loglikelihood(requests("loglikelihood", pairs)) for lm in (mine, other))
     assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=2e-4)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-    whole = [(text,) for text in texts]
-    found, expected = (lm.loglikelihood_rolling(requests("loglikelihood_rolling", whole)) for lm in (mine, other))
-    assert found == pytest.approx(list(expected), abs=2e-3)
+    if not begins:  # lm-eval predicts a token before every text from itself, and reads no later window behind it
+        whole = [(text,) for text in texts]
+        found, expected = (lm.loglikelihood_rolling(requests("loglikelihood_rolling", whole)) for lm in (mine, other))
+        assert found == pytest.approx(list(expected), abs=2e-3)
     (space, _), (nothing, _) = mine.loglikelihood(requests("loglikelihood", [(" ", "a"), ("", " a")]))
     assert space == pytest.approx(nothing), "spaces belong to the continuation: nothing is left before it"
 
@@ -238,3 +244,27 @@ def test_a_batch_that_does_not_fit_is_halved(ours):
     model.score = lambda ids, offsets: (_ for _ in ()).throw(MemoryError())
     with pytest.raises(UserError, match="out of memory on a prompt of"):
         lm.loglikelihood(requests("loglikelihood", [("the", " x y")]))
+
+
+def test_what_a_text_begins_with_is_neither_cut_nor_predicted(ours, model_path):
+    """lm-eval cuts it with the rest of a long prompt's beginning, and predicts it from itself: no model was trained to read so."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = model_path("llama", begins=True)
+    reader, model = AutoTokenizer.from_pretrained(path), AutoModelForCausalLM.from_pretrained(path).eval()
+    begin, text = reader.bos_token_id, " ".join(made_up_texts(4, 250, seed=5))
+    ids = reader(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) > MAX_LENGTH
+    lm = ours("llama", begins=True)
+    last = torch.tensor([[begin, *ids[-(MAX_LENGTH - 1 - 6) :]]])
+    expected = model.generate(last, attention_mask=torch.ones_like(last), max_new_tokens=6, do_sample=False, eos_token_id=None)
+    [found] = lm.generate_until(requests("generate_until", [(text, {"until": [], "max_gen_toks": 6})]))
+    assert found == reader.decode(expected[0, last.shape[1] :], skip_special_tokens=True)
+
+    some = ids[:200]
+    with torch.no_grad():
+        logits = model(torch.tensor([[begin, *some]])).logits[0].double()
+    nll = -torch.log_softmax(logits[:-1], 1).gather(1, torch.tensor(some)[:, None]).sum()
+    [rolled] = ours("llama", begins=True, mark="rolling").loglikelihood_rolling(requests("loglikelihood_rolling", [(reader.decode(some),)]))
+    assert -rolled == pytest.approx(float(nll), rel=1e-5)

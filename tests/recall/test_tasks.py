@@ -150,12 +150,12 @@ def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"sqad: no such recall task; did you mean squad\?"):
         load_rows("sqad")
     (tmp_path / "fda.csv").write_text("text,value\na,b\n")
-    with pytest.raises(UserError, match=r"not a supported kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .parquet"):
+    with pytest.raises(UserError, match=r"not a supported kind of file.*give .jsonl, .jsonl.zst, .jsonl.gz, .*.parquet"):
         load_rows("fda", tmp_path / "fda.csv")
 
 
 def test_a_folder_holds_the_task_by_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"looked for fda.jsonl, fda.jsonl.zst, fda.jsonl.gz, fda.parquet, fda\*.jsonl"):
+    with pytest.raises(UserError, match=r"looked for fda.jsonl, fda.jsonl.zst, fda.jsonl.gz, .*fda.parquet, fda\*.jsonl"):
         load_rows("fda", tmp_path)
     write(tmp_path / "fda_cut.jsonl.gz", RECORDS[:1])
     write(tmp_path / "squad_qa.jsonl", RECORDS)

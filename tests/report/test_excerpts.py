@@ -219,7 +219,9 @@ def test_pieces_without_bytes_are_those_of_the_vocabulary(tmp_path):
     from tokenizers import Tokenizer, models
 
     path = tmp_path / "tokenizer.json"
-    Tokenizer(models.WordPiece({"[UNK]": 0, "</s>": 1, "recall": 2, "##s": 3}, unk_token="[UNK]")).save(str(path))
+    backend = Tokenizer(models.WordPiece({"[UNK]": 0, "</s>": 1, "recall": 2, "##s": 3}, unk_token="[UNK]"))
+    backend.add_special_tokens(["</s>"])
+    backend.save(str(path))
     pieces = Pieces(load_tokenizer(str(path)))
     assert not pieces.has_bytes
     assert [pieces.alone(index) for index in (2, 3, 1, 9)] == ["recall", "##s", "</s>", 9]

@@ -266,6 +266,7 @@ def evil(comparison, tmp_path_factory) -> Page:
         "models": [names[model] for model in MODELS],
         "reference": names[REFERENCE],
         "slices": slices,
+        "prefixes": {EVIL: "<bos>"},
         "inexact": {EVIL: {"all": 0.25}},
     }
     folder = put(renamed(comparison.tables, names), tmp_path_factory.mktemp("evil") / "deep", comparison, **facts)

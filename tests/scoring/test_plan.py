@@ -13,6 +13,7 @@ from recallkit.errors import UserError
 from recallkit.models import loading
 from recallkit.scoring import find_scores, plan_scores, score_path
 from recallkit.storage import artifacts
+from recallkit.text.tokenizers import load_tokenizer
 from tests.conftest import made_up_texts, write_jsonl
 
 GOOD = "control:bigram"
@@ -49,7 +50,7 @@ def bad_tokenizer(path):
 
 BROKEN = {
     truncated_config: "config.json cannot be read",
-    small_vocabulary: "its vocabulary has 100 entries, the tokenizer recallkit-4k 4,096",
+    small_vocabulary: "its vocabulary has 100 entries, and the text has id ",
     short_context: "its context is 32 ids, but a sequence has 64; read it in windows",
     bad_tokenizer: "its tokenizer cannot be read",
 }
@@ -165,3 +166,17 @@ def test_auto_is_float32_on_a_cpu_and_what_was_used_is_recorded(slices, model):
     table = recallkit.score(f"{model},dtype=auto", slices=slices, device="cpu").frame
     assert table["dtype"].to_list() == ["float32"]
     assert recallkit.score(model, slices=slices).frame["path"].to_list() == table["path"].to_list(), "the same scores"
+
+
+def test_an_entry_beyond_the_embedding_is_refused_where_it_is_read(tiny_model, tmp_path):
+    """A pad token that was added to the tokenizer and is in no text is none of the model's concern."""
+    path = shutil.copytree(tiny_model("llama"), tmp_path / "model")
+    backend = load_tokenizer(None).backend
+    backend.add_special_tokens(["<pad>"])
+    backend.save(str(path / "tokenizer.json"))
+    texts = {"text": made_up_texts(3, 40), "padded": ["the model <pad>", *made_up_texts(2, 40)]}
+    for name, chosen in texts.items():
+        recallkit.slice(texts=chosen, models=str(path), seq_len=32, out=tmp_path / name)
+    recallkit.score(str(path), slices=tmp_path / "text", device="cpu")
+    with pytest.raises(UserError, match="its vocabulary has 4,096 entries, and the text has id 4,096; name its own tokenizer"):
+        plan_scores([str(path)], tmp_path / "padded")

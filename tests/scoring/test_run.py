@@ -28,7 +28,7 @@ from recallkit.models.protocol import ModelRequest
 from recallkit.options import TextOptions
 from recallkit.parallel import processes
 from recallkit.scoring import scores
-from recallkit.scoring.identity import other_tokenizer
+from recallkit.scoring.identity import read_tokenizer
 from recallkit.storage import artifacts
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.tokenizers import load_tokenizer
@@ -422,9 +422,9 @@ def test_a_models_own_tokenizer_is_known_to_be_the_slices_or_not(tiny_model, few
     change(settings)
     (path / "tokenizer.json").write_text(json.dumps(settings))
     used = artifacts.read_manifest(few_slices / "tokens.parquet")["tokenizer"]
-    found = other_tokenizer(ModelRequest(str(path), 4096), None, few_slices, used)
-    assert (found is None) is same
-    assert same or found[0] == str(path)
+    other = read_tokenizer(ModelRequest(str(path), 4096), None, few_slices, used).other(few_slices, used)
+    assert (other is None) is same
+    assert same or other[0] == str(path)
 
 
 def test_an_end_token_that_only_the_user_can_name_is_no_false_alarm(tiny_model, tmp_path):

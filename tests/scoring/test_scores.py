@@ -19,6 +19,8 @@ class Probe:
 
     name, vocab_size = "probe", 4096
 
+    prefix = ()
+
     def __init__(self, *, most_ids: int | None = None, bad: int | None = None, max_length: int | None = None) -> None:
         self.batches: list[tuple[int, int]] = []
         self.most_ids, self.bad, self.max_length = most_ids, bad, max_length

@@ -124,6 +124,37 @@ def test_given_fields_replace_the_usual_ones(tmp_path: Path) -> None:
         next(documents)
 
 
+def test_a_name_with_dots_is_a_field_where_there_is_one_else_the_way_to_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    flat = {"doc.body": "flat", "doc": {"body": "nested"}, "meta.pile_set_name": "ArXiv", "meta": {"pile_set_name": "Github"}}
+    nested = {"doc": '{"body": "nested", "score": NaN}', "meta": {"pile_set_name": "Github"}}
+    path.write_bytes(lines(flat, nested, {"doc.body": None, "doc": {"body": "nested"}}))
+    documents = open_corpus([str(path)], CorpusOptions(text_field="doc.body")).documents()
+    assert [(d.text, d.source) for d in (next(documents), next(documents))] == [("flat", "ArXiv"), ("nested", "Github")]
+    with pytest.raises(UserError, match=r"line 3: its doc\.body is null; fill it in"):
+        next(documents)
+    pq.write_table(pa.table({"doc.body": ["flat"], "a.b": [{"c": "part"}], "more": [1]}), tmp_path / "a.parquet")
+    for field, text in (("doc.body", "flat"), ("a.b.c", "part")):
+        assert read(tmp_path / "a.parquet", options=CorpusOptions(text_field=field)) == [text]
+
+
+def test_shards_of_a_folder_are_one_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("arxiv/0", "arxiv/1", "github/0", "hf/a/train/0", "hf/b/train/0"):
+        Path(f"{name}.jsonl").parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{name}.jsonl").write_bytes(lines({"text": name}))
+
+    def names(*arguments: str) -> list[str]:
+        return [document.source for document in open_corpus(arguments).documents()]
+
+    assert names("arxiv/0.jsonl") == ["0"]
+    assert names("arxiv") == names("arxiv/*.jsonl") == names("arxiv/0.jsonl", "arxiv/1.jsonl") == ["arxiv", "arxiv"]
+    assert names("arxiv", "github") == ["arxiv", "arxiv", "github"]
+    assert names("*/*.jsonl") == ["arxiv", "arxiv", "github"]
+    assert names("arxiv/0.jsonl", "github/0.jsonl") == ["arxiv", "github"]
+    assert names("hf") == ["a/train", "b/train"]
+
+
 # --- what is found, in which order ------------------------------------------------------------------------------------
 
 
@@ -154,7 +185,7 @@ def test_a_file_is_read_once_for_one_argument(tmp_path: Path) -> None:
         ("*.parquet", "matches no file"),
         (
             "notes.md",
-            "not a supported kind of file; give .jsonl, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
+            "not a supported kind of file; give .jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow",
         ),
         ("*.md", "not a supported kind of file"),
         ("empty", "no file of text in this folder; name the folder that contains the shards: .jsonl,"),
@@ -226,7 +257,7 @@ def assert_reenters(folder: Path) -> None:
 @given(
     st.lists(st.lists(json_line, max_size=8), min_size=1, max_size=2),
     st.sampled_from(list(ENCODERS)),
-    st.integers(1, 30),
+    st.integers(4, 30),
     st.booleans(),
 )
 def test_lines_are_reentered_at_every_position(shards: list[list[bytes]], suffix: str, block_bytes: int, ends_open: bool) -> None:
@@ -264,7 +295,7 @@ BAD_LINES = {
     b'"a string"': "not a JSON object",
     b'{"body": "x", "title": "y"}': "no text in text or content or raw_content (the record has: body, title)",
     b"{}": "the record is empty",
-    b'{"text": null}': "no text in",
+    b'{"text": null}': "its text is null",
     b'{"text": ["a"]}': "text is a list, not text",
     b'{"text": 5}': "text is a number, not text",
     b'{"text": "\xff"}': "invalid UTF-8 at byte 11 of the line",
@@ -294,7 +325,7 @@ def test_cut_off_and_corrupt_shards_stop(tmp_path: Path, suffix: str, options: C
     whole = ENCODERS[suffix](lines(*({"text": os.urandom(500).hex()} for _ in range(3000))))
     path = tmp_path / f"a{suffix}"
     middle = len(whole) // 2
-    for damaged in (whole[:middle], whole[:-3], whole + b"trailing", b"never compressed"):
+    for damaged in (whole[:middle], whole[:-3], whole + b"trailing", b"never\0compressed"):
         path.write_bytes(damaged)
         texts, error = fails(path, options)
         assert f"{path}, line {len(texts) + 1}: cannot be read further" in error

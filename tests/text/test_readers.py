@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import io
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from recallkit.text import readers
+from recallkit.text import readers, sources
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
 from tests.text.test_corpus import SKIPPING, fails, lines, read, zst
@@ -81,3 +84,54 @@ def test_a_longer_window_of_zstd_is_named_with_its_remedy(tmp_path: Path) -> Non
             assert f"{path}: compressed with a longer window than readers allow" in said
             assert f"zstd -dc --long=31 {path.name} | zstd -o OTHER.zst" in said
             assert "truncated" not in said
+
+
+# --- what a file is, whatever it is called ----------------------------------------------------------------------------
+
+ONE, TWO = lines({"text": "one"}), lines({"text": "two"})
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.ndjson.zstd", "a.jsonl.gzip", "a.json.zst"])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zst])
+def test_compression_is_told_by_the_first_bytes(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
+    (tmp_path / name).write_bytes(compress(ONE + TWO))
+    assert read(tmp_path / name) == ["one", "two"]
+
+
+def test_zeros_after_gzip_are_passed_over_and_nothing_else(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "a.jsonl.gz", gzip.compress(ONE), gzip.compress(TWO)
+    path.write_bytes(first + bytes(700) + second + bytes(3))
+    assert read(path) == ["one", "two"]
+    for damaged in (first + bytes(9) + b"more", first + second[:-9], first + bytes(5) + second[:5]):
+        path.write_bytes(damaged)
+        assert "cannot be read further" in fails(path, SKIPPING)[1]
+
+
+NAN = rb'"score": NaN, "all": [-Infinity, {"NaN": Infinity}]'
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_numbers_that_json_does_not_have(tmp_path: Path, name: str) -> None:
+    """As Python's json writes them, beside the text; not in it."""
+    path, text = tmp_path / name, b'{"text": "NaN, \\"NaN\\": Infinity \\\\", "meta": "{\\"source\\": \\"s\\", \\"x\\": NaN}", %s}'
+    path.write_bytes(text % NAN if name == "a.jsonl" else b"[%s]" % (text % NAN))
+    [document] = open_corpus([str(path)]).documents()
+    assert (document.text, document.source) == ('NaN, "NaN": Infinity \\', "s")
+    path.write_bytes(b'{"text": "t", %s,}' % NAN)
+    assert "not JSON" in fails(path)[1]
+    path.write_bytes(b'{"text": "\\ud800", %s}' % NAN)
+    assert "not JSON" in fails(path)[1]
+
+
+def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed, too; it can be read again, and its copy is gone at the end."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(ONE + TWO))))
+    sources._spooled.cache_clear()
+    corpus = open_corpus(["-"])
+    assert [d.text for d in corpus.documents()] == [d.text for d in corpus.documents()] == ["one", "two"]
+    assert {d.source for d in corpus.documents()} == {"stdin"}
+    assert corpus.digests() == open_corpus(["-"]).digests()
+    sources._spooled.cache_clear()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no JSON\n")))
+    assert "standard input, line 1: not JSON" in fails("-")[1]
+    sources._spooled.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.server
 import json
 import sys
@@ -141,8 +142,12 @@ def test_parquet_and_arrow_are_read_in_ranges(server: tuple[str, Path]) -> None:
 
 def test_a_folder_and_a_pattern(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe({f"/bucket/{name}": lines(name) for name in ("b/1.jsonl", "a.jsonl", "b/0.jsonl", ".hidden/x.jsonl", "README.md")})
+    memory.pipe("/other/z.jsonl", gzip.compress(lines("compressed")))
+    assert texts("memory://other/z.jsonl") == ["compressed"]
     assert texts("memory://bucket") == ["a.jsonl", "b/0.jsonl", "b/1.jsonl"]
     assert texts("memory://bucket/b/*.jsonl", "memory://bucket/a.jsonl") == ["b/0.jsonl", "b/1.jsonl", "a.jsonl"]
+    sources = [document.source for document in open_corpus(["memory://bucket", "memory://other/z.jsonl"]).documents()]
+    assert sources == ["bucket", "b", "b", "z"]
     assert "matches no file" in error_of("memory://bucket/*.txt")
     assert "no file of text" in error_of("memory://nothing")
     assert "memory://bucket/c.jsonl: cannot be read" in error_of("memory://bucket/c.jsonl")

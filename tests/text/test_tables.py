@@ -80,6 +80,18 @@ def test_offsets_that_lie_are_not_followed(tmp_path: Path) -> None:
     assert "cannot be read further" in fails(path)[1]
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_text_stored_as_bytes_is_decoded(tmp_path: Path, name: str) -> None:
+    for kind in (pa.binary(), pa.large_binary()):
+        columns = {"text": [b"one \xc3\xa9", b"\xff", b"two"], "source": [b"s", b"s", b"\xff"], "id": [b"i", None, None]}
+        WRITERS[name](tmp_path / name, pa.table({field: pa.array(values, kind) for field, values in columns.items()}))
+        texts, line = fails(tmp_path / name)
+        assert texts == ["one é"]
+        assert "row 1: invalid UTF-8 at byte 1 of text; write it again from valid text" in line
+        documents = open_corpus([str(tmp_path / name)], SKIPPING).documents()
+        assert [(d.text, d.source, d.id) for d in documents] == [("one é", "s", "i"), ("two", "\ufffd", f"{tmp_path / name}:2")]
+
+
 def test_csv_in_every_compression(tmp_path: Path) -> None:
     content = b'\xef\xbb\xbfid,text,meta\r\n7,"two\r\nlines, ""quoted"" \xc3\xa9","{""pile_set_name"": ""ArXiv""}"\r\n\r\n8,,x\n'
     for suffix, compress in {".csv": bytes, ".csv.gz": gzip.compress, ".csv.zst": zst}.items():

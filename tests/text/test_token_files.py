@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import struct
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -40,10 +43,13 @@ def llm_c(ids: np.ndarray, magic: int, version: int) -> bytes:
     return header.tobytes() + ids.tobytes()
 
 
-def megatron_index(code: int, lengths: list[int]) -> bytes:
-    """An .idx as megatron/core/datasets/indexed_dataset.py writes it, up to the lengths."""
-    head = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([code])
-    return head + len(lengths).to_bytes(8, "little") + (len(lengths) + 1).to_bytes(8, "little") + np.array(lengths, np.int32).tobytes()
+def megatron_index(code: int, lengths: list[int], documents: list[int] | None = None, width: int = 2) -> bytes:
+    """An .idx as megatron/core/datasets/indexed_dataset.py writes it; `documents` are numbers of sequences."""
+    ends = np.cumsum([0, *lengths]) * width
+    firsts = list(range(len(lengths) + 1)) if documents is None else documents
+    head = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(lengths), len(firsts))
+    arrays = (np.array(lengths, "<i4"), ends[:-1].astype("<i8"), np.array(firsts, "<i8"))
+    return head + b"".join(array.tobytes() for array in arrays)
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
@@ -52,14 +58,14 @@ def megatron_index(code: int, lengths: list[int]) -> bytes:
 def documents_of(ids: list[int]) -> list[tuple[int, list[int]]]:
     """The documents of a flat stream, one id after the other: where each begins, and its ids."""
     found, begun, document = [], 0, []
-    for place, token in enumerate(ids):
+    for place, token in enumerate([*ids, END]):
         if token != END:
             document.append(token)
-        elif place:
+            continue
+        if document:
             found.append((begun, document))
-        if token == END:
-            begun, document = place + 1, []
-    return [*found, (begun, document)] if document else found
+        begun, document = place + 1, []
+    return found
 
 
 @settings(max_examples=80)
@@ -117,7 +123,7 @@ def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(tmp_path: P
 def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
     rows = [[1, 2, END], [1, END, 2], [END], [], [3, END, END]]
     (tmp_path / "a.jsonl").write_bytes(lines(*({"input_ids": row} for row in rows)))
-    expected = [[1, 2], [1, END, 2], [], [], [3, END]]
+    expected = [[1, 2], [1, END, 2], [], [], [3]]
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == expected
     bytes_vocabulary = CorpusOptions(vocabulary=load_tokenizer("bytes", end_token="<0x00>").vocabulary)
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], bytes_vocabulary).documents()] == rows  # there it may be text
@@ -133,8 +139,8 @@ def write_jsonl_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
 
 
 def write_parquet_ids(folder: Path, ids: Ids, sources: list[str]) -> str:
-    column = pa.array([each.astype(np.int32) for each in ids], pa.list_(pa.int32()))
-    pq.write_table(pa.table({"input_ids": column, "attention_mask": column, "source": sources}), folder / "ids.parquet", row_group_size=7)
+    column, mask = (pa.array([row.astype(np.int32) for row in rows], pa.list_(pa.int32())) for rows in (ids, map(np.ones_like, ids)))
+    pq.write_table(pa.table({"input_ids": column, "attention_mask": mask, "source": sources}), folder / "ids.parquet", row_group_size=7)
     return "ids.parquet"
 
 
@@ -180,7 +186,7 @@ def llm_c_file(folder: Path, ids: Ids, end: int) -> str:
 @flat
 def megatron(folder: Path, ids: Ids, end: int) -> str:
     joined(ids, end, "<i4").tofile(folder / "text_document.bin")
-    (folder / "text_document.idx").write_bytes(megatron_index(4, [len(each) + 1 for each in ids]))
+    (folder / "text_document.idx").write_bytes(megatron_index(4, [len(each) + 1 for each in ids], width=4))
     return "text_document.bin"
 
 
@@ -275,39 +281,200 @@ def test_ids_need_their_tokenizer(tmp_path: Path, home: Path) -> None:
             recallkit.slice(tmp_path / name, tmp_path / "slices")
 
 
-def test_the_type_of_a_bin_file(tmp_path: Path) -> None:
-    large = CorpusOptions(vocabulary=Vocabulary("large", 100_000, END, end_is_text=False))
-
-    def read(content: np.ndarray | bytes, options: CorpusOptions = SMALL, dtype: str = "") -> list[int]:
-        (tmp_path / "a.bin").write_bytes(content if isinstance(content, bytes) else content.tobytes())
-        return [token for d in open_corpus([f"{tmp_path}/a.bin{dtype}"], options).documents() for token in d.ids.tolist()]
-
-    narrow, wide = np.array([1, 2, 3, 4], "<u2"), np.array([1, 2, 3, 4], "<u4")
-    assert read(narrow) == read(wide, large) == read(wide, dtype=":uint32") == read(wide, dtype=":INT32") == [1, 2, 3, 4]
-    assert read(narrow, large, ":uint16") == [1, 2, 3, 4]
-    with pytest.raises(UserError, match=r"every second of its 16-bit ids is 0.*; say what it is: .*a\.bin:uint32"):
-        read(wide)
-    with pytest.raises(UserError, match=r"is 131,073, not one of the 100,000 of large; .*FILE\.bin:uint32"):
-        read(narrow, large)
-    with pytest.raises(UserError, match="7 bytes are not whole ids of 2 bytes"):
-        read(b"1234567")
-    with pytest.raises(UserError, match="5 ids, where its header has 6; the file is truncated"):
-        read(llm_c(np.array([1, 2, 3, 4, 5, 6], "<u2"), 20240520, 1)[:-2])
-    with pytest.raises(UserError, match="contains no record"):
-        read(b"")
-    (tmp_path / "a.idx").write_bytes(megatron_index(6, [4]))
-    with pytest.raises(UserError, match=r"a\.idx: ids of type 6; name their type"):
-        read(narrow)
-    assert read(narrow, dtype=":uint16") == [1, 2, 3, 4]
+LARGE = CorpusOptions(vocabulary=Vocabulary("large", 130_000, END, end_is_text=False))
+MANY = [*range(1, 100), END] * 2
+"""Enough different ids to tell types by."""
 
 
-def test_documents_of_megatron_need_their_end_tokens(tmp_path: Path) -> None:
-    np.array([1, 2, 3, 4], "<u2").tofile(tmp_path / "a.bin")
-    (tmp_path / "a.idx").write_bytes(megatron_index(8, [2, 2]))
-    with pytest.raises(UserError, match=r"a\.bin: no end token between its documents; .*--append-eod"):
+def read_ids(path: Path, content: np.ndarray | bytes, options: CorpusOptions = SMALL, dtype: str = "") -> list[list[int]]:
+    """The documents of a file with this content, whose type is named as `:uint16`."""
+    path.write_bytes(content if isinstance(content, bytes) else content.tobytes())
+    return [document.ids.tolist() for document in open_corpus([f"{path}{dtype}"], options).documents()]
+
+
+def refused(path: Path, content: np.ndarray | bytes, options: CorpusOptions = SMALL, dtype: str = "") -> str:
+    with pytest.raises(UserError) as caught:
+        read_ids(path, content, options, dtype)
+    assert caught.value.remedy
+    return caught.value.line()
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<i2", "<u4", "<i4", "<u8", "<i8"])
+@pytest.mark.parametrize("largest", [99, 129_999])
+def test_the_type_of_a_file_without_a_header_is_the_one_that_its_ids_have(tmp_path: Path, dtype: str, largest: int) -> None:
+    """Whatever is named: another type is refused, with the right one."""
+    options, path = SMALL if largest == 99 else LARGE, tmp_path / "a.bin"
+    if dtype.endswith("2") and options is LARGE:
+        assert "name their own --tokenizer" in refused(path, np.array(MANY, dtype), options)  # 16 bits have no room for such ids
+        return
+    expected, name = [[*range(1, 99), largest]] * 2, np.dtype(dtype).name
+    stream = np.array([token for row in expected for token in (*row, END)], dtype)
+    assert read_ids(path, stream, options) == read_ids(path, stream, options, f":{name}") == expected
+    assert "name their own --tokenizer" in refused(path, stream + 90, options)
+    right = np.dtype(dtype).itemsize * 8
+    for other in ("uint8", "uint16", "int32", "uint64"):
+        if not other.endswith(str(right)):
+            assert refused(path, stream, options, f":{other}").endswith(f"int{right}")
+    raw = tmp_path / "raw.npy"
+    message = rf"no header, and its ids fit the .* as (u?int{right}); name their type: {raw}:\1"
+    assert re.search(message, refused(raw, stream, options))
+    assert read_ids(raw, stream, options, f":{name}") == expected
+
+
+def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
+    path, narrow, wide = tmp_path / "a.bin", np.array([1, 2, 3, 4], "<u2"), np.array([1, 2, 3, 4], "<u4")
+    middle = CorpusOptions(vocabulary=Vocabulary("middle", 1000, END, end_is_text=False))
+    assert read_ids(path, narrow, middle) == read_ids(path, wide, LARGE) == read_ids(path, wide, middle, ":INT32") == [[1, 2, 3, 4]]
+    assert read_ids(path, wide, middle, ":uint16") == [[1], [2], [3], [4]]
+    assert "as uint32 or uint16; name their type: " in refused(path, wide, middle)
+    assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
+    assert "7 bytes are not whole ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
+    assert "798 bytes are not whole ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
+    assert "contains no record" in refused(path, b"")
+
+
+def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
+    path, ids = tmp_path / "a.bin", np.array(MANY, "<u2")
+    lit_gpt = b"LITPKDS" + struct.pack("<QBQ", 1, 8, len(ids)) + ids.tobytes()
+    documents = [list(range(1, 100))] * 2
+    assert read_ids(path, lit_gpt) == read_ids(path, lit_gpt, dtype=":uint16") == read_ids(path, llm_c(ids, 20240520, 1)) == documents
+    assert "its ids are uint16, by its header or index; leave out :int32" in refused(path, lit_gpt, dtype=":int32")
+    assert "199 ids, where its header has 200; copy it again" in refused(path, lit_gpt[:-2])
+    assert "5 ids, where its header has 6; copy it again" in refused(path, llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2])
+    assert "version 3 of llm.c's format is not known" in refused(path, llm_c(ids, 20240520, 3))
+    assert "ids of type 6, not whole numbers" in refused(path, lit_gpt.replace(b"\x08" + struct.pack("<Q", 200), b"\x06" + bytes(8)))
+    saved = io.BytesIO()
+    np.save(saved, ids)
+    assert read_ids(path, saved.getvalue()) == documents
+    items = [ids[:50].tobytes(), ids[50:].tobytes()]
+    offsets = np.cumsum([16, *map(len, items)]).astype("<u4")
+    chunk = struct.pack("<I", 2) + offsets.tobytes() + b"".join(items)
+    for dtype in ("", ":uint16"):
+        assert "a chunk of litdata, which is not read here; read it with litdata" in refused(path, chunk, dtype=dtype)
+
+
+def test_text_is_no_file_of_ids(tmp_path: Path) -> None:
+    content = b"Text as ids of 16 bits: " * 40
+    for dtype in ("", ":uint16"):
+        assert "text, not ids; name it as text: .txt" in refused(tmp_path / "a.bin", content, LARGE, dtype)
+    of_bytes = CorpusOptions(vocabulary=load_tokenizer("bytes").vocabulary)
+    assert read_ids(tmp_path / "a.bin", content, of_bytes) == [list(content)]
+
+
+def test_padding_of_files_is_no_text(tmp_path: Path) -> None:
+    stream = np.array(MANY, "<u2")
+    ends, zeros = np.zeros(5000, "<u2"), np.full(5000, 7, "<u2")
+    assert read_ids(tmp_path / "a.bin", np.concatenate([ends, stream, ends])) == read_ids(tmp_path / "a.bin", stream)
+    assert "its last 1,024 ids are all 7, as where it was filled up" in refused(tmp_path / "a.bin", np.concatenate([stream, zeros]))
+
+
+# --- documents by an index --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1, max_size=6), st.data())
+def test_documents_are_those_of_the_index(sequences: list[list[int]], data: st.DataObject) -> None:
+    """Whatever end tokens they contain; also of several sequences, in pieces, and from every record on."""
+    firsts = sorted({0, len(sequences), *data.draw(st.lists(st.integers(0, len(sequences)), max_size=4))})
+    expected = [[token for sequence in sequences[at:stop] for token in sequence] for at, stop in pairwise(firsts)]
+    flat = np.array([token for sequence in sequences for token in sequence], "<u2")
+    if not len(flat):
+        return
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(token_files, "PIECE_BYTES", 4):
+        flat.tofile(Path(folder, "a.bin"))
+        Path(folder, "a.idx").write_bytes(megatron_index(8, list(map(len, sequences)), firsts))
+        shard = open_corpus([folder], SMALL).shards[0]
+        records = list(shard.records(0, pytest.fail))
+        assert [(number, row["input_ids"].tolist()) for number, row in records] == list(enumerate(expected))
+        for first in range(len(expected) + 1):
+            assert [number for number, _ in shard.records(first, pytest.fail)] == list(range(first, len(expected)))
+        pieces = shard.pieces(data.draw(st.integers(1, 5)))
+        assert [number for piece in pieces for number, _ in piece.records(0, pytest.fail)] == list(range(len(expected)))
+
+
+def test_end_tokens_are_put_between_the_documents_of_an_index_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    (tmp_path / "a.idx").write_bytes(megatron_index(8, [3, 2, 1]))
+    assert read_ids(path, np.array([1, 2, END, 3, END, 4], "<u2")) == [[1, 2], [3], [4]]
+    assert "its ids are uint16, by its header or index; leave out :uint32" in refused(path, np.arange(6, dtype="<u2"), dtype=":uint32")
+    place = tmp_path / "b.bin"
+    (tmp_path / "b.idx").write_bytes(megatron_index(8, [1, 1]))
+    assert "b.bin, document 1: number 0 of its ids" in refused(place, np.array([1, 100], "<u2"))
+
+
+def test_an_index_that_does_not_describe_its_file_is_refused(tmp_path: Path) -> None:
+    path, index, ids = tmp_path / "a.bin", tmp_path / "a.idx", np.array([1, 2, 3, 4], "<u2")
+    right = megatron_index(8, [2, 2])
+    damaged = {
+        megatron_index(8, [2, 3]): "do not fill its .bin",
+        megatron_index(8, [2, 1]): "do not fill its .bin",
+        megatron_index(8, [2, 2], [0, 1]): "do not fill its .bin",
+        megatron_index(8, [2, 2], [1, 2]): "do not fill its .bin",
+        megatron_index(8, [2, 2], [0, 2, 1, 2]): "do not fill its .bin",
+        megatron_index(8, [4, -2, 2]): "do not fill its .bin",
+        megatron_index(8, [2, 2], width=4): "do not fill its .bin",
+        megatron_index(6, [2, 2]): "ids of type 6",
+        right[:-1]: "shorter or longer than its header says",
+        right[:20]: "no index as Megatron-LM writes it",
+        b"TNTIDX" + right[6:]: "no index as Megatron-LM writes it",
+    }
+    for content, message in damaged.items():
+        index.write_bytes(content)
+        said = refused(path, ids)
+        assert "a.idx: " in said
+        assert message in said
+    index.write_bytes(right)
+    before = open_corpus([str(path)], SMALL).digests()
+    index.write_bytes(megatron_index(8, [1, 3]))
+    assert open_corpus([str(path)], SMALL).digests() != before
+
+
+# --- masks and padding ------------------------------------------------------------------------------------------------
+
+PADDED = {
+    "right": ([5, 6, END, END], [1, 1, 1, 0]),
+    "left": ([END, END, 5, 6], [0, 0, 1, 1]),
+    "with ids": ([7, 5, 6, 7], [0, 1, 1, 0]),
+    "floats and truths": ([5, 6, 7], [1.0, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("row", PADDED)
+def test_what_a_mask_leaves_out_is_not_read(tmp_path: Path, row: str) -> None:
+    ids, mask = PADDED[row]
+    records = [{"input_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": [0] * len(ids)}]
+    (tmp_path / "a.jsonl").write_bytes(lines(*records))
+    pq.write_table(pa.table({"input_ids": [ids], "attention_mask": [[float(value) for value in mask]]}), tmp_path / "a.parquet")
+    nested = [{"row": record} for record in records]
+    ways = {
+        "lines": open_corpus([str(tmp_path / "a.jsonl")], SMALL),
+        "table": open_corpus([str(tmp_path / "a.parquet")], SMALL),
+        "given": open_texts(records, SMALL),
+        "nested": open_texts(nested, CorpusOptions(text_field="row.input_ids", vocabulary=SMALL.vocabulary)),
+    }
+    for way, corpus in ways.items():
+        assert [document.ids.tolist() for document in corpus.documents()] == [[5, 6]], way
+
+
+@pytest.mark.parametrize(
+    ("mask", "problem"), [([1, 1], "has 2 values for 3 ids"), ([1, 2, 0], "has values other than 0 and 1"), ("1", "has 0")]
+)
+def test_a_mask_that_does_not_fit_is_refused_with_its_record(tmp_path: Path, mask: object, problem: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines({"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": mask}))
+    with pytest.raises(UserError, match=f"line 2: attention_mask {problem}"):
         list(open_corpus([str(tmp_path)], SMALL).documents())
-    (tmp_path / "a.idx").write_bytes(megatron_index(8, [4]))
-    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2, 3, 4]]
+
+
+def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
+    pad = 50
+    options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False, frame_ids=(pad,)))
+    rows = [[1, 2, END, END, END], [pad, pad, END, 3], [pad, 4, END, pad], [END, END], [5, END, END, 6]]
+    assert [d.ids.tolist() for d in open_texts([{"input_ids": row} for row in rows], options).documents()] == [
+        [1, 2],
+        [3],
+        [4],
+        [5, END, END, 6],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -343,6 +510,27 @@ def test_in_a_folder_text_comes_first(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 2]))
     assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]
     (tmp_path / "b.json").write_text('["text"]')
-    assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["text"]
+    assert [d.ids.tolist() for d in open_corpus([str(tmp_path)], SMALL).documents()] == [[1, 2]]  # .json mostly describes
     (tmp_path / "c.txt").write_text("more")
     assert [d.text for d in open_corpus([str(tmp_path)], SMALL).documents()] == ["more"]
+
+
+def test_what_ids_are_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = load_tokenizer(None)
+    ids, _ = tokenizer.encode(["The river meets another river.\nA second line"])
+    stream = np.array([*ids, tokenizer.end_token_id] * 30, "<u2")
+    (tmp_path / "ids").mkdir()
+    for name in ("0.bin", "1.bin"):
+        stream.tofile(tmp_path / "ids" / name)
+    rows = [{"input_ids": [*ids.tolist(), *[tokenizer.end_token_id] * 3]}] * 2
+    text = {"sources": tmp_path / "ids", "tokenizer": ROOT / "recallkit/data/tokenizer.json"}
+    note = f"{tmp_path}/ids/0.bin (and 1 more): token ids (uint16), 30 documents, the first: The river meets another river. A second line"
+    for act in (recallkit.count, recallkit.slice, recallkit.profile):
+        act(**text, out=tmp_path / f"out/{act.__name__}")
+        assert note in " ".join(capsys.readouterr().err.split())
+    recallkit.count(texts=rows, out=tmp_path / "out/rows.duckdb", tokenizer=text["tokenizer"])
+    assert "texts: token ids (int64), 2 documents (without special tokens around 2), the first: The" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    recallkit.count(texts=["a text"], out=tmp_path / "out/text.duckdb")
+    assert "token ids" not in capsys.readouterr().err

@@ -102,9 +102,11 @@ def word_tokenizer(words: list[str]) -> Tokenizer:
     return tokenizer
 
 
+ADDED = {"id": 5, "content": "ab", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+END = {**ADDED, "id": 1, "content": "</s>", "special": True}
 LETTERS = {
     "version": "1.0",
-    "added_tokens": [],
+    "added_tokens": [END],
     "normalizer": None,
     "pre_tokenizer": None,
     "model": {
@@ -115,8 +117,6 @@ LETTERS = {
     },
 }
 """A tokenizer of three letters."""
-
-ADDED = {"id": 5, "content": "ab", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ ADDED = {"id": 5, "content": "ab", "single_word": False, "lstrip": False, "rstri
         {"model": {"type": "WordLevel", "merges": []}},
         {"normalizer": {"type": "Lowercase"}},
         {"pre_tokenizer": {"type": "Split", "pattern": {"String": "b"}, "behavior": "Isolated", "invert": False}},
-        {"added_tokens": [ADDED]},
+        {"added_tokens": [END, ADDED]},
     ],
     ids=lambda changed: "-".join([*changed, *changed.get("model", ())]),
 )

@@ -1,0 +1,72 @@
+"""The ids that a model reads: those of a text, behind its beginning-of-text token where it was trained with one.
+
+A model that has one adds it itself: scoring and generation hand over text alone, `max_length`
+is the room for text, and the prefix is in front of every sequence and of every window of one, as
+context that is never predicted. A text that begins with the prefix already gets no second one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recallkit.errors import UserError
+from recallkit.models.protocol import TokenScores
+from recallkit.ragged import offsets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+def check_id(name: str, number: int, vocab_size: int) -> None:
+    """Raises UserError for an id of a text that a model has no embedding of."""
+    if number >= vocab_size:
+        problem = f"its vocabulary has {vocab_size:,} entries, and the text has id {number:,}"
+        remedy = "name its own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
+        raise UserError(problem, where=name, remedy=remedy)
+
+
+def other_prefixes(tokens: Mapping[str, str]) -> list[str]:
+    """A line where models read different tokens before every sequence; `tokens` of each, "" for none.
+
+    Part of the difference between them may be due to that.
+    """
+    if len(set(tokens.values())) < 2:
+        return []
+    read = ", ".join(f"{model} {token or 'nothing'}" for model, token in tokens.items())
+    return [f"Read before every sequence: {read} (bos= makes it the same)"]
+
+
+def begins_with(ids: np.ndarray, prefix: Sequence[int]) -> bool:
+    """Whether a text of ids (t,) begins with a prefix."""
+    return bool(ids[: len(prefix)].tolist() == list(prefix))
+
+
+def behind(ids: np.ndarray, prefix: Sequence[int]) -> np.ndarray:
+    """A text of ids (t,) behind a prefix, or as it is where it begins with that."""
+    if begins_with(ids, prefix):
+        return ids
+    return np.concatenate([np.array(prefix, ids.dtype), ids])
+
+
+def score_behind(
+    prefix: Sequence[int],
+    score: Callable[[np.ndarray, np.ndarray], TokenScores],
+    ids: np.ndarray,
+    offsets: np.ndarray,
+) -> TokenScores:
+    """What `score` gives for flat sequences behind a prefix, without the predictions of their first ids.
+
+    Prefix 2, sequences 5 6 | 2 7: 2 5 6 | 2 7 are scored, which predict 5, 6 | 7; returned are the
+    scores of 6 | 7. A single id predicts nothing, and stays alone.
+    """
+    if not len(prefix):
+        return score(ids, offsets)
+    texts = np.split(ids, offsets[1:-1])
+    sequences = [behind(text, prefix) if len(text) > 1 else text for text in texts]
+    added = [len(sequence) - len(text) for sequence, text in zip(sequences, texts, strict=True)]
+    lengths = [len(sequence) for sequence in sequences]
+    scores = score(np.concatenate(sequences), offsets_of(lengths))
+    wanted = np.concatenate([np.arange(1, length) > lead for length, lead in zip(lengths, added, strict=True)])
+    return TokenScores(scores.nll[wanted], scores.argmax[wanted], scores.rank[wanted])

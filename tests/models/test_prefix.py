@@ -1,0 +1,223 @@
+"""What a model reads before every text, beside a plain forward pass over the prefix and the ids: its predictions of the text are the same.
+
+The tokenizer is the built-in one with a template, so that slices and models have the same ids.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tokenizers import processors
+from transformers import AutoModelForCausalLM
+
+import recallkit
+from recallkit import scoring
+from recallkit.errors import UserError
+from recallkit.models.generation import generate
+from recallkit.models.loading import check_model, load_model
+from recallkit.models.protocol import ModelRequest
+from recallkit.models.spec import ModelSpec, one_model
+from recallkit.storage import artifacts
+from recallkit.text.special_tokens import Prefix
+from recallkit.text.tokenizers import load_tokenizer
+from tests.models.completions_server import Server
+from tests.scoring.test_run import copy_of
+
+BEGIN, OTHER = 0, 40
+"""The id of the end token, which the template puts before every text here, and of an ordinary entry."""
+
+
+@pytest.fixture
+def beginning(tiny_model, tmp_path):
+    """A folder of a tiny model whose tokenizer begins texts with a token, in its template or by its configuration."""
+
+    def make(family: str = "llama", name: str = "model", *, template: bool = True, **configuration: object) -> Path:
+        path = tmp_path / name
+        shutil.copytree(tiny_model(family), path)
+        backend = load_tokenizer(None).backend
+        token = backend.id_to_token(BEGIN)
+        if template:
+            backend.post_processor = processors.TemplateProcessing(single=f"{token} $A", special_tokens=[(token, BEGIN)])
+        backend.save(str(path / "tokenizer.json"))
+        (path / "tokenizer_config.json").write_text(json.dumps({"bos_token": token, **configuration}))
+        return path
+
+    return make
+
+
+def plain(path: Path, texts: list[list[int]], prefix: list[int]) -> np.ndarray:
+    """NLLs of each text's ids but the first, by a forward pass over prefix and text."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    nll = []
+    for text in texts:
+        ids = torch.tensor([[*prefix, *text]])
+        with torch.no_grad():
+            logits = model(ids, use_cache=False).logits[0].double()
+        of_ids = -torch.log_softmax(logits[:-1], 1).gather(1, ids[0, 1:, None])[:, 0]
+        nll.append(of_ids[len(prefix) :].numpy())
+    return np.concatenate(nll)
+
+
+def nlls(slices: Path, model: object, **options: object) -> np.ndarray:
+    spec = one_model(model)
+    scoring.score(spec, slices, scoring.ScoringOptions(device="cpu", **options), force=True)
+    return pl.read_parquet(scoring.score_path(slices, spec))["nll"].to_numpy()
+
+
+def sequences(slices: Path) -> list[list[int]]:
+    return pl.read_parquet(slices / "sequences.parquet")["tokens"].to_list()
+
+
+@pytest.mark.parametrize(("family", "options"), [("llama", {}), ("mamba", {}), ("mamba", {"carry_state": True, "context": 10})])
+def test_every_sequence_is_read_behind_it(beginning, few_slices, tmp_path, family, options):
+    slices, path = copy_of(few_slices, tmp_path), beginning(family)
+    expected = plain(path, sequences(slices), [BEGIN])
+    assert nlls(slices, str(path), **options) == pytest.approx(expected, abs=1e-4)
+    manifest = artifacts.read_manifest(scoring.score_path(slices, one_model(str(path))))
+    assert manifest["options"]["prefix"] == [BEGIN]
+    assert manifest["prefix"]["token"] == "<|endoftext|>"
+    assert not np.allclose(expected, plain(path, sequences(slices), []), atol=1e-3), "it decides the NLLs here"
+
+
+def test_every_window_is_read_behind_it(beginning, few_slices, tmp_path):
+    """Windows of 20 ids, which advance by 7, of which the last is full."""
+    slices, path = copy_of(few_slices, tmp_path), beginning()
+    expected = []
+    for text in sequences(slices):
+        last, size = 0, len(text) - 1
+        while last < size:
+            end = min(size, last + (7 if last else 20))
+            window = text[max(0, end - 20) : end + 1]
+            expected.append(plain(path, [window], [BEGIN] * (window[0] != BEGIN))[last - end :])
+            last = end
+    assert nlls(slices, str(path), context=20, stride=7) == pytest.approx(np.concatenate(expected), abs=1e-4)
+
+
+def test_a_variant_reads_it_with_the_first_chunk(beginning, few_slices, tmp_path):
+    slices, path = copy_of(few_slices, tmp_path), beginning()
+    expected = plain(path, sequences(slices), [BEGIN])
+    assert nlls(slices, f"{path},cache=full,chunk=9") == pytest.approx(expected, abs=1e-4)
+    once = nlls(slices, f"{path},cache=window:1+4,protocol=once:30")
+    by_text = np.split(once, np.cumsum([len(text) - 1 for text in sequences(slices)])[:-1])
+    exact = np.split(expected, np.cumsum([len(text) - 1 for text in sequences(slices)])[:-1])
+    for mine, theirs in zip(by_text, exact, strict=True):
+        assert mine[:30] == pytest.approx(theirs[:30], abs=1e-4), "compressed once, after 30 ids of the text"
+    assert not np.allclose(once, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(("bos", "prefix"), [("none", []), ("auto", [BEGIN]), (None, [OTHER])])
+def test_the_option_decides(beginning, few_slices, tmp_path, bos, prefix):
+    slices, path = copy_of(few_slices, tmp_path), beginning()
+    token = load_tokenizer(None).backend.id_to_token(OTHER) if bos is None else bos
+    spec = ModelSpec(str(path), "m", bos=token)
+    assert nlls(slices, spec) == pytest.approx(plain(path, sequences(slices), prefix), abs=1e-4)
+
+
+def test_a_token_that_it_does_not_have_is_refused(beginning, few_slices):
+    with pytest.raises(UserError, match=r"no token '<no>' in the vocabulary of model; give one that it has, bos=none or bos=auto"):
+        scoring.plan_scores([f"{beginning()},bos=<no>"], few_slices)
+    with pytest.raises(UserError, match="a control model reads no prefix; leave out bos=a"):
+        load = one_model("control:bigram,bos=a")
+        recallkit.models.loading.choose_prefix(ModelRequest(load.location, 0), load_tokenizer(None), load.bos)
+
+
+def test_a_text_that_begins_with_it_gets_no_second_one(beginning):
+    """In one batch with texts that do not, of other lengths."""
+    path = beginning()
+    model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
+    texts = [[BEGIN, 5, 6, 7, 8, 9], [5, 6, 7], [BEGIN, 9], [3, 9, 8, 7, 6, 5, 4]]
+    expected = [plain(path, [text], [] if text[0] == BEGIN else [BEGIN]) for text in texts]
+    offsets = np.cumsum([0, *map(len, texts)])
+    scores = model.score(np.concatenate(texts).astype(np.uint32), offsets)
+    assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-5)
+    assert model.score_carrying(np.concatenate(texts).astype(np.uint32), offsets, 2).nll == pytest.approx(scores.nll, abs=1e-5)
+
+
+def test_a_text_has_the_room_that_is_left(beginning):
+    request = ModelRequest(str(beginning()), 4096, prefix=Prefix((BEGIN,)), device="cpu")
+    assert check_model(request).max_length == load_model(request).max_length == 255
+
+
+def test_a_generation_follows_it(beginning):
+    path = beginning()
+    reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
+    prompts = [np.array([7, 8, 9]), np.array([11]), np.array([3, 4, 5, 6, 7])]
+    made = generate(model, prompts, [np.array([5, 6])] * 3, 4, lambda *_: False)
+    for prompt, continuation in zip(prompts, made, strict=True):
+        ids = torch.tensor([[BEGIN, *prompt.tolist()]])
+        whole = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, eos_token_id=None)
+        assert continuation.ids == whole[0, ids.shape[1] :].tolist()
+        assert continuation.answer_nll == pytest.approx(plain(path, [[*prompt, 5, 6]], [BEGIN])[-2:], abs=1e-5)
+
+
+def test_a_server_is_sent_it(beginning, few_slices, tmp_path):
+    slices, path = copy_of(few_slices, tmp_path), beginning()
+    server = Server(path)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    spec = ModelSpec(f"openai:http://127.0.0.1:{server.server_port}/v1#tiny", "m", tokenizer=str(path))
+    try:
+        assert nlls(slices, spec) == pytest.approx(plain(path, sequences(slices), [BEGIN]), abs=1e-4)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_live_model_reads_what_its_tokenizer_says(beginning, few_slices, tmp_path):
+    from transformers import PreTrainedTokenizerFast
+
+    slices, path = copy_of(few_slices, tmp_path), beginning(template=False)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    backend = load_tokenizer(None).backend
+    token = backend.id_to_token(BEGIN)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=token, eos_token=token, add_bos_token=True)
+    expected = plain(path, sequences(slices), [BEGIN])
+    assert nlls(slices, ModelSpec(model, "live", tokenizer=tokenizer)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_model_of_other_tokens_reads_its_own(few_slices, tiny_model, tmp_path):
+    """Behind its `<s>`, the same bytes as without: their NLLs are those of what it read."""
+    from tests.made_tokenizers import byte_level
+
+    slices, path = copy_of(few_slices, tmp_path), tmp_path / "model"
+    shutil.copytree(tiny_model("llama", vocab_size=512), path)
+    backend = byte_level()
+    backend.add_special_tokens(["<s>"])
+    begin = backend.token_to_id("<s>")
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])
+    backend.save(str(path / "tokenizer.json"))
+    with_it, without = (nlls(slices, ModelSpec(str(path), "m", bos=bos)) for bos in (None, "none"))
+    text = pl.read_parquet(slices / "sequences.parquet")["text"][0]
+    ids, first = backend.encode(text, add_special_tokens=False).ids, len(sequences(slices)[0]) - 1
+    assert ids[0] != begin
+    assert with_it.sum() != pytest.approx(without.sum(), rel=1e-4)
+    assert np.isfinite(with_it[:first]).all()
+
+
+def test_models_that_begin_otherwise_are_compared_with_a_line(beginning, few_slices, tmp_path):
+    slices = copy_of(few_slices, tmp_path)
+    paths = [str(beginning(name=name, template=name != "c")) for name in "abc"]
+    lines = {}
+    for pair in itertools.combinations(paths, 2):
+        tables = recallkit.gap(*pair, slices=slices, device="cpu")
+        lines[Path(pair[0]).name + Path(pair[1]).name] = "Read before every sequence" in str(tables)
+    assert lines == {"ab": False, "ac": True, "bc": True}
+    assert "a <|endoftext|>, c nothing (bos= makes it the same)" in " ".join(str(recallkit.gap(paths[0], paths[2], slices=slices)).split())
+
+
+def test_a_tracked_run_says_it_once(tiny_model, few_slices, tmp_path, capfd):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
+    tracker = recallkit.Tracker(slices=copy_of(few_slices, tmp_path), out=tmp_path / "track", bos="<|endoftext|>")
+    first, second = tracker.log(1, model), tracker.log(2, model)
+    assert first == second
+    plain_run = recallkit.Tracker(slices=copy_of(few_slices, tmp_path / "other"), out=tmp_path / "plain")
+    assert plain_run.log(1, model)["recall/ar_nll"] != first["recall/ar_nll"]
+    assert capfd.readouterr().err.count("<|endoftext|> is read before every sequence") == 1

@@ -1,0 +1,139 @@
+"""End tokens and prefixes by what the files of tokenizers and models say, in the forms of the families that have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from recallkit import counting, slicing
+from recallkit.errors import UserError
+from recallkit.options import TextOptions
+from recallkit.text.tokenizers import load_tokenizer
+
+ORDINARY = ["</s>", "<s>", "<|im_end|>"]
+"""Entries that are text, unless a row says that they are special."""
+
+
+def write(
+    folder: Path,
+    special: list[str],
+    *,
+    template: str = "",
+    tokenizer: dict | None = None,
+    model: dict | None = None,
+    name: str = "tokenizer.json",
+) -> Path:
+    """A byte-level tokenizer with these special tokens, and the configurations beside it."""
+    ordinary = [token for token in ORDINARY if token not in special]
+    tokens = [*special, *ordinary, *pre_tokenizers.ByteLevel.alphabet()]
+    backend = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.add_tokens([AddedToken(token, special=False) for token in ordinary])
+    backend.add_special_tokens([AddedToken(token, special=True) for token in special])
+    if template:
+        pairs = [(template, tokens.index(template))]
+        backend.post_processor = processors.TemplateProcessing(single=f"{template} $A", special_tokens=pairs)
+    folder.mkdir(exist_ok=True)
+    backend.save(str(folder / name))
+    for file, content in (("tokenizer_config.json", tokenizer), ("config.json", model)):
+        if content is not None:
+            (folder / file).write_text(json.dumps(content))
+    return folder
+
+
+LLAMA_3 = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+GEMMA = ["<pad>", "<eos>", "<bos>", "<end_of_turn>"]
+QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+DEEPSEEK = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"]
+
+ENDS = {
+    "Llama 2": (["<unk>", "<s>", "</s>"], {"eos_token": "</s>"}, None, "</s>"),
+    "Llama 3": (LLAMA_3, {"eos_token": "<|end_of_text|>"}, None, "<|end_of_text|>"),
+    "Llama 3, chat": (LLAMA_3, {"eos_token": "<|eot_id|>"}, {"eos_token_id": [2, 1]}, "<|end_of_text|>"),
+    "Gemma": (GEMMA, {"eos_token": {"content": "<eos>"}}, None, "<eos>"),
+    "Gemma, chat": (GEMMA, {"eos_token": "<end_of_turn>"}, {"text_config": {"eos_token_id": 1}}, "<eos>"),
+    "Qwen": (QWEN, {"eos_token": "<|endoftext|>"}, None, "<|endoftext|>"),
+    "Qwen, chat": (QWEN, {"eos_token": "<|im_end|>"}, {"eos_token_id": 2}, "<|endoftext|>"),
+    "DeepSeek": (DEEPSEEK, {"eos_token": DEEPSEEK[1]}, None, DEEPSEEK[1]),
+    "gpt-oss": (["<|endoftext|>", "<|return|>"], {"eos_token": "<|return|>"}, None, "<|endoftext|>"),
+    "Pythia": (["<|endoftext|>", "<|padding|>"], None, None, "<|endoftext|>"),
+}
+"""Special tokens, tokenizer_config.json, config.json, and the token that ends documents."""
+
+
+@pytest.mark.parametrize("family", ENDS)
+def test_the_end_of_documents_is_the_same_from_every_form(tmp_path, family):
+    special, tokenizer, model, end = ENDS[family]
+    folder = write(tmp_path / "model", special, tokenizer=tokenizer, model=model)
+    alone = write(tmp_path, special, name="alone.json") / "alone.json"
+    assert [load_tokenizer(str(path)).end_token for path in (folder, folder / "tokenizer.json", alone)] == [end] * 3
+
+
+def test_what_a_configuration_names_comes_first(tmp_path):
+    """Its model's, where the tokenizer's names none; not a token that is not in the vocabulary, nor an id that means something else."""
+    special = ["<|endoftext|>", "<stop>", "<bos>"]
+    named = [({"eos_token": "<stop>"}, None), (None, {"eos_token_id": 1})]
+    useless = [({"eos_token": "<no>"}, None), (None, {"eos_token_id": 2}), (None, {"eos_token_id": 9}), (None, {"eos_token_id": 999})]
+    for number, (tokenizer, model) in enumerate([*named, *useless]):
+        folder = write(tmp_path / str(number), special, tokenizer=tokenizer, model=model)
+        assert load_tokenizer(str(folder)).end_token == ("<stop>" if number < 2 else "<|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    ("special", "tokenizer", "message"),
+    [
+        (["<bos>"], None, "no end token found in this vocabulary; name the one"),
+        (["<|im_end|>"], {"eos_token": "<|im_end|>"}, r"its end token <\|im_end\|> ends a turn of a chat, not a document; name the one"),
+    ],
+)
+def test_ordinary_tokens_and_turns_end_no_document(tmp_path, special, tokenizer, message):
+    with pytest.raises(UserError, match=message):
+        load_tokenizer(str(write(tmp_path / "model", special, tokenizer=tokenizer)))
+
+
+def test_an_html_tag_is_text(tmp_path):
+    folder = write(tmp_path / "model", GEMMA)
+    text = TextOptions(texts=["<s>struck out</s> and not"] * 3, tokenizer=str(folder))
+    assert counting.count(text, tmp_path / "c.duckdb")["num_documents"] == 3
+    tokens = slicing.slice_text(text, tmp_path / "s", counts=None, seq_len=1000)
+    assert tokens["num_rows"] == 3 * len(load_tokenizer(str(folder)).encode(["<s>struck out</s> and not"])[0]) + 2
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "model"])
+def test_counts_with_another_end_are_refused(tmp_path, tokenizer):
+    name = "bytes" if tokenizer == "bytes" else str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"]))
+    other = ";" if tokenizer == "bytes" else "<stop>"
+    counting.count(TextOptions(texts=["a b; a b"] * 3, tokenizer=name), tmp_path / "c.duckdb")
+    with pytest.raises(UserError, match=f"between documents, but here '{other}' ends them; use the end token of the counts"):
+        slicing.slice_text(TextOptions(texts=["a b"], tokenizer=name, end_token=other), tmp_path / "s", counts=tmp_path / "c.duckdb")
+
+
+BEGINS = {
+    "a template": ("<bos>", {}, {}, "<bos>"),
+    "a template and what contradicts it": ("<bos>", {"bos_token": "<bos>", "add_bos_token": False}, {}, "<bos>"),
+    "DeepSeek 3: no template, but an option": ("", {"bos_token": "<bos>", "add_bos_token": True}, {}, "<bos>"),
+    "an option that says no": ("", {"bos_token": "<bos>", "add_bos_token": False, "tokenizer_class": "LlamaTokenizer"}, {}, ""),
+    "a class that adds it": ("", {"bos_token": "<bos>", "tokenizer_class": "LlamaTokenizerFast"}, {}, "<bos>"),
+    "Gemma 4: in its configuration alone": ("", {"bos_token": "<bos>"}, {"model_type": "gemma4"}, "<bos>"),
+    "RecurrentGemma": ("", {"bos_token": "<bos>", "add_bos_token": False}, {"model_type": "recurrent_gemma"}, "<bos>"),
+    "xLSTM": ("", {"bos_token": "<bos>"}, {"model_type": "xlstm", "force_bos_token_insert": True}, "<bos>"),
+    "GPT-2: named, and never added": ("", {"bos_token": "<bos>"}, {"model_type": "gpt2"}, ""),
+    "none": ("", {}, {}, ""),
+}
+"""The template's token, tokenizer_config.json, config.json, and what a model reads before a text."""
+
+
+@pytest.mark.parametrize("kind", BEGINS)
+def test_a_text_begins_as_its_files_say(tmp_path, kind):
+    template, tokenizer, model, token = BEGINS[kind]
+    prefix = load_tokenizer(str(write(tmp_path / "model", ["<eos>", "<bos>"], template=template, tokenizer=tokenizer, model=model))).prefix
+    assert (prefix.token, prefix.ids) == (token, (1,) if token else ())
+    assert bool(prefix.reason) == bool(token)
+
+
+def test_the_first_release_of_llama_3_has_no_template(tmp_path):
+    named = {"bos_token": "<|begin_of_text|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=named))).prefix.ids == (0,)
