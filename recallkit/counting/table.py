@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,7 @@ class CountsTable:
         if mine.get("end_token_id") not in (None, described["end_token_id"]):
             ends = [repr(tokenizer["end_token"]) for tokenizer in (mine, described)]
             problem = f"counted with {ends[0]} between documents, but here {ends[1]} ends them"
-            remedy = "use the end token of the counts: recallkit slice --end-token TOKEN"
+            remedy = f"use that of the counts: recallkit slice --end-token {shlex.quote(mine['end_token'])}"
             raise UserError(problem, where=self.path, remedy=remedy)
 
     def recompute_id(self) -> str:

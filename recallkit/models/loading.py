@@ -14,7 +14,7 @@ from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import choose_device
 from recallkit.models.kinds import KINDS, kind_of
-from recallkit.models.prefix import check_id
+from recallkit.models.prefix import check_ids
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.storage import artifacts
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
@@ -63,8 +63,7 @@ def load_model(request: ModelRequest) -> ScoringModel:
     no mixer that is to be replaced.
     """
     model = kind_of(request.spec).load(request)
-    if request.largest_id is not None:
-        check_id(request.name, request.largest_id, model.vocab_size)
+    check_ids(request.name, model.vocab_size, request.largest_id, request.prefix.ids)
     model.prefix = request.prefix.ids
     model.max_length = _room(model.max_length, request)
     if request.ablation is not None:
@@ -90,7 +89,7 @@ def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | No
         return NO_PREFIX if is_ours else tokenizer.prefix
     if kind.is_control:
         raise UserError("a control model reads no prefix", where=request.name, remedy=f"leave out bos={bos}")
-    number = tokenizer.backend.token_to_id(bos)
+    number = tokenizer.id_of(str(bos))
     if number is None:
         problem = f"no token {bos!r} in the vocabulary of {tokenizer.name}"
         raise UserError(problem, where=request.name, remedy="give one that it has, bos=none or bos=auto")
@@ -132,8 +131,8 @@ def check_model(request: ModelRequest) -> ModelFacts:
     if not kind.is_control:
         choose_device(request.device)
     facts = kind.facts(request) or ModelFacts()
-    if facts.vocab_size is not None and request.largest_id is not None:
-        check_id(request.name, request.largest_id, facts.vocab_size)
+    if facts.vocab_size is not None:
+        check_ids(request.name, facts.vocab_size, request.largest_id, request.prefix.ids)
     return replace(facts, max_length=_room(facts.max_length, request))
 
 

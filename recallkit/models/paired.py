@@ -69,11 +69,13 @@ class PairedModel(TorchModel):
         for each in self._both:
             each.check_carrying(offsets)
 
-    def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
+    def read(self, inputs: np.ndarray, chunk: int | None, begun: tuple[bool, ...]) -> Iterator[Tensor]:
         """See `TorchModel.read`: the outputs of the model, and behind each those of the reference (b, t, d + d')."""
         import torch
 
-        outputs = [torch.cat(list(each.read(inputs, chunk)), dim=1) for each in self._both]
+        outputs = []
+        for model, has_begun in zip(self._both, begun, strict=True):
+            outputs.append(torch.cat(list(model.read(inputs, chunk, (has_begun,))), dim=1))
         self._width = outputs[0].shape[2]
         yield torch.cat(outputs, dim=2)
 

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+def check_ids(name: str, vocab_size: int, largest: int | None, prefix: Sequence[int] = ()) -> None:
+    """Raises UserError for the largest id of a text, or ids before it, that a model has no embeddings of."""
+    if max(prefix, default=0) >= vocab_size:
+        problem = f"its vocabulary has {vocab_size:,} entries, and it reads id {max(prefix):,} before every text"
+        raise UserError(problem, where=name, remedy="name its own tokenizer with --model-tokenizer, or write bos=none")
+    check_id(name, largest or 0, vocab_size)
+
+
 def check_id(name: str, number: int, vocab_size: int) -> None:
     """Raises UserError for an id of a text that a model has no embedding of."""
     if number >= vocab_size:

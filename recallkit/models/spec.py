@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -80,7 +81,7 @@ class ModelSpec:
         for option in ("bos", "ablate", "cache", "protocol"):
             value = getattr(self, option)
             if value is not None and not isinstance(value, str):
-                raise UsageError(f"{option}={value} is not a string", where=self.location, remedy="write it as it is typed, such as 'int4'")
+                raise UsageError(f"{option}={value} is not a string", where=self.location, remedy=f"write {option}={str(value)!r}")
         if self.revision is not None and not _is_of_hub(self.path):
             raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
         if self.ablate is not None:
@@ -133,7 +134,7 @@ class ModelSpec:
         where = self.location + ("" if self.bos is None else f",bos={self.bos}")
         where += "" if self.variant is None else self.variant.typed()
         where += "" if self.ablate is None else f",ablate={self.ablate}"
-        return f"{self.name}={where}" if self.name else where
+        return shlex.quote(f"{self.name}={where}" if self.name else where)
 
 
 LIVE = "live:"

@@ -363,12 +363,13 @@ class TorchModel:
         found = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
         lengths = np.diff(offsets)
         shared = groups(lengths, self.sharing_over(lengths))
-        for group in itertools.chain.from_iterable(self._alike(sequences, each) for each in shared):
+        parts = itertools.chain.from_iterable(self._alike(sequences, each) for each in shared)
+        for begun, group in parts:
             inputs, targets, real = padded([sequences[number] for number in group])
             places, start = starts[group][:, None] + np.arange(inputs.shape[1]), 0
             # Not inference_mode: what a live model keeps of this pass, such as tables of angles, could not be trained with afterwards.
             with torch.no_grad(), memory_errors():
-                for outputs in self.read(inputs, chunk):
+                for outputs in self.read(inputs, chunk, begun):
                     read = slice(start, start + outputs.shape[1])
                     mask, start = real[:, read], read.stop
                     rows = outputs.flatten(0, 1) if mask.all() else outputs[self.to_device(mask)]
@@ -382,19 +383,20 @@ class TorchModel:
         """The prefixes behind which a text is read."""
         return [self.prefix]
 
-    def _alike(self, sequences: Sequence[np.ndarray], group: np.ndarray) -> list[np.ndarray]:
-        """A group in parts, in each of which all sequences begin with the same of its prefixes."""
-        kinds = [tuple(begins_with(sequences[row], prefix) for prefix in self.prefixes) for row in group]
-        return [group[np.array([kind == other for other in kinds])] for kind in dict.fromkeys(kinds)]
+    def _alike(self, sequences: Sequence[np.ndarray], group: np.ndarray) -> Iterator[tuple[tuple[bool, ...], np.ndarray]]:
+        """A group in parts: which of its prefixes sequences begin with, and those that begin so."""
+        starts = [tuple(begins_with(sequences[row], prefix) for prefix in self.prefixes) for row in group]
+        for begun in dict.fromkeys(starts):
+            yield begun, group[np.array([start == begun for start in starts])]
 
-    def read(self, inputs: np.ndarray, chunk: int | None) -> Iterator[Tensor]:
+    def read(self, inputs: np.ndarray, chunk: int | None, begun: tuple[bool, ...]) -> Iterator[Tensor]:
         """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks.
 
-        They are read behind the prefix, which has no outputs here, unless the first of them begins with it.
+        They are read behind the prefix, which has no outputs here, unless they have `begun` with it.
         """
         import torch
 
-        lead = 0 if begins_with(inputs[0], self.prefix) else len(self.prefix)
+        lead = 0 if begun[0] else len(self.prefix)
         inputs = np.hstack([np.tile(np.array(self.prefix[:lead], inputs.dtype), (len(inputs), 1)), inputs])
         chunk = chunk if self.compression is None else max(self.compression.chunk, _LEAST_REDUCED)
         if chunk is None:

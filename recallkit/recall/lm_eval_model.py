@@ -114,7 +114,16 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """The context of a text without any other context: what the model reads before it, else the end of another document."""
-        return (self.text_tokenizer.end_token_id, *self.evaluated.prefix.ids)[-1]
+        return self._nothing[-1]
+
+    @cached_property
+    def _nothing(self) -> list[int]:
+        """The ids of an empty context."""
+        return list(self.evaluated.prefix.ids) or [self.text_tokenizer.end_token_id]
+
+    def _context(self, ids: Sequence[int]) -> np.ndarray:
+        """A context in ids; where it is empty, also as lm-eval writes that, all that is read before a text."""
+        return np.array(self._nothing if list(ids) in ([], [self.prefix_token_id]) else ids)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Ids of a text alone: what the model reads before every text it adds itself, whatever is truncated."""
@@ -144,7 +153,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             ids = self.tok_encode(request.args[0])
             windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length or max(1, len(ids)), 1)
             for context, continuation in map(make_disjoint_window, windows):
-                questions.append(Question(np.array(context), np.array(continuation)))
+                questions.append(Question(self._context(context), np.array(continuation)))
                 owners.append(owner)
         sums = np.zeros(len(requests))
         for owner, outcome in zip(owners, self._run(questions), strict=True):
@@ -158,8 +167,8 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             if not 0 < len(continuation) <= room:
                 problem = f"a continuation of {len(continuation):,} ids, but the context has room for 1 to {room:,} ({texts[1][:40]!r} ...)"
                 raise UserError(problem, where=self.evaluated.spec, remedy="choose another task, or give a longer --context")
-            kept = (context or [self.prefix_token_id])[max(0, len(context) + len(continuation) - room - 1) :]
-            questions.append(Question(np.array(kept), np.array(continuation)))
+            num_cut = max(0, len(context) + len(continuation) - room - 1)
+            questions.append(Question(self._context(context[num_cut:]), np.array(continuation)))
         return [(-math.fsum(outcome.answer_nll), bool(outcome.is_greedy)) for outcome in self._run(questions)]
 
     def _generation(self, context: str, options: dict[str, Any]) -> Question:
@@ -170,8 +179,9 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"it asks for {asked}, but generation is greedy here", where="--lm-eval-task", remedy="choose another task")
         until = [stop for stop in handle_stop_sequences(wanted.get("until"), eos=None) if stop]
         most = int(wanted["max_gen_toks"])
-        ids = self.tok_encode(context) or [self.prefix_token_id]
-        return Question(np.array(ids[self._num_cut(len(ids), most) :]), np.empty(0, np.int64), most, tuple(until))
+        ids = self.tok_encode(context)
+        prompt = self._context(ids[self._num_cut(len(ids), most) :])
+        return Question(prompt, np.empty(0, np.int64), most, tuple(until))
 
     def _num_cut(self, num_ids: int, most: int) -> int:
         """Ids to truncate on the left of a prompt, so that it and `most` further ones fit into the context."""
@@ -205,7 +215,7 @@ class ModelLM(TemplateLM):  # type: ignore[misc]
         """The question, the number of prompt ids before truncation, and where the value is in the prompt."""
         prompt = request.doc["prompt"]
         text_ids, stops = self.text_tokenizer.encode_with_stops([prompt])[0]
-        ids = text_ids.astype(np.int64) if len(text_ids) else np.array([self.prefix_token_id])
+        ids = self._context(text_ids.tolist())
         num_cut = self._num_cut(len(ids), GENERATED_TOKENS)
         if num_cut and request.doc.get("length") is not None:
             problem = f"reads {self.max_length:,} ids, and a prompt with its answer has {len(ids) + GENERATED_TOKENS:,}"

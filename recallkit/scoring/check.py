@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recallkit.errors import UserError
 from recallkit.models.loading import choose_prefix
 from recallkit.models.spec import ModelSpec, one_model
 from recallkit.options import ScoringOptions
@@ -44,6 +45,10 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     request = replace(request_of(model, sequences, options), device="cpu", dtype="float64")
     read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
     request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
+    if list(request.prefix.ids) != manifest["prefix"]["ids"]:
+        before, now = (token or "nothing" for token in (manifest["prefix"]["token"], request.prefix.token))
+        problem = f"scored behind {before}, and now it reads {now} before every sequence"
+        raise UserError(problem, where=file, remedy=f"write bos={before if before != 'nothing' else 'none'} behind the model")
     other = read.other(slices, sequences["tokenizer"])
     plan = ScoringPlan(model, request, slices, options, sequences, Result(file, "scores", manifest["options"]), other)
     with tempfile.TemporaryDirectory() as folder:

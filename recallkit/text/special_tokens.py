@@ -6,6 +6,7 @@ token was put between the turns of conversations, while a base model's documents
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UserError
-from recallkit.storage import artifacts
+from recallkit.storage.given_files import read_file
 
 if TYPE_CHECKING:
     import tokenizers
@@ -47,6 +48,8 @@ _OF_LLAMA_3 = "<|begin_of_text|>"
 _ADDING_CLASSES = re.compile(r"(Llama|CodeLlama|Gemma|Cohere)Tokenizer(Fast)?")
 """Tokenizers of transformers that add it unless `add_bos_token` says otherwise."""
 
+_FILES = ("special_tokens_map.json", "tokenizer_config.json", "config.json")
+
 Files = Callable[[str], Path | None]
 """The file of a name beside a tokenizer, None where there is none."""
 
@@ -56,7 +59,7 @@ class Configuration:
     """The special tokens that the files beside a tokenizer name.
 
     `ends`: (token or id, file that names it), the first counts. `adds_begin`: `add_bos_token`, None
-    where that is not said.
+    where that is not said. `pad`: what rows are filled up with.
     """
 
     begin: str | None = None
@@ -64,6 +67,7 @@ class Configuration:
     ends: tuple[tuple[str | int, str], ...] = ()
     tokenizer_class: str = ""
     model_type: str = ""
+    pad: str | None = None
 
 
 NOTHING_SAID = Configuration()
@@ -91,19 +95,23 @@ def files_in(folder: Path) -> Files:
 
 
 def read_configuration(file_of: Files) -> Configuration:
-    """What `tokenizer_config.json` and the older `special_tokens_map.json` say, and the model's `config.json`."""
-    names = ("special_tokens_map.json", "tokenizer_config.json", "config.json")
-    files = [file_of(name) for name in names]
-    older, tokenizer, model = ({} if file is None else artifacts.json_object(file) for file in files)
+    """What `tokenizer_config.json` and the older `special_tokens_map.json` say, and the model's `config.json`.
+
+    Raises UserError for one that is there and cannot be read: it may say what a model reads first.
+    """
+    older, tokenizer, model = (_object_in(file_of(name)) for name in _FILES)
     tokenizer = {**older, **tokenizer}
     ends: list[tuple[str | int, str]] = []
     if (end := _content(tokenizer.get("eos_token"))) is not None:
-        ends.append((end, "tokenizer_config.json"))
+        ends.append((end, _FILES[1]))
     for part in (model, model.get("text_config")):
         value = part.get("eos_token_id") if isinstance(part, dict) else None
         ids = value if isinstance(value, list) else [value]
-        ends += [(number, "config.json") for number in ids if type(number) is int]
+        ends += [(number, _FILES[2]) for number in ids if type(number) is int and 0 <= number < 1 << 31]
     adds = tokenizer.get("add_bos_token")
+    if adds is not None and not isinstance(adds, bool):
+        problem = f"its add_bos_token is {adds!r}, neither true nor false"
+        raise UserError(problem, where=file_of(_FILES[1]), remedy="write true or false")
     return Configuration(
         _content(tokenizer.get("bos_token")),
         # Some configurations of xLSTM alone say so of the model.
@@ -111,7 +119,22 @@ def read_configuration(file_of: Files) -> Configuration:
         tuple(ends),
         str(tokenizer.get("tokenizer_class")),
         str(model.get("model_type")),
+        _content(tokenizer.get("pad_token")),
     )
+
+
+def _object_in(file: Path | None) -> dict[str, Any]:
+    """The object in a file of JSON; an empty one where there is no file."""
+    if file is None or not file.exists():
+        return {}
+    try:
+        value = json.loads(read_file(file))
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"cannot be read ({error})"
+        raise UserError(problem, where=file, remedy="copy it again: it is truncated or damaged") from error
+    if not isinstance(value, dict):
+        raise UserError("not a JSON object", where=file, remedy="copy it again")
+    return value
 
 
 def _content(token: Any) -> str | None:
@@ -161,18 +184,24 @@ def ends_text(token: str) -> bool:
 # ------------------------------------------------------------------------------------------------------ beginning of texts
 
 
-def find_prefix(backend: tokenizers.Tokenizer, configuration: Configuration, template: tuple[int, ...]) -> Prefix:
+def find_prefix(backend: tokenizers.Tokenizer, configuration: Configuration, name: str, template: tuple[int, ...]) -> Prefix:
     """What a model of this tokenizer reads before a text: `template`, what the tokenizer's puts there, else the configured token.
 
     The configured one counts where the configuration, or the model's family, says that it is added.
+    Raises UserError where it is not in the vocabulary then.
     """
     if template:
         tokens = " ".join(str(backend.id_to_token(number)) for number in template)
         return Prefix(template, tokens, "its tokenizer's template begins texts with it")
     token = configuration.begin
-    number = None if token is None else backend.token_to_id(token)
-    reason = _why_added(token or "", configuration)
-    return NO_PREFIX if number is None or reason is None else Prefix((number,), token or "", reason)
+    reason = None if token is None else _why_added(token, configuration)
+    if token is None or reason is None:
+        return NO_PREFIX
+    number = backend.token_to_id(token)
+    if number is None:
+        problem = f"its bos_token {token!r} is not in its vocabulary, and {reason}"
+        raise UserError(problem, where=name, remedy="mend its tokenizer_config.json")
+    return Prefix((number,), token, reason)
 
 
 def _why_added(token: str, configuration: Configuration) -> str | None:

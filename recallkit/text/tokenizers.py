@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -57,6 +58,8 @@ BYTES = "bytes"
 """Name of the vocabulary of 256 bytes, whose ids are the bytes of UTF-8."""
 
 TOKENIZER_FILE = "tokenizer.json"
+_MOST_TRIED = 8
+"""Pieces that are tried for a text that has ids, beside "a"."""
 _DECIDE_NO_ID = ("version", "truncation", "padding", "post_processor", "decoder", "model")
 """Parts of a tokenizer.json that are not in the digest: the last has rules of its own, of a post-processor see `_check`."""
 _DIGESTED_APART = ("type", "vocab", "merges", "dropout")
@@ -171,6 +174,7 @@ class TextTokenizer:
         """What a reader of ids knows of this tokenizer."""
         added = self.backend.get_added_tokens_decoder().items()
         pads = [i for i, token in added if token.special and "pad" in token.content.lower()]
+        pads += [i for i, token in added if token.content == self._configuration.pad]
         ends_with_text, frame = self.ends_with_text(), (*pads, *self.prefix.ids)
         return Vocabulary(self.name, self.vocab_size, self.end_token_id, ends_with_text, frame)
 
@@ -192,9 +196,24 @@ class TextTokenizer:
     @cached_property
     def prefix(self) -> Prefix:
         """What a model of this tokenizer reads before every separate text, such as a beginning-of-text token; often nothing."""
-        encoding = self._limited(lambda: self.backend.encode("a", add_special_tokens=True), 1)
-        marks: list[int] = encoding.special_tokens_mask
-        return find_prefix(self.backend, self._configuration, tuple(encoding.ids[: marks.index(0)]))
+        vocab = self.backend.get_vocab(with_added_tokens=False)
+        texts = ("a", *itertools.islice(vocab, _MOST_TRIED))
+        template = next(filter(None, map(self._before_text, texts)), ())
+        return find_prefix(self.backend, self._configuration, self.name, template)
+
+    def _before_text(self, text: str) -> tuple[int, ...]:
+        """The ids that the template puts before a text; none also for a text that has no ids."""
+        encoding = None
+        with contextlib.suppress(UserError):
+            encoding = self._limited(lambda: self.backend.encode(text, add_special_tokens=True), len(text))
+        if encoding is None or 0 not in encoding.special_tokens_mask:
+            return ()
+        return tuple(encoding.ids[: encoding.special_tokens_mask.index(0)])
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token that a user writes; None where there is none."""
+        number: int | None = self.backend.token_to_id(token)
+        return number
 
     @cached_property
     def stop_ids(self) -> frozenset[int]:
@@ -264,6 +283,10 @@ class ByteTokenizer(TextTokenizer):
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), offsets
 
+    def id_of(self, token: str) -> int | None:
+        """A byte: one ASCII character or `<0xNN>`. Raises UserError for anything else."""
+        return _single_byte(token)
+
     def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
         """`encode`: nothing is faster than copying the bytes."""
         return self.encode
@@ -279,7 +302,7 @@ def _single_byte(end_token: str) -> int:
         return int(written[1], 16)
     if len(end_token) == 1 and end_token.isascii():
         return ord(end_token)
-    raise UserError(f"{end_token!r} is not a single byte", where=BYTES, remedy="give one ASCII character or <0xNN> as --end-token")
+    raise UserError(f"{end_token!r} is not a single byte", where=BYTES, remedy="give one ASCII character or <0xNN>")
 
 
 def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTokenizer:

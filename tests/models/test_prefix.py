@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM
 import recallkit
 from recallkit import scoring
 from recallkit.errors import UserError
+from recallkit.models import loading
 from recallkit.models.generation import generate
 from recallkit.models.loading import check_model, load_model
 from recallkit.models.protocol import ModelRequest
@@ -126,7 +127,7 @@ def test_a_token_that_it_does_not_have_is_refused(beginning, few_slices):
         scoring.plan_scores([f"{beginning()},bos=<no>"], few_slices)
     with pytest.raises(UserError, match="a control model reads no prefix; leave out bos=a"):
         load = one_model("control:bigram,bos=a")
-        recallkit.models.loading.choose_prefix(ModelRequest(load.location, 0), load_tokenizer(None), load.bos)
+        loading.choose_prefix(ModelRequest(load.location, 0), load_tokenizer(None), load.bos)
 
 
 def test_a_text_that_begins_with_it_gets_no_second_one(beginning):
@@ -221,3 +222,36 @@ def test_a_tracked_run_says_it_once(tiny_model, few_slices, tmp_path, capfd):
     plain_run = recallkit.Tracker(slices=copy_of(few_slices, tmp_path / "other"), out=tmp_path / "plain")
     assert plain_run.log(1, model)["recall/ar_nll"] != first["recall/ar_nll"]
     assert capfd.readouterr().err.count("<|endoftext|> is read before every sequence") == 1
+
+
+def test_a_prefix_of_several_ids(beginning):
+    """Also before a text that is just as long, and not before one that is the prefix itself."""
+    path = beginning()
+    model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((5, 6)), device="cpu"))
+    texts = [[7, 8], [5, 6], [5, 9], [5, 6, 7, 8], [9, 8, 7, 6]]
+    expected = [plain(path, [text], [] if text[:2] == [5, 6] else [5, 6]) for text in texts]
+    scores = model.score(np.concatenate(texts).astype(np.uint32), np.cumsum([0, *map(len, texts)]))
+    assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-5)
+
+
+def test_a_first_token_without_an_embedding_is_refused(beginning):
+    request = ModelRequest(str(beginning()), 4097, prefix=Prefix((4096,)), device="cpu")
+    for look in (check_model, load_model):
+        with pytest.raises(UserError, match="it reads id 4,096 before every text; name its own tokenizer"):
+            look(request)
+
+
+def test_a_byte_is_written_as_for_the_end_token():
+    tokenizer = load_tokenizer("bytes")
+    ids = {bos: loading.choose_prefix(ModelRequest("m", 256), tokenizer, bos).ids for bos in ("a", "<0x0A>", " ")}
+    assert ids == {"a": (97,), "<0x0A>": (10,), " ": (32,)}
+    with pytest.raises(UserError, match="'é' is not a single byte"):
+        loading.choose_prefix(ModelRequest("m", 256), tokenizer, "é")
+
+
+def test_scores_are_checked_against_what_was_read(beginning, few_slices, tmp_path):
+    slices, path = copy_of(few_slices, tmp_path), beginning()
+    nlls(slices, f"{path},bos=none")
+    with pytest.raises(UserError, match=r"scored behind nothing, and now it reads <\|endoftext\|> before every sequence; write bos=none"):
+        scoring.check_scores(str(path), slices)
+    assert scoring.check_scores(f"{path},bos=none", slices)["largest"] < 1e-3

@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_in_one_line(text, problem):
 
 @pytest.mark.parametrize("option", ["ablate", "cache", "protocol"])
 def test_an_option_that_is_no_string_is_refused(option):
-    with pytest.raises(UsageError, match=f"^path: {option}=4 is not a string; write it as it is typed"):
+    with pytest.raises(UsageError, match=f"^path: {option}=4 is not a string; write {option}='4'"):
         ModelSpec("path", **{option: 4})
 
 

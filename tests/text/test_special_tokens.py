@@ -76,7 +76,7 @@ def test_what_a_configuration_names_comes_first(tmp_path):
     """Its model's, where the tokenizer's names none; not a token that is not in the vocabulary, nor an id that means something else."""
     special = ["<|endoftext|>", "<stop>", "<bos>"]
     named = [({"eos_token": "<stop>"}, None), (None, {"eos_token_id": 1})]
-    useless = [({"eos_token": "<no>"}, None), (None, {"eos_token_id": 2}), (None, {"eos_token_id": 9}), (None, {"eos_token_id": 999})]
+    useless = [({"eos_token": "<no>"}, None), *((None, {"eos_token_id": number}) for number in (2, 9, 999, -1, 1 << 40, True))]
     for number, (tokenizer, model) in enumerate([*named, *useless]):
         folder = write(tmp_path / str(number), special, tokenizer=tokenizer, model=model)
         assert load_tokenizer(str(folder)).end_token == ("<stop>" if number < 2 else "<|endoftext|>")
@@ -107,7 +107,7 @@ def test_counts_with_another_end_are_refused(tmp_path, tokenizer):
     name = "bytes" if tokenizer == "bytes" else str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"]))
     other = ";" if tokenizer == "bytes" else "<stop>"
     counting.count(TextOptions(texts=["a b; a b"] * 3, tokenizer=name), tmp_path / "c.duckdb")
-    with pytest.raises(UserError, match=f"between documents, but here '{other}' ends them; use the end token of the counts"):
+    with pytest.raises(UserError, match=f"between documents, but here '{other}' ends them; use that of the counts"):
         slicing.slice_text(TextOptions(texts=["a b"], tokenizer=name, end_token=other), tmp_path / "s", counts=tmp_path / "c.duckdb")
 
 
@@ -137,3 +137,49 @@ def test_a_text_begins_as_its_files_say(tmp_path, kind):
 def test_the_first_release_of_llama_3_has_no_template(tmp_path):
     named = {"bos_token": "<|begin_of_text|>", "tokenizer_class": "PreTrainedTokenizerFast"}
     assert load_tokenizer(str(write(tmp_path / "model", LLAMA_3, tokenizer=named))).prefix.ids == (0,)
+
+
+@pytest.mark.parametrize("content", ['{"bos_token": "<b', "version https://git-lfs.github.com/spec/v1\n", "", "[]"])
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "config.json"])
+def test_a_damaged_configuration_is_not_the_same_as_none(tmp_path, file, content):
+    folder = write(tmp_path / "model", ["<eos>", "<bos>"])
+    (folder / file).write_text(content)
+    with pytest.raises(UserError, match=rf"{file}: (cannot be read|not a JSON object)"):
+        load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        ({"bos_token": "<bos>", "add_bos_token": "true"}, "its add_bos_token is 'true', neither true nor false; write"),
+        (
+            {"bos_token": "<s >", "add_bos_token": True},
+            "its bos_token '<s >' is not in its vocabulary, and",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(tmp_path, tokenizer, message):
+    with pytest.raises(UserError, match=message):
+        _ = load_tokenizer(str(write(tmp_path / "model", ["<eos>", "<bos>"], tokenizer=tokenizer))).prefix
+
+
+def test_a_tokenizer_of_few_letters_has_a_template_too(tmp_path):
+    """It has no id for most texts."""
+    backend = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(["<eos>", "<bos>", *"ACGT"])}, merges=[]))
+    backend.add_special_tokens(["<eos>", "<bos>"])
+    for begins in (False, True):
+        if begins:
+            backend.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+        backend.save(str(tmp_path / "dna.json"))
+        assert load_tokenizer(str(tmp_path / "dna.json")).prefix.ids == (1,) * begins
+
+
+def test_rows_are_filled_up_with_the_token_that_is_configured(tmp_path):
+    folder = write(tmp_path / "model", ["<eos>", "<unk>"], tokenizer={"pad_token": "<unk>"})
+    tokenizer = load_tokenizer(str(folder))
+    first, second = (tokenizer.encode([text])[0].tolist() for text in ("ab", "abcd"))
+    rows = [{"input_ids": [*first, 0, 1, 1, 1]}, {"input_ids": [1, 1, *second]}]
+    ids = counting.count(TextOptions(texts=rows, tokenizer=str(folder)), tmp_path / "ids")
+    text = counting.count(TextOptions(texts=["ab", "abcd"], tokenizer=str(folder)), tmp_path / "text")
+    assert ids["num_tokens"] == text["num_tokens"] == 8
+    assert ids["id"] == text["id"]
