@@ -5,6 +5,7 @@ The tokenizer is the built-in one with a template, so that slices and models hav
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shutil
@@ -54,10 +55,14 @@ def beginning(tiny_model, tmp_path):
     return make
 
 
+@functools.cache
+def reference(path: Path) -> torch.nn.Module:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
 def plain(path: Path, texts: list[list[int]], prefix: list[int]) -> np.ndarray:
     """NLLs of each text's ids but the first, by a forward pass over prefix and text."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    nll = []
+    model, nll = reference(path), []
     for text in texts:
         ids = torch.tensor([[*prefix, *text]])
         with torch.no_grad():
@@ -149,13 +154,12 @@ def test_a_text_has_the_room_that_is_left(beginning):
 
 def test_a_generation_follows_it(beginning):
     path = beginning()
-    reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     model = load_model(ModelRequest(str(path), 4096, prefix=Prefix((BEGIN,)), device="cpu"))
     prompts = [np.array([7, 8, 9]), np.array([11]), np.array([3, 4, 5, 6, 7])]
     made = generate(model, prompts, [np.array([5, 6])] * 3, 4, lambda *_: False)
     for prompt, continuation in zip(prompts, made, strict=True):
         ids = torch.tensor([[BEGIN, *prompt.tolist()]])
-        whole = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, eos_token_id=None)
+        whole = reference(path).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, eos_token_id=None)
         assert continuation.ids == whole[0, ids.shape[1] :].tolist()
         assert continuation.answer_nll == pytest.approx(plain(path, [[*prompt, 5, 6]], [BEGIN])[-2:], abs=1e-5)
 
