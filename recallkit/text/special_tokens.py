@@ -48,7 +48,8 @@ _OF_LLAMA_3 = "<|begin_of_text|>"
 _ADDING_CLASSES = re.compile(r"(Llama|CodeLlama|Gemma|Cohere)Tokenizer(Fast)?")
 """Tokenizers of transformers that add it unless `add_bos_token` says otherwise."""
 
-_FILES = ("special_tokens_map.json", "tokenizer_config.json", "config.json")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+_FILES = ("special_tokens_map.json", TOKENIZER_CONFIG, "config.json")
 
 Files = Callable[[str], Path | None]
 """The file of a name beside a tokenizer, None where there is none."""
@@ -103,7 +104,7 @@ def read_configuration(file_of: Files) -> Configuration:
     tokenizer = {**older, **tokenizer}
     ends: list[tuple[str | int, str]] = []
     if (end := _content(tokenizer.get("eos_token"))) is not None:
-        ends.append((end, _FILES[1]))
+        ends.append((end, TOKENIZER_CONFIG))
     for part in (model, model.get("text_config")):
         value = part.get("eos_token_id") if isinstance(part, dict) else None
         ids = value if isinstance(value, list) else [value]
@@ -111,7 +112,7 @@ def read_configuration(file_of: Files) -> Configuration:
     adds = tokenizer.get("add_bos_token")
     if adds is not None and not isinstance(adds, bool):
         problem = f"its add_bos_token is {adds!r}, neither true nor false"
-        raise UserError(problem, where=file_of(_FILES[1]), remedy="write true or false")
+        raise UserError(problem, where=file_of(TOKENIZER_CONFIG), remedy="write true or false")
     return Configuration(
         _content(tokenizer.get("bos_token")),
         # Some configurations of xLSTM alone say so of the model.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recallkit import config
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.storage.artifacts import digest_json, replacing
 from recallkit.storage.given_files import check_file, check_files_in
@@ -23,6 +24,7 @@ from recallkit.text.records import Vocabulary
 from recallkit.text.special_tokens import (
     BEGIN_OF_GEMMA,
     NOTHING_SAID,
+    TOKENIZER_CONFIG,
     Configuration,
     Prefix,
     ends_text,
@@ -327,6 +329,8 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
         return _load_by_transformers(path, end_token)
     local = "give a tokenizer.json or a model directory with --tokenizer"
     backend = _read_tokenizer_file(hub_file(spec, TOKENIZER_FILE, local=local))
+    if hub_file_if_any(spec, TOKENIZER_CONFIG) is None:
+        console.note(f"{spec}: no {TOKENIZER_CONFIG} on the hub, or not here: what begins its texts is not known (else bos=TOKEN)")
     configuration = read_configuration(lambda name: hub_file_if_any(spec, name))
     return TextTokenizer(backend, spec, end_token=end_token, configuration=configuration)
 

@@ -183,3 +183,14 @@ def test_rows_are_filled_up_with_the_token_that_is_configured(tmp_path):
     text = counting.count(TextOptions(texts=["ab", "abcd"], tokenizer=str(folder)), tmp_path / "text")
     assert ids["num_tokens"] == text["num_tokens"] == 8
     assert ids["id"] == text["id"]
+
+
+def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
+    named = {"bos_token": "<bos>", "eos_token": "<end_of_turn>"}
+    hub("owner/gemma", write(tmp_path / "model", GEMMA, tokenizer=named, model={"model_type": "gemma4"}))
+    tokenizer = load_tokenizer("owner/gemma")
+    assert (tokenizer.end_token, tokenizer.prefix.ids) == ("<eos>", (2,))
+    assert capfd.readouterr().err == ""
+    hub("owner/bare", write(tmp_path / "bare", GEMMA))
+    assert load_tokenizer("owner/bare").prefix.ids == ()
+    assert "owner/bare: no tokenizer_config.json on the hub, or not here: what begins its texts is not known" in capfd.readouterr().err
