@@ -191,7 +191,7 @@ def tokenizer_name(given: Any) -> str | None:
         for name, content in written.items():
             with artifacts.replacing(folder / name) as temporary:
                 temporary.write_text(content, encoding="utf-8")
-    return str(folder)
+    return str(folder / "tokenizer.json")  # with what is beside it
 
 
 def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token: str | None, seq_len: int | None) -> tuple[str | None, int]:
