@@ -14,7 +14,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,40 +23,17 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.parallel import ahead
 from recallkit.ragged import offsets_of
 from recallkit.text.records import EncodedDocuments
+from recallkit.text.vocabulary import SPACE_PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from recallkit.text.records import Document
+    from recallkit.text.tokenizers import TextTokenizer
 
 Encoded = tuple[np.ndarray, np.ndarray]
 Encoder = Callable[[Sequence[str]], Encoded]
 """Texts to flat ids and offsets, as `TextTokenizer.encode`."""
-
-
-class Tokenizer(Protocol):
-    """What encoding asks of a `TextTokenizer`."""
-
-    name: str
-    backend: Any
-    vocab_size: int
-
-    @property
-    def keeps_text(self) -> bool:
-        """Whether no text is lost."""
-
-    @property
-    def token_bytes(self) -> list[bytes] | None:
-        """The bytes of every id; None if they have none of their own."""
-
-    def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
-        """The text of each array of ids."""
-
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Flat ids and offsets, by the reference implementation."""
-
-    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = ...) -> Encoder:
-        """A fast encoder where it gives the same ids, else `encode`."""
 
 
 _TURN = 1.0
@@ -157,7 +134,7 @@ def fails(error: BaseException, where: object, remedy: str) -> UserError:
 # --------------------------------------------------------------------------------------------------------- gigatoken
 
 
-def fast_encoder(tokenizer: Tokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
+def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
     """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
     try:
         import gigatoken
@@ -183,7 +160,7 @@ def fast_encoder(tokenizer: Tokenizer, notify: Callable[[str], None] = lambda _:
     return encode
 
 
-def checked_encoder(tokenizer: Tokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+def checked_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
     """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`, else `tokenizer.encode`."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
@@ -221,35 +198,53 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Tokenizer) -> None:
+def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: TextTokenizer) -> None:
     """Raises UserError for a document whose ids are not its text.
 
     Bytes, and what other models read, would be of another text. Normal forms of Unicode are the same
-    text, and a space before it; so is other white space where pieces have no bytes of their own.
+    text, and so are one space more or less before it and "▁", which is read as a space; so is other
+    white space where pieces have no bytes of their own.
     """
-    if tokenizer.keeps_text or not documents:
-        return
     ids, offsets = encoded
-    has_bytes = tokenizer.token_bytes is not None
+    added = tokenizer.backend.get_added_tokens_decoder().values()
+    # Such tokens take the white space beside them into their one id.
+    stripping = [token.content for token in added if token.lstrip or token.rstrip]
+    places = [
+        place
+        for place, document in enumerate(documents)
+        if not tokenizer.keeps_text or any(token in document.text for token in stripping)
+    ]
+    if not places:
+        return
+    decoded = tokenizer.decode([ids[offsets[place] : offsets[place + 1]] for place in places])
+    for place, text in zip(places, decoded, strict=True):
+        document = documents[place]
+        difference = _difference(document.text, text, has_bytes=tokenizer.token_bytes is not None)
+        if difference is not None:
+            # Messages have single spaces alone.
+            lost, rest = (f"{part[:_SHOWN]!r}".replace("  ", "␣␣") for part in difference)
+            problem = f"{tokenizer.name} loses text: {lost} becomes {rest}"
+            remedy = "use a tokenizer with an entry for every byte, or change the text"
+            raise UserError(problem, where=document.id, remedy=remedy)
+
+
+def _difference(written: str, read: str, *, has_bytes: bool) -> tuple[str, str] | None:
+    """Both texts from where they differ; None where they are the same text."""
 
     def comparable(text: str) -> str:
-        written = text.lstrip(" ") if has_bytes else "".join(text.split())
-        return unicodedata.normalize("NFC", written)
+        spaced = unicodedata.normalize("NFC", text.replace(SPACE_PIECE, " "))
+        return spaced if has_bytes else "".join(spaced.split())
 
-    decoded = tokenizer.decode(np.split(ids, offsets[1:-1]))
-    for document, text in zip(documents, decoded, strict=True):
-        written, read = comparable(document.text), comparable(text)
-        if written != read:
-            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, read, strict=False))
-            at = sum(1 for _ in same)
-            lost, left = (f"{part[at : at + _SHOWN]!r}" for part in (written, read))
-            problem = f"{tokenizer.name} loses text: {lost} becomes {left}"
-            remedy = "use a tokenizer with an entry for every byte"
-            raise UserError(problem, where=document.id, remedy=f"{remedy}, or change the text")
+    written, read = comparable(written), comparable(read)
+    bodies = written.lstrip(" "), read.lstrip(" ")
+    if bodies[0] != bodies[1]:
+        at = len(os.path.commonprefix(bodies))
+        return bodies[0][at:], bodies[1][at:]
+    return (written, read) if abs(len(written) - len(read)) > 1 else None
 
 
 def encode_documents(
-    documents: Iterable[Document], tokenizer: Tokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
+    documents: Iterable[Document], tokenizer: TextTokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
 

@@ -91,12 +91,12 @@ class FieldFinder:
             if text is None:
                 null = null or name
             elif text is not _ABSENT:
-                ids = _as_ids(text) if self._text_is_given else None
+                ids = _as_array(text, "iu") if self._text_is_given else None
                 if ids is None:
                     raise FieldError(f"{name} is {kind_of(text)}, not text", _REMEDY)
                 return _unmasked(ids, fields, name)
         if not self._text_is_given and (row := fields.get(IDS_FIELD)) is not None:
-            if (ids := _as_ids(row)) is None:
+            if (ids := _as_array(row, "iu")) is None:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
             return _unmasked(ids, fields, IDS_FIELD)
         if null is not None:
@@ -112,17 +112,19 @@ def _decoded(text: bytes, name: str) -> str:
         raise FieldError(problem, "write it again from valid text") from error
 
 
-def _as_ids(value: Any) -> np.ndarray | None:
-    """A list or array of whole numbers as a flat array; None for anything else."""
+def _as_array(value: Any, kinds: str) -> np.ndarray | None:
+    """A flat list or array of numbers of these `kinds` (of NumPy's types); None for anything else."""
     import numpy as np
 
     if not isinstance(value, list | tuple | np.ndarray):
         return None
     try:
-        ids = np.asarray(value) if len(value) else np.empty(0, np.int64)
+        array = np.asarray(value)
     except (ValueError, OverflowError):  # lists of unequal length
         return None
-    return ids if ids.ndim == 1 and ids.dtype.kind in "iu" else None
+    if array.shape == (0,):
+        return np.empty(0, np.int64)
+    return array if array.ndim == 1 and array.dtype.kind in kinds else None
 
 
 def _mask_of(name: str) -> str:
@@ -132,15 +134,15 @@ def _mask_of(name: str) -> str:
 
 def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarray | None:
     """The ids that their mask has 1 for, None if there are none; all ids where there is no mask."""
-    import numpy as np
-
     values = _look_up(fields, _mask_of(name))
     if values is None or values is _ABSENT:
         return ids
-    mask = np.asarray(values) if isinstance(values, list | tuple | np.ndarray) else np.empty(0)
-    if mask.shape != ids.shape:
-        problem = f"{MASK_FIELD} has {mask.size:,} values for {len(ids):,} ids"
-    elif not np.isin(mask, (0, 1)).all():
+    mask = _as_array(values, "biuf")
+    if mask is None:
+        problem = f"{MASK_FIELD} is not a flat list of numbers"
+    elif len(mask) != len(ids):
+        problem = f"{MASK_FIELD} has {len(mask):,} values for {len(ids):,} ids"
+    elif ((mask != 0) & (mask != 1)).any():
         problem = f"{MASK_FIELD} has values other than 0 and 1"
     else:
         return ids[mask.astype(bool)] if mask.any() else None
