@@ -14,7 +14,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -29,11 +29,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from recallkit.text.records import Document
-    from recallkit.text.tokenizers import TextTokenizer
 
 Encoded = tuple[np.ndarray, np.ndarray]
 Encoder = Callable[[Sequence[str]], Encoded]
 """Texts to flat ids and offsets, as `TextTokenizer.encode`."""
+
+
+class Tokenizer(Protocol):
+    """What encoding needs of a `TextTokenizer`, whose module imports this one."""
+
+    name: str
+    backend: Any
+    vocab_size: int
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether no text is lost."""
+
+    @property
+    def token_bytes(self) -> list[bytes] | None:
+        """The bytes of every id; None if they have none of their own."""
+
+    def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
+        """The text of each array of ids."""
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Flat ids and offsets, by the reference implementation."""
+
+    def checked_encoder(self, texts: Sequence[str], notify: Callable[[str], None] = ...) -> Encoder:
+        """A fast encoder where it gives the same ids, else `encode`."""
 
 
 _TURN = 1.0
@@ -134,7 +158,10 @@ def fails(error: BaseException, where: object, remedy: str) -> UserError:
 # --------------------------------------------------------------------------------------------------------- gigatoken
 
 
-def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
+def fast_encoder(
+    tokenizer: Tokenizer,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Encoder | None:
     """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
     try:
         import gigatoken
@@ -160,7 +187,11 @@ def fast_encoder(tokenizer: TextTokenizer, notify: Callable[[str], None] = lambd
     return encode
 
 
-def checked_encoder(tokenizer: TextTokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+def checked_encoder(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    notify: Callable[[str], None] = lambda _: None,
+) -> Encoder:
     """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`, else `tokenizer.encode`."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
@@ -198,22 +229,22 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield batch
 
 
-def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: TextTokenizer) -> None:
+def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Tokenizer) -> None:
     """Raises UserError for a document whose ids are not its text.
 
     Bytes, and what other models read, would be of another text. Normal forms of Unicode are the same
-    text, and so are one space more or less before it and "▁", which is read as a space; so is other
-    white space where pieces have no bytes of their own.
+    text, and so are one space more or less before it and "▁", which is read as a space; so is
+    other white space where pieces have no bytes of their own.
     """
     ids, offsets = encoded
     added = tokenizer.backend.get_added_tokens_decoder().values()
     # Such tokens take the white space beside them into their one id.
     stripping = [token.content for token in added if token.lstrip or token.rstrip]
-    places = [
-        place
-        for place, document in enumerate(documents)
-        if not tokenizer.keeps_text or any(token in document.text for token in stripping)
-    ]
+
+    def may_lose(text: str) -> bool:
+        return not tokenizer.keeps_text or any(token in text for token in stripping)
+
+    places = [place for place, document in enumerate(documents) if may_lose(document.text)]
     if not places:
         return
     decoded = tokenizer.decode([ids[offsets[place] : offsets[place + 1]] for place in places])
@@ -238,13 +269,15 @@ def _difference(written: str, read: str, *, has_bytes: bool) -> tuple[str, str] 
     written, read = comparable(written), comparable(read)
     bodies = written.lstrip(" "), read.lstrip(" ")
     if bodies[0] != bodies[1]:
-        at = len(os.path.commonprefix(bodies))
+        at = len(os.path.commonprefix(bodies))  # noqa: RUF071 - of characters
         return bodies[0][at:], bodies[1][at:]
     return (written, read) if abs(len(written) - len(read)) > 1 else None
 
 
 def encode_documents(
-    documents: Iterable[Document], tokenizer: TextTokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    choose: Callable[[Sequence[str]], Encoder] | None = None,
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
 
@@ -256,13 +289,15 @@ def encode_documents(
     for batch in ahead(_batches(documents)):
         written = [document for document in batch if document.ids is None]
         texts = [document.text for document in written]
-        if encode is None and texts:
-            encode = tokenizer.checked_encoder(texts) if choose is None else choose(texts)
-        ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
-        _check_text(written, (ids, offsets), tokenizer)
+        ids, offsets = np.empty(0, dtype), np.zeros(1, np.int64)
+        if texts:
+            encode = encode or (choose or tokenizer.checked_encoder)(texts)
+            ids, offsets = encode(texts)
+            _check_text(written, (ids, offsets), tokenizer)
         if len(texts) < len(batch):
             encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
             pieces = [next(encoded) if document.ids is None else document.ids for document in batch]
-            ids, offsets = np.concatenate(pieces, dtype=dtype, casting="unsafe"), offsets_of(list(map(len, pieces)))
+            ids = np.concatenate(pieces, dtype=dtype, casting="unsafe")
+            offsets = offsets_of([len(piece) for piece in pieces])
         positions = [document.position for document in batch]
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], positions, batch[-1].share)

@@ -113,7 +113,7 @@ def _decoded(text: bytes, name: str) -> str:
 
 
 def _as_array(value: Any, kinds: str) -> np.ndarray | None:
-    """A flat list or array of numbers of these `kinds` (of NumPy's types); None for anything else."""
+    """A flat list or array of numbers of these kinds of NumPy's; None for anything else."""
     import numpy as np
 
     if not isinstance(value, list | tuple | np.ndarray):

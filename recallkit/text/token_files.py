@@ -77,7 +77,8 @@ class TokenFileShard(FileShard):
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents from record `first` on, each with all its ids; between end tokens none is empty.
 
-        A piece (i, n) has the documents that begin in the i-th of n equal parts of ids or documents.
+        A piece (i, n) has the documents that begin in the i-th of n equal parts, of an index those
+        in the i-th part of its documents.
         """
         layout = self._layout()
         ids = self._mapped(layout)
@@ -121,7 +122,10 @@ class TokenFileShard(FileShard):
         return len(ids)
 
     def _indexed(
-        self, ids: np.ndarray, index: MegatronIndex, first: int
+        self,
+        ids: np.ndarray,
+        index: MegatronIndex,
+        first: int,
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Documents of an index, each with its number; a piece has its share of the numbers."""
         begin, stop = self._part(len(index.firsts) - 1)

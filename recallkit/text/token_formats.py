@@ -70,7 +70,7 @@ class MegatronIndex:
             raise UserError(problem, where=self.path, remedy="copy both again")
 
     def starts(self, first: int, stop: int, width: int, num_ids: int) -> np.ndarray:
-        """The places of the first ids of documents `first` to `stop`, the last of which may be none."""
+        """The places of the first ids of documents `first` to `stop`; after the last, `num_ids`."""
         sequences = self.firsts[first : stop + 1]
         places = self.pointers.take(sequences, mode="clip") // width
         return np.where(sequences < len(self.lengths), places, num_ids)
@@ -188,8 +188,10 @@ def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocab
         return _complete(name, chosen.newbyteorder("<").str, 0, size)
     kinds = [kind.name for kind in reversed(types)]
     fitting = " or ".join(kinds) or "no type"
-    problem = f"no header, and its ids fit the {vocabulary.size:,} of {vocabulary.name} as {fitting}"
-    remedies = [f"name their type: {name}:{kinds[0] if len(kinds) == 1 else 'TYPE'}"] if kinds else []
+    entries = f"the {vocabulary.size:,} of {vocabulary.name}"
+    problem = f"no header, and its ids fit {entries} as {fitting}"
+    kind = kinds[0] if len(kinds) == 1 else "TYPE"
+    remedies = [f"name their type: {name}:{kind}"] if kinds else []
     if not roomy:
         form = "little-endian whole numbers without a header, or numpy.save's"
         remedies = ["name their own --tokenizer", *remedies, f"write them as {form}"]

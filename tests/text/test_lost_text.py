@@ -109,10 +109,13 @@ def test_the_unknown_token_itself_is_text(tmp_path: Path) -> None:
     ],
 )
 def test_spaces_and_words(
-    tmp_path: Path, backend: Tokenizer, text: str, message: str | None
+    tmp_path: Path,
+    backend: Tokenizer,
+    text: str,
+    message: str | None,
 ) -> None:
     path = tmp_path / "own.json"
     backend.save(str(path))
-    expects = contextlib.nullcontext() if message is None else pytest.raises(UserError, match=message)
-    with expects:
+    refusal = pytest.raises(UserError, match=message)
+    with contextlib.nullcontext() if message is None else refusal:
         recallkit.count(texts=[text], out=tmp_path / "counts.duckdb", tokenizer=path)
