@@ -302,7 +302,7 @@ class JsonShard(JsonLinesShard):
 
 @dataclass(eq=False)
 class TextShard(FileShard):
-    """A text file: one record, the whole file."""
+    """A text file: one record, the whole file, which `FieldFinder` decodes."""
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """The file's text if `first` is 0; see `Shard.records`."""
@@ -317,9 +317,4 @@ class TextShard(FileShard):
             return
         if not content:
             raise self._empty()
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            on_bad(0, f"invalid UTF-8 at byte {error.start + 1}", "save it as UTF-8")
-        else:
-            yield 0, {"text": text}
+        yield 0, {"text": content}
