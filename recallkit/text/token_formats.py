@@ -93,6 +93,8 @@ def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) 
     with path.open("rb") as file:
         head = file.read(_LIT_GPT.size)
         size = file.seek(0, 2)
+    if not size:
+        return Layout("u1", 0, 0)
     layout = _declared(path, name, head, size)
     if layout is None:
         # Where bytes are ids, text is a file of ids, too.
@@ -175,21 +177,18 @@ def _of_megatron(index: Path, name: str, size: int) -> Layout:
 
 def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
     """A file without a header, of the only type that its ids can have; of several, the named one."""
-    types, too_narrow = _possible_types(path, vocabulary.size)
+    types = _possible_types(path, vocabulary.size)
     roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
     if dtype is not None:
-        width = np.dtype(dtype).itemsize
-        is_possible = width in {kind.itemsize for kind in types} or not (types or width in too_narrow)
+        fitting = [np.dtype(dtype)] if np.dtype(dtype).itemsize in {t.itemsize for t in types} else []
     else:
         # A `.npy` without a header may also be one that is damaged.
-        is_possible = not size or (len(roomy) == 1 and path.suffix.lower() != ".npy")
-    if is_possible:
-        chosen = np.dtype(dtype or roomy[0] if size else "u1")
-        return _complete(name, chosen.newbyteorder("<").str, 0, size)
+        fitting = [] if path.suffix.lower() == ".npy" else roomy
+    if len(fitting) == 1:
+        return _complete(name, fitting[0].newbyteorder("<").str, 0, size)
     kinds = [kind.name for kind in reversed(types)]
-    fitting = " or ".join(kinds) or "no type"
     entries = f"the {vocabulary.size:,} of {vocabulary.name}"
-    problem = f"no header, and its ids fit {entries} as {fitting}"
+    problem = f"no header, and its ids fit {entries} as {' or '.join(kinds) or 'no type'}"
     kind = kinds[0] if len(kinds) == 1 else "TYPE"
     remedies = [f"name their type: {name}:{kind}"] if kinds else []
     if not roomy:
@@ -198,8 +197,8 @@ def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocab
     raise UserError(problem, where=name, remedy=", or ".join(remedies))
 
 
-def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], set[int]]:
-    """The types with which all sampled ids are in the vocabulary, widest first; too narrow widths.
+def _possible_types(path: Path, num_entries: int) -> list[np.dtype[Any]]:
+    """The types with which all sampled ids are in the vocabulary, widest first.
 
     Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read
     too narrow, every second one is 0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
@@ -210,7 +209,7 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
         for start in (0, size // 2, size - _SAMPLE_BYTES):
             file.seek(max(0, start) // 8 * 8)
             samples.append(file.read(_SAMPLE_BYTES))
-    types, too_narrow = [], set()
+    types = []
     for dtype in map(np.dtype, _FLAT):
         width = dtype.itemsize
         if width == 1 and num_entries > 256:  # where all bytes are ids, every file would fit
@@ -221,11 +220,10 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
         both = np.union1d(low, high)
         is_narrow = len(high) and high[-1] < _FEW <= len(low)
         is_swapped = len(high) and low[-1] < _FEW <= len(high)  # of big-endian ids
-        if is_narrow or is_swapped:
-            too_narrow.add(width)
-        elif len(both) and both[0] >= 0 and both[-1] < num_entries:
+        is_in = len(both) and both[0] >= 0 and both[-1] < num_entries
+        if is_in and not is_narrow and not is_swapped:
             types.append(dtype)
-    return types, too_narrow
+    return types
 
 
 def _complete(name: str, dtype: str, start: int, size: int, length: int | None = None) -> Layout:
