@@ -259,19 +259,17 @@ def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Toke
             raise UserError(problem, where=document.id, remedy=remedy)
 
 
-def _difference(written: str, read: str, *, has_bytes: bool) -> tuple[str, str] | None:
+def _difference(written: str, read: str, *, has_bytes: bool) -> list[str] | None:
     """Both texts from where they differ; None where they are the same text."""
-
-    def comparable(text: str) -> str:
-        spaced = unicodedata.normalize("NFC", text.replace(SPACE_PIECE, " "))
-        return spaced if has_bytes else "".join(spaced.split())
-
-    written, read = comparable(written), comparable(read)
-    bodies = written.lstrip(" "), read.lstrip(" ")
-    if bodies[0] != bodies[1]:
-        at = len(os.path.commonprefix(bodies))  # noqa: RUF071 - of characters
-        return bodies[0][at:], bodies[1][at:]
-    return (written, read) if abs(len(written) - len(read)) > 1 else None
+    texts = [text.replace(SPACE_PIECE, " ") for text in (written, read)]
+    texts = [unicodedata.normalize("NFC", text) for text in texts]
+    if not has_bytes:
+        texts = ["".join(text.split()) for text in texts]
+    bodies = [text.lstrip(" ") for text in texts]
+    if bodies[0] == bodies[1]:
+        return texts if abs(len(texts[0]) - len(texts[1])) > 1 else None
+    start = len(os.path.commonprefix(bodies))  # noqa: RUF071 - of characters
+    return [body[start:] for body in bodies]
 
 
 def encode_documents(

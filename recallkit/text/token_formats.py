@@ -180,7 +180,8 @@ def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocab
     types = _possible_types(path, vocabulary.size)
     roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
     if dtype is not None:
-        fitting = [np.dtype(dtype)] if np.dtype(dtype).itemsize in {t.itemsize for t in types} else []
+        width = np.dtype(dtype).itemsize
+        fitting = [np.dtype(dtype) for kind in types if kind.itemsize == width]
     else:
         # A `.npy` without a header may also be one that is damaged.
         fitting = [] if path.suffix.lower() == ".npy" else roomy
