@@ -47,8 +47,6 @@ class FieldFinder:
     def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
         self._texts = (text_field,) if text_field else TEXT_FIELDS
         self._sources = (source_field,) if source_field else SOURCE_FIELDS
-        self._source_is_given = source_field is not None
-        self._text_is_given = text_field is not None
 
     def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray | None, str, str]:
         """Text, source and id; source and id are "" if the record has none.
@@ -60,7 +58,7 @@ class FieldFinder:
         the user is missing.
         """
         source = _first_label(fields, self._sources)
-        if self._source_is_given and not source:
+        if self._sources != SOURCE_FIELDS and not source:
             problem = f"no source in {' or '.join(self._sources)} ({present_names(fields)})"
             raise FieldError(problem, "name the field with --source-field")
         return self._text(fields), source, _first_label(fields, ID_FIELDS)
@@ -70,7 +68,7 @@ class FieldFinder:
         names = list(available)
         texts = self._texts
         if not any(_is_in(name, texts) for name in names):
-            if self._text_is_given or IDS_FIELD not in names:
+            if self._texts != TEXT_FIELDS or IDS_FIELD not in names:
                 raise _no_text(texts, dict.fromkeys(names))
             texts = (IDS_FIELD,)
         masks = [_mask_of(name) for name in texts if texts != TEXT_FIELDS]
@@ -91,11 +89,11 @@ class FieldFinder:
             if text is None:
                 null = null or name
             elif text is not _ABSENT:
-                ids = _as_array(text, "iu") if self._text_is_given else None
+                ids = _as_array(text, "iu") if self._texts != TEXT_FIELDS else None
                 if ids is None:
                     raise FieldError(f"{name} is {kind_of(text)}, not text", _REMEDY)
                 return _unmasked(ids, fields, name)
-        if not self._text_is_given and (row := fields.get(IDS_FIELD)) is not None:
+        if self._texts == TEXT_FIELDS and (row := fields.get(IDS_FIELD)) is not None:
             if (ids := _as_array(row, "iu")) is None:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
             return _unmasked(ids, fields, IDS_FIELD)

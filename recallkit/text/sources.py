@@ -246,7 +246,7 @@ def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_mat
 
 def _texts_among(names: list[str]) -> list[str]:
     """Those of the files in a folder that are its text, sorted; hidden files are left out."""
-    visible = sorted(name for name in names if not f"/{name}".count("/."))
+    visible = sorted(name for name in names if "/." not in f"/{name}")
     for group in _GROUPS:
         suffixes = [*itertools.chain.from_iterable(group.values())]
         if files := [name for name in visible if suffix_of(name, suffixes)]:
