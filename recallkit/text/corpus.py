@@ -72,7 +72,7 @@ class Corpus:
         rows, documents of the demo text. A text may be empty. Raises UserError for a damaged or empty shard and,
         unless bad records are skipped, for a bad record; nothing is yielded after it.
         """
-        self.report.num_documents = self.report.num_padded = self.report.num_skipped = 0
+        self.report.num_documents = self.report.num_skipped = 0
         self.report.first_skipped.clear()
         for index in range(start.shard, len(self.shards) if stop is None else stop):
             yield from self._documents_of(index, start.record if index == start.shard else 0)
@@ -97,9 +97,10 @@ class Corpus:
             ids = None
             if text is not None and not isinstance(text, str):
                 ids = _document_ids(text, self.options.vocabulary, shard, record)
-                report.num_padded += len(text) > len(ids) + 1
-                text = "" if len(ids) or len(text) < 2 else None
-            if text is None:  # a row that only fills up a batch
+                # [begin, end] is an empty text, too; other rows of special tokens fill up a batch.
+                is_document = len(ids) or len(text) < 2 or (len(text) == 2 and text[0] != text[1])
+                text = "" if is_document else None
+            if text is None:
                 continue
             report.num_documents += 1
             place = Position(index, record)
@@ -146,6 +147,8 @@ def open_corpus(arguments: Sequence[str], options: CorpusOptions = CorpusOptions
     """
     if not arguments:
         raise UserError("no source was given", remedy="name a preset, hub id, file, folder or glob; `recallkit sources` lists them")
+    if list(arguments).count("-") > 1:
+        raise UserError("standard input is read once", where="-", remedy="name it once")
     how = Reading(FieldFinder(options.text_field, options.source_field), options.vocabulary)
     by_argument = [shards_of(argument, how, default_split) for argument in arguments]
     name_sources(by_argument)

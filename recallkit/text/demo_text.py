@@ -101,14 +101,12 @@ def _topics() -> Iterator[LibraryText]:
 class LibraryShard(Shard):
     """The training text of the running Python as a shard; records are its documents, counted from 0."""
 
+    unit = "document"
+
     def digest(self) -> str:
         """The digest of names and contents, which differ between versions of Python."""
         digests = (artifacts.digest_bytes(text.id.encode(), text.text().encode()) for text in library_texts("train"))
         return artifacts.digest_json(list(digests))
-
-    def place(self, record: int) -> str:
-        """Preset and document, from 0."""
-        return f"{self.name}, document {record}"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents from `first` on, each with its number; blank ones are left out, and so are their numbers."""

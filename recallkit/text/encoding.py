@@ -23,6 +23,7 @@ from recallkit.errors import UserError, lacks_resources
 from recallkit.parallel import ahead
 from recallkit.ragged import offsets_of
 from recallkit.text.records import EncodedDocuments
+from recallkit.text.vocabulary import SPACE_PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,7 +36,7 @@ Encoder = Callable[[Sequence[str]], Encoded]
 
 
 class Tokenizer(Protocol):
-    """What encoding asks of a `TextTokenizer`."""
+    """What encoding needs of a `TextTokenizer`, whose module imports this one."""
 
     name: str
     backend: Any
@@ -157,7 +158,10 @@ def fails(error: BaseException, where: object, remedy: str) -> UserError:
 # --------------------------------------------------------------------------------------------------------- gigatoken
 
 
-def fast_encoder(tokenizer: Tokenizer, notify: Callable[[str], None] = lambda _: None) -> Encoder | None:
+def fast_encoder(
+    tokenizer: Tokenizer,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Encoder | None:
     """gigatoken's encoder with the signature of `TextTokenizer.encode`, or None if it is not installed or refuses the tokenizer."""
     try:
         import gigatoken
@@ -183,7 +187,11 @@ def fast_encoder(tokenizer: Tokenizer, notify: Callable[[str], None] = lambda _:
     return encode
 
 
-def checked_encoder(tokenizer: Tokenizer, texts: Sequence[str], notify: Callable[[str], None] = lambda _: None) -> Encoder:
+def checked_encoder(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    notify: Callable[[str], None] = lambda _: None,
+) -> Encoder:
     """gigatoken's encoder if it agrees with `tokenizer.encode` on probes and the first of `texts`, else `tokenizer.encode`."""
     encode = fast_encoder(tokenizer, notify)
     if encode is None:
@@ -225,31 +233,49 @@ def _check_text(documents: Sequence[Document], encoded: Encoded, tokenizer: Toke
     """Raises UserError for a document whose ids are not its text.
 
     Bytes, and what other models read, would be of another text. Normal forms of Unicode are the same
-    text, and a space before it; so is other white space where pieces have no bytes of their own.
+    text, and so are one space more or less before it and "▁", which is read as a space; so is
+    other white space where pieces have no bytes of their own.
     """
-    if tokenizer.keeps_text or not documents:
-        return
     ids, offsets = encoded
-    has_bytes = tokenizer.token_bytes is not None
+    added = tokenizer.backend.get_added_tokens_decoder().values()
+    # Such tokens take the white space beside them into their one id.
+    stripping = [token.content for token in added if token.lstrip or token.rstrip]
 
-    def comparable(text: str) -> str:
-        written = text.lstrip(" ") if has_bytes else "".join(text.split())
-        return unicodedata.normalize("NFC", written)
+    def may_lose(text: str) -> bool:
+        return not tokenizer.keeps_text or any(token in text for token in stripping)
 
-    decoded = tokenizer.decode(np.split(ids, offsets[1:-1]))
-    for document, text in zip(documents, decoded, strict=True):
-        written, read = comparable(document.text), comparable(text)
-        if written != read:
-            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(written, read, strict=False))
-            at = sum(1 for _ in same)
-            lost, left = (f"{part[at : at + _SHOWN]!r}" for part in (written, read))
-            problem = f"{tokenizer.name} loses text: {lost} becomes {left}"
-            remedy = "use a tokenizer with an entry for every byte"
-            raise UserError(problem, where=document.id, remedy=f"{remedy}, or change the text")
+    places = [place for place, document in enumerate(documents) if may_lose(document.text)]
+    if not places:
+        return
+    decoded = tokenizer.decode([ids[offsets[place] : offsets[place + 1]] for place in places])
+    for place, text in zip(places, decoded, strict=True):
+        document = documents[place]
+        difference = _difference(document.text, text, has_bytes=tokenizer.token_bytes is not None)
+        if difference is not None:
+            # Messages have single spaces alone.
+            lost, rest = (f"{part[:_SHOWN]!r}".replace("  ", "␣␣") for part in difference)
+            problem = f"{tokenizer.name} loses text: {lost} becomes {rest}"
+            remedy = "use a tokenizer with an entry for every byte, or change the text"
+            raise UserError(problem, where=document.id, remedy=remedy)
+
+
+def _difference(written: str, read: str, *, has_bytes: bool) -> list[str] | None:
+    """Both texts from where they differ; None where they are the same text."""
+    texts = [text.replace(SPACE_PIECE, " ") for text in (written, read)]
+    texts = [unicodedata.normalize("NFC", text) for text in texts]
+    if not has_bytes:
+        texts = ["".join(text.split()) for text in texts]
+    bodies = [text.lstrip(" ") for text in texts]
+    if bodies[0] == bodies[1]:
+        return texts if abs(len(texts[0]) - len(texts[1])) > 1 else None
+    start = len(os.path.commonprefix(bodies))  # noqa: RUF071 - of characters
+    return [body[start:] for body in bodies]
 
 
 def encode_documents(
-    documents: Iterable[Document], tokenizer: Tokenizer, choose: Callable[[Sequence[str]], Encoder] | None = None
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    choose: Callable[[Sequence[str]], Encoder] | None = None,
 ) -> Iterator[EncodedDocuments]:
     """Encodes a stream in order, a few megabytes at a time. Documents that are ids already stay what they are.
 
@@ -261,13 +287,15 @@ def encode_documents(
     for batch in ahead(_batches(documents)):
         written = [document for document in batch if document.ids is None]
         texts = [document.text for document in written]
-        if encode is None and texts:
-            encode = tokenizer.checked_encoder(texts) if choose is None else choose(texts)
-        ids, offsets = encode(texts) if encode is not None and texts else (np.empty(0, dtype), np.zeros(1, np.int64))
-        _check_text(written, (ids, offsets), tokenizer)
+        ids, offsets = np.empty(0, dtype), np.zeros(1, np.int64)
+        if texts:
+            encode = encode or (choose or tokenizer.checked_encoder)(texts)
+            ids, offsets = encode(texts)
+            _check_text(written, (ids, offsets), tokenizer)
         if len(texts) < len(batch):
             encoded = (ids[start:stop] for start, stop in itertools.pairwise(offsets))
             pieces = [next(encoded) if document.ids is None else document.ids for document in batch]
-            ids, offsets = np.concatenate(pieces, dtype=dtype, casting="unsafe"), offsets_of(list(map(len, pieces)))
+            ids = np.concatenate(pieces, dtype=dtype, casting="unsafe")
+            offsets = offsets_of([len(piece) for piece in pieces])
         positions = [document.position for document in batch]
         yield EncodedDocuments(ids.astype(dtype, copy=False), offsets, [d.source for d in batch], positions, batch[-1].share)

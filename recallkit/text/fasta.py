@@ -33,9 +33,8 @@ class FastaShard(FileShard):
     Bases are upper-cased: lower case marks repeats that a program found, and is not part of the sequence.
     """
 
-    def place(self, record: int) -> str:
-        """File and record, from 1."""
-        return f"{self.name}, record {record + 1}"
+    unit = "record"
+    first_number = 1
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Stretches from number `first` on, without gaps; see `Shard.records`."""

@@ -47,8 +47,6 @@ class FieldFinder:
     def __init__(self, text_field: str | None = None, source_field: str | None = None) -> None:
         self._texts = (text_field,) if text_field else TEXT_FIELDS
         self._sources = (source_field,) if source_field else SOURCE_FIELDS
-        self._source_is_given = source_field is not None
-        self._text_is_given = text_field is not None
 
     def find(self, fields: Mapping[str, Any]) -> tuple[str | np.ndarray | None, str, str]:
         """Text, source and id; source and id are "" if the record has none.
@@ -60,7 +58,7 @@ class FieldFinder:
         the user is missing.
         """
         source = _first_label(fields, self._sources)
-        if self._source_is_given and not source:
+        if self._sources != SOURCE_FIELDS and not source:
             problem = f"no source in {' or '.join(self._sources)} ({present_names(fields)})"
             raise FieldError(problem, "name the field with --source-field")
         return self._text(fields), source, _first_label(fields, ID_FIELDS)
@@ -70,7 +68,7 @@ class FieldFinder:
         names = list(available)
         texts = self._texts
         if not any(_is_in(name, texts) for name in names):
-            if self._text_is_given or IDS_FIELD not in names:
+            if self._texts != TEXT_FIELDS or IDS_FIELD not in names:
                 raise _no_text(texts, dict.fromkeys(names))
             texts = (IDS_FIELD,)
         masks = [_mask_of(name) for name in texts if texts != TEXT_FIELDS]
@@ -91,12 +89,12 @@ class FieldFinder:
             if text is None:
                 null = null or name
             elif text is not _ABSENT:
-                ids = _as_ids(text) if self._text_is_given else None
+                ids = _as_array(text, "iu") if self._texts != TEXT_FIELDS else None
                 if ids is None:
                     raise FieldError(f"{name} is {kind_of(text)}, not text", _REMEDY)
                 return _unmasked(ids, fields, name)
-        if not self._text_is_given and (row := fields.get(IDS_FIELD)) is not None:
-            if (ids := _as_ids(row)) is None:
+        if self._texts == TEXT_FIELDS and (row := fields.get(IDS_FIELD)) is not None:
+            if (ids := _as_array(row, "iu")) is None:
                 raise FieldError(f"{IDS_FIELD} is not a list of whole numbers", "write token ids there, or name a field with --text-field")
             return _unmasked(ids, fields, IDS_FIELD)
         if null is not None:
@@ -112,17 +110,19 @@ def _decoded(text: bytes, name: str) -> str:
         raise FieldError(problem, "write it again from valid text") from error
 
 
-def _as_ids(value: Any) -> np.ndarray | None:
-    """A list or array of whole numbers as a flat array; None for anything else."""
+def _as_array(value: Any, kinds: str) -> np.ndarray | None:
+    """A flat list or array of numbers of these kinds of NumPy's; None for anything else."""
     import numpy as np
 
     if not isinstance(value, list | tuple | np.ndarray):
         return None
     try:
-        ids = np.asarray(value) if len(value) else np.empty(0, np.int64)
+        array = np.asarray(value)
     except (ValueError, OverflowError):  # lists of unequal length
         return None
-    return ids if ids.ndim == 1 and ids.dtype.kind in "iu" else None
+    if array.shape == (0,):
+        return np.empty(0, np.int64)
+    return array if array.ndim == 1 and array.dtype.kind in kinds else None
 
 
 def _mask_of(name: str) -> str:
@@ -132,15 +132,15 @@ def _mask_of(name: str) -> str:
 
 def _unmasked(ids: np.ndarray, fields: Mapping[str, Any], name: str) -> np.ndarray | None:
     """The ids that their mask has 1 for, None if there are none; all ids where there is no mask."""
-    import numpy as np
-
     values = _look_up(fields, _mask_of(name))
     if values is None or values is _ABSENT:
         return ids
-    mask = np.asarray(values) if isinstance(values, list | tuple | np.ndarray) else np.empty(0)
-    if mask.shape != ids.shape:
-        problem = f"{MASK_FIELD} has {mask.size:,} values for {len(ids):,} ids"
-    elif not np.isin(mask, (0, 1)).all():
+    mask = _as_array(values, "biuf")
+    if mask is None:
+        problem = f"{MASK_FIELD} is not a flat list of numbers"
+    elif len(mask) != len(ids):
+        problem = f"{MASK_FIELD} has {len(mask):,} values for {len(ids):,} ids"
+    elif ((mask != 0) & (mask != 1)).any():
         problem = f"{MASK_FIELD} has values other than 0 and 1"
     else:
         return ids[mask.astype(bool)] if mask.any() else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import textwrap
-from collections import Counter
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -115,30 +114,22 @@ class OpenText:
 
         if self.options.tokenizer is None:  # then ids are refused
             return
-        numbers = Counter(map(type, self.corpus.shards))
         for shard in {type(shard): shard for shard in reversed(self.corpus.shards)}.values():
-            corpus, ids = Corpus([shard], self.corpus.options), None
-            num_ids, is_more = 0, False
-            try:
-                for document in corpus.documents():
-                    is_more = corpus.report.num_documents > _MOST_NOTED or num_ids > _MOST_IDS
-                    if document.ids is None or is_more:
+            ids, num_ids, number, bound = None, 0, 0, "at least "
+            with contextlib.suppress(UserError):
+                documents = Corpus([shard], self.corpus.options).documents()
+                for number, document in enumerate(documents, 1):
+                    if document.ids is None or number == _MOST_NOTED or num_ids > _MOST_IDS:
                         break
                     num_ids += len(document.ids)
                     ids = ids if ids is not None and len(ids) else document.ids
-            except UserError:
-                is_more = True
-            if ids is None:
-                continue
-            number, others = corpus.report.num_documents - is_more, numbers[type(shard)] - 1
-            many = "more than " * is_more + counted(number, "document")
-            if corpus.report.num_padded:
-                many += f" (without special tokens around {corpus.report.num_padded:,})"
-            more = f" (and {others:,} more)" if others else ""
-            [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
-            begin = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
-            kind = f"token ids ({ids.dtype.name})"
-            console.note(f"{redacted(shard.name)}{more}: {kind}, {many}, the first: {begin}")
+                else:
+                    bound = ""
+            if ids is not None:
+                [text] = self.tokenizer.decode([ids[:_NOTED_IDS]])
+                text = textwrap.shorten(printable(text), _NOTED_CHARACTERS, placeholder=" ...")
+                kind = f"token ids ({ids.dtype.name}), {bound}{counted(number, 'document')}"
+                console.note(f"{redacted(shard.name)}: {kind}, the first: {text}")
 
     def names(self) -> list[str]:
         """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""

@@ -12,11 +12,11 @@ import json
 import re
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
-from recallkit.text.fields import FieldFinder, parse_json, too_long
+from recallkit.text.fields import FieldError, FieldFinder, parse_json, too_long
 from recallkit.text.places import AnyPath, RemotePath, digest_of, open_arrow, size_of
 
 if TYPE_CHECKING:
@@ -67,6 +67,9 @@ class Shard:
     finder: FieldFinder
     piece: tuple[int, int] | None = field(default=None, kw_only=True)
     """(i, n): the i-th of n parts, from 0; the whole if None."""
+    unit: ClassVar[str] = ""
+    """What a record is, in messages, which count from `first_number` as editors and viewers do."""
+    first_number: ClassVar[int] = 0
     share: float = field(default=0.0, repr=False, kw_only=True)
     """How much of it, by bytes, the latest stream in this process has read; 0 while it is not known."""
 
@@ -88,8 +91,18 @@ class Shard:
         return [replace(self, name=name, piece=(place, number)) for place, name in enumerate(names)] if number > 1 else [self]
 
     def place(self, record: int) -> str:
-        """Where a record is, for messages: numbered as an editor or a table viewer does."""
-        return self.name
+        """Where a record is, for messages."""
+        return f"{self.name}, {self.unit} {record + self.first_number}" if self.unit else self.name
+
+    def columns(self, names: Sequence[str]) -> list[str]:
+        """Those of its columns that may be needed. Raises UserError if none can contain text."""
+        try:
+            columns = self.finder.columns(names)
+        except FieldError as error:
+            raise UserError(str(error), where=self.name, remedy=error.remedy) from error
+        if twice := next((name for name in columns if list(names).count(name) > 1), None):
+            raise UserError(f"two columns {twice}", where=self.name, remedy="rename one of them")
+        return columns
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Records from number `first` on, each with its number.
@@ -214,9 +227,8 @@ class JsonLinesShard(FileShard):
     by counting newlines.
     """
 
-    def place(self, record: int) -> str:
-        """File and line, from 1."""
-        return f"{self.name}, line {record + 1}"
+    unit = "line"
+    first_number = 1
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Objects of the lines from `first` on; see `Shard.records`."""
@@ -258,9 +270,7 @@ def _why_not_json(line: bytes, error: json.JSONDecodeError) -> str:
 class JsonShard(JsonLinesShard):
     """A file `.json`: an array of objects, or of texts, read as a whole. One that does not begin with `[` is taken for JSON Lines."""
 
-    def place(self, record: int) -> str:
-        """File and record, from 1."""
-        return f"{self.name}, record {record + 1}"
+    unit = "record"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """The items of the array from `first` on; see `Shard.records`. Raises UserError for an array that is not JSON, or far too long."""
@@ -292,7 +302,7 @@ class JsonShard(JsonLinesShard):
 
 @dataclass(eq=False)
 class TextShard(FileShard):
-    """A text file: one record, the whole file."""
+    """A text file: one record, the whole file, which `FieldFinder` decodes."""
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """The file's text if `first` is 0; see `Shard.records`."""
@@ -307,9 +317,4 @@ class TextShard(FileShard):
             return
         if not content:
             raise self._empty()
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            on_bad(0, f"invalid UTF-8 at byte {error.start + 1}", "save it as UTF-8")
-        else:
-            yield 0, {"text": text}
+        yield 0, {"text": content}

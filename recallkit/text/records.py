@@ -82,8 +82,6 @@ class StreamReport:
     """Statistics of a stream: filled while it is read, complete when it ends."""
 
     num_documents: int = 0
-    num_padded: int = 0
-    """Documents of ids that had more special tokens at their ends than one."""
     num_skipped: int = 0
     first_skipped: list[str] = field(default_factory=list)
 

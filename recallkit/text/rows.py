@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit.errors import UsageError, UserError
 from recallkit.storage import artifacts
-from recallkit.text.fields import FieldError
 from recallkit.text.readers import Shard
 from recallkit.text.tables import rows_of
 
@@ -35,14 +34,11 @@ class HubShard(Shard):
     revision: str | None = None
     config: str | None = None
     """One of the dataset's configurations, if it has several."""
+    unit = "row"
 
     def digest(self) -> str:
         """The digest of id, split, revision and configuration: no content is read, so a change of an unnamed revision goes unnoticed."""
         return artifacts.digest_json([self.repo, self.split, self.revision, *([] if self.config is None else [self.config])])
-
-    def place(self, record: int) -> str:
-        """Dataset and row, from 0."""
-        return f"{self.name}, row {record}"
 
     def pieces(self, most: int) -> Sequence[HubShard]:
         """The split's files, or groups of neighbouring ones, as shards of their own, if it has several."""
@@ -126,10 +122,7 @@ class GivenShard(Shard):
 
     def _rows(self, first: int) -> Iterator[dict[str, Any] | str]:
         """Rows of a `Dataset` from `first` on."""
-        try:
-            columns = self.finder.columns(self._dataset.column_names)
-        except FieldError as error:
-            raise UserError(str(error), where=self.name, remedy=error.remedy) from error
+        columns = self.columns(self._dataset.column_names)
         view = self._dataset.select_columns(columns).with_format("arrow")
         for table in view.skip(first).iter(_ROWS_AT_ONCE):
             for batch in table.to_batches():

@@ -61,7 +61,7 @@ class _Source:
     size: int = 0
     measured: int = 0
     tokens_measured: int = 0
-    kept: int = 0
+    remembered: int = 0
     earliest: list[tuple[int, int, Position]] = field(default_factory=list)
 
     def add(self, document: Document, order: int, tokenizer: TextTokenizer, most: int) -> None:
@@ -76,9 +76,9 @@ class _Source:
         if size > most:
             return
         heapq.heappush(self.earliest, (-order, size, document.position))
-        self.kept += size
-        while self.kept - self.earliest[0][1] >= most:
-            self.kept -= heapq.heappop(self.earliest)[1]
+        self.remembered += size
+        while self.remembered - self.earliest[0][1] >= most:
+            self.remembered -= heapq.heappop(self.earliest)[1]
 
     def tokens(self, size: int) -> float:
         """About how many tokens so many characters have, with the end token of a document."""
@@ -98,13 +98,18 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
         name = f"{sample.seed}:{place.shard}:{place.record}".encode()
         order = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest())
         sources.setdefault(document.source, _Source()).add(document, order, tokenizer, sample.tokens * _MOST_CHARACTERS)
-    found = [_fill(sources, sample, parts := float(sample.tokens))]
-    while (tokens := found[-1][0]) and abs(tokens - sample.tokens) > _NEAR * sample.tokens and len(found) < _MOST_ROUNDS:
-        found.append(_fill(sources, sample, parts := parts * sample.tokens / tokens))
-    _, places, names = min(found, key=lambda each: abs(each[0] - sample.tokens))
+    rounds, parts = [], float(sample.tokens)
+    for _ in range(_MOST_ROUNDS):
+        rounds.append(_fill(sources, sample, parts))
+        tokens = rounds[-1][0]
+        if not tokens or abs(tokens - sample.tokens) <= _NEAR * sample.tokens:
+            break
+        parts = parts * sample.tokens / tokens
+    _, places = min(rounds, key=lambda drawn: abs(drawn[0] - sample.tokens))
     if not places:
         problem = f"no document is short enough for a sample of {sample.tokens:,} tokens"
         raise UserError(problem, where="--sample", remedy="draw more tokens")
+    names = set(places.values())
     facts = {
         "tokens": sample.tokens,
         "seed": sample.seed,
@@ -114,23 +119,26 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
         "of_sources": len(sources),
         "left_out": sorted(sources.keys() - names),
     }
-    return Drawn(places, facts)
+    return Drawn(frozenset(places), facts)
 
 
-def _fill(sources: Mapping[str, _Source], sample: Sample, parts: float) -> tuple[float, frozenset[Position], set[str]]:
-    """Tokens, documents and sources that are drawn where all sources' parts have `parts` tokens.
+def _fill(
+    sources: Mapping[str, _Source],
+    sample: Sample,
+    parts: float,
+) -> tuple[float, dict[Position, str]]:
+    """Tokens, and documents with their sources, where all sources' parts have `parts` tokens.
 
     The smallest source comes first, so that larger ones leave room for it.
     """
     total, left = sum(source.tokens(source.size) for source in sources.values()), parts
-    places: set[Position] = set()
-    names: set[str] = set()
+    places: dict[Position, str] = {}
     for name, source in sorted(sources.items(), key=lambda item: item[1].size):
         room = parts * source.tokens(source.size) / total
+        room_of_first = sample.tokens * _FIRST_PART
         for _, size, place in sorted(source.earliest, reverse=True):
             tokens = source.tokens(size)
-            if tokens <= min(left, max(room, 0 if name in names else sample.tokens * _FIRST_PART)):
-                places.add(place)
-                names.add(name)
-                room, left = room - tokens, left - tokens
-    return parts - left, frozenset(places), names
+            if tokens <= min(left, max(room, room_of_first)):
+                places[place] = name
+                room, left, room_of_first = room - tokens, left - tokens, 0
+    return parts - left, places

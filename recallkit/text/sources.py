@@ -61,19 +61,26 @@ PRESETS = {
     "slimpajama": Preset("cerebras/SlimPajama-627B", None, _ALL, "SlimPajama: RedPajama cleaned and deduplicated, 627B tokens"),
 }
 
-_OF_LINES = dict.fromkeys(compressed(".jsonl", ".ndjson"), JsonLinesShard)
-_OF_TEXT = dict.fromkeys(compressed(".txt"), TextShard)
-_OF_DNA = dict.fromkeys(compressed(".fa", ".fasta", ".fna"), FastaShard)
-_COMMON = {**_OF_LINES, ".parquet": ParquetShard, ".arrow": ArrowShard, **_OF_TEXT}
-_RARER = {
-    **dict.fromkeys(compressed(".json"), JsonShard),
-    **dict.fromkeys(compressed(".csv"), CsvShard),
-    **dict.fromkeys(compressed(".tsv"), TsvShard),
-}
-_READERS: dict[str, type[FileShard]] = {**_COMMON, **_RARER, **_OF_DNA}
-"""Suffix -> what reads such files; those of ids are read by `token_files`, which needs numpy."""
-_IDS = (".npy", ".bin")
-SUFFIXES = (*_READERS, *_IDS)
+_GROUPS: tuple[dict[type[FileShard] | None, tuple[str, ...]], ...] = (
+    {FastaShard: compressed(".fa", ".fasta", ".fna")},
+    {
+        JsonLinesShard: compressed(".jsonl", ".ndjson"),
+        ParquetShard: (".parquet",),
+        ArrowShard: (".arrow",),
+        TextShard: compressed(".txt"),
+    },
+    {None: (".npy", ".bin")},
+    {JsonShard: compressed(".json"), CsvShard: compressed(".csv"), TsvShard: compressed(".tsv")},
+)
+"""What reads files of which suffixes; those of ids `token_files`, which needs NumPy.
+
+In a folder the files of the first group that it has are its text: `.json` and `.csv` files beside
+others mostly describe them.
+"""
+_READERS: dict[str, type[FileShard] | None] = {}
+for _group in _GROUPS:
+    for _reader, _suffixes in _group.items():
+        _READERS |= dict.fromkeys(_suffixes, _reader)
 KINDS_OF_FILES = ".jsonl, .ndjson, .json, .csv, .tsv, .txt, .fa (also .gz, .zst), .parquet, .arrow, and of token ids .npy, .bin"
 """The suffixes in words."""
 
@@ -167,7 +174,7 @@ def _elsewhere(argument: str, how: Reading, default_split: str) -> list[Shard]:
         if path.is_pattern:
             files = _some(path.matches(), argument)
             return _unique([_file_shard(file.url, file, how) for file in files])
-        if suffix_of(path.name, SUFFIXES) is not None:
+        if suffix_of(path.name, _READERS) is not None:
             path.info()
             return [_file_shard(argument, path, how)]
         if is_url(name) and "/" not in split and _SPLITS in files_below(RemotePath(name)):
@@ -205,7 +212,7 @@ def _hub_shard(name: str, rest: str, default_split: str, how: Reading) -> Shard 
     """The dataset on the hub, if `name` can be one; `rest` is `SPLIT` or `CONFIG:SPLIT`. Ids without an owner need the latter."""
     first, colon, second = rest.partition(":")
     config, split = (first or None, second or default_split) if colon else (None, first or default_split)
-    is_id = _HUB_ID.fullmatch(name) and suffix_of(name, SUFFIXES) is None and may_be_hub_id(name)
+    is_id = _HUB_ID.fullmatch(name) and suffix_of(name, _READERS) is None and may_be_hub_id(name)
     if not is_id and not (config and _OLD_HUB_ID.fullmatch(name)):
         return None
     shown = f"{name}:{split}" if config is None else f"{name}:{config}:{split}"
@@ -238,14 +245,11 @@ def _found_in(name: str, path: AnyPath, how: Reading, split: str = "", *, is_mat
 
 
 def _texts_among(names: list[str]) -> list[str]:
-    """Those of the files in a folder that are its text: FASTA files alone, or else `.jsonl`, `.parquet`, `.arrow` and `.txt` alone.
-
-    Else files of ids. `.json` and `.csv` files beside these mostly describe them, and are read where
-    they are alone. Hidden files are left out.
-    """
-    seen = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
-    for suffixes in (_OF_DNA, _COMMON, _IDS, _RARER):
-        if files := sorted(name for name in seen if suffix_of(name, suffixes)):
+    """Those of the files in a folder that are its text, sorted; hidden files are left out."""
+    visible = sorted(name for name in names if "/." not in f"/{name}")
+    for group in _GROUPS:
+        suffixes = [*itertools.chain.from_iterable(group.values())]
+        if files := [name for name in visible if suffix_of(name, suffixes)]:
             return files
     return []
 
@@ -261,23 +265,23 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
         raise UserError("a name with characters that are not text", where=name, remedy="rename it")
     if isinstance(path, Path) and not path.exists():
         raise UserError("no such file", where=name, remedy="it is a broken link, or was moved: fix or remove it, or copy it again")
-    suffix = suffix_of(path.name, SUFFIXES)
+    suffix = suffix_of(path.name, _READERS)
     if suffix is None or (isinstance(path, Path) and not path.is_file()):
         raise UserError("not a supported kind of file", where=name, remedy=f"give {KINDS_OF_FILES}")
-    source = _own_name(path)
-    if suffix in _IDS:
+    source, reader = _own_name(path), _READERS[suffix]
+    if reader is None:
         from recallkit.text.token_files import TokenFileShard
 
         return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
     if how.dtype is not None:
         raise UserError("no file of token ids, which alone have a type", where=name, remedy=f"leave out :{how.dtype}")
-    has_fields = suffix not in _OF_TEXT and suffix not in _OF_DNA
-    return _READERS[suffix](name, source, how.finder if has_fields else FieldFinder(), path)
+    has_fields = reader not in (TextShard, FastaShard)
+    return reader(name, source, how.finder if has_fields else FieldFinder(), path)
 
 
 def _own_name(path: AnyPath) -> str:
     """The name of a file without its suffix."""
-    return path.name[: len(path.name) - len(suffix_of(path.name, SUFFIXES) or "")]
+    return path.name[: len(path.name) - len(suffix_of(path.name, _READERS) or "")]
 
 
 def name_sources(arguments: Sequence[Sequence[Shard]]) -> None:

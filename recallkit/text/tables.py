@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from recallkit import config
 from recallkit.errors import UserError, lacks_resources
-from recallkit.text.fields import FieldError, too_long
+from recallkit.text.fields import too_long
 from recallkit.text.places import open_arrow
 from recallkit.text.readers import BLOCK_BYTES, FileShard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
@@ -32,9 +32,7 @@ _MAX_ROW_BYTES = 2 * config.MAX_RECORD_BYTES
 class TableShard(FileShard):
     """A table: records are its rows, counted from 0. Only columns that may be needed are read."""
 
-    def place(self, record: int) -> str:
-        """File and row, from 0."""
-        return f"{self.name}, row {record}"
+    unit = "row"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows from `first` on as dictionaries; see `Shard.records`. Raises UserError if no column can contain text."""
@@ -49,8 +47,6 @@ class TableShard(FileShard):
                         on_bad(row, fields, "write the file again from valid text")
                     else:
                         yield row, fields
-        except FieldError as error:
-            raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             if lacks_resources(error):
                 raise
@@ -59,13 +55,6 @@ class TableShard(FileShard):
     def _batches(self, first: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Batches, of which the first has row `first`, each with the number of its first row."""
         raise NotImplementedError
-
-    def _columns(self, names: Sequence[str]) -> list[str]:
-        """Those of a table's columns that may be needed. Raises FieldError if none can contain text."""
-        columns = self.finder.columns(names)
-        if twice := next((name for name in columns if list(names).count(name) > 1), None):
-            raise UserError(f"two columns {twice}", where=self.name, remedy="rename one of them")
-        return columns
 
 
 @dataclass(eq=False)
@@ -80,7 +69,7 @@ class ParquetShard(TableShard):
             metadata = file.metadata
             if metadata.num_rows == 0:
                 raise self._empty()
-            columns = self._columns(file.schema_arrow.names)
+            columns = self.columns(file.schema_arrow.names)
             start = 0
             for index in range(file.num_row_groups):
                 group = metadata.row_group(index)
@@ -104,7 +93,7 @@ class ArrowShard(TableShard):
         start = 0
         with open_arrow(self.path, mapped=True) as file:
             schema, batches = _open_ipc(file)
-            columns = self._columns(schema.names)
+            columns = self.columns(schema.names)
             for batch, share in batches:
                 self.share = share
                 kept = batch.select(columns)
@@ -166,9 +155,7 @@ class CsvShard(FileShard):
 
     delimiter: ClassVar[str] = ","
 
-    def place(self, record: int) -> str:
-        """File and row, from 0, the names not counted."""
-        return f"{self.name}, row {record}"
+    unit = "row"
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows from `first` on; see `Shard.records`. What follows a syntax error cannot be read."""
@@ -179,7 +166,7 @@ class CsvShard(FileShard):
         try:
             lines = csv.reader(self._text_lines(), delimiter=self.delimiter, strict=True)
             names = next((cells for cells in lines if cells), [])
-            kept = [names.index(name) for name in self.finder.columns(names)] if names else []
+            kept = [names.index(name) for name in self.columns(names)] if names else []
             for row, cells in enumerate(cells for cells in lines if cells):
                 if row < first:
                     continue
@@ -189,8 +176,6 @@ class CsvShard(FileShard):
                     on_bad(row, "invalid UTF-8", "save it as UTF-8")
                 else:
                     yield row, {names[place]: cells[place] for place in kept}
-        except FieldError as error:
-            raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         except csv.Error as error:
             raise UserError(f"not CSV ({error})", where=self.place(row + 1), remedy="quote values as spreadsheets do") from error
         except OSError as error:

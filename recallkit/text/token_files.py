@@ -5,8 +5,8 @@ Ids are of the tokenizer that is given; its end token divides them, as in the st
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -69,15 +69,16 @@ class TokenFileShard(FileShard):
         """Parts of some 64 MB, divided between documents."""
         return self._divided(min(most, self.size() // PIECE_BYTES))
 
-    def _part(self, num_ids: int) -> tuple[int, int]:
-        """The places of the first id of this part and of the next part's."""
-        number, parts = self.piece or (0, 1)
-        return num_ids * number // parts, num_ids * (number + 1) // parts
+    def _part(self, number: int) -> tuple[int, int]:
+        """Where this part of so many ids or documents begins, and the next one."""
+        part, parts = self.piece or (0, 1)
+        return number * part // parts, number * (part + 1) // parts
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
         """Documents from record `first` on, each with all its ids; between end tokens none is empty.
 
-        A piece (i, n) has the documents that begin in the i-th of n equal parts.
+        A piece (i, n) has the documents that begin in the i-th of n equal parts, of an index those
+        in the i-th part of its documents.
         """
         layout = self._layout()
         ids = self._mapped(layout)
@@ -105,6 +106,8 @@ class TokenFileShard(FileShard):
                     yield start, ids[start:place]
                 start = place + 1
             self._check_length(start, at + len(block) - start)
+        if start == 0 and last == len(ids):
+            self._check_beginnings(ids)
         if start < last:
             yield start, ids[start:last]
 
@@ -118,24 +121,22 @@ class TokenFileShard(FileShard):
                 return at + int(ends[0]) + 1
         return len(ids)
 
-    def _indexed(self, ids: np.ndarray, index: MegatronIndex, first: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Documents of an index, each with its number."""
-        width, documents = ids.itemsize, range(len(index.firsts) - 1)
-        begin, stop = self._part(len(ids))
-        if first == 0 and begin == 0:
-            index.check(width, len(ids))
-
-        def number_at(place: int) -> int:
-            """The first document that begins at a place or later."""
-            if place == len(ids):  # where the last documents begin, too, if they are empty
-                return len(documents)
-            return bisect.bisect_left(documents, place, key=lambda number: index.begin(number, width))
-
-        for number in range(max(first, number_at(begin)), number_at(stop)):
-            at, end = index.begin(number, width), index.begin(number + 1, width)
-            self._check_length(number, end - at)
-            self.share = (end - begin) / max(1, stop - begin)
-            yield number, ids[at:end]
+    def _indexed(
+        self,
+        ids: np.ndarray,
+        index: MegatronIndex,
+        first: int,
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Documents of an index, each with its number; a piece has its share of the numbers."""
+        begin, stop = self._part(len(index.firsts) - 1)
+        if first == begin == 0:
+            index.check(ids.itemsize, len(ids))
+        first = max(first, begin)
+        places = index.starts(first, stop, ids.itemsize, len(ids))
+        for number, (start, end) in enumerate(pairwise(places), first):
+            self._check_length(number, end - start)
+            self.share = (number + 1 - begin) / (stop - begin)
+            yield number, ids[start:end]
 
     def _check_length(self, record: int, length: int) -> None:
         """Raises UserError for a document that is too long."""
@@ -144,6 +145,21 @@ class TokenFileShard(FileShard):
             problem = f"no end token (id {end}) among {LONGEST_DOCUMENT:,} ids"
             remedy = "name the one that ends documents with --end-token"
             raise UserError(problem, where=self.place(record), remedy=remedy)
+
+    def _check_beginnings(self, ids: np.ndarray) -> None:
+        """Raises UserError where no document ends, but several may begin.
+
+        Example: [1, 5, 6, 1, 7] with the begin token 1.
+        """
+        known = self._known()
+        is_frame = np.isin(ids, known.frame_ids)
+        inside = ids[is_frame.argmin() : len(ids) - is_frame[::-1].argmin()]
+        for begin in known.frame_ids:
+            number = int((ids == begin).sum())
+            if number > 1 and (inside == begin).any():
+                problem = f"no end token (id {known.end_token_id}), but {number:,} times id {begin}"
+                remedy = "name it with --end-token, if documents begin with it"
+                raise UserError(problem, where=self.name, remedy=remedy)
 
     def _check_padding(self, ids: np.ndarray) -> None:
         """Raises UserError for a file that was filled up with an id other than the end token."""

@@ -15,7 +15,6 @@ import numpy as np
 from recallkit.errors import UserError, lacks_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from recallkit.text.records import Vocabulary
@@ -40,8 +39,6 @@ _FLAT = ("<i8", "<u4", "<u2", "u1")
 _SAMPLE_BYTES = 1 << 18
 _FEW = 16
 """Of ids that are read too narrow every second one is below it; as many others exclude chance."""
-_BLOCK = 1 << 22
-"""Entries of an index that are compared at a time."""
 _COPY = "copy it again: it is truncated or damaged"
 
 
@@ -60,32 +57,23 @@ class MegatronIndex:
 
     def check(self, width: int, num_ids: int) -> None:
         """Raises UserError unless sequences, of ids of `width` bytes, and documents fill the file."""
-        end = last = 0
-        is_right = self.firsts[0] == 0
-        for lengths, pointers in _blocks(self.lengths, self.pointers):
-            sizes = lengths.astype(np.int64) * width
-            ends = end + np.cumsum(sizes)
-            is_right &= sizes.min() >= 0 and np.array_equal(pointers, ends - sizes)
-            end = int(ends[-1])
-        for (firsts,) in _blocks(self.firsts):
-            is_right &= (np.diff(firsts, prepend=last) >= 0).all()
-            last = int(firsts[-1])
-        if not is_right or end != num_ids * width or last != len(self.lengths):
+        steps = np.diff(self.pointers, append=num_ids * width)
+        is_right = (
+            self.pointers[0] == self.firsts[0] == 0
+            and self.firsts[-1] == len(self.lengths)
+            and (np.diff(self.firsts) >= 0).all()
+            and self.lengths.min() >= 0
+            and np.array_equal(steps, np.multiply(self.lengths, width, dtype=np.int64))
+        )
+        if not is_right:
             problem = "its sequences and documents do not fill its .bin one after the other"
             raise UserError(problem, where=self.path, remedy="copy both again")
 
-    def begin(self, document: int, width: int) -> int:
-        """The place of a document's first id; of the one after the last, the number of all ids."""
-        sequence = int(self.firsts[document])
-        if sequence < len(self.lengths):
-            return int(self.pointers[sequence]) // width
-        return int(self.pointers[-1]) // width + int(self.lengths[-1])
-
-
-def _blocks(*columns: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """The same rows of several columns, some at a time."""
-    for at in range(0, len(columns[0]), _BLOCK):
-        yield tuple(column[at : at + _BLOCK] for column in columns)
+    def starts(self, first: int, stop: int, width: int, num_ids: int) -> np.ndarray:
+        """The places of the first ids of documents `first` to `stop`; after the last, `num_ids`."""
+        sequences = self.firsts[first : stop + 1]
+        places = self.pointers.take(sequences, mode="clip") // width
+        return np.where(sequences < len(self.lengths), places, num_ids)
 
 
 class Layout(NamedTuple):
@@ -105,6 +93,8 @@ def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) 
     with path.open("rb") as file:
         head = file.read(_LIT_GPT.size)
         size = file.seek(0, 2)
+    if not size:
+        return Layout("u1", 0, 0)
     layout = _declared(path, name, head, size)
     if layout is None:
         # Where bytes are ids, text is a file of ids, too.
@@ -121,15 +111,18 @@ def layout_of(path: Path, name: str, dtype: str | None, vocabulary: Vocabulary) 
 def _declared(path: Path, name: str, head: bytes, size: int) -> Layout | None:
     """What the file or its index says; None if neither says anything."""
     if head.startswith(_NUMPY):
-        return _of_numpy(path, name)
+        return _of_numpy(path, name, size)
     if head.startswith(_LIT_GPT_MAGIC):
-        _, _, code, length = _LIT_GPT.unpack(head.ljust(_LIT_GPT.size, b"\0"))
+        if len(head) < _LIT_GPT.size:
+            raise UserError("its header is truncated", where=name, remedy=_COPY)
+        _, version, code, length = _LIT_GPT.unpack(head)
+        if version != 1:
+            raise _unknown(f"version {version} of lit-gpt's format", name)
         return _complete(name, _type_of(code, name), _LIT_GPT.size, size, length)
     first, second, third = struct.unpack("<3i", head[:12].ljust(12, b"\0"))
     if first in {magic for magic, _ in _LLM_C}:
         if (first, second) not in _LLM_C:
-            problem, remedy = f"version {second} of llm.c's format is not known", "write ids alone"
-            raise UserError(problem, where=name, remedy=f"{remedy}, and name their type")
+            raise _unknown(f"version {second} of llm.c's format", name)
         return _complete(name, _LLM_C[first, second], _LLM_C_BYTES, size, third)
     if (index := path.with_suffix(".idx")).is_file():
         return _of_megatron(index, name, size)
@@ -140,7 +133,7 @@ def _declared(path: Path, name: str, head: bytes, size: int) -> Layout | None:
     return None
 
 
-def _of_numpy(path: Path, name: str) -> Layout:
+def _of_numpy(path: Path, name: str, size: int) -> Layout:
     try:
         with np.errstate(over="raise"):  # else a shape that overflows is a warning before the error
             array = np.lib.format.open_memmap(path, mode="r")
@@ -152,6 +145,9 @@ def _of_numpy(path: Path, name: str) -> Layout:
     if array.dtype.kind not in "iu" or not array.flags.c_contiguous:
         problem = f"an array of {array.dtype}, shape {array.shape}"
         raise UserError(problem, where=name, remedy="save ids as one flat array of integers")
+    if rest := size - array.offset - array.nbytes:
+        problem = f"{rest:,} bytes after its array, as where several were saved to one file"
+        raise UserError(problem, where=name, remedy="save each to a file of its own")
     return Layout(array.dtype.str, array.offset, array.size)
 
 
@@ -162,7 +158,9 @@ def _of_megatron(index: Path, name: str, size: int) -> Layout:
     if len(head) < _MEGATRON.size or not head.startswith(_MEGATRON_MAGIC):
         remedy = f"build it again, or move it elsewhere to divide {name} at end tokens"
         raise UserError("no index as Megatron-LM writes it", where=index, remedy=remedy)
-    _, _, code, num_sequences, num_documents = _MEGATRON.unpack(head)
+    _, version, code, num_sequences, num_documents = _MEGATRON.unpack(head)
+    if version != 1:
+        raise _unknown(f"version {version} of Megatron-LM's index", index)
     sizes = (("<i4", num_sequences), ("<i8", num_sequences), ("<i8", num_documents))
     start = _MEGATRON.size
     end = start + sum(np.dtype(kind).itemsize * number for kind, number in sizes)
@@ -179,26 +177,29 @@ def _of_megatron(index: Path, name: str, size: int) -> Layout:
 
 def _flat(path: Path, name: str, size: int, dtype: str | None, vocabulary: Vocabulary) -> Layout:
     """A file without a header, of the only type that its ids can have; of several, the named one."""
-    types, too_narrow = _possible_types(path, vocabulary.size)
+    types = _possible_types(path, vocabulary.size)
     roomy = [kind for kind in types if vocabulary.size <= 256**kind.itemsize]
-    likely = [*roomy, *types, np.dtype("<u4" if vocabulary.size > 1 << 16 else "<u2")][0]
     if dtype is not None:
         width = np.dtype(dtype).itemsize
-        is_possible = width in {kind.itemsize for kind in types} or not (types or width in too_narrow)
+        fitting = [np.dtype(dtype) for kind in types if kind.itemsize == width]
     else:
         # A `.npy` without a header may also be one that is damaged.
-        is_possible = not size or (len(roomy) == 1 and path.suffix.lower() != ".npy")
-    if is_possible:
-        return _complete(name, np.dtype(dtype or likely).newbyteorder("<").str, 0, size)
-    kinds = " or ".join(kind.name for kind in types) or "no type"
-    problem = f"no header, and its ids fit the {vocabulary.size:,} of {vocabulary.name} as {kinds}"
-    remedies = [] if roomy else ["name their own --tokenizer"]
-    remedies += [f"name their type: {name}:{likely.name}"] if types else []
+        fitting = [] if path.suffix.lower() == ".npy" else roomy
+    if len(fitting) == 1:
+        return _complete(name, fitting[0].newbyteorder("<").str, 0, size)
+    kinds = [kind.name for kind in reversed(types)]
+    entries = f"the {vocabulary.size:,} of {vocabulary.name}"
+    problem = f"no header, and its ids fit {entries} as {' or '.join(kinds) or 'no type'}"
+    kind = kinds[0] if len(kinds) == 1 else "TYPE"
+    remedies = [f"name their type: {name}:{kind}"] if kinds else []
+    if not roomy:
+        form = "little-endian whole numbers without a header, or numpy.save's"
+        remedies = ["name their own --tokenizer", *remedies, f"write them as {form}"]
     raise UserError(problem, where=name, remedy=", or ".join(remedies))
 
 
-def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], set[int]]:
-    """The types with which all sampled ids are in the vocabulary, widest first; too narrow widths.
+def _possible_types(path: Path, num_entries: int) -> list[np.dtype[Any]]:
+    """The types with which all sampled ids are in the vocabulary, widest first.
 
     Ids that are read too wide are not in the vocabulary, as two of them are one large number. Read
     too narrow, every second one is 0 or a few: 100,000 in 32 bits is 34,464 and 1 in 16 bits.
@@ -209,7 +210,7 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
         for start in (0, size // 2, size - _SAMPLE_BYTES):
             file.seek(max(0, start) // 8 * 8)
             samples.append(file.read(_SAMPLE_BYTES))
-    types, too_narrow = [], set()
+    types = []
     for dtype in map(np.dtype, _FLAT):
         width = dtype.itemsize
         if width == 1 and num_entries > 256:  # where all bytes are ids, every file would fit
@@ -218,11 +219,12 @@ def _possible_types(path: Path, num_entries: int) -> tuple[list[np.dtype[Any]], 
         low = np.unique(np.concatenate([sample[::2] for sample in ids]))
         high = np.unique(np.concatenate([sample[1::2] for sample in ids]))
         both = np.union1d(low, high)
-        if len(high) and high[-1] < _FEW <= len(low):
-            too_narrow.add(width)
-        elif len(both) and both[0] >= 0 and both[-1] < num_entries:
+        is_narrow = len(high) and high[-1] < _FEW <= len(low)
+        is_swapped = len(high) and low[-1] < _FEW <= len(high)  # of big-endian ids
+        is_in = len(both) and both[0] >= 0 and both[-1] < num_entries
+        if is_in and not is_narrow and not is_swapped:
             types.append(dtype)
-    return types, too_narrow
+    return types
 
 
 def _complete(name: str, dtype: str, start: int, size: int, length: int | None = None) -> Layout:
@@ -241,5 +243,10 @@ def _complete(name: str, dtype: str, start: int, size: int, length: int | None =
 
 def _type_of(code: int, where: object) -> str:
     if code not in _CODES:
-        raise UserError(f"ids of type {code}, not whole numbers", where=where, remedy="write ids")
+        raise _unknown(f"type {code} of ids", where)
     return _CODES[code]
+
+
+def _unknown(kind: str, where: object) -> UserError:
+    remedy = "write ids as whole numbers without a header, and name their type"
+    return UserError(f"unknown {kind}", where=where, remedy=remedy)

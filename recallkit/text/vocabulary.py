@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SPACE_PIECE = "▁"
+SPACE_PIECE = "▁"
+"""How SentencePiece and its likes write a space: in a text the two are the same to them."""
 _NO_BYTE = "\u2400"
 """In place of a character that is not in the byte-level alphabet; like those beyond it, this cannot be encoded as Latin-1."""
 
@@ -73,14 +74,14 @@ def piece_bytes(settings: Mapping[str, Any], vocab: Mapping[str, int], added: Ma
 
 def _sentencepiece_bytes(piece: str, *, has_bytes: bool) -> bytes:
     byte = _BYTE_PIECE.fullmatch(piece) if has_bytes else None
-    return bytes([int(byte[1], 16)]) if byte else piece.replace(_SPACE_PIECE, " ").encode()
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE_PIECE, " ").encode()
 
 
 def _writes_spaces_as_pieces(settings: Mapping[str, Any]) -> bool:
     """Whether the decoder turns "▁" into a space."""
     return any(
-        (part["type"] == "Metaspace" and part.get("replacement") == _SPACE_PIECE)
-        or (part["type"] == "Replace" and part.get("pattern") == {"String": _SPACE_PIECE} and part.get("content") == " ")
+        (part["type"] == "Metaspace" and part.get("replacement") == SPACE_PIECE)
+        or (part["type"] == "Replace" and part.get("pattern") == {"String": SPACE_PIECE} and part.get("content") == " ")
         for part in _parts(settings.get("decoder"), "decoders")
     )
 
@@ -153,10 +154,12 @@ def keeps_text(settings: Mapping[str, Any], vocab: Mapping[str, int]) -> bool:
         *_parts(settings.get("pre_tokenizer"), "pretokenizers"),
     ]
     for part in parts:
-        is_space = part.get("pattern") == {"String": " "} and part.get("content") == _SPACE_PIECE
+        is_space = part.get("pattern") == {"String": " "} and part.get("content") == SPACE_PIECE
         splits = part["type"] in ("Split", "Punctuation") and part.get("behavior") != "Removed"
         if part["type"] not in _LOSSLESS and not is_space and not splits:
             return False
+    if settings["model"]["type"] not in ("BPE", "Unigram"):  # others do not join bytes to words
+        return False
     if any(part["type"] == "ByteLevel" for part in parts):
         pieces = {sign for sign, byte in byte_level_alphabet().items() if byte in _OF_UTF8}
         return pieces <= vocab.keys()

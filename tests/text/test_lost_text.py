@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 import recallkit
 from recallkit.errors import UserError
 from recallkit.text.tokenizers import load_tokenizer
+from recallkit.text.vocabulary import byte_backend, byte_level_alphabet
 from tests.made_tokenizers import made
 
 LETTERS = {letter: number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz ▁")}
@@ -27,6 +29,29 @@ def of_letters(normalizer: normalizers.Normalizer | None = None, **options: obje
     return backend
 
 
+def of_bytes(*added: AddedToken) -> Tokenizer:
+    backend = byte_backend()
+    backend.add_special_tokens([AddedToken("<|endoftext|>", special=True), *added])
+    return backend
+
+
+def of_words() -> Tokenizer:
+    """Words, and an entry for every byte, which is of no use to other words."""
+    pieces = [*byte_level_alphabet(), "Ġtext", "Ġof", "Ġletters", "<unk>"]
+    entries = {piece: number for number, piece in enumerate(pieces)}
+    backend = Tokenizer(models.WordLevel(entries, "<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    return backend
+
+
+def without_outer_spaces() -> Tokenizer:
+    backend = of_bytes()
+    backend.normalizer = normalizers.Strip()
+    return backend
+
+
 LOSING = {
     "an unknown token": (of_letters(unk_token="<unk>"), "漢", "'漢 and more' becomes '<unk> and more'"),
     "no entry at all": (of_letters(), "漢", "'漢 and more' becomes ' and more'"),
@@ -37,6 +62,11 @@ LOSING = {
         "'é and more' becomes 'e and more'",
     ),
     "spaces": (of_letters(normalizers.Replace("  ", " ")), " ", "' and more' becomes 'and more'"),
+    "spaces beside an added token": (
+        of_bytes(AddedToken("<mask>", lstrip=True)),
+        "  <mask>",
+        "'␣␣ <mask> and more' becomes '<mask> and more'",
+    ),
 }
 
 
@@ -66,3 +96,26 @@ def test_the_unknown_token_itself_is_text(tmp_path: Path) -> None:
     backend.add_special_tokens(["<unk>"])
     backend.save(str(tmp_path / "letters.json"))
     assert recallkit.count(texts=["a <unk> b"], out=tmp_path / "a.duckdb", tokenizer=tmp_path / "letters.json").frame["num_tokens"][0] == 6
+
+
+@pytest.mark.parametrize(
+    ("backend", "text", "message"),
+    [
+        (without_outer_spaces(), "    code", "'␣␣␣␣code' becomes 'code'"),
+        (without_outer_spaces(), " code", None),
+        (of_words(), "a word", "' word' becomes '<unk>'"),
+        (of_words(), "a text of letters", None),
+        (of_letters(), "a▁b", None),
+    ],
+)
+def test_spaces_and_words(
+    tmp_path: Path,
+    backend: Tokenizer,
+    text: str,
+    message: str | None,
+) -> None:
+    path = tmp_path / "own.json"
+    backend.save(str(path))
+    refusal = pytest.raises(UserError, match=message)
+    with contextlib.nullcontext() if message is None else refusal:
+        recallkit.count(texts=[text], out=tmp_path / "counts.duckdb", tokenizer=path)

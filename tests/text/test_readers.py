@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from recallkit.errors import UserError
 from recallkit.text import readers, sources
 from recallkit.text.corpus import open_corpus
 from recallkit.text.records import Position
@@ -134,4 +135,6 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     sources._spooled.cache_clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no JSON\n")))
     assert "standard input, line 1: not JSON" in fails("-")[1]
+    with pytest.raises(UserError, match="-: standard input is read once; name it once"):
+        open_corpus(["-", "-"])
     sources._spooled.cache_clear()

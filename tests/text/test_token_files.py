@@ -120,6 +120,28 @@ def test_a_stream_without_end_tokens_is_a_document_of_bounded_length(tmp_path: P
         list(open_corpus([str(tmp_path)], SMALL).documents())
 
 
+@pytest.mark.parametrize("form", ["bin", "npy", "LITPKDS"])
+def test_a_stream_whose_documents_only_begin_is_refused(tmp_path: Path, form: str) -> None:
+    begin, path = 50, tmp_path / f"a.{'npy' if form == 'npy' else 'bin'}"
+
+    def read(ids: list[int], end: int = END) -> list[list[int]]:
+        vocabulary = Vocabulary("small", 100, end, end_is_text=False, frame_ids=(begin,))
+        array, saved = np.array(ids, "<u2"), io.BytesIO()
+        np.save(saved, array)
+        head = b"LITPKDS" + struct.pack("<QBQ", 1, 8, len(ids))
+        content = {"bin": array, "npy": saved.getvalue(), "LITPKDS": head + array.tobytes()}[form]
+        options, dtype = CorpusOptions(vocabulary=vocabulary), ":uint16" if form == "bin" else ""
+        return read_ids(path, content, options, dtype)
+
+    stream = [begin, 5, 6, begin, 7, begin, 8]
+    message = r"no end token \(id 0\), but 3 times id 50; name it with --end-token"
+    with pytest.raises(UserError, match=message):
+        read(stream)
+    assert read(stream, end=begin) == [[5, 6], [7], [8]]
+    assert read([begin, 5, 6, begin, begin]) == [[5, 6]]
+    assert read([begin, 5, 6, END, begin, 7]) == [[5, 6], [7]]
+
+
 def test_a_rows_last_end_token_is_ours(tmp_path: Path) -> None:
     rows = [[1, 2, END], [1, END, 2], [END], [], [3, END, END]]
     (tmp_path / "a.jsonl").write_bytes(lines(*({"input_ids": row} for row in rows)))
@@ -326,11 +348,24 @@ def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
     middle = CorpusOptions(vocabulary=Vocabulary("middle", 1000, END, end_is_text=False))
     assert read_ids(path, narrow, middle) == read_ids(path, wide, LARGE) == read_ids(path, wide, middle, ":INT32") == [[1, 2, 3, 4]]
     assert read_ids(path, wide, middle, ":uint16") == [[1], [2], [3], [4]]
-    assert "as uint32 or uint16; name their type: " in refused(path, wide, middle)
+    assert f"as uint16 or uint32; name their type: {path}:TYPE" in refused(path, wide, middle)
+    zeros = refused(path, np.zeros(40, "<u2"), LARGE)
+    assert "as uint16 or uint32 or int64; " in zeros
+    assert f"name their type: {path}:TYPE" in zeros
     assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
     assert "7 bytes are not whole ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
     assert "798 bytes are not whole ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
     assert "contains no record" in refused(path, b"")
+
+
+@pytest.mark.parametrize("dtype", [">u2", ">i4", "<f4", "<f8"])
+@pytest.mark.parametrize("size", [100, 50_257])
+def test_what_no_type_fits_is_to_be_written_as_ids(tmp_path: Path, dtype: str, size: int) -> None:
+    ids = np.random.default_rng(0).integers(1, size, 1000).astype(dtype)
+    options = CorpusOptions(vocabulary=Vocabulary("gpt2", size, END, end_is_text=False))
+    line = refused(tmp_path / "a.bin", ids, options)
+    assert "as no type; name their own --tokenizer, or write them as little-endian whole" in line
+    assert "without a header, or numpy.save's" in line
 
 
 def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
@@ -341,11 +376,17 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     assert "its ids are uint16, by its header or index; leave out :int32" in refused(path, lit_gpt, dtype=":int32")
     assert "199 ids, where its header has 200; copy it again" in refused(path, lit_gpt[:-2])
     assert "5 ids, where its header has 6; copy it again" in refused(path, llm_c(np.arange(6, dtype="<u2"), 20240520, 1)[:-2])
-    assert "version 3 of llm.c's format is not known" in refused(path, llm_c(ids, 20240520, 3))
-    assert "ids of type 6, not whole numbers" in refused(path, lit_gpt.replace(b"\x08" + struct.pack("<Q", 200), b"\x06" + bytes(8)))
+    assert "unknown version 3 of llm.c's format" in refused(path, llm_c(ids, 20240520, 3))
+    other_version = lit_gpt.replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 2, 8))
+    assert "unknown version 2 of lit-gpt's format" in refused(path, other_version)
+    other_type = lit_gpt.replace(struct.pack("<QB", 1, 8), struct.pack("<QB", 1, 9))
+    assert "unknown type 9 of ids; write ids as whole numbers" in refused(path, other_type)
+    assert "its header is truncated; copy it again" in refused(path, lit_gpt[:20])
     saved = io.BytesIO()
     np.save(saved, ids)
     assert read_ids(path, saved.getvalue()) == documents
+    np.save(saved, ids[:4])
+    assert "136 bytes after its array, as where several" in refused(path, saved.getvalue())
     items = [ids[:50].tobytes(), ids[50:].tobytes()]
     offsets = np.cumsum([16, *map(len, items)]).astype("<u4")
     chunk = struct.pack("<I", 2) + offsets.tobytes() + b"".join(items)
@@ -413,7 +454,8 @@ def test_an_index_that_does_not_describe_its_file_is_refused(tmp_path: Path) -> 
         megatron_index(8, [2, 2], [0, 2, 1, 2]): "do not fill its .bin",
         megatron_index(8, [4, -2, 2]): "do not fill its .bin",
         megatron_index(8, [2, 2], width=4): "do not fill its .bin",
-        megatron_index(6, [2, 2]): "ids of type 6",
+        megatron_index(6, [2, 2]): "unknown type 6 of ids",
+        right.replace(b"\x01", b"\x02", 1): "unknown version 2 of Megatron-LM's index",
         right[:-1]: "shorter or longer than its header says",
         right[:20]: "no index as Megatron-LM writes it",
         b"TNTIDX" + right[6:]: "no index as Megatron-LM writes it",
@@ -435,7 +477,8 @@ PADDED = {
     "right": ([5, 6, END, END], [1, 1, 1, 0]),
     "left": ([END, END, 5, 6], [0, 0, 1, 1]),
     "with ids": ([7, 5, 6, 7], [0, 1, 1, 0]),
-    "floats and truths": ([5, 6, 7], [1.0, 1, 0]),
+    "floats": ([5, 6, 7], [1.0, 1, 0]),
+    "truths": ([5, 6, 7], [True, True, False]),
 }
 
 
@@ -457,7 +500,15 @@ def test_what_a_mask_leaves_out_is_not_read(tmp_path: Path, row: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "problem"), [([1, 1], "has 2 values for 3 ids"), ([1, 2, 0], "has values other than 0 and 1"), ("1", "has 0")]
+    ("mask", "problem"),
+    [
+        ([1, 1], "has 2 values for 3 ids"),
+        ([1, 2, 0], "has values other than 0 and 1"),
+        ("1", "is not a flat list of numbers"),
+        ([1, 1, None], "is not a flat list of numbers"),
+        ([[1, 1], [0]], "is not a flat list of numbers"),
+        ([[1, 1, 0]], "is not a flat list of numbers"),
+    ],
 )
 def test_a_mask_that_does_not_fit_is_refused_with_its_record(tmp_path: Path, mask: object, problem: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines({"input_ids": [1]}, {"input_ids": [1, 2, 3], "attention_mask": mask}))
@@ -468,12 +519,15 @@ def test_a_mask_that_does_not_fit_is_refused_with_its_record(tmp_path: Path, mas
 def test_runs_at_either_end_of_a_row_are_padding(tmp_path: Path) -> None:
     pad = 50
     options = CorpusOptions(vocabulary=Vocabulary("small", 100, END, end_is_text=False, frame_ids=(pad,)))
-    rows = [[1, 2, END, END, END], [pad, pad, END, 3], [pad, 4, END, pad], [END, END], [5, END, END, 6]]
+    rows = [[1, 2, END, END, END], [pad, pad, END, 3], [pad, 4, END, pad], [5, END, END, 6]]
+    rows += [[END], [pad, END], [END, END], [pad, pad, END]]  # the first two are empty texts
     assert [d.ids.tolist() for d in open_texts([{"input_ids": row} for row in rows], options).documents()] == [
         [1, 2],
         [3],
         [4],
         [5, END, END, 6],
+        [],
+        [],
     ]
 
 
@@ -524,13 +578,16 @@ def test_what_ids_are_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixt
         stream.tofile(tmp_path / "ids" / name)
     rows = [{"input_ids": [*ids.tolist(), *[tokenizer.end_token_id] * 3]}] * 2
     text = {"sources": tmp_path / "ids", "tokenizer": ROOT / "recallkit/data/tokenizer.json"}
-    note = f"{tmp_path}/ids/0.bin (and 1 more): token ids (uint16), 30 documents, the first: The river meets another river. A second line"
+    text_of_ids = "the first: The river meets another river. A second line"
+    note = f"{tmp_path}/ids/0.bin: token ids (uint16), 30 documents, {text_of_ids}"
     for act in (recallkit.count, recallkit.slice, recallkit.profile):
         act(**text, out=tmp_path / f"out/{act.__name__}")
         assert note in " ".join(capsys.readouterr().err.split())
     recallkit.count(texts=rows, out=tmp_path / "out/rows.duckdb", tokenizer=text["tokenizer"])
-    assert "texts: token ids (int64), 2 documents (without special tokens around 2), the first: The" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "texts: token ids (int64), 2 documents, the first: The" in capsys.readouterr().err
+    with pytest.raises(UserError, match="not one of the 4,096"):
+        bad = [*rows, {"input_ids": [5000]}]
+        recallkit.count(texts=bad, out=tmp_path / "out/bad", tokenizer=text["tokenizer"])
+    assert "at least 2 documents, the first: The" in capsys.readouterr().err
     recallkit.count(texts=["a text"], out=tmp_path / "out/text.duckdb")
     assert "token ids" not in capsys.readouterr().err
