@@ -97,5 +97,5 @@ def test_an_attention_model_leads_a_bigram_model_on_associative_recall(gap):
     assert hits["ppl_reference"] < rows["other"]["ppl_reference"], "what the context has shown is easier to an attention model"
     assert hits["delta_nll"] > rows["all"]["delta_nll"] > 0
     assert hits["share_of_tokens"] < hits["gap_share"] < 1
-    assert (hits["ci_low"] is None) == (hits["effective_clusters"] < MIN_CLUSTERS)
-    assert hits["ci_low"] is None or 0 < hits["ci_low"] < hits["gap_share"] < hits["ci_high"]
+    assert (hits["gap_share_ci_low"] is None) == (hits["effective_clusters"] < MIN_CLUSTERS)
+    assert hits["gap_share_ci_low"] is None or 0 < hits["gap_share_ci_low"] < hits["gap_share"] < hits["gap_share_ci_high"]
