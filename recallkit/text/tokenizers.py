@@ -330,7 +330,7 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
     local = "give a tokenizer.json or a model directory with --tokenizer"
     backend = _read_tokenizer_file(hub_file(spec, TOKENIZER_FILE, local=local))
     if hub_file_if_any(spec, TOKENIZER_CONFIG) is None:
-        console.note(f"{spec}: no {TOKENIZER_CONFIG} on the hub, or not here: what begins its texts is not known (else bos=TOKEN)")
+        console.note(f"{spec}: its {TOKENIZER_CONFIG} is not to be had: what begins its texts is not known (else bos=TOKEN)")
     configuration = read_configuration(lambda name: hub_file_if_any(spec, name))
     return TextTokenizer(backend, spec, end_token=end_token, configuration=configuration)
 

@@ -23,21 +23,23 @@ def test_a_damaged_state_of_unfinished_work(small_slices: Path, tmp_path: Path) 
 
 
 def test_deep_json_beside_a_model(small_slices: Path, tmp_path: Path) -> None:
-    for file, status in (("tokenizer_config.json", 0), ("config.json", 0), ("tokenizer.json", 1)):
-        (tmp_path / "tokenizer.json").write_text((small_slices / "tokenizer.json").read_text())
-        (tmp_path / file).write_text(DEEP)
+    for file in ("tokenizer_config.json", "config.json", "tokenizer.json"):
+        folder = tmp_path / file.partition(".")[0]
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text((small_slices / "tokenizer.json").read_text())
+        (folder / file).write_text(DEEP)
         command = (
             "count",
             small_slices.parent / "valid.jsonl",
             "--tokenizer",
-            tmp_path,
+            folder,
             "-o",
             tmp_path / "c.duckdb",
             "--limit-tokens",
             50,
             "--force",
         )
-        assert assert_manners(invoke(*command)).status == status
+        assert assert_manners(invoke(*command)).status == 1
 
 
 NAMES = ["'; DROP TABLE bigrams; --", "\x1b[31mred", "a\nb", "x" * 100_000, "\x00", "ALL", "", "\u202ertl", "{}", "$source", "a" * 200]

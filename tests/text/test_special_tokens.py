@@ -193,4 +193,4 @@ def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
     assert capfd.readouterr().err == ""
     hub("owner/bare", write(tmp_path / "bare", GEMMA))
     assert load_tokenizer("owner/bare").prefix.ids == ()
-    assert "owner/bare: no tokenizer_config.json on the hub, or not here: what begins its texts is not known" in capfd.readouterr().err
+    assert "owner/bare: its tokenizer_config.json is not to be had: what begins its texts is not known" in capfd.readouterr().err
