@@ -189,4 +189,5 @@ def _plan_alike(
         **of_text,
         "sequences_digest": None,
     }
-    return plan_scores([spec], changed, as_scored(scoring, of_text), share=share, force=force)[0]
+    alike = as_scored(scoring, of_text)
+    return plan_scores([spec], changed, alike, share=share, force=force, quiet=True)[0]

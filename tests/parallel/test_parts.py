@@ -67,7 +67,7 @@ def test_two_workers_and_the_jobs_of_an_array_write_the_bytes_of_one_process(run
     assert run(*command(name, tmp_path / "one"), "--share", "1/3").stdout.endswith(": joined\n")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.ci) for name in ("intervene", "eval-recall")])
+@pytest.mark.parametrize("name", [pytest.param("intervene", marks=pytest.mark.ci), pytest.param("eval-recall", marks=pytest.mark.slow)])
 def test_what_two_workers_had_done_when_it_was_killed_is_kept(run, start, command, tmp_path, name):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert run(*command(name, whole)).returncode == 0
