@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -268,3 +269,26 @@ def test_what_a_text_begins_with_is_neither_cut_nor_predicted(ours, model_path):
     nll = -torch.log_softmax(logits[:-1], 1).gather(1, torch.tensor(some)[:, None]).sum()
     [rolled] = ours("llama", begins=True, mark="rolling").loglikelihood_rolling(requests("loglikelihood_rolling", [(reader.decode(some),)]))
     assert -rolled == pytest.approx(float(nll), rel=1e-5)
+
+
+def test_an_empty_context_is_all_that_is_read_before_a_text(model_path, tmp_path):
+    """Two tokens, as GLM's models have."""
+    import torch
+    from tokenizers import Tokenizer, processors
+    from transformers import AutoModelForCausalLM
+
+    folder = shutil.copytree(model_path("llama", begins=True), tmp_path / "model")
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    pair = ["<|begin|>", "<|endoftext|>"]
+    prefix = [backend.token_to_id(token) for token in pair]
+    special = list(zip(pair, prefix, strict=True))
+    backend.post_processor = processors.TemplateProcessing(single=f"{' '.join(pair)} $A", special_tokens=special)
+    backend.save(str(folder / "tokenizer.json"))
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = backend.encode("the key", add_special_tokens=False).ids
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prefix, *ids]])).logits[0].double()
+    nll = -torch.log_softmax(logits[1:-1], 1).gather(1, torch.tensor(ids)[:, None]).sum()
+    lm = behind_lm_eval(folder, tmp_path / "answers")
+    [(value, _)] = lm.loglikelihood(requests("loglikelihood", [("", "the key")]))
+    assert -value == pytest.approx(float(nll), rel=1e-5)
