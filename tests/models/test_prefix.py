@@ -143,8 +143,8 @@ def test_a_text_that_begins_with_it_gets_no_second_one(beginning):
     expected = [plain(path, [text], [] if text[0] == BEGIN else [BEGIN]) for text in texts]
     offsets = np.cumsum([0, *map(len, texts)])
     scores = model.score(np.concatenate(texts).astype(np.uint32), offsets)
-    assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-5)
-    assert model.score_carrying(np.concatenate(texts).astype(np.uint32), offsets, 2).nll == pytest.approx(scores.nll, abs=1e-5)
+    assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-4)
+    assert model.score_carrying(np.concatenate(texts).astype(np.uint32), offsets, 2).nll == pytest.approx(scores.nll, abs=1e-4)
 
 
 def test_a_text_has_the_room_that_is_left(beginning):
@@ -161,7 +161,7 @@ def test_a_generation_follows_it(beginning):
         ids = torch.tensor([[BEGIN, *prompt.tolist()]])
         whole = reference(path).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False, eos_token_id=None)
         assert continuation.ids == whole[0, ids.shape[1] :].tolist()
-        assert continuation.answer_nll == pytest.approx(plain(path, [[*prompt, 5, 6]], [BEGIN])[-2:], abs=1e-5)
+        assert continuation.answer_nll == pytest.approx(plain(path, [[*prompt, 5, 6]], [BEGIN])[-2:], abs=1e-4)
 
 
 def test_a_server_is_sent_it(beginning, few_slices, tmp_path):
@@ -235,7 +235,7 @@ def test_a_prefix_of_several_ids(beginning):
     texts = [[7, 8], [5, 6], [5, 9], [5, 6, 7, 8], [9, 8, 7, 6]]
     expected = [plain(path, [text], [] if text[:2] == [5, 6] else [5, 6]) for text in texts]
     scores = model.score(np.concatenate(texts).astype(np.uint32), np.cumsum([0, *map(len, texts)]))
-    assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-5)
+    assert scores.nll == pytest.approx(np.concatenate(expected), abs=1e-4)
 
 
 def test_a_first_token_without_an_embedding_is_refused(beginning):
