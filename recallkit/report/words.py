@@ -20,6 +20,7 @@ from recallkit.display.charts import labels
 from recallkit.display.exports import MOST_NAMED, bare, command_line
 from recallkit.measure.ratio import NUM_RESAMPLES
 from recallkit.measure.shares import NO_HITS, is_void
+from recallkit.models.prefix import other_prefixes
 from recallkit.report.markup import facts_list, notes, tag, text
 from recallkit.scoring.scores import last_options
 from recallkit.slicing.threshold import rate_and_rule
@@ -158,7 +159,11 @@ def opening(comparison: Comparison) -> str:
         tag("p", text(comparison_answer(comparison)), class_="answer"),
         tag("div", _models(comparison), class_="rows"),
         facts_list(_legend(comparison), class_="legend"),
-        notes(*_why_not_retained(hits[0]), *void_notes(hits)),
+        notes(
+            *_why_not_retained(hits[0]),
+            *void_notes(hits),
+            *other_prefixes(comparison.manifest["prefixes"]),
+        ),
     ]
     return "\n".join(parts)
 
