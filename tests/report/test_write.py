@@ -266,7 +266,7 @@ def evil(comparison, tmp_path_factory) -> Page:
         "models": [names[model] for model in MODELS],
         "reference": names[REFERENCE],
         "slices": slices,
-        "prefixes": {EVIL: "<bos>"},
+        "prefixes": {EVIL: "<bos>", names[REFERENCE]: ""},
         "inexact": {EVIL: {"all": 0.25}},
     }
     folder = put(renamed(comparison.tables, names), tmp_path_factory.mktemp("evil") / "deep", comparison, **facts)
@@ -281,6 +281,8 @@ def test_names_are_text_and_models_of_other_tokenizers_are_compared_in_bits(evil
     assert {"img", "i"}.isdisjoint(evil.names())
     assert [found.get("type") for name, found, _, _ in evil.elements if name == "script" and found["type"] != DATA] == SCRIPTS
     assert any(fact.endswith(f"25.0 % for {shown}") for fact in evil.texts("dd"))
+    assert f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes it the same)" in evil.texts("p")
+    assert f"<bos> by {shown}" in evil.texts("dd")
     assert "\x1b" not in evil.source
     assert len(evil.texts("b")) == len(page.texts("b")), "a name became an element"
     bits = [comparison.totals[MODELS[0], "all"][f"bpb_{side}"] for side in ("reference", "model")]
