@@ -14,7 +14,7 @@ from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
 from recallkit.models.devices import choose_device
 from recallkit.models.kinds import KINDS, kind_of
-from recallkit.models.prefix import check_ids
+from recallkit.models.prefix import AS_NAMED, check_ids
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.storage import artifacts
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
@@ -93,7 +93,7 @@ def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | No
     if number is None:
         problem = f"no token {bos!r} in the vocabulary of {tokenizer.name}"
         raise UserError(problem, where=request.name, remedy="give one that it has, bos=none or bos=auto")
-    return Prefix((number,), str(bos), "as bos= says")
+    return Prefix((number,), str(bos), AS_NAMED)
 
 
 def _is_trained_here(request: ModelRequest) -> bool:

@@ -18,6 +18,11 @@ from recallkit.ragged import offsets_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from recallkit.text.special_tokens import Prefix
+
+AS_NAMED = "as bos= says"
+"""Why a model reads a prefix that the user names."""
+
 
 def check_ids(name: str, vocab_size: int, largest: int | None, prefix: Sequence[int] = ()) -> None:
     """Raises UserError for the largest id of a text, or ids before it, that a model has no embeddings of."""
@@ -33,6 +38,21 @@ def check_id(name: str, number: int, vocab_size: int) -> None:
         problem = f"its vocabulary has {vocab_size:,} entries, and the text has id {number:,}"
         remedy = "name its own tokenizer with --model-tokenizer (`bytes` for 256 entries), or slice with it (--tokenizer)"
         raise UserError(problem, where=name, remedy=remedy)
+
+
+def prefix_notes(prefixes: Mapping[str, Prefix]) -> list[str]:
+    """A line for each prefix that models, by name, read: which it is, of whom, and why."""
+    readers: dict[Prefix, list[str]] = {}
+    for model, prefix in prefixes.items():
+        if prefix.ids:
+            readers.setdefault(prefix, []).append(model)
+    lines = []
+    for prefix, models in readers.items():
+        shown = models if len(models) < 4 else [*models[:2], f"{len(models) - 2} more"]
+        otherwise = "" if prefix.reason == AS_NAMED else "; else bos=none"
+        why = f"{prefix.reason}{otherwise}"
+        lines.append(f"{', '.join(shown)}: {prefix.token} is read before every sequence ({why})")
+    return lines
 
 
 def other_prefixes(tokens: Mapping[str, str]) -> list[str]:

@@ -385,9 +385,12 @@ class TorchModel:
 
     def _alike(self, sequences: Sequence[np.ndarray], group: np.ndarray) -> Iterator[tuple[tuple[bool, ...], np.ndarray]]:
         """A group in parts: which of its prefixes sequences begin with, and those that begin so."""
-        starts = [tuple(begins_with(sequences[row], prefix) for prefix in self.prefixes) for row in group]
-        for begun in dict.fromkeys(starts):
-            yield begun, group[np.array([start == begun for start in starts])]
+        rows: dict[tuple[bool, ...], list[int]] = {}
+        for row in group:
+            begun = tuple(begins_with(sequences[row], prefix) for prefix in self.prefixes)
+            rows.setdefault(begun, []).append(row)
+        for begun, places in rows.items():
+            yield begun, np.array(places)
 
     def read(self, inputs: np.ndarray, chunk: int | None, begun: tuple[bool, ...]) -> Iterator[Tensor]:
         """The outputs of `forward` for inputs (b, t): at once, or about `chunk` ids of each row at a time; a variant's in its chunks.

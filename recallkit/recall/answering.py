@@ -16,7 +16,7 @@ from recallkit.errors import UserError
 from recallkit.models.evaluated import EvaluatedModel, open_models
 from recallkit.models.generation import generate
 from recallkit.models.live import check_alone
-from recallkit.models.prefix import other_prefixes
+from recallkit.models.prefix import other_prefixes, prefix_notes
 from recallkit.parallel.job import Done
 from recallkit.ragged import offsets_of
 from recallkit.storage import artifacts
@@ -39,8 +39,9 @@ def open_prompted(models: Sequence[str | ModelSpec], options: PromptOptions) -> 
         return EvaluatedModel(spec, options, builtin.counts)
 
     prompted = open_models(models, options, opened)
-    tokens = {name: model.prefix.token for name, model in prompted.items() if not model.is_control}
-    for line in other_prefixes(tokens):
+    prefixes = {name: model.prefix for name, model in prompted.items() if not model.is_control}
+    tokens = {name: prefix.token for name, prefix in prefixes.items()}
+    for line in (*prefix_notes(prefixes), *other_prefixes(tokens)):
         console.note(line)
     return prompted
 

@@ -18,7 +18,7 @@ from recallkit.models.devices import check_device
 from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
 from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
-from recallkit.models.prefix import other_prefixes
+from recallkit.models.prefix import other_prefixes, prefix_notes
 from recallkit.models.spec import ModelSpec, list_models
 from recallkit.options import ScoringOptions
 from recallkit.parallel.parts import JOINED, make_parts
@@ -79,13 +79,10 @@ def plan_scores(
     """
     if options.counts is not None:
         read_meta(path(options.counts))
-    reading: dict[Prefix, list[str]] = {}
+    reading: dict[str, Prefix] = {}
     plans = [_plan(model, slices, options, force=force, share=share, quiet=quiet, reading=reading) for model in list_models(models)]
-    for prefix, names in reading.items():
-        if prefix.ids and not quiet:
-            most = names if len(names) < 4 else [*names[:2], f"{len(names) - 2} more"]
-            reason = f"{prefix.reason}; else bos=none"
-            console.note(f"{', '.join(most)}: {prefix.token} is read before every sequence ({reason})")
+    for line in () if quiet else prefix_notes(reading):
+        console.note(line)
     return plans
 
 
@@ -285,9 +282,9 @@ def _plan(
     force: bool,
     share: Share | None,
     quiet: bool,
-    reading: dict[Prefix, list[str]],
+    reading: dict[str, Prefix],
 ) -> ScoringPlan:
-    """The plan of one model, checked; where it is to be scored, its name is added to those with its prefix.
+    """The plan of one model, checked; where it is to be scored, its prefix is added to `reading`.
 
     Raises UserError for everything a user can correct.
     """
@@ -321,7 +318,7 @@ def _plan(
     if read is not None:
         plan = replace(plan, tokenizer=read.other(slices, sequences["tokenizer"]))
         _say_what_is_read(plan, read, quiet=quiet)
-        reading.setdefault(request.prefix, []).append(request.name)
+        reading[request.name] = request.prefix
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
     return plan

@@ -242,6 +242,6 @@ def test_what_models_and_tokenizers_read_is_said_before_anything_is_read(run, ti
         "alone": ("tokenizer", None, "<bos>", "<eos>"),
         "zoo:mamba": ("zoo", 256, None, "<|endoftext|>"),
     }
-    shown = run("models", "--describe", folder, alone).stdout
-    assert "2 of 2 read a token before every text." in shown
+    shown = run("models", "--describe", folder, alone, "zoo:mamba").stdout
+    assert "2 of 3 read a token before every text." in shown
     assert "model: <bos> (its tokenizer's template begins texts with it), <eos> (as its" in " ".join(shown.split())

@@ -259,3 +259,28 @@ def test_scores_are_checked_against_what_was_read(beginning, few_slices, tmp_pat
     with pytest.raises(UserError, match=r"scored behind nothing, and now it reads <\|endoftext\|> before every sequence; write bos=none"):
         scoring.check_scores(str(path), slices)
     assert scoring.check_scores(f"{path},bos=none", slices)["largest"] < 1e-3
+
+
+def test_two_that_begin_otherwise_are_read_side_by_side(beginning, few_slices, tmp_path):
+    """A divergence: each behind its own prefix, also a text that begins with that of one of them."""
+    slices, path = copy_of(few_slices, tmp_path), str(beginning())
+    recallkit.gap(path, {"bare": f"{path},bos=none"}, slices=slices, divergence=True, device="cpu")
+    texts = sequences(slices)
+    behind = np.concatenate([plain(Path(path), [text], [BEGIN] * (text[0] != BEGIN)) for text in texts])
+    scores = {model: pl.read_parquet(scoring.score_path(slices, model))["nll"].to_numpy() for model in (path, "bare")}
+    assert scores[path] == pytest.approx(behind, abs=1e-4)
+    assert scores["bare"] == pytest.approx(plain(Path(path), texts, []), abs=1e-4)
+
+
+def test_what_is_read_first_is_said_with_its_reason(beginning, few_slices, tmp_path, capfd):
+    slices, path = copy_of(few_slices, tmp_path), str(beginning())
+    said = "<|endoftext|> is read before every sequence"
+    for bos, line in (
+        ("auto", f"{said} (its tokenizer's template begins texts with it; else bos=none)"),
+        ("<|endoftext|>", f"{said} (as bos= says)"),
+        ("none", None),
+    ):
+        nlls(slices, ModelSpec(path, "m", bos=bos))
+        err = capfd.readouterr().err
+        assert (said in err) == (line is not None)
+        assert line is None or f"m: {line}" in err

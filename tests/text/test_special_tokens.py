@@ -194,3 +194,22 @@ def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
     hub("owner/bare", write(tmp_path / "bare", GEMMA))
     assert load_tokenizer("owner/bare").prefix.ids == ()
     assert "owner/bare: its tokenizer_config.json is not to be had: what begins its texts is not known" in capfd.readouterr().err
+
+
+def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):
+    folder = str(write(tmp_path / "model", ["<|endoftext|>", "<stop>"], tokenizer={"eos_token": "<stop>"}))
+    alone = str(write(tmp_path, ["<|endoftext|>"], name="alone.json") / "alone.json")
+    lines = {
+        (folder, None): "documents end with '<stop>' (1), as its tokenizer_config.json says (else --end-token)\n",
+        (alone, None): "documents end with '<|endoftext|>' (0), its special token for that (else --end-token)\n",
+        (folder, "<|endoftext|>"): "documents end with '<|endoftext|>' (0), as --end-token says\n",
+        (None, None): None,
+    }
+    for number, ((tokenizer, end), line) in enumerate(lines.items()):
+        text = TextOptions(texts=["a b a b"], tokenizer=tokenizer, end_token=end)
+        for command in ("count", "slice"):
+            target = tmp_path / f"{number}-{command}"
+            counting.count(text, target) if command == "count" else slicing.slice_text(text, target, counts=None, seq_len=4)
+            err = capfd.readouterr().err
+            assert ("documents end with" in err) == (line is not None)
+            assert line is None or line in err
