@@ -183,8 +183,8 @@ def tokenizer_name(given: Any) -> str | None:
     if not hasattr(backend, "to_str"):
         problem = f"an object of {type(given).__name__} is not a tokenizer that can be read"
         raise UserError(problem, where="tokenizer", remedy="give a path, a tokenizers.Tokenizer or a fast tokenizer of transformers")
-    named = {name: getattr(given, name, None) for name in ("bos_token", "eos_token", "pad_token", "add_bos_token")}
-    written = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(named)}
+    tokens = {name: getattr(given, name, None) for name in ("bos_token", "eos_token", "pad_token", "add_bos_token")}
+    written = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(tokens)}
     folder = config.home() / "tokenizers" / artifacts.digest_json(written)
     if not all((folder / name).exists() for name in written):
         folder.mkdir(parents=True, exist_ok=True)

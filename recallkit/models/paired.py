@@ -48,17 +48,17 @@ class PairedModel(TorchModel):
             raise UserError(problem, where=model.name, remedy="give both the same device")
         both = self._both = model, reference
         longest = min((each.max_length for each in both if each.max_length is not None), default=None)
-        known = min(num_entries, *(each.vocab_size for each in both))
+        known = min(num_entries, *(model.vocab_size for model in both))
         super().__init__(model.name, model.device, vocab_size=known, max_length=longest)
 
     def sharing_over(self, lengths: np.ndarray) -> Sharing:
         """See `TorchModel.sharing_over`: what holds for both."""
-        return min((each.sharing_over(lengths) for each in self._both), key=("none", "equal", "any").index)
+        return min((model.sharing_over(lengths) for model in self._both), key=("none", "equal", "any").index)
 
     @property
     def prefixes(self) -> list[tuple[int, ...]]:
         """See `TorchModel.prefixes`: of either of them, which reads behind its own."""
-        return [each.prefix for each in self._both]
+        return [model.prefix for model in self._both]
 
     def batch_tokens(self, seq_len: int) -> int:
         """See `ScoringModel.batch_tokens`: what fits for either of them."""

@@ -363,7 +363,7 @@ class TorchModel:
         found = {name: np.zeros(starts[-1], dtype) for name, dtype in self.columns.items()}
         lengths = np.diff(offsets)
         shared = groups(lengths, self.sharing_over(lengths))
-        parts = itertools.chain.from_iterable(self._alike(sequences, each) for each in shared)
+        parts = itertools.chain.from_iterable(self._alike(sequences, rows) for rows in shared)
         for begun, group in parts:
             inputs, targets, real = padded([sequences[number] for number in group])
             places, start = starts[group][:, None] + np.arange(inputs.shape[1]), 0

@@ -169,8 +169,12 @@ def ask(model: ScoringModel, made: Sequences, batch_tokens: int) -> MqarAnswers:
     Raises UserError if one sequence does not fit into memory.
     """
     step = max(1, batch_tokens // made.ids.shape[1])
-    found = [_score(model, made.ids[start : start + step]) for start in range(0, len(made.ids), step)]
-    nll, argmax, rank = (np.concatenate([getattr(scores, name) for scores in found]) for name in ("nll", "argmax", "rank"))
+    batches = [_score(model, made.ids[start : start + step]) for start in range(0, len(made.ids), step)]
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([getattr(batch, name) for batch in batches])
+
+    nll, argmax, rank = map(column, ("nll", "argmax", "rank"))
     is_best = argmax == made.ids[:, 1:]  # column c predicts id c + 1
     return MqarAnswers(
         questions=made.asked.sum(axis=1),
