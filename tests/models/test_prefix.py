@@ -22,8 +22,9 @@ from transformers import AutoModelForCausalLM
 import recallkit
 from recallkit import scoring
 from recallkit.errors import UserError
-from recallkit.models import loading
+from recallkit.models import loading, zoo
 from recallkit.models.generation import generate
+from recallkit.models.language_model import LanguageModel
 from recallkit.models.loading import check_model, load_model
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.spec import ModelSpec, one_model
@@ -284,3 +285,14 @@ def test_what_is_read_first_is_said_with_its_reason(beginning, few_slices, tmp_p
         err = capfd.readouterr().err
         assert (said in err) == (line is not None)
         assert line is None or f"m: {line}" in err
+
+
+def test_models_that_recallkit_trained_read_nothing(beginning):
+    """Whatever tokenizer they are scored with: they were trained on streams without a first token."""
+    path = beginning()
+    tokenizer = load_tokenizer(str(path))
+    ours = ["zoo:mamba", str(zoo.shipped()["mamba"]), "control:bigram", "construct:attention"]
+    read = {spec: loading.choose_prefix(ModelRequest(spec, 4096), tokenizer, None).ids for spec in (*ours, str(path))}
+    assert read == {**dict.fromkeys(ours, ()), str(path): (BEGIN,)}
+    live = loading.choose_prefix(ModelRequest("live:m", 4096, module=LanguageModel(zoo.architecture("mamba"))), tokenizer, "auto")
+    assert live.ids == ()
