@@ -76,7 +76,7 @@ def load_model(request: ModelRequest) -> ScoringModel:
 
 
 def choose_prefix(request: ModelRequest, tokenizer: TextTokenizer, bos: str | None) -> Prefix:
-    """What a model reads before every text: as `bos` says (`none`, or a token), else (`auto`) as its tokenizer does.
+    """What a model reads before every text: as `bos` says, else (`auto`) as its tokenizer does.
 
     Models that recallkit trained, the zoo among them, were trained without any, and control models
     read none. Raises UserError for a token that the tokenizer does not have, and for a control model's.

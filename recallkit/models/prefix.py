@@ -1,4 +1,4 @@
-"""The ids that a model reads: those of a text, behind its beginning-of-text token where it was trained with one.
+"""The ids that a model reads: a text, behind its beginning-of-text token if it was trained with one.
 
 A model that has one adds it itself: scoring and generation hand over text alone, `max_length`
 is the room for text, and the prefix is in front of every sequence and of every window of one, as
@@ -25,7 +25,7 @@ AS_NAMED = "as bos= says"
 
 
 def check_ids(name: str, vocab_size: int, largest: int | None, prefix: Sequence[int] = ()) -> None:
-    """Raises UserError for the largest id of a text, or ids before it, that a model has no embeddings of."""
+    """Raises UserError for ids of a text, or before it, that a model has no embeddings of."""
     if max(prefix, default=0) >= vocab_size:
         problem = f"its vocabulary has {vocab_size:,} entries, and it reads id {max(prefix):,} before every text"
         raise UserError(problem, where=name, remedy="name its own tokenizer with --model-tokenizer, or write bos=none")
@@ -56,7 +56,7 @@ def prefix_notes(prefixes: Mapping[str, Prefix]) -> list[str]:
 
 
 def other_prefixes(tokens: Mapping[str, str]) -> list[str]:
-    """A line where models read different tokens before every sequence; `tokens` of each, "" for none.
+    """A line where models read different `tokens` before every sequence; "" is none.
 
     Part of the difference between them may be due to that.
     """
@@ -84,7 +84,7 @@ def score_behind(
     ids: np.ndarray,
     offsets: np.ndarray,
 ) -> TokenScores:
-    """What `score` gives for flat sequences behind a prefix, without the predictions of their first ids.
+    """What `score` gives for flat sequences behind a prefix, without those of their first ids.
 
     Prefix 2, sequences 5 6 | 2 7: 2 5 6 | 2 7 are scored, which predict 5, 6 | 7; returned are the
     scores of 6 | 7. A single id predicts nothing, and stays alone.

@@ -1,4 +1,4 @@
-"""Special tokens as the files of a tokenizer and of its model name them: what ends documents and what a model reads before a text.
+"""Special tokens as files name them: what ends documents and what a model reads before a text.
 
 Nothing is guessed from a token that is ordinary text, nor from one that ends a turn of a chat: such a
 token was put between the turns of conversations, while a base model's documents ended with another.
@@ -35,10 +35,10 @@ _ENDS_A_TURN = re.compile(
     re.IGNORECASE,
 )
 _ENDS_NOTHING = re.compile(r"bos|begin|start|pad|unk|mask|<s>", re.IGNORECASE)
-"""Special tokens of other uses, which an id of config.json may mean that is only its class's default."""
+"""Special tokens of other uses: an id of config.json may be a mere default of its class."""
 
 _OF_GEMMA = re.compile(r"(recurrent_|vault)?gemma")
-"""Beginnings of the `model_type` of models that were all trained with `<bos>` before every text, Gemma 4's template or not."""
+"""Beginnings of the `model_type` of models that were all trained with `<bos>` before every text."""
 
 BEGIN_OF_GEMMA = "<bos>"
 
@@ -76,7 +76,7 @@ NOTHING_SAID = Configuration()
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The ids that a model reads before every text, as context only; `token` and `reason` are for people."""
+    """The ids that a model reads before every text, as context; `token` and `reason` are for people."""
 
     ids: tuple[int, ...] = ()
     token: str = ""
@@ -96,7 +96,7 @@ def files_in(folder: Path) -> Files:
 
 
 def read_configuration(file_of: Files) -> Configuration:
-    """What `tokenizer_config.json` and the older `special_tokens_map.json` say, and the model's `config.json`.
+    """What the tokenizer's configuration, the older `special_tokens_map.json` and the model's say.
 
     Raises UserError for one that is there and cannot be read: it may say what a model reads first.
     """
@@ -148,7 +148,7 @@ def _content(token: Any) -> str | None:
 
 
 def find_end(backend: tokenizers.Tokenizer, configuration: Configuration, name: str, chosen: str | None) -> tuple[str, str]:
-    """The token that ends documents, and why it is that one: as chosen, as configured, or one of `END_TOKENS`.
+    """The token that ends documents, and why: as chosen, as configured, or one of `END_TOKENS`.
 
     Raises UserError where a chosen token is not in the vocabulary, and where none is known.
     """
@@ -178,7 +178,7 @@ def find_end(backend: tokenizers.Tokenizer, configuration: Configuration, name: 
 
 
 def ends_text(token: str) -> bool:
-    """Whether a special token ends a document or, of a chat model, a turn: generation stops there."""
+    """Whether a special token ends a document or a turn of a chat: generation stops there."""
     return token in END_TOKENS or _ENDS_A_TURN.search(token) is not None
 
 
@@ -186,7 +186,7 @@ def ends_text(token: str) -> bool:
 
 
 def find_prefix(backend: tokenizers.Tokenizer, configuration: Configuration, name: str, template: tuple[int, ...]) -> Prefix:
-    """What a model of this tokenizer reads before a text: `template`, what the tokenizer's puts there, else the configured token.
+    """What a model reads before a text: what the `template` puts there, else the configured token.
 
     The configured one counts where the configuration, or the model's family, says that it is added.
     Raises UserError where it is not in the vocabulary then.
