@@ -80,7 +80,7 @@ def test_what_two_workers_had_done_when_it_was_killed_is_kept(run, start, comman
     parts = [path for path in cut.rglob(".*.partial/part-*") if not path.name.startswith(".")]
     assert parts, process.err.read_text()
     again = run(*command(name, cut))
-    assert re.search(r"resuming after \d+ (prompts|tokens) of an interrupted run", again.stderr), again.stderr
+    assert re.search(r"resuming after [\d,]+ (prompts|tokens) of an interrupted run", again.stderr), again.stderr
     assert results(cut) == results(whole)
 
 
