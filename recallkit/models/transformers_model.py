@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from recallkit.display import console
 from recallkit.errors import UserError
 from recallkit.kernels.token_nll.api import logits_nll, token_nll
 from recallkit.kernels.token_nll.reference import TokenNll
 from recallkit.models import probes
 from recallkit.models.devices import memory_errors
+from recallkit.models.layer_kernels import own_kernels, redirect
 from recallkit.models.precision import widened
 from recallkit.models.torch_model import MOST_READING, TorchModel, wide
 from recallkit.quiet_transformers import first_line, without_logs
@@ -94,9 +96,13 @@ class TransformersModel(TorchModel):
         self._agreed: dict[tuple[Any, ...], bool] = {}
         self._joined: dict[int, bool] = {}
         self._way: probes.Carrying | None = None
+        self._kernels: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         ids = self._probed_ids()
         with self._probing():
             self.head = probes.find_head(model, self._run, ids[:1])
+        if redirect(model):
+            self._take_kernels()
+        with self._probing():
             self.sharing = probes.find_sharing(self._logits, ids, name)
         if self.sharing == "any" and _depends_on_length(config):
             self.sharing = "equal"
@@ -170,8 +176,24 @@ class TransformersModel(TorchModel):
         """The output of the model or of its backbone. Raises UserError for what its code raises."""
         if not _parameters(module).isdisjoint({"use_cache", "kwargs"}):
             more = {"use_cache": False, **more}
-        with without_logs(), self._forward_errors(), memory_errors(), self._exactly():
+        with without_logs(), self._forward_errors(), memory_errors(), self._exactly(), self._kernels():
             return module(input_ids=ids, **more)
+
+    def _take_kernels(self) -> None:
+        """Runs recurrent layers on our kernels from here on, if NLLs of random ids are those of transformers' own functions."""
+        chunks = [size for size in map(int, _WINDOWS.findall(self.config.to_json_string(use_diff=False))) if size <= _LEAST_PROBED]
+        if self._agree(self._changed_by_kernels, _LEAST_PROBED + max(chunks, default=0)):
+            self._kernels = own_kernels
+        else:
+            console.note(f"{self.name}: with our kernels its NLLs differ, so transformers' own functions are used")
+
+    def _changed_by_kernels(self, num_ids: int) -> Tensor:
+        """How NLLs by our kernels differ from those by the functions of transformers, past two chunks of the longest."""
+        ids = self._probed_ids(num_ids)
+        targets = ids.roll(-1, 1)
+        theirs = self._nlls(self.forward(ids)[0], targets)
+        with own_kernels():
+            return (self._nlls(self.forward(ids)[0], targets) - theirs).abs()
 
     @contextlib.contextmanager
     def _forward_errors(self) -> Iterator[None]:
