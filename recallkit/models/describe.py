@@ -106,7 +106,8 @@ def describe_presets() -> list[dict[str, Any]]:
 def describe_inputs(models: Sequence[ModelSpec]) -> list[dict[str, Any]]:
     """One row per model, or tokenizer alone, of what it reads, known before its weights are: `model`, `kind`, `vocab_size`, `context`
     (ids of text, None without a limit), `dtype` of its files, `tokenizer`, `entries`; `prefix`, the token read before every text, and
-    `prefix_reason`; `end_token`, which ends documents, and `end_reason`. None for what is not known.
+    `prefix_reason`; `end_token`, which ends documents, and `end_reason`; `layers`, the numbers of those that a kernel or a mixer of ours
+    computes, by its name. None for what is not known.
 
     Raises UserError for what is neither a model nor a tokenizer, and for a tokenizer that cannot be read.
     """
@@ -129,12 +130,13 @@ def _describe_input(spec: ModelSpec) -> dict[str, Any]:
         row |= {"end_token": tokenizer.end_token, "end_reason": tokenizer.end_reason}
     facts = ModelFacts() if is_alone else check_model(request)
     row |= {"vocab_size": facts.vocab_size, "context": facts.max_length, "dtype": facts.dtype}
+    row |= {"layers": dict(facts.layers)}
     return {name: row.get(name) for name in _INPUTS}
 
 
 _INPUTS = (
     *("model", "kind", "vocab_size", "context", "dtype", "tokenizer", "entries"),
-    *("prefix", "prefix_reason", "end_token", "end_reason"),
+    *("prefix", "prefix_reason", "end_token", "end_reason", "layers"),
 )
 
 
@@ -219,6 +221,7 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     with_prefix = sum(row["prefix"] is not None for row in rows)
     answer = f"{with_prefix} of {len(rows)} read a token before every text."
     notes = [_reasons(row) for row in rows if row["end_token"]]
+    notes += [f"{row['model']}: {written_layers(row['layers'])}" for row in rows if row["layers"]]
     table = Table.of("What is read", columns, rows, "Context: ids of text, behind the first token; – is none, or not known.")
     console.print_found(answer, [table], notes, full=True)
 
@@ -227,6 +230,26 @@ def _reasons(row: Mapping[str, Any]) -> str:
     """Why a model's first token and its end token are these."""
     first = f"{row['prefix']} ({row['prefix_reason']}), " if row["prefix"] else ""
     return f"{row['model']}: {first}{row['end_token']} ({row['end_reason']})"
+
+
+def written_layers(layers: Mapping[str, Sequence[int]]) -> str:
+    """Which layers run on which kernels or mixers of ours: `short_conv, delta_rule in layers 0 to 2, 4`."""
+    kernels: dict[tuple[int, ...], list[str]] = {}
+    for kernel, numbers in layers.items():
+        kernels.setdefault(tuple(numbers), []).append(kernel)
+    parts = [f"{', '.join(names)} in layer{'s' * (len(numbers) > 1)} {_ranges(numbers)}" for numbers, names in kernels.items()]
+    return "; ".join(parts) or "none"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order, neighbours as a range: 0, 1, 2, 4 are `0 to 2, 4`."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ", ".join(" to ".join(map(str, ends)) for ends in ranges)
 
 
 def print_presets(rows: Sequence[Mapping[str, Any]], *, full: bool) -> None:

@@ -101,7 +101,10 @@ def facts(request: ModelRequest) -> ModelFacts | None:
 
     model = text_model(model, request.spec)
     vocab_size = int(model.get_output_embeddings().weight.shape[0])
-    return ModelFacts(vocab_size, context_length(model.config.get_text_config(), model.base_model), dtype)
+    from recallkit.models.layer_kernels import layers_by_kernel
+
+    context = context_length(model.config.get_text_config(), model.base_model)
+    return ModelFacts(vocab_size, context, dtype, layers_by_kernel(model))
 
 
 def own_tokenizer(spec: str) -> str | None:

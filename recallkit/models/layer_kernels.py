@@ -159,7 +159,7 @@ def _scan(
 ) -> Any:
     """x, dt, z (b, d, t), A (d, n), B, C (b, n, t), D (d,) -> y (b, d, t) and on request the last state (b, d, n)."""
     first = [part.permute(2, 0, 1) for part in (x, dt, B, C)]
-    first[1] = _steps(first[1], delta_bias, softplus=delta_softplus)
+    first[1] = _steps(first[1].contiguous(), delta_bias, softplus=delta_softplus)
     gate = None if z is None else z.permute(2, 0, 1)
     y, last = selective_scan(first[0], first[1], A, first[2], first[3], skip=D, gate=gate)
     y = y.permute(1, 2, 0)

@@ -49,7 +49,10 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     if not zoo.is_ours(source):
         return None
     config = zoo.read_config(source)
-    return ModelFacts(config.vocab_size, config.max_length)
+    layers: dict[str, list[int]] = {}
+    for number, layer in enumerate(config.layers):
+        layers.setdefault(layer.mixer, []).append(number)
+    return ModelFacts(config.vocab_size, config.max_length, layers=layers)
 
 
 def load(request: ModelRequest) -> NativeModel:

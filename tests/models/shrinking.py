@@ -87,6 +87,7 @@ _FURTHER: dict[str, dict[str, Any]] = {
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": WIDTH // 4}},
     "granite4_vision": {"downsample_rate": "1/2", "deepstack_layer_map": []},
     "kyutai_speech_to_text": {"codec_config": {"upsample_groups": WIDTH}},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mistral4": {"qk_nope_head_dim": HEAD, "qk_head_dim": 2 * HEAD, "head_dim": 2 * HEAD},
     "molmo2": {"adapter_config": {"vision_feature_layer": [0, 1]}},
