@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from recallkit.kernels.elementwise_recurrence import linear_scan
+from recallkit.kernels.linear_scan.torch_impl import linear_scan_torch
 from recallkit.kernels.rwkv4.reference import Rwkv4State
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _weighted_values(k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, state: 
     sums, peaks = torch.stack(state[:2]), _peaks(k.detach(), decay.detach(), state.exponent)
     # Subtract the two maxima first: their accumulated rounding errors are then part of `fading`, and cancel.
     fading, arriving = torch.exp(peaks[:-1] - peaks[1:] - decay), torch.exp(k - peaks[1:])
-    states = linear_scan(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
+    states = linear_scan_torch(fading.unsqueeze(1), torch.stack([arriving * v, arriving], dim=1), sums)
     past = torch.cat([sums.unsqueeze(0), states[:-1]])
     present = bonus + k
     top = torch.maximum(peaks[:-1], present.detach())

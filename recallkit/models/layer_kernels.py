@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from recallkit.kernels.elementwise_recurrence import linear_scan
+from recallkit.kernels.linear_scan.api import linear_scan
 from recallkit.kernels.recurrences.api import decayed_attention, delta_rule
 from recallkit.kernels.rwkv4.api import rwkv4_attention
 from recallkit.kernels.rwkv4.reference import Rwkv4State
@@ -289,14 +289,11 @@ def _accumulate(
     recurrent_gate: Tensor,
     reset: Tensor,
     recurrent_states: Tensor | None,
-    acc_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """RG-LRU: inputs and decays (b, t, d), reset (b, t, 1), state (b, d) -> as the inputs, and the last state in float32 or wider."""
-    wide = torch.promote_types(hidden_states.dtype, acc_dtype)
-    u, decay = (part.to(wide).transpose(0, 1) for part in (hidden_states, recurrent_gate * ~reset))
-    start = torch.zeros_like(u[0]) if recurrent_states is None else recurrent_states.to(wide)
-    states = linear_scan(decay, u, start)
-    return states.transpose(0, 1).to(hidden_states.dtype), states[-1]
+    u, decay = (part.transpose(0, 1) for part in (hidden_states, recurrent_gate * ~reset))
+    states, last = linear_scan(decay, u, recurrent_states)
+    return states.transpose(0, 1), last
 
 
 _KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {

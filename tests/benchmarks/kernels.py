@@ -434,6 +434,26 @@ def rwkv4_attention(setting: Setting) -> Iterator[Case]:
         )
 
 
+@operation
+def linear_scan(setting: Setting) -> Iterator[Case]:
+    from recallkit.kernels.linear_scan import api
+
+    def run(decay: Tensor, u: Tensor, *, impl: Any) -> Any:
+        return api.linear_scan(decay, u, impl=impl)[0]
+
+    def make(b: int, n: int, d: int) -> Sequence[Tensor]:
+        return [part.sigmoid() for part in setting.normal((n, b, d), (n, b, d))]
+
+    for b, n, d in setting.sizes([(8, 2048, 2560), (1, 2048, 2560), (32, 2048, 2560)], [(1, 128, 384), (4, 512, 384)]):
+        yield Case(
+            {"b": b, "n": n, "d": d},
+            partial(make, b, n, d),
+            {**setting.ours(run), "token by token": partial(run, impl="reference")},
+            3.0 * setting.dtype.itemsize * b * n * d,
+            targets={"token by token": 10.0},
+        )
+
+
 def recurrence(setting: Setting, make: Callable[[int, int, int], Sequence[Tensor]], run: Callable[..., Any]) -> Iterator[Case]:
     """Cases of a linear recurrence that flash-linear-attention has kernels for; without it ours is PyTorch's also on a GPU."""
     h, k = (16, 64) if setting.on_gpu else (4, 48)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from recallkit.kernels.elementwise_recurrence import linear_scan
 from recallkit.kernels.rwkv4.api import rwkv4_attention
 from recallkit.kernels.rwkv4.reference import NOTHING, Rwkv4State, empty_state
 from recallkit.models.mixers.rwkv4 import RWKV4
@@ -173,15 +172,6 @@ def test_large_keys_give_finite_gradients():
         y, last = rwkv4_attention(**arguments)
         (y.square().sum() + last.numerator.square().sum()).backward()
         assert all(value.grad.isfinite().all() for value in arguments.values())
-
-
-@pytest.mark.parametrize("t", [1, 2, 5])
-def test_gradients_of_the_linear_scan_are_its_derivatives(t):
-    decay, u, state = (draw(*shape, dtype=torch.float64).requires_grad_() for shape in ((t, 1, 3), (t, 2, 3), (2, 3)))
-    assert torch.autograd.gradcheck(linear_scan, (decay, u, state))
-    for i, made in enumerate(linear_scan(decay, u, state)):
-        state = decay[i] * state + u[i]
-        torch.testing.assert_close(made, state)
 
 
 @pytest.mark.parametrize("impl", ["reference", "torch", "triton"])

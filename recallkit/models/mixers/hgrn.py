@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from recallkit.kernels.elementwise_recurrence import linear_scan
+from recallkit.kernels.linear_scan.api import linear_scan
 from recallkit.kernels.recurrences.api import gated_linear_attention
 from recallkit.models.mixers.api import Mixer, State, applied, chunk_sizes, doublings, head_widths, linear_flops, widened
 
@@ -82,8 +82,8 @@ class HGRN(_Forgetting):
         """See `Mixer.read`: all tokens, in sequence."""
         log_gates = self._log_gates(u).transpose(0, 1)
         written = -torch.expm1(log_gates) * nn.functional.silu(widened(self.i_proj(u))).transpose(0, 1)
-        h = linear_scan(log_gates.exp(), written, state["scan"])
-        return self._merge(h.transpose(0, 1), u), {"scan": h[-1]}
+        h, last = linear_scan(log_gates.exp(), written, state["scan"])
+        return self._merge(h.transpose(0, 1), u), {"scan": last}
 
     def state_size(self, t: int) -> int:
         """h, for all t."""

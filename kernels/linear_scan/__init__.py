@@ -1,0 +1,1 @@
+"""A linear recurrence of each channel by itself, with a decay for each token."""
