@@ -20,9 +20,12 @@ def selective_scan_reference(
     start: Tensor | None,
     skip: Tensor | None,
     gate: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
 ) -> tuple[Tensor, Tensor]:
     """Shapes as in `selective_scan`."""
     t, b, d = x.shape
+    dt = step_sizes(dt.to(torch.promote_types(dt.dtype, torch.float32)), dt_bias, dt_softplus)
     h = dt.new_zeros(b, d, rates.shape[1]) if start is None else start.transpose(1, 2)
     outputs = []
     for i in range(t):
@@ -34,3 +37,9 @@ def selective_scan_reference(
             y = y * functional.silu(gate[i])
         outputs.append(y.to(x.dtype))
     return torch.stack(outputs) if outputs else torch.zeros_like(x), h.transpose(1, 2)
+
+
+def step_sizes(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
+    """softplus(dt + bias), or as much of it as is asked for: (..., d) -> (..., d)."""
+    dt = dt if bias is None else dt + bias
+    return functional.softplus(dt) if softplus else dt

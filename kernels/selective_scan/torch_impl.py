@@ -1,11 +1,13 @@
 """`selective_scan` in PyTorch, its gradients written out: for CPU, and for gradients.
 
-Steps are sequential, each an in-place multiply-add of the whole batch; everything that does not depend on the previous
-step is computed for many steps at once. Time is the first axis and channels the last, so that operations run along contiguous memory.
+Steps are sequential, each an in-place multiply-add of all rows; everything that does not depend on the previous step is
+computed for many steps at once. Inputs may lie in memory in any order and type: a piece of the text at a time is widened
+and brought into the order of the scan, time first and channels last, so that no copy of a text is made.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +15,17 @@ import torch
 from torch.nn import functional
 
 from recallkit.kernels.elementwise_recurrence import recur, recur_back
+from recallkit.kernels.selective_scan.reference import step_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from torch import Tensor
 
 CHUNK = 6
-"""Steps per chunk. The states of one chunk are in memory at once; for the others only the state at the chunk's beginning is kept."""
+"""Steps per chunk. The states of one chunk are in memory at once; for gradients the state at each chunk's beginning is kept."""
+PIECE = 8
+"""Chunks per piece, whose inputs are brought into order at once."""
 STEP_ELEMENTS = 1 << 16
 """Most elements of a state (rows x n x d) in a step on CPU, so that the working set stays in the cache."""
 LOG2_E = 1 / math.log(2)
@@ -33,21 +40,26 @@ def selective_scan_torch(
     start: Tensor | None,
     skip: Tensor | None,
     gate: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
 ) -> tuple[Tensor, Tensor]:
     """Shapes as in `selective_scan`."""
-    narrow = x.dtype
-    x, dt, rates, write, read, start = _widened(x, dt, rates, write, read, start)
-    _, b, d = x.shape
-    n = rates.shape[1]
-    state = x.new_zeros(b, n, d) if start is None else start
+    (_, b, d), n = x.shape, rates.shape[1]
+    wide = _widest(x, dt, rates, write, read, start, dt_bias)
+    state = x.new_zeros(b, n, d, dtype=wide) if start is None else start.to(wide)
     rows = max(1, STEP_ELEMENTS // (n * d)) if x.device.type == "cpu" else max(1, b)
-    groups = zip(*(torch.split(given, rows, dim=1) for given in (x, dt, write, read)), torch.split(state, rows), strict=True)
     with torch.autocast(x.device.type, enabled=False):
-        parts = [_SelectiveScan.apply(torch.is_grad_enabled(), rates.T, *group) for group in groups]  # type: ignore[no-untyped-call]
-        y, last = parts[0]
-        if len(parts) > 1:
-            y, last = torch.cat([y for y, _ in parts], dim=1), torch.cat([last for _, last in parts])
-        return _gated(y, x, skip, gate).to(narrow), last
+        if torch.is_grad_enabled():
+            return _differentiable(x, dt, rates, write, read, state, skip, gate, dt_bias, dt_softplus, rows)
+        y, state = empty_outputs(x), state.clone(memory_format=torch.contiguous_format)
+        for first in range(0, b, rows):
+            group = slice(first, first + rows)
+            texts = tuple(text[:, group] for text in (x, dt, write, read))
+            scan = _Scan(texts, rates, dt_bias, dt_softplus, wide)
+            for place, inputs, outputs in scan.run(state[group]):
+                gated = _gated(outputs, inputs, skip, None if gate is None else gate[place, group])
+                y[place, group] = gated
+        return y, state
 
 
 def selective_scan_step_torch(
@@ -56,29 +68,34 @@ def selective_scan_step_torch(
     rates: Tensor,
     write: Tensor,
     read: Tensor,
-    start: Tensor | None,
+    start: Tensor,
     skip: Tensor | None,
     gate: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
 ) -> tuple[Tensor, Tensor]:
     """A single step from a state, with t = 1 in the shapes of `selective_scan`: the formula, all at once."""
-    narrow = x.dtype
-    x, dt, rates, write, read, start = _widened(x, dt, rates, write, read, start)
-    assert start is not None
+    narrow, wide = x.dtype, _widest(x, dt, rates, write, read, start, dt_bias)
+    x, dt, rates, write, read, start = (given.to(wide) for given in (x, dt, rates, write, read, start))
     with torch.autocast(x.device.type, enabled=False):
+        dt = step_sizes(dt, dt_bias, dt_softplus)
         decay = torch.exp2(dt.transpose(0, 1) * (rates.T * LOG2_E))
         last = torch.addcmul(decay * start, write[0].unsqueeze(2), (dt * x)[0].unsqueeze(1))
         y = torch.bmm(read[0].unsqueeze(1), last).transpose(0, 1)
         return _gated(y, x, skip, gate).to(narrow), last
 
 
-def _widened(
-    x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor, start: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """All in the widest of their types, at least float32."""
-    wide = torch.float32
-    for given in (x, dt, rates, write, read) if start is None else (x, dt, rates, write, read, start):
-        wide = torch.promote_types(wide, given.dtype)
-    return x.to(wide), dt.to(wide), rates.to(wide), write.to(wide), read.to(wide), None if start is None else start.to(wide)
+def empty_outputs(x: Tensor) -> Tensor:
+    """Room for outputs like x (t, b, d): channels side by side, time or rows first as they are in x."""
+    t, b, d = x.shape
+    rows_first = x.stride(1) > x.stride(0)
+    return x.new_empty(b, t, d).transpose(0, 1) if rows_first else x.new_empty(t, b, d)
+
+
+def _widest(*inputs: Tensor | None) -> torch.dtype:
+    """The widest of their types, at least float32."""
+    types = [tensor.dtype for tensor in inputs if tensor is not None]
+    return functools.reduce(torch.promote_types, types, torch.float32)
 
 
 def _gated(y: Tensor, x: Tensor, skip: Tensor | None, gate: Tensor | None) -> Tensor:
@@ -88,7 +105,39 @@ def _gated(y: Tensor, x: Tensor, skip: Tensor | None, gate: Tensor | None) -> Te
         return y if gate is None else y * functional.silu(gate.to(y.dtype))
     if skip is not None:
         y.addcmul_(x, skip.to(y.dtype))
-    return y if gate is None else y.mul_(functional.silu(gate.to(y.dtype)))
+    return y if gate is None else y.mul_(functional.silu(ordered(gate, y.dtype)))
+
+
+def ordered(piece: Tensor, wide: torch.dtype) -> Tensor:
+    """A piece (t, b, c) in the type `wide`, its channels side by side in memory."""
+    if piece.stride(2) != 1:
+        # Channels may lie a power of two apart, as steps of time in (b, c, t): read so, they would all fall into a few
+        # sets of the cache. Here the piece becomes short rows first, which are read in any order.
+        piece = piece.permute(1, 2, 0).contiguous().permute(2, 0, 1).contiguous()
+    return piece.to(wide)
+
+
+def _differentiable(
+    x: Tensor,
+    dt: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    start: Tensor,
+    skip: Tensor | None,
+    gate: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """`selective_scan_torch`, groups of rows one after the other."""
+    texts = (torch.split(text, rows, dim=1) for text in (x, dt, write, read))
+    groups = zip(*texts, torch.split(start, rows), strict=True)
+    parts = [_SelectiveScan.apply(*group, rates, dt_bias, dt_softplus) for group in groups]  # type: ignore[no-untyped-call]
+    y, last = parts[0]
+    if len(parts) > 1:
+        y, last = torch.cat([y for y, _ in parts], dim=1), torch.cat([last for _, last in parts])
+    return _gated(y, x, skip, gate).to(x.dtype), last
 
 
 class _SelectiveScan(torch.autograd.Function):
@@ -96,71 +145,121 @@ class _SelectiveScan(torch.autograd.Function):
 
         dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i exp(dt_i A) h_{i-1},
 
-    each summed over what the factor is shared by. `keep`: whether the backward pass needs states. Powers of two are used:
-    PyTorch computes them three times as fast as exponentials.
+    each summed over what the factor is shared by, and dt = softplus(a) has the derivative 1 - exp(-dt). Powers of two
+    are used: PyTorch computes them three times as fast as exponentials.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, keep: bool, rates: Tensor, x: Tensor, dt: Tensor, write: Tensor, read: Tensor, start: Tensor
+        ctx: Any,
+        x: Tensor,
+        dt: Tensor,
+        write: Tensor,
+        read: Tensor,
+        start: Tensor,
+        rates: Tensor,
+        dt_bias: Tensor | None,
+        dt_softplus: bool,
     ) -> tuple[Tensor, Tensor]:
-        rates, x, dt, write, read = (given.contiguous() for given in (rates, x, dt, write, read))
-        chunks = _Chunks(rates, x, dt, write)
-        y, state = torch.empty_like(x), start.clone()
-        starts = x.new_empty(len(chunks.places) if keep else 0, *start.shape)
-        for number, place in enumerate(chunks.places):
-            if keep:
-                starts[number] = state
-            _, states = chunks.states(place, state)
-            torch.bmm(_rows(read[place]), _flat(states), out=_rows(y[place]))
-            state.copy_(states[-1])
-        ctx.save_for_backward(rates, x, dt, write, read, starts)
+        scan = _Scan((x, dt, write, read), rates, dt_bias, dt_softplus, start.dtype)
+        y, state = start.new_empty(x.shape), start.clone(memory_format=torch.contiguous_format)
+        starts = start.new_empty(len(scan.chunks(slice(0, len(x)))), *start.shape)
+        for place, _, outputs in scan.run(state, starts):
+            y[place] = outputs
+        ctx.save_for_backward(x, dt, write, read, rates, dt_bias, starts)
+        ctx.dt_softplus = dt_softplus
         return y, state
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rates, x, dt, write, read, starts = ctx.saved_tensors
-        chunks = _Chunks(rates, x, dt, write)
+        *texts, rates, dt_bias, starts = ctx.saved_tensors
+        scan = _Scan(texts, rates, dt_bias, ctx.dt_softplus, starts.dtype)
         grad_y, carried = grads[0].contiguous(), grads[1]
-        grad_u, grad_dt, grad_write, grad_read = (torch.empty_like(given) for given in (x, dt, write, read))
-        grad_rates, gradients = torch.zeros_like(rates), torch.empty_like(chunks.state_buffer)
-        for number, place in reversed(list(enumerate(chunks.places))):
-            decay, states = chunks.states(place, starts[number])
-            grad = gradients[: len(states)]
-            torch.mul(grad_y[place].unsqueeze(2), read[place].unsqueeze(3), out=grad)
-            grad[-1] += carried
-            recur_back(decay, grad)
-            carried = decay[0] * grad[0]
-            torch.bmm(_rows(grad_y[place]), _flat(states).transpose(1, 2), out=_rows(grad_read[place]))
-            torch.bmm(_rows(chunks.u[place]), _flat(grad).transpose(1, 2), out=_rows(grad_write[place]))
-            torch.bmm(_rows(write[place]), _flat(grad), out=_rows(grad_u[place]))
-            grad *= decay
-            grad[0] *= starts[number]
-            grad[1:] *= states[:-1]
-            torch.sum(torch.mul(grad, rates, out=decay), dim=2, out=grad_dt[place])
-            grad_rates += grad.mul_(dt[place].unsqueeze(2)).sum((0, 1))
-        grad_dt.addcmul_(grad_u, x)
-        return None, grad_rates, grad_u.mul_(dt), grad_dt, grad_write, grad_read, carried
+        grad_x, grad_dt, grad_write, grad_read = (starts.new_empty(text.shape) for text in texts)
+        grad_rates, gradients = torch.zeros_like(scan.rates), torch.empty_like(scan.state_buffer)
+        for piece in reversed(scan.pieces):
+            x, dt, write, read = scan.piece(piece)
+            u = dt * x
+            for chunk in reversed(scan.chunks(piece)):
+                now, start = slice(chunk.start - piece.start, chunk.stop - piece.start), starts[chunk.start // CHUNK]
+                decay, states = scan.states(dt[now], u[now], write[now], start)
+                grad = gradients[: len(states)]
+                torch.mul(grad_y[chunk].unsqueeze(2), read[now].unsqueeze(3), out=grad)
+                grad[-1] += carried
+                recur_back(decay, grad)
+                carried = decay[0] * grad[0]
+                torch.bmm(_rows(grad_y[chunk]), _flat(states).transpose(1, 2), out=_rows(grad_read[chunk]))
+                torch.bmm(_rows(u[now]), _flat(grad).transpose(1, 2), out=_rows(grad_write[chunk]))
+                torch.bmm(_rows(write[now]), _flat(grad), out=_rows(grad_x[chunk]))
+                grad *= decay
+                grad[0] *= start
+                grad[1:] *= states[:-1]
+                torch.sum(torch.mul(grad, scan.rates, out=decay), dim=2, out=grad_dt[chunk])
+                grad_rates += grad.mul_(dt[now].unsqueeze(2)).sum((0, 1))
+            grad_dt[piece].addcmul_(grad_x[piece], x)
+            grad_x[piece] *= dt
+            if ctx.dt_softplus:
+                grad_dt[piece] *= -torch.expm1(-dt)
+        grad_bias = None if dt_bias is None else grad_dt.sum((0, 1))
+        return grad_x, grad_dt, grad_write, grad_read, carried, grad_rates.T, grad_bias, None
 
 
-class _Chunks:
-    """The steps in chunks, and the buffers for the states of one chunk at a time."""
+class _Scan:
+    """The inputs of some rows, of which a piece at a time is brought into order, and the buffers for the states of a chunk."""
 
-    def __init__(self, rates: Tensor, x: Tensor, dt: Tensor, write: Tensor) -> None:
-        self.rates, self.u, self.dt, self.write = rates * LOG2_E, dt * x, dt, write
-        t, b, d = x.shape
-        self.places = [slice(start, min(start + CHUNK, t)) for start in range(0, t, CHUNK)]
-        self.decay_buffer = x.new_empty(min(CHUNK, t), b, len(rates), d)
+    def __init__(
+        self,
+        texts: Sequence[Tensor],
+        rates: Tensor,
+        dt_bias: Tensor | None,
+        dt_softplus: bool,
+        wide: torch.dtype,
+    ) -> None:
+        """`texts`: x, dt, write and read."""
+        t, b, _ = texts[0].shape
+        self.texts, self.dt_bias, self.dt_softplus, self.wide = texts, dt_bias, dt_softplus, wide
+        self.rates = rates.T.to(wide, memory_format=torch.contiguous_format)
+        self.powers = self.rates * LOG2_E
+        self.pieces = _parts(slice(0, t), PIECE * CHUNK)
+        self.decay_buffer = self.rates.new_empty(min(CHUNK, t), b, *self.rates.shape)
         self.state_buffer = torch.empty_like(self.decay_buffer)
 
-    def states(self, place: slice, start: Tensor) -> tuple[Tensor, Tensor]:
+    def chunks(self, piece: slice) -> list[slice]:
+        """The chunks of a piece, or of a text."""
+        return _parts(piece, CHUNK)
+
+    def piece(self, place: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x, the sizes of the steps, write and read of a piece (steps, b, ...), wide and contiguous."""
+        x, dt, write, read = (ordered(text[place], self.wide) for text in self.texts)
+        dt = step_sizes(dt, self.dt_bias, self.dt_softplus)
+        return x, dt.contiguous(), write.contiguous(), read.contiguous()
+
+    def run(self, state: Tensor, starts: Tensor | None = None) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The place, the x and the readouts (steps, b, d) of each piece. `state` advances; `starts` get it before each chunk."""
+        for piece in self.pieces:
+            x, dt, write, read = self.piece(piece)
+            u, y = dt * x, torch.empty_like(dt)
+            for chunk in self.chunks(piece):
+                if starts is not None:
+                    starts[chunk.start // CHUNK] = state
+                now = slice(chunk.start - piece.start, chunk.stop - piece.start)
+                _, states = self.states(dt[now], u[now], write[now], state)
+                torch.bmm(_rows(read[now]), _flat(states), out=_rows(y[now]))
+                state.copy_(states[-1])
+            yield piece, x, y
+
+    def states(self, dt: Tensor, u: Tensor, write: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """The decays exp(dt_i A) and the states h_i of a chunk (steps, b, n, d); the next call writes over them."""
-        length = place.stop - place.start
-        decay, states = self.decay_buffer[:length], self.state_buffer[:length]
-        torch.exp2(torch.mul(self.dt[place].unsqueeze(2), self.rates, out=decay), out=decay)
-        torch.mul(self.u[place].unsqueeze(2), self.write[place].unsqueeze(3), out=states)
+        decay, states = self.decay_buffer[: len(dt)], self.state_buffer[: len(dt)]
+        torch.exp2(torch.mul(dt.unsqueeze(2), self.powers, out=decay), out=decay)
+        torch.mul(u.unsqueeze(2), write.unsqueeze(3), out=states)
         recur(decay, states, start)
         return decay, states
+
+
+def _parts(whole: slice, size: int) -> list[slice]:
+    """Slices of `size` and a remainder."""
+    return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]
 
 
 def _flat(states: Tensor) -> Tensor:

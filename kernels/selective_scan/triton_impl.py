@@ -3,7 +3,7 @@
 A lane has a channel with all its n state entries, so that lanes exchange nothing: B and C are the same for all
 of them, and each lane sums over n by itself. (Where n > 16 two lanes share a channel.) Four steps are loaded at a time, several
 such loads ahead of their use, because a sequential loop does not hide memory latency by itself. Beyond the inputs,
-dt = 0 leaves the state unchanged.
+a step of 0 leaves the state unchanged.
 
 The speed is bounded by the special-function unit: n powers of two per token and channel, and two more for the gate.
 """
@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from recallkit.kernels.launch import Launcher, inner_contiguous
+from recallkit.kernels.selective_scan.torch_impl import empty_outputs
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 STEPS = tl.constexpr(4)
@@ -35,9 +36,29 @@ def _step_by_step(ptr, stride, t, first, inner, has):
 
 
 @triton.jit
-def _advance(h, x, dt, write, read, gate, skip, rates, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr):
+def _step_size(dt, bias, HAS_BIAS: tl.constexpr, SOFTPLUS: tl.constexpr):
+    """softplus(dt + bias), or as much of it as is asked for, without losing small ones in a sum with 1."""
+    if HAS_BIAS:
+        dt += bias
+    if SOFTPLUS:
+        # log(1 + e) = 2 artanh(s), s = e / (2 + e) <= 1/3, by its series up to s^15.
+        e = tl.exp2(tl.abs(dt) * -LOG2_E)
+        s = e / (2.0 + e)
+        square = s * s
+        series = 1 / 15
+        for term in tl.static_range(6, -1, -1):
+            series = series * square + 1 / (2 * term + 1)
+        dt = tl.maximum(dt, 0.0) + 2.0 * s * series
+    return dt
+
+
+@triton.jit
+def _advance(h, x, dt, has_step, write, read, gate, skip, dt_bias, rates, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr,
+             HAS_BIAS: tl.constexpr, SOFTPLUS: tl.constexpr):  # fmt: skip
     """The state (N, BLOCK) after one more step, and its readout (BLOCK,)."""
     x = x.to(tl.float32)
+    dt = _step_size(dt.to(tl.float32), dt_bias, HAS_BIAS, SOFTPLUS)
+    dt = tl.where(has_step, dt, 0.0)
     h = tl.exp2(dt[None, :] * rates) * h + (dt * x)[None, :] * write.to(tl.float32)[:, None]
     y = tl.sum(h * read.to(tl.float32)[:, None], axis=0)
     if HAS_SKIP:
@@ -49,11 +70,11 @@ def _advance(h, x, dt, write, read, gate, skip, rates, HAS_SKIP: tl.constexpr, H
 
 
 @triton.jit
-def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_ptr, gate_ptr, y_ptr, last_ptr,
-                t, b, d, n, rates_d, rates_n, x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b,
-                HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr, N: tl.constexpr,
-                BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """One row and BLOCK channels. `x_t`, `x_b`: strides of time and row; start and last (b, n, d), rates (d, n), y (t, b, d)."""
+def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_ptr, gate_ptr, dt_bias_ptr, y_ptr, last_ptr,
+                t, b, d, n, rates_d, rates_n, x_t, x_b, dt_t, dt_b, write_t, write_b, read_t, read_b, gate_t, gate_b, y_t, y_b,
+                HAS_START: tl.constexpr, HAS_SKIP: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr,
+                SOFTPLUS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """One row and BLOCK channels. `x_t`, `x_b`: strides of time and row; start and last (b, n, d), rates (d, n)."""
     num_blocks = tl.cdiv(d, BLOCK)
     row = (tl.program_id(0) // num_blocks).to(tl.int64)
     channels = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
@@ -71,12 +92,15 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
     skip = tl.zeros((BLOCK,), dtype=tl.float32)
     if HAS_SKIP:
         skip = tl.load(skip_ptr + channels, mask=has_channel, other=0.0)
+    dt_bias = tl.zeros((BLOCK,), dtype=tl.float32)
+    if HAS_BIAS:
+        dt_bias = tl.load(dt_bias_ptr + channels, mask=has_channel, other=0.0)
     x_ptr += row * x_b
     dt_ptr += row * dt_b
     write_ptr += row * write_b
     read_ptr += row * read_b
     gate_ptr += row * gate_b
-    y_ptr += row * d
+    y_ptr += row * y_b
     for first in tl.range(0, t, STEPS, num_stages=STAGES):
         x = _step_by_step(x_ptr, x_t, t, first, channels, has_channel)
         dt = _step_by_step(dt_ptr, dt_t, t, first, channels, has_channel)
@@ -86,9 +110,10 @@ def scan_kernel(x_ptr, dt_ptr, rates_ptr, write_ptr, read_ptr, start_ptr, skip_p
         if HAS_GATE:
             gate = _step_by_step(gate_ptr, gate_t, t, first, channels, has_channel)
         for i in tl.static_range(STEPS):
-            h, y = _advance(h, x[i], dt[i], write[i], read[i], gate[i], skip, rates, HAS_SKIP, HAS_GATE)
+            h, y = _advance(h, x[i], dt[i], first + i < t, write[i], read[i], gate[i], skip, dt_bias, rates,
+                            HAS_SKIP, HAS_GATE, HAS_BIAS, SOFTPLUS)  # fmt: skip
             # Triton 3.9 interprets `has_channel & (a scalar)` as integers, which are not a mask.
-            tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * b * d + channels, y, mask=tl.where(first + i < t, has_channel, False))
+            tl.store(y_ptr + (tl.cast(first, tl.int64) + i) * y_t + channels, y, mask=tl.where(first + i < t, has_channel, False))
     tl.store(tl.multiple_of(last_ptr + in_state, [1, 1]), h, mask=mask)
 
 
@@ -112,6 +137,8 @@ def selective_scan_triton(
     start: Tensor | None,
     skip: Tensor | None,
     gate: Tensor | None,
+    dt_bias: Tensor | None,
+    dt_softplus: bool,
     config: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Shapes as in `selective_scan`. `config`: which configuration, see `Launcher`."""
@@ -124,17 +151,19 @@ def selective_scan_triton(
         # Small compared with x; widening them in every program would cost a quarter of its instructions.
         write, read = write.float(), read.float()
         rates = rates.T.contiguous().T  # the order of the state in memory and in lanes; for a single step it would only be one more launch
-    x, dt, write, read = (inner_contiguous(given) for given in (x, dt.float(), write, read))
+    x, dt, write, read = (inner_contiguous(given) for given in (x, dt, write, read))
     rates = rates.float()
     kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}
+    kinds |= {"HAS_BIAS": dt_bias is not None, "SOFTPLUS": dt_softplus}
     gate = x if gate is None else inner_contiguous(gate)
-    pieces = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate}
+    pieces = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate, "y": y}
     strides = {f"{name}_{axis}": given.stride(place) for name, given in pieces.items() for place, axis in enumerate("tb")}
     strides |= {"rates_d": rates.stride(0), "rates_n": rates.stride(1)}
     (SCAN if n <= LANE_STATE else WIDE_SCAN)(
         lambda meta: (b * triton.cdiv(d, meta["BLOCK"]),),
         *(x, dt, rates, write, read, last if start is None else start.float().contiguous()),
-        *(last if skip is None else skip.float().contiguous(), gate, y, last),
+        *(last if skip is None else skip.float().contiguous(), gate),
+        *(last if dt_bias is None else dt_bias.float().contiguous(), y, last),
         config=config, t=t, b=b, d=d, n=n, N=triton.next_power_of_2(n), **strides, **kinds,
     )  # fmt: skip
     return y, last
@@ -147,4 +176,4 @@ def _(x: Tensor, _dt: Tensor, rates: Tensor, *_others: object) -> tuple[Tensor, 
 
 def _empty_results(x: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
     _, b, d = x.shape
-    return x.new_empty(x.shape), x.new_empty(b, rates.shape[1], d, dtype=torch.float32)
+    return empty_outputs(x), x.new_empty(b, rates.shape[1], d, dtype=torch.float32)

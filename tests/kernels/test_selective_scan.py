@@ -26,7 +26,7 @@ def given(t: int, b: int, d: int, n: int, dtype: torch.dtype = torch.float64, *,
     """The arguments by name; those that may be narrow have the type `dtype`, all others float32 at least."""
     wide = torch.promote_types(dtype, torch.float32)
     shapes = {"x": (t, b, d), "dt": (t, b, d), "rates": (d, n), "write": (t, b, n), "read": (t, b, n)}
-    shapes |= {"start": (b, n, d), "skip": (d,), "gate": (t, b, d)}
+    shapes |= {"start": (b, n, d), "skip": (d,), "gate": (t, b, d), "dt_bias": (d,)}
     made = {
         name: draw(*shape, std=std if name in NARROW else 1, dtype=dtype if name in NARROW else wide, seed=seed)
         for seed, (name, shape) in enumerate(shapes.items())
@@ -34,10 +34,15 @@ def given(t: int, b: int, d: int, n: int, dtype: torch.dtype = torch.float64, *,
     return made | {"dt": functional.softplus(made["dt"] - 1), "rates": -torch.exp(made["rates"])}
 
 
+def scanned(arguments: dict[str, Tensor], impl: str, *, of=selective_scan) -> tuple[Tensor, Tensor]:
+    """The operation, with softplus where there is a bias."""
+    return of(**arguments, dt_softplus="dt_bias" in arguments, impl=impl)
+
+
 class TestSelectiveScan(StatefulBattery):
     time: ClassVar = dict.fromkeys(TIMED, 0)
     rows: ClassVar = dict.fromkeys(TIMED, 1) | {"start": 0}
-    options: ClassVar = ("skip", "gate")
+    options: ClassVar = ("skip", "gate", "dt_bias")
     state: ClassVar = ("start",)
     sizes: ClassVar = [(1, 1, 1, 1), (5, 2, 3, 8), (17, 1, 33, 24), (65, 2, 5, 16), (130, 1, 7, 3)]
     triton_sizes: ClassVar = [(1, 2, 33, 16), (17, 1, 40, 24), (5, 2, 3, 1), (15, 1, 32, 8), (4, 1, 2, 32), (65, 1, 5, 2)]
@@ -53,6 +58,7 @@ class TestSelectiveScan(StatefulBattery):
         ({"start": (2, 5, 3)}, r"state must have shape \(2, 3, 5\)"),
         ({"skip": (3,)}, r"skip must have shape \(5,\)"),
         ({"gate": (4, 2, 3)}, r"gate must have shape \(4, 2, 5\)"),
+        ({"dt_bias": (3,)}, r"dt_bias must have shape \(5,\)"),
     ]
 
     def given(self, t, b, d, n, *, dtype):
@@ -62,17 +68,17 @@ class TestSelectiveScan(StatefulBattery):
         return given(t, b, 5, 3, dtype)
 
     def run(self, arguments, impl):
-        return selective_scan(**arguments, impl=impl)
+        return scanned(arguments, impl)
 
     def step(self, arguments, i, state, impl):
         arguments = self.part(arguments, slice(i, i + 1))
         token = {name: value[0] if name in TIMED else value for name, value in arguments.items()}
-        y, after = selective_scan_step(**token, state=state[0], impl=impl)
+        y, after = scanned(token | {"state": state[0]}, impl, of=selective_scan_step)
         return y[None], after
 
     def traceable(self):
         arguments = tuple(self.some(2).values())
-        return [[arguments, (*arguments[:5], None, None, None)]]
+        return [[(*arguments, True), (*arguments[:5], None, None, None, None, False)]]
 
 
 BATTERY = TestSelectiveScan()
@@ -114,7 +120,7 @@ def test_gradients_of_a_step_are_its_derivatives():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_step_is_a_text_of_one(dtype):
     arguments = given(1, 3, 4, 5, dtype)
-    exact_y, exact_last = selective_scan(**exactly(arguments), impl="reference")
+    exact_y, exact_last = scanned(exactly(arguments), "reference")
     y, last = BATTERY.step(arguments, 0, [arguments["start"]], "torch")
     assert y.dtype == dtype
     assert last.dtype == torch.promote_types(dtype, torch.float32)
@@ -142,9 +148,37 @@ def test_steps_of_nearly_nothing_add_up(impl):
     """Nothing fades: the state is a sum of dt x B, whose terms are small beside the state it began with."""
     arguments = given(12, 1, 4, 2, torch.float32)
     arguments["dt"] = arguments["dt"] * 1e-6
+    arguments.pop("dt_bias")
     BATTERY.check(arguments, impl)
     arguments.pop("start")
     BATTERY.check(arguments, impl)
+
+
+@pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
+def test_small_steps_of_a_softplus_keep_their_digits(impl):
+    """softplus(a) = log(1 + exp(a)) is nearly exp(a) for small ones, which a sum with 1 would round; large ones are a itself."""
+    projected = torch.tensor([-80.0, -30.0, -10.0, -4.0, -0.5, 0.0, 0.5, 4.0, 30.0, 300.0]).view(10, 1, 1)
+    one = torch.ones_like(projected)
+    sizes = torch.logaddexp(projected.double(), torch.zeros(1, dtype=torch.float64))
+    for bias in (None, torch.full((1,), 0.25)):
+        # Nothing decays or is carried: each output is a step's size.
+        steps = projected if bias is None else projected - bias
+        arguments = {"x": one, "dt": steps, "rates": torch.full((1, 1), -1e9), "write": one, "read": one}
+        y, _ = selective_scan(**arguments, dt_bias=bias, dt_softplus=True, impl=impl)
+        assert ((y - sizes) / sizes).abs().max() < 4e-6
+        large = {name: value[6:] if name in TIMED else value for name, value in arguments.items()}
+        y, _ = selective_scan(**large, dt_bias=bias, impl=impl)
+        assert torch.equal(y, projected[6:])
+
+
+@pytest.mark.parametrize("impl", ["reference", "torch"])
+def test_a_narrow_projection_is_widened_before_its_bias(impl):
+    arguments = given(9, 2, 5, 3, torch.float32)
+    arguments["dt"] = arguments["dt"].bfloat16()
+    y, last = scanned(arguments, impl)
+    exact_y, exact_last = scanned(exactly(arguments), "reference")
+    assert_close(y, exact_y)
+    assert_close(last, exact_last)
 
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
@@ -162,8 +196,8 @@ def test_every_configuration_gives_the_result(config, n):
 
     assert len(SCAN.configs) == len(WIDE_SCAN.configs) == 2
     arguments = given(9, 1, 40, n, torch.float32)
-    exact_y, exact_last = selective_scan(**exactly(arguments), impl="reference")
-    y, last = selective_scan_triton(*arguments.values(), config)
+    exact_y, exact_last = scanned(exactly(arguments), "reference")
+    y, last = selective_scan_triton(*arguments.values(), True, config)
     assert_close(y, exact_y)
     assert_close(last, exact_last)
 
@@ -171,9 +205,9 @@ def test_every_configuration_gives_the_result(config, n):
 def test_auto_falls_back_where_the_kernel_has_no_room():
     arguments = given(2, 1, 3, 33, torch.float32)
     with preferring("triton"):
-        assert torch.equal(selective_scan(**arguments)[0], selective_scan(**arguments, impl="torch")[0])
+        assert torch.equal(scanned(arguments, "auto")[0], scanned(arguments, "torch")[0])
     with pytest.raises(ValueError, match="33 entries, more than 32"):
-        selective_scan(**arguments, impl="triton")
+        scanned(arguments, "triton")
 
 
 KERNEL = "recallkit.kernels.selective_scan.triton_impl"
@@ -183,11 +217,13 @@ def compiled_cases() -> list[Case]:
     """A text in both configurations, bf16 and fp32; the widest state that there may be; a step whose B and C are narrow."""
     sizes = {"t": 2048, "b": 16, "d": 2048, "x_t": 32768, "x_b": 2048, "dt_t": 32768, "dt_b": 2048}
     sizes |= {"rates_d": 1, "rates_n": 2048, "write_t": 256, "write_b": 16, "read_t": 256, "read_b": 16, "gate_t": 65536, "gate_b": 4096}
-    wide = dict.fromkeys(("dt_ptr", "rates_ptr", "write_ptr", "read_ptr", "start_ptr", "skip_ptr", "last_ptr"), "*fp32")
-    options = dict.fromkeys(("HAS_START", "HAS_SKIP", "HAS_GATE"), True)
+    sizes |= {"y_t": 32768, "y_b": 2048}
+    pointers = ("rates_ptr", "write_ptr", "read_ptr", "start_ptr", "skip_ptr", "dt_bias_ptr", "last_ptr")
+    wide = dict.fromkeys(pointers, "*fp32")
+    options = dict.fromkeys(("HAS_START", "HAS_SKIP", "HAS_GATE", "HAS_BIAS", "SOFTPLUS"), True)
 
     def case(kind: str, n: int, config: int, **other: object) -> Case:
-        narrow = dict.fromkeys(("x_ptr", "gate_ptr", "y_ptr"), f"*{kind}")
+        narrow = dict.fromkeys(("x_ptr", "dt_ptr", "gate_ptr", "y_ptr"), f"*{kind}")
         launcher = "SCAN" if n <= 16 else "WIDE_SCAN"
         return Case(f"{KERNEL}:scan_kernel", sizes | wide | options | narrow | {"n": n, "N": n} | other, f"{KERNEL}:{launcher}", config)
 
@@ -200,8 +236,8 @@ def compiled_cases() -> list[Case]:
 def test_compiled_for_a_gpu_nothing_spills_and_little_but_powers_is_slow():
     found = assert_compiles(compiled_cases(), matrix=None)
     for resources in found[:-1]:
-        # Four steps in the loop: a power for each number of state, two for the gate; then the silu's division and nothing else.
-        assert resources.instructions["MUFU"] <= 4 * (16 + 2) + 8, "a channel is spread over lanes"
+        # Four steps in the loop: a power for each number of state, four for gate and step; then the silu's division and nothing else.
+        assert resources.instructions["MUFU"] <= 4 * (16 + 4) + 8, "a channel is spread over lanes"
         assert resources.registers <= 128, "fewer than 16 warps fit into a multiprocessor"
     assert all(resources.instructions.get("LDGSTS") for resources in found[:-1]), "the inputs of a text are not loaded ahead"
 
@@ -211,8 +247,8 @@ def test_compiled_for_a_gpu_nothing_spills_and_little_but_powers_is_slow():
 @pytest.mark.parametrize("sizes", [(257, 3, 100, 16), (2048, 4, 2048, 16), (65537, 1, 64, 8), (1, 64, 5120, 16)])
 def test_on_a_gpu_triton_equals_torch(sizes, dtype):
     arguments = given(*sizes, dtype)
-    y, last = selective_scan(**arguments, impl="triton")
-    exact_y, exact_last = selective_scan(**exactly(arguments), impl="torch")
+    y, last = scanned(arguments, "triton")
+    exact_y, exact_last = scanned(exactly(arguments), "torch")
     assert_close(y, exact_y)
     assert_close(last, exact_last, dtype=torch.float32, times=2)
 

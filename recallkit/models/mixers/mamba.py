@@ -89,14 +89,16 @@ class Mamba(Mixer):
         x, latest = short_conv(x.transpose(0, 1), taps, bias=bias, history=history, activation="silu")
         x = x.transpose(0, 1)
         r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
-        # The bias is added in float32: in bfloat16, steps of 0.001 would be lost in rounding.
-        dt = functional.softplus(widened(functional.linear(r, self.dt_proj.weight)) + self.dt_proj.bias)
+        # The scan adds the bias in float32: in bfloat16, steps of 0.001 would be lost in rounding.
+        dt, bias = functional.linear(r, self.dt_proj.weight), self.dt_proj.bias
         rates = -torch.exp(widened(self.A_log))
         if start is not None and len(x) == 1:
-            step, last = selective_scan_step(x[0], dt[0], rates, write[0], read[0], start, skip=self.D, gate=z[0])
-            y = step.unsqueeze(0)
+            step = (x[0], dt[0], rates, write[0], read[0], start)
+            y, last = selective_scan_step(*step, skip=self.D, gate=z[0], dt_bias=bias, dt_softplus=True)
+            y = y.unsqueeze(0)
         else:
-            y, last = selective_scan(x, dt, rates, write, read, start, skip=self.D, gate=z)
+            text = (x, dt, rates, write, read, start)
+            y, last = selective_scan(*text, skip=self.D, gate=z, dt_bias=bias, dt_softplus=True)
         return self.out_proj(y.to(z.dtype)).transpose(0, 1), latest, last
 
 
