@@ -7,9 +7,7 @@ Steps are sequential, each an in-place multiply-add of the whole batch; time is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -137,31 +137,28 @@ def _convolved(u: Tensor, history: Tensor | None, weight: Tensor, bias: Tensor |
     return y.transpose(1, 2)
 
 
-def _steps(dt: Tensor, bias: Tensor | None, *, softplus: bool) -> Tensor:
-    """Step sizes (..., d) in float32 or wider."""
-    dt = dt if dt.dtype is torch.float64 else dt.float()
-    dt = dt if bias is None else dt + bias
-    return functional.softplus(dt) if softplus else dt
-
-
 def _scan(
     x: Tensor,
     dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    D: Tensor | None = None,  # noqa: N803 - as transformers names it
     z: Tensor | None = None,
     delta_bias: Tensor | None = None,
     delta_softplus: bool = False,
     return_last_state: bool = False,
     **_: Any,
 ) -> Any:
-    """x, dt, z (b, d, t), A (d, n), B, C (b, n, t), D (d,) -> y (b, d, t) and on request the last state (b, d, n)."""
-    first = [part.permute(2, 0, 1) for part in (x, dt, B, C)]
-    first[1] = _steps(first[1].contiguous(), delta_bias, softplus=delta_softplus)
-    gate = None if z is None else z.permute(2, 0, 1)
-    y, last = selective_scan(first[0], first[1], A, first[2], first[3], skip=D, gate=gate)
+    """x, dt, z (b, d, t), rates (d, n), write, read (b, n, t), D (d,) -> y (b, d, t) and on request the last state (b, d, n)."""
+    x, dt, write, read = (part.permute(2, 0, 1) for part in (x, dt, write, read))
+    y, last = selective_scan(
+        *(x, dt, rates, write, read),
+        skip=D,
+        gate=None if z is None else z.permute(2, 0, 1),
+        dt_bias=delta_bias,
+        dt_softplus=delta_softplus,
+    )
     y = y.permute(1, 2, 0)
     return (y, last.transpose(1, 2)) if return_last_state else y
 
@@ -170,18 +167,23 @@ def _scan_on(
     state: Tensor,
     x: Tensor,
     dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    D: Tensor | None = None,  # noqa: N803 - as transformers names it
     dt_bias: Tensor | None = None,
     dt_softplus: bool = False,
     z: Tensor | None = None,
     **_: Any,
 ) -> Tensor:
-    """One id: state (b, d, n), replaced in place, x, dt, z (b, d), A (d, n), B, C (b, n) -> y (b, d)."""
-    dt = _steps(dt, dt_bias, softplus=dt_softplus)
-    y, last = selective_scan_step(x, dt, A, B, C, state.transpose(1, 2), skip=D, gate=z)
+    """One id: state (b, d, n), replaced in place, x, dt, z (b, d), rates (d, n), write, read (b, n) -> y (b, d)."""
+    y, last = selective_scan_step(
+        *(x, dt, rates, write, read, state.transpose(1, 2)),
+        skip=D,
+        gate=z,
+        dt_bias=dt_bias,
+        dt_softplus=dt_softplus,
+    )
     state.copy_(last.transpose(1, 2))
     return y
 
@@ -189,11 +191,11 @@ def _scan_on(
 def _scan_heads(
     x: Tensor,
     dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
     chunk_size: int = 0,
-    D: Tensor | None = None,
+    D: Tensor | None = None,  # noqa: N803 - as transformers names it
     dt_bias: Tensor | None = None,
     initial_states: Tensor | None = None,
     dt_softplus: bool = False,
@@ -201,12 +203,18 @@ def _scan_heads(
     return_final_states: bool = False,
     **_: Any,
 ) -> Any:
-    """Mamba-2: x (b, t, h, p), dt (b, t, h), A (h,), B, C (b, t, g, n), D (h,), states (b, h, p, n) -> y as x, and the last state."""
-    dt = _steps(dt, dt_bias, softplus=dt_softplus).clamp(*dt_limit)
+    """Mamba-2: x (b, t, h, p), dt (b, t, h), write, read (b, t, g, n), states (b, h, p, n) -> y as x, and the last state.
+
+    Of each head: rates, D and dt_bias (h,).
+    """
+    # The bias is added in float32: in bfloat16, steps of 0.001 would be lost in rounding.
+    dt = dt if dt.dtype is torch.float64 else dt.float()
+    dt = dt if dt_bias is None else dt + dt_bias
+    dt = (functional.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
     start = None if initial_states is None else initial_states.transpose(2, 3)
     values = (x * dt.unsqueeze(-1)).transpose(1, 2)
-    read, write = (part.to(values.dtype).transpose(1, 2) for part in (C, B))
-    y, last = decayed_attention(read, write, values, (dt * A).transpose(1, 2), start)
+    read, write = (part.to(values.dtype).transpose(1, 2) for part in (read, write))
+    y, last = decayed_attention(read, write, values, (dt * rates).transpose(1, 2), start)
     y = y.transpose(1, 2)
     y = y if D is None else y + D.unsqueeze(-1) * x
     y = y.to(x.dtype).contiguous()
@@ -217,25 +225,25 @@ def _scan_heads_on(
     state: Tensor,
     x: Tensor,
     dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
+    rates: Tensor,
+    write: Tensor,
+    read: Tensor,
+    D: Tensor | None = None,  # noqa: N803 - as transformers names it
     dt_bias: Tensor | None = None,
     dt_softplus: bool = False,
     z: Tensor | None = None,
     **_: Any,
 ) -> Tensor:
-    """One id: state (b, h, p, n), replaced in place, x, dt, z (b, h, p), A (h, p, n), B, C (b, g, n), D and bias (h, p) -> y as x.
+    """One id: state (b, h, p, n), replaced in place, x, dt, z (b, h, p), write, read (b, g, n) -> y as x.
 
-    Step sizes, rates and skips are those of heads, repeated along p and n.
+    Of each head, repeated along p and n: dt, rates (h, p, n), D and dt_bias (h, p).
     """
     y, last = _scan_heads(
         x.unsqueeze(1),
         dt[:, None, :, 0],
-        A[:, 0, 0],
-        B.unsqueeze(1),
-        C.unsqueeze(1),
+        rates[:, 0, 0],
+        write.unsqueeze(1),
+        read.unsqueeze(1),
         D=None if D is None else D[:, 0],
         dt_bias=None if dt_bias is None else dt_bias[:, 0],
         initial_states=state,
@@ -244,7 +252,7 @@ def _scan_heads_on(
     )
     state.copy_(last)
     y = y.squeeze(1)
-    return y if z is None else y * functional.silu(z)
+    return y if z is None else functional.silu(z).mul(y)
 
 
 def _overwrite(
@@ -264,8 +272,8 @@ def _overwrite(
     read, write = (part.to(wide).repeat_interleave(shared, dim=2) if shared > 1 else part.to(wide) for part in (query, key))
     if use_qk_l2norm_in_kernel:
         read, write = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + _NORM) for part in (read, write))
-    heads_first = (part.to(wide).transpose(1, 2) for part in (read, write, value, beta, g))
-    o, last = delta_rule(*heads_first, initial_state, scale=query.shape[-1] ** -0.5)
+    read, write, values, beta, g = (part.to(wide).transpose(1, 2) for part in (read, write, value, beta, g))
+    o, last = delta_rule(read, write, values, beta, g, initial_state, scale=query.shape[-1] ** -0.5)
     return o.transpose(1, 2).to(value.dtype), last if output_final_state else None
 
 

@@ -42,8 +42,10 @@ _MLP = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, **_HEADS}
 _SCAN = {"mamba_d_state": 16, "mamba_dt_rank": 16, "mamba_d_conv": 4}
 _HEAD_SCAN = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 64, "mamba_chunk_size": 256}
 _DELTA = {
-    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
-    **{"linear_key_head_dim": 64, "linear_value_head_dim": 64},
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
 }
 _MAMBA = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "state_size": 16, "time_step_rank": 16}
 _ZAMBA2 = {"mamba_ngroups": 1, "mamba_headdim": 64, "n_mamba_heads": 8, "chunk_size": 256}
@@ -51,8 +53,12 @@ _NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 64, "
 FAMILIES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba2": {
-        **{"hidden_size": WIDTH, "state_size": 64, "num_heads": 8, "head_dim": 64},
-        **{"n_groups": 1, "chunk_size": 256},
+        "hidden_size": WIDTH,
+        "state_size": 64,
+        "num_heads": 8,
+        "head_dim": 64,
+        "n_groups": 1,
+        "chunk_size": 256,
     },
     "falcon_mamba": _MAMBA,
     "rwkv": {"hidden_size": WIDTH, "attention_hidden_size": WIDTH, "context_length": 2048},
