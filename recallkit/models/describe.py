@@ -221,7 +221,7 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     with_prefix = sum(row["prefix"] is not None for row in rows)
     answer = f"{with_prefix} of {len(rows)} read a token before every text."
     notes = [_reasons(row) for row in rows if row["end_token"]]
-    notes += [f"{row['model']}: {written_layers(row['layers'])}" for row in rows if row["layers"]]
+    notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in rows if row["layers"]]
     table = Table.of("What is read", columns, rows, "Context: ids of text, behind the first token; – is none, or not known.")
     console.print_found(answer, [table], notes, full=True)
 

@@ -111,8 +111,8 @@ def test_which_layers_run_on_which_kernel_is_said_before_weights_are_read(run, t
     assert layers["zamba"] == {"short_conv": [0, 1, 2], "selective_scan": [0, 1, 2]}
     assert layers["llama"] == {}
     shown = " ".join(run("models", "--describe", *folders).stdout.split())
-    assert "qwen3_next: short_conv, delta_rule in layer 0" in shown
-    assert "zamba: short_conv, selective_scan in layers 0 to 2" in shown
+    assert "qwen3_next: our short_conv, delta_rule in layer 0" in shown
+    assert "zamba: our short_conv, selective_scan in layers 0 to 2" in shown
     assert "llama: " not in shown
     mixers = layers["zoo:based"]
     assert sorted(number for numbers in mixers.values() for number in numbers) == list(range(4))
