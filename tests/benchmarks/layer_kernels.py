@@ -36,6 +36,8 @@ from tests.models.shrinking import VOCAB_SIZE, build
 
 ROWS, LENGTH = 2, 1024
 WIDTH = 256
+LEAST_OF_OURS = 0.95
+"""Of the rate of a model of our own mixers."""
 
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048}
 _MLP = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, **_HEADS}
@@ -91,12 +93,18 @@ def main() -> None:
     print(f"| {' | '.join(HEADINGS)} |\n| {' | '.join(['---'] * len(HEADINGS))} |")
     ids = np.random.default_rng(0).integers(3, VOCAB_SIZE, ROWS * (given.length + 1))
     offsets = np.arange(ROWS + 1) * (given.length + 1)
+    stages: dict[str, tuple[tuple[float, float, float], float | None]] = {}
     for name in given.families or FAMILIES:
         model = small_model(name, given.device, given.dtype)
         theirs, ours = (scoring(model, ids, offsets, own) for own in (False, True))
-        print_row(name, written_layers(layers_by_kernel(model.model)), theirs, ours, given.repeats)
+        duel = print_row(name, written_layers(layers_by_kernel(model.model)), theirs, ours, given.repeats)
         if name == "mamba":
-            print_row("mamba, our mixers", "as mamba", scoring(native(model), ids, offsets, True), ours, given.repeats)
+            mixers = scoring(native(model), ids, offsets, True)
+            against_mixers = print_row("mamba, our mixers", "every layer", mixers, ours, given.repeats)
+            stages = {"transformers' own functions": (duel, None), "our own model": (against_mixers, LEAST_OF_OURS)}
+    for peer, ((before, after, ratio), target) in stages.items():
+        stage = "score a Mamba of transformers"
+        harness.print_stage(stage, peer, len(ids) / after, len(ids) / before, "tok/s", target=target, ratio=ratio)
 
 
 def small_model(name: str, device: str, dtype: str) -> TransformersModel:
@@ -153,13 +161,20 @@ def scoring(model: Any, ids: np.ndarray, offsets: np.ndarray, own: bool) -> Call
     return score
 
 
-def print_row(name: str, layers: str, theirs: Callable[[], np.ndarray], ours: Callable[[], np.ndarray], repeats: int) -> None:
-    """Seconds of both ways in turn, after a run of each that is not counted, and how far their NLLs are apart."""
+def print_row(
+    name: str, layers: str, theirs: Callable[[], np.ndarray], ours: Callable[[], np.ndarray], repeats: int
+) -> tuple[float, float, float]:
+    """Seconds of both ways in turn, after a run of each that is not counted, and how far their NLLs are apart.
+
+    Returns the medians of the seconds, and of the ratios.
+    """
     difference = float(np.abs(theirs() - ours()).max())
     rounds = [[seconds(way) for way in (theirs, ours)] for _ in range(repeats)]
     medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
-    ratios = harness.spread([before / after for before, after in rounds])
-    print(f"| {name} | {layers} | {medians[0]:.3f} | {medians[1]:.3f} | {ratios} | {difference:.0e} |", flush=True)
+    ratios = [before / after for before, after in rounds]
+    cells = [name, layers, f"{medians[0]:.3f}", f"{medians[1]:.3f}", harness.spread(ratios), f"{difference:.0e}"]
+    print(f"| {' | '.join(cells)} |", flush=True)
+    return medians[0], medians[1], statistics.median(ratios)
 
 
 def seconds(way: Callable[[], Any]) -> float:

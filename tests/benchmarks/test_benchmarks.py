@@ -31,6 +31,7 @@ SMALLEST = {
     "kernels": "short_conv --quick",
     "kinds": "--text {shard} --tokens 1500",
     "peers_gap": "control:recall control:bigram",
+    "layer_kernels": "lfm2 mamba --repeats 1 --length 64",
     "reading": "--repeats 1 --shard {shard}",
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
     "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
