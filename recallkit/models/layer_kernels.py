@@ -27,6 +27,7 @@ from recallkit.kernels.rwkv4.api import rwkv4_attention
 from recallkit.kernels.rwkv4.reference import Rwkv4State
 from recallkit.kernels.selective_scan.api import selective_scan, selective_scan_step
 from recallkit.kernels.short_conv.api import short_conv
+from recallkit.models.mixers.api import widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -203,21 +204,18 @@ def _scan_heads(
     return_final_states: bool = False,
     **_: Any,
 ) -> Any:
-    """Mamba-2: x (b, t, h, p), dt (b, t, h), write, read (b, t, g, n), states (b, h, p, n) -> y as x, and the last state.
+    """Mamba-2: x (b, t, h, p), dt (b, t, h), write, read (b, t, g, n), states (b, h, p, n) -> y as x, wide, and the last state.
 
     Of each head: rates, D and dt_bias (h,).
     """
     # The bias is added in float32: in bfloat16, steps of 0.001 would be lost in rounding.
-    dt = dt if dt.dtype is torch.float64 else dt.float()
-    dt = dt if dt_bias is None else dt + dt_bias
+    dt = widened(dt) if dt_bias is None else widened(dt) + dt_bias
     dt = (functional.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
     start = None if initial_states is None else initial_states.transpose(2, 3)
-    values = (x * dt.unsqueeze(-1)).transpose(1, 2)
-    read, write = (part.to(values.dtype).transpose(1, 2) for part in (read, write))
-    y, last = decayed_attention(read, write, values, (dt * rates).transpose(1, 2), start)
-    y = y.transpose(1, 2)
-    y = y if D is None else y + D.unsqueeze(-1) * x
-    y = y.to(x.dtype).contiguous()
+    q, k, v = (part.transpose(1, 2) for part in _operands(read, write, x * dt.unsqueeze(-1), dtype=x.dtype))
+    y, last = decayed_attention(q, k, v, (dt * rates).transpose(1, 2), start)
+    y = widened(y).transpose(1, 2)
+    y = (y if D is None else y + D.unsqueeze(-1) * x).contiguous()
     return (y, last.transpose(2, 3)) if return_final_states else y
 
 
@@ -251,7 +249,7 @@ def _scan_heads_on(
         return_final_states=True,
     )
     state.copy_(last)
-    y = y.squeeze(1)
+    y = y.squeeze(1).to(x.dtype)
     return y if z is None else functional.silu(z).mul(y)
 
 
@@ -267,14 +265,19 @@ def _overwrite(
     **_: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The delta rule: query, key (b, t, g, k), value (b, t, h, v), decay g (b, t, h) or (b, t, h, k), beta (b, t, h) -> o as value."""
-    wide = torch.promote_types(value.dtype, torch.float32)
     shared = value.shape[2] // key.shape[2]
-    read, write = (part.to(wide).repeat_interleave(shared, dim=2) if shared > 1 else part.to(wide) for part in (query, key))
+    q, k = (widened(part).repeat_interleave(shared, dim=2) if shared > 1 else widened(part) for part in (query, key))
     if use_qk_l2norm_in_kernel:
-        read, write = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + _NORM) for part in (read, write))
-    read, write, values, beta, g = (part.to(wide).transpose(1, 2) for part in (read, write, value, beta, g))
-    o, last = delta_rule(read, write, values, beta, g, initial_state, scale=query.shape[-1] ** -0.5)
+        q, k = (part * torch.rsqrt(part.square().sum(-1, keepdim=True) + _NORM) for part in (q, k))
+    q, k, v = (part.transpose(1, 2) for part in _operands(q, k, value, dtype=value.dtype))
+    strength, log_decay = widened(beta).transpose(1, 2), widened(g).transpose(1, 2)
+    o, last = delta_rule(q, k, v, strength, log_decay, initial_state, scale=query.shape[-1] ** -0.5)
     return o.transpose(1, 2).to(value.dtype), last if output_final_state else None
+
+
+def _operands(*parts: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Queries, keys and values in float32 or wider; on a GPU, where kernels need one type for all, in that of the layer."""
+    return (part.to(dtype) if part.is_cuda else widened(part) for part in parts)
 
 
 def _weigh(

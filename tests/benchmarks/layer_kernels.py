@@ -31,6 +31,7 @@ from recallkit.models.loading import load_model
 from recallkit.models.native_model import NativeModel
 from recallkit.models.protocol import ModelRequest
 from recallkit.models.transformers_model import TransformersModel
+from recallkit.quiet_transformers import quiet_transformers
 from tests.benchmarks import harness
 from tests.models.shrinking import VOCAB_SIZE, build
 
@@ -109,7 +110,7 @@ def main() -> None:
 
 def small_model(name: str, device: str, dtype: str) -> TransformersModel:
     """A family's model, loaded as a checkpoint of it is."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
         build(name, **FAMILIES.get(name, {})).save_pretrained(folder)
         model = load_model(ModelRequest(folder, VOCAB_SIZE, device=device, dtype=dtype))
     assert isinstance(model, TransformersModel)
