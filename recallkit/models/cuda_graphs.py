@@ -1,11 +1,13 @@
-"""CUDA graphs: what a pass of a model launches, recorded once for a shape and replayed, where launches take longer than their work.
+"""CUDA graphs: what a pass launches, recorded once for its shape and replayed.
 
-A launch from Python takes some 10 us, whatever it launches; a replay is one launch. A shape is recorded when it comes for the third
-time, and only if a replay with other ids gives the figures of Python's launches to the bit. Where it does not, or recording fails,
-as in a pass that reads a result to decide how to go on, everything is launched from Python, and a line says so.
+A launch from Python takes some 10 us, whatever it launches; a replay is one launch. So passes are
+replayed where launches take longer than the work. A shape is recorded when it comes for the third
+time, and only if a replay with other ids gives the figures of Python's launches to the bit. Where
+it does not, or recording fails, as of a pass that reads a result to decide how to go on,
+everything is launched from Python, and a line says so.
 
-What Python does in a pass is not done in a replay: passes of foreign code, of modules with hooks and of modules that keep tensors
-of a pass are never recorded, nor are those whose state grows.
+What Python does in a pass is not done in a replay. So passes of foreign code, of modules with
+hooks and of modules that keep tensors of a pass are never recorded, nor is a state that grows.
 """
 
 from __future__ import annotations
@@ -34,11 +36,16 @@ if TYPE_CHECKING:
 
     from recallkit.models.torch_model import TorchModel
 
+    Shape = tuple[int | bool, ...]
+
 MOST_WORK = 1 << 30
-"""Operations of the products of a pass for each of the model's weights: 10 us at 100 TFLOP/s. Longer passes are not recorded."""
+"""Operations of the products of a pass, for each weight tensor: 10 us at 100 TFLOP/s.
+
+A pass with more of them is not recorded.
+"""
 
 MOST_GRAPHS = 8
-"""Shapes of a model that are recorded; all share the memory of the largest."""
+"""Shapes of a model that are recorded; they share the memory of their passes."""
 
 _RECORDED_AT = 3
 """The pass of a shape after which it is recorded, which takes as long as some three passes."""
@@ -58,15 +65,16 @@ class CudaGraphs:
         self._tensors = list(_tensors_in(self._modules))
         sizes = [weight.numel() for weight in model.model.parameters()]
         self._most_ids = MOST_WORK * len(sizes) // (2 * max(1, sum(sizes)))
-        self._graphs: dict[tuple[int | bool, ...], _Graph] = {}
-        self._passes: Counter[tuple[int | bool, ...]] = Counter()
-        self._is_on = all(type(module).__module__.partition(".")[0] in _LIBRARIES for module in self._modules)
+        self._graphs: dict[Shape, _Graph] = {}
+        self._passes: Counter[Shape] = Counter()
+        packages = {type(module).__module__.partition(".")[0] for module in self._modules}
+        self._is_on = packages <= _LIBRARIES
         _recorders.add(self)
 
     def run(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """`TorchModel.forward` of inputs (b, t), with the state carried where there is one: the next call overwrites what it returns.
+        """`TorchModel.forward` of inputs (b, t), carrying `state` where there is one.
 
-        `state` is one whose tensors keep their sizes.
+        The tensors of a state must keep their sizes. The next call overwrites what this returns.
         """
         if not self._is_on or inputs.numel() > self._most_ids or self._has_changed():
             return self._launch(inputs, state)
@@ -88,20 +96,22 @@ class CudaGraphs:
         return had_graphs
 
     def _launch(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
-        outputs: tuple[Tensor, Any] = self._model.forward(inputs, state, carry=state is not None)
-        return outputs
+        launched: tuple[Tensor, Any] = self._model.forward(inputs, state, carry=state is not None)
+        return launched
 
     def _has_changed(self) -> bool:
-        """Whether modules have hooks, or other tensors than at first: a graph has the addresses of those that it was recorded with."""
-        if any(each._forward_hooks or each._forward_pre_hooks or vars(each).get("change") for each in self._modules):
-            return True
+        """Whether modules have hooks, or not the tensors whose addresses are recorded."""
+        for module in self._modules:
+            if module._forward_hooks or module._forward_pre_hooks or vars(module).get("change"):
+                return True
         tensors = itertools.zip_longest(_tensors_in(self._modules), self._tensors)
         return any(now is not before for now, before in tensors)
 
-    def _record(self, shape: tuple[int | bool, ...], inputs: Tensor, state: Any, expected: list[Tensor]) -> None:
-        """Records a pass if a replay gives what is `expected`: the outputs and the state of these inputs."""
-        if any(isinstance(value, torch.Tensor) for module in self._modules for value in vars(module).values()):
-            self._is_on = False  # what a module keeps would not be of the last pass
+    def _record(self, shape: Shape, inputs: Tensor, state: Any, expected: list[Tensor]) -> None:
+        """Records a pass if a replay gives what is `expected`: outputs, and the state's tensors."""
+        kept = itertools.chain.from_iterable(vars(module).values() for module in self._modules)
+        if any(isinstance(value, torch.Tensor) for value in kept):
+            self._is_on = False
             return
         problem = "a replay gives other figures"
         try:
@@ -112,12 +122,17 @@ class CudaGraphs:
                 self._graphs[shape] = graph
                 return
         except (RuntimeError, ValueError, MemoryError, UserError) as error:
-            problem = first_line(error.__cause__ if isinstance(error.__cause__, RuntimeError) else error)
+            cause = error.__cause__
+            problem = first_line(cause if isinstance(cause, RuntimeError) else error)
         self.release()
-        console.note(f"{self._model.name}: every kernel is launched from Python, without CUDA graphs ({problem})")
+        remedy = "every kernel is launched from Python, without CUDA graphs"
+        console.note(f"{self._model.name}: {remedy} ({problem})")
 
     def _recorded(self, inputs: Tensor, state: Any) -> _Graph:
-        """A graph recorded with other ids, 0, and the state after them, so that what a pass reads of either does not go unnoticed."""
+        """A graph recorded with other ids, 0, and with the state after them.
+
+        Whatever Python reads of them while it is recorded makes a replay with others differ.
+        """
         others = torch.zeros_like(inputs)
         copied = None if state is None else self._model.take(state, range(len(inputs)))
         tensors = tensors_of(copied)
@@ -130,14 +145,15 @@ class CudaGraphs:
         return _Graph(others, copied, tensors, *record(run, *self._memory))
 
     @functools.cached_property
-    def _memory(self) -> tuple[Any, torch.cuda.Stream]:
-        """What all graphs allocate from, and the stream that they are recorded on."""
-        return torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    def _memory(self) -> tuple[Any, Any]:
+        """The pool that all graphs allocate from, and the stream on which they are recorded."""
+        make_stream: Any = torch.cuda.Stream
+        return torch.cuda.graph_pool_handle(), make_stream()
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """A recorded pass: its inputs, state and outputs are always at the same addresses."""
+    """A recorded pass: its inputs, state and outputs stay where they are."""
 
     inputs: Tensor
     state: Any
@@ -147,7 +163,7 @@ class _Graph:
     outputs: Tensor
 
     def takes(self, state: Any) -> bool:
-        """Whether a state is the recorded one, or its tensors are like those."""
+        """Whether a state is the recorded one, or has such tensors."""
         return state is self.state or _kinds(tensors_of(state)) == _kinds(self.tensors)
 
     def replay(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -159,13 +175,21 @@ class _Graph:
         return self.outputs, self.state
 
 
-def record(run: Callable[[], Tensor], pool: Any, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """A graph of what `run` launches, and the tensor that it returns, which a replay fills. RuntimeError where it cannot be recorded.
+def record(
+    run: Callable[[], Tensor],
+    pool: Any,
+    stream: torch.cuda.Stream,
+) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A graph of what `run` launches, and the tensor that it returns, which a replay fills.
 
-    Before, it runs once on the same stream: what a library sets up in its first call cannot be recorded. Waiting for a result raises
-    there, because a recording that fails leaves torch's allocator in disorder (before 2.12), and its own stream the current one.
+    It runs once before, on the same stream: what a library sets up in its first call cannot be
+    recorded. Waiting for a result raises there, because a recording that fails leaves torch's
+    allocator in disorder (before 2.12), and its own stream the current one.
+
+    Raises RuntimeError for a pass that cannot be recorded, and what `run` raises.
     """
-    graph, here, mode = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode()
+    graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(here)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -174,9 +198,10 @@ def record(run: Callable[[], Tensor], pool: Any, stream: torch.cuda.Stream) -> t
     finally:
         torch.cuda.set_sync_debug_mode(mode)
         here.wait_stream(stream)
+    # Other threads, such as those that load data, may use the GPU meanwhile.
+    options: Any = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
     try:
-        # Other threads, such as those that load data, may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"), _unpacked_rows():
+        with torch.cuda.graph(graph, **options), _unpacked_rows():
             outputs = run()
     finally:
         torch.cuda.set_stream(here)
@@ -185,20 +210,21 @@ def record(run: Callable[[], Tensor], pool: Any, stream: torch.cuda.Stream) -> t
 
 @contextlib.contextmanager
 def _unpacked_rows() -> Iterator[None]:
-    """A block in which transformers takes every row for one text, as ours are, without looking at its positions.
+    """A block in which transformers takes every row for one text without looking at positions.
 
-    In each pass it waits for a look at them. While it is recorded it takes none and makes a mask for packed texts, with which
-    attention has other kernels, and so other last bits.
+    In each pass it waits for that look. While it is recorded it does not look, and makes a mask
+    of packed texts, with which attention has other kernels, and so other last bits.
     """
-    masks = sys.modules.get("transformers.masking_utils")
-    looks = getattr(masks, "find_packed_sequence_indices", None)
-    if looks is not None:
-        vars(masks)["find_packed_sequence_indices"] = lambda position_ids: None
+    masks = vars(sys.modules.get("transformers.masking_utils", contextlib))
+    look = masks.get("find_packed_sequence_indices")
+    if look is None:
+        yield
+        return
+    masks["find_packed_sequence_indices"] = lambda position_ids: None
     try:
         yield
     finally:
-        if looks is not None:
-            vars(masks)["find_packed_sequence_indices"] = looks
+        masks["find_packed_sequence_indices"] = look
 
 
 def can_record(device: torch.device) -> bool:
@@ -214,7 +240,7 @@ def release_all() -> bool:
 
 
 def _tensors_in(modules: list[nn.Module]) -> Iterator[Tensor | None]:
-    """The parameters and buffers of each of the modules, in order."""
+    """The parameters and buffers of the modules, in order."""
     for module in modules:
         yield from module._parameters.values()
         yield from module._buffers.values()
@@ -231,8 +257,12 @@ def _kinds(tensors: list[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
 
 
 def _bits_agree(some: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether tensors are of the same bits, sizes and types: 0 differs from -0, and a NaN agrees with itself."""
+    """Whether tensors have the same types, sizes and bits: 0 and -0 differ, a NaN is itself."""
     if _kinds(some) != _kinds(others):
         return False
-    bits = ([tensor.contiguous().view(torch.uint8) for tensor in tensors] for tensors in (some, others))
-    return all(map(torch.equal, *bits))
+    pairs = zip(some, others, strict=True)
+    return all(torch.equal(_bytes(one), _bytes(other)) for one, other in pairs)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)

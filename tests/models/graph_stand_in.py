@@ -1,7 +1,8 @@
-"""A stand-in for CUDA graphs on CPU: it records the operations of a block with their tensors, and runs them again into the same ones.
+"""A stand-in for CUDA graphs on CPU: a block's operations are recorded, and run again in place.
 
-As on a GPU, what Python does in the block is not done in a replay, a number that it reads of a tensor stays what it was, and reading
-one by `.item()` fails. Unlike a GPU, the operations are also done while they are recorded.
+As on a GPU, what Python does in the block is not done in a replay, a number that it reads of a
+tensor stays what it was, and reading one by `.item()` fails. Unlike there, the operations are also
+done while they are recorded.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ class Graph:
         self.num_replays += 1
         for operation, arguments, named, results in self.operations:
             again = operation(*arguments, **named)
-            if not operation._schema.is_mutable and all(result.alias_info is None for result in operation._schema.returns):
-                for result, value in zip(tree_leaves(results), tree_leaves(again), strict=True):
-                    if isinstance(result, torch.Tensor):
-                        result.copy_(value)
+            if any(result.alias_info for result in operation._schema.returns):
+                continue  # in place, or a view
+            for result, value in zip(tree_leaves(results), tree_leaves(again), strict=True):
+                if isinstance(result, torch.Tensor):
+                    result.copy_(value)
 
 
 class _Recording(TorchDispatchMode):
@@ -43,7 +45,13 @@ class _Recording(TorchDispatchMode):
         super().__init__()
         self.graph = graph
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         results = func(*args, **(kwargs or {}))
