@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from recallkit.models.torch_model import TorchModel
-
     Shape = tuple[int | bool, ...]
 
 MOST_WORK = 1 << 30
@@ -57,9 +55,9 @@ _recorders: weakref.WeakSet[CudaGraphs] = weakref.WeakSet()
 
 
 class CudaGraphs:
-    """The passes of a model on a GPU, `TorchModel.forward`, recorded where that is sound."""
+    """The passes of a `TorchModel` on a GPU, its `forward`, recorded where that is sound."""
 
-    def __init__(self, model: TorchModel) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = weakref.proxy(model)
         self._modules: list[nn.Module] = list(model.model.modules())
         self._tensors = list(_tensors_in(self._modules))
