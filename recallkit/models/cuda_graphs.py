@@ -16,6 +16,7 @@ import contextlib
 import functools
 import itertools
 import sys
+import warnings
 import weakref
 from collections import Counter
 from dataclasses import dataclass
@@ -189,7 +190,9 @@ def record(
     graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(here)
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it does not find everything: recording finds the rest
+        torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.cuda.stream(stream), _unpacked_rows():
             run()

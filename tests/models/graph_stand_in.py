@@ -23,6 +23,8 @@ class Graph:
     """In place of `torch.cuda.CUDAGraph`; `made` has all of them."""
 
     made: list[Graph]
+    modes: list[Any]
+    """How waiting for a GPU was to be treated."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
@@ -67,6 +69,7 @@ class _Stream:
 @contextlib.contextmanager
 def _graph(graph: Graph, **options: Any) -> Iterator[None]:
     assert options["capture_error_mode"] == "thread_local"
+    assert graph.modes[-2:] == ["error", 0], "tried before, and no mode is left behind"
     with _Recording(graph):
         yield
 
@@ -74,7 +77,7 @@ def _graph(graph: Graph, **options: Any) -> Iterator[None]:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """The graphs that are recorded while a test runs, on CPU."""
-    Graph.made = []
+    Graph.made, Graph.modes = [], []
     stand_ins = {
         "CUDAGraph": Graph,
         "graph": _graph,
@@ -85,7 +88,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
         "set_stream": lambda stream: None,
         "device": lambda device: contextlib.nullcontext(),
         "get_sync_debug_mode": lambda: 0,
-        "set_sync_debug_mode": lambda mode: None,
+        "set_sync_debug_mode": Graph.modes.append,
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
