@@ -191,7 +191,7 @@ def record(
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(here)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it does not find everything: recording finds the rest
+        warnings.simplefilter("ignore")  # it says that it misses some: recording does not
         torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.cuda.stream(stream), _unpacked_rows():
