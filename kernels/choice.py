@@ -113,7 +113,7 @@ def _obstacle(tensors: list[Tensor]) -> str | None:
         return f"the tensors are on {tensors[0].device.type}; kernels need CUDA, or TRITON_INTERPRET=1 for tests"
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return "it has no backward pass, and gradients are required: use torch.no_grad() or impl='torch'"
-    strange = {tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point} - set(KERNEL_TYPES)
+    strange = {tensor.dtype for tensor in tensors if tensor.dtype not in KERNEL_TYPES and tensor.is_floating_point()}
     if strange:
         return f"it takes float16, bfloat16 and float32, not {', '.join(str(dtype)[6:] for dtype in strange)}"
     return None

@@ -8,6 +8,7 @@ selects the fastest one. Tuning is done once per value of a kernel's `key`, whic
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 OPTIONS = {"enable_fp_fusion": True}
 """Compile options of every kernel: fused multiply-adds. Triton 3.9 warns unless this is explicit, and 3.10 disables them by default."""
 
+_HERE = contextlib.nullcontext()
+
 
 class Launcher:
     """A kernel with its configurations, the first of which is the default.
@@ -33,26 +36,36 @@ class Launcher:
 
     def __init__(self, kernel: Any, configs: Sequence[triton.Config], key: Sequence[str]) -> None:
         self.kernel, self.configs, self.key = kernel, list(configs), list(key)
-        self._tuned: Any = None
+        self._options = [{**OPTIONS, **config.all_kwargs()} for config in configs]
 
     def __call__(
-        self, grid: Callable[[dict[str, Any]], tuple[int, ...]], *tensors: Tensor | None, config: int | None = None, **values: Any
+        self,
+        grid: Callable[[dict[str, Any]], tuple[int, ...]],
+        *tensors: Tensor | None,
+        config: int | None = None,
+        **values: Any,
     ) -> None:
         """Runs the kernel with `tensors` as its first arguments and `values` by name, on the tensors' device.
 
         `grid`: number of programs as a function of all values by name. `config`: index of the configuration, the default where None.
         """
-        device = next(tensor for tensor in tensors if tensor is not None).device
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            if config is None and os.environ.get("RECALLKIT_AUTOTUNE") == "1" and not interpreted():
-                self._autotuner()[grid](*tensors, **values, **OPTIONS)
-            else:
-                self.kernel[grid](*tensors, **values, **OPTIONS, **self.configs[config or 0].all_kwargs())
+        kernel, options = self._usual if config is None else (self.kernel, self._options[config])
+        # This takes about as long as a launch does: nothing is looked up that cannot have changed.
+        device: contextlib.AbstractContextManager[Any] = _HERE
+        for tensor in tensors:
+            if tensor is not None:
+                if tensor.is_cuda and tensor.get_device() != torch.cuda.current_device():
+                    device = torch.cuda.device(tensor.device)
+                break
+        with device:
+            kernel[grid](*tensors, **values, **options)
 
-    def _autotuner(self) -> Any:
-        if self._tuned is None:
-            self._tuned = triton.autotune(configs=self.configs, key=self.key, cache_results=True)(self.kernel)
-        return self._tuned
+    @functools.cached_property
+    def _usual(self) -> tuple[Any, dict[str, Any]]:
+        """The kernel of a launch that names no configuration, and its options: as the environment says at the first launch."""
+        if os.environ.get("RECALLKIT_AUTOTUNE") != "1" or interpreted():
+            return self.kernel, self._options[0]
+        return triton.autotune(configs=self.configs, key=self.key, cache_results=True)(self.kernel), OPTIONS
 
 
 def operand_type(dtype: torch.dtype) -> Any:

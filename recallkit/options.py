@@ -261,6 +261,11 @@ class ModelOptions(Options):
         "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING
     )
     trust_remote_code: bool = option("Run the Python code that comes with a checkpoint. Read it first.", False, panel=LOADING)
+    no_cuda_graphs: bool = option(
+        "On a GPU, launch every kernel from Python, also in passes of small models and short texts, which are replayed otherwise.",
+        False,
+        panel=LOADING,
+    )
 
 
 batch_tokens_option = partial(option, "Tokens per batch; if not given, as many as are fast.", metavar="N", parse=amount, panel=LOADING)

@@ -217,6 +217,7 @@ class EvaluatedModel:
             device=self.options.device,
             dtype="float32" if self.is_control else self._dtype,
             trust_remote_code=self.options.trust_remote_code,
+            cuda_graphs=not self.options.no_cuda_graphs,
             shown=self.shown,
             module=self._module,
             ablation=self._ablation,

@@ -112,7 +112,7 @@ def by_stepping(model: Any, prompts: Sequence[np.ndarray], answers: Sequence[np.
             if len(going) < len(rows):  # finished rows leave the batch
                 rows, state = [rows[place] for place in going], model.take(state, going)
             ids = model.to_device(np.array([[row.ids[-1]] for row in rows]))
-            outputs, state = model.advance(ids, state)
+            outputs, state = model.step(ids, state)
             outputs = outputs[:, -1]
     ids_of = {row.number: row.ids for row in generated}
     return [Continuation(ids_of.get(i, []), np.array(answered[i].nll if i in answered else [], np.float32)) for i in range(len(prompts))]

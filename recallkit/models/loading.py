@@ -16,6 +16,7 @@ from recallkit.models.devices import choose_device
 from recallkit.models.kinds import KINDS, kind_of
 from recallkit.models.prefix import AS_NAMED, check_ids
 from recallkit.models.protocol import ModelFacts, ModelRequest
+from recallkit.models.torch_model import TorchModel
 from recallkit.storage import artifacts
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
@@ -66,6 +67,8 @@ def load_model(request: ModelRequest) -> ScoringModel:
     check_ids(request.name, model.vocab_size, request.largest_id, request.prefix.ids)
     model.prefix = request.prefix.ids
     model.max_length = _room(model.max_length, request)
+    if isinstance(model, TorchModel):
+        model.records_launches = request.cuda_graphs
     if request.ablation is not None:
         ablate(model, request.ablation, request.means)
     if request.variant is not None:

@@ -143,6 +143,11 @@ class NativeModel(TorchModel):
         """See `TorchModel.can_join`: every mixer keeps its rows apart, whatever they have read."""
         return True
 
+    @property
+    def has_fixed_state(self) -> bool:
+        """See `TorchModel.has_fixed_state`: no mixer keeps the keys of all ids."""
+        return not self._layout.grows
+
     def forward(self, inputs: Tensor, state: Any = None, *, carry: bool = False) -> tuple[Tensor, Any]:
         """See `TorchModel.forward`: hidden states."""
         if not carry:

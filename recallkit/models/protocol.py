@@ -113,6 +113,8 @@ class ModelRequest:
     """`float32`, `bfloat16`, `float16` or `auto`; `float64` is for checks, on CPU."""
     trust_remote_code: bool = False
     """Whether Python code that comes with a checkpoint may run."""
+    cuda_graphs: bool = True
+    """Whether a GPU may replay what a pass launches; see `models.cuda_graphs`."""
     prefix: Prefix = NO_PREFIX
     """What it reads before every text; see `models.prefix`."""
     shown: str = ""

@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
     from recallkit.kernels.token_nll.reference import TokenNll
     from recallkit.models.compression import Compression
+    from recallkit.models.cuda_graphs import CudaGraphs
     from recallkit.models.protocol import Sharing
     from recallkit.models.states import Layout
+
+T = TypeVar("T")
 
 _CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
 """Ids of a batch: more are hardly faster, on CPU some models are slower (docs/benchmarks.md)."""
@@ -68,6 +71,8 @@ class TorchModel:
     """Ids that it reads before every text, as context only; see `models.prefix`."""
     compression: Compression | None = None
     """What is done to its state between chunks where it is a variant; see `compress_with`."""
+    records_launches = True
+    """Whether passes of small models and short texts are recorded as CUDA graphs, on a GPU; see `models.cuda_graphs`."""
 
     def __init__(self, name: str, device: torch.device, *, vocab_size: int, max_length: int | None) -> None:
         self.name = name
@@ -104,7 +109,7 @@ class TorchModel:
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""
-        return self._score(ids, offsets, None)
+        return self._with_room(lambda: self._score(ids, offsets, None))
 
     def score_carrying(self, ids: np.ndarray, offsets: np.ndarray, chunk: int) -> TokenScores:
         """See `CarryingModel.score_carrying`. The outputs of a chunk are reduced before the next one is read.
@@ -112,7 +117,7 @@ class TorchModel:
         Raises UserError where the state cannot be carried, and for sequences longer than the context.
         """
         self.check_carrying(offsets)
-        return self._score(ids, offsets, chunk)
+        return self._with_room(lambda: self._score(ids, offsets, chunk))
 
     def check_carrying(self, offsets: np.ndarray) -> None:
         """Raises UserError where `score_carrying` does."""
@@ -158,7 +163,7 @@ class TorchModel:
         lengths = [len(prompt) + max(most, len(answer)) for prompt, answer in zip(prompts, answers, strict=True)]
         joins = most and self.sharing != "none" and min(map(len, prompts), default=0) > 1
         run = by_stepping if joins and self.joins_after(max(lengths)) else by_scoring
-        return run(self, prompts, answers, most, is_done)
+        return self._with_room(lambda: run(self, prompts, answers, most, is_done))
 
     @functools.cached_property
     def can_join(self) -> bool:
@@ -187,6 +192,37 @@ class TorchModel:
 
         shapes = ((1, 2), (2, 2), (1, 3))
         return find_layout(*(self.advance(self.to_device(np.zeros(shape, np.int64)))[1] for shape in shapes))
+
+    # ------------------------------------------------------------------------------------------------- CUDA graphs
+
+    @functools.cached_property
+    def _graphs(self) -> CudaGraphs | None:
+        from recallkit.models import cuda_graphs
+
+        has_modules = getattr(self, "model", None) is not None
+        return cuda_graphs.CudaGraphs(self) if self.records_launches and has_modules and cuda_graphs.can_record(self.device) else None
+
+    @property
+    def has_fixed_state(self) -> bool:
+        """Whether its state is tensors alone, whose sizes are those of the number of rows."""
+        return False
+
+    def step(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """`advance` by one id of each row (b, 1); the next step overwrites the outputs and the state."""
+        if self._graphs is None or self.compression is not None or not self.has_fixed_state:
+            return self.advance(inputs, state)
+        return self._graphs.run(inputs, state)
+
+    def _with_room(self, run: Callable[[], T]) -> T:
+        """What `run` returns; where its memory does not suffice, without graphs, so that they make no batch too large."""
+        from recallkit.models.cuda_graphs import release_all
+
+        try:
+            return run()
+        except MemoryError:
+            if not release_all():
+                raise
+        return run()
 
     # ------------------------------------------------------------------------------------ variants and their states
 
@@ -403,7 +439,8 @@ class TorchModel:
         inputs = np.hstack([np.tile(np.array(self.prefix[:lead], inputs.dtype), (len(inputs), 1)), inputs])
         chunk = chunk if self.compression is None else max(self.compression.chunk, _LEAST_REDUCED)
         if chunk is None:
-            yield self.forward(self.to_device(inputs))[0][:, lead:]
+            run = self.forward if self._graphs is None else self._graphs.run
+            yield run(self.to_device(inputs))[0][:, lead:]
             return
         state, held, start, read = None, [], 0, 0
         with self.reading():

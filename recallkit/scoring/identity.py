@@ -84,6 +84,7 @@ def request_of(model: ModelSpec, sequences: Mapping[str, Any], options: ScoringO
         device=options.device,
         dtype=options.dtype or "float32",
         trust_remote_code=options.trust_remote_code,
+        cuda_graphs=not options.no_cuda_graphs,
         shown=model.shown,
         module=model.path if model.is_live else None,
         ablation=model.ablation,

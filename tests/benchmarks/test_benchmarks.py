@@ -30,6 +30,7 @@ SMALLEST = {
     "intervals": "mqar minority retained --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
     "kinds": "--text {shard} --tokens 1500",
+    "launches": "--repeats 1",
     "peers_gap": "control:recall control:bigram",
     "layer_kernels": "lfm2 mamba --repeats 1 --length 64",
     "reading": "--repeats 1 --shard {shard}",
