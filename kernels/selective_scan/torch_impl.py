@@ -218,7 +218,7 @@ class _Scan:
         """`texts`: x, dt, write and read."""
         t, b, _ = texts[0].shape
         self.texts, self.dt_bias, self.dt_softplus, self.wide = texts, dt_bias, dt_softplus, wide
-        self.rates = rates.T.to(wide, memory_format=torch.contiguous_format)
+        self.rates = rates.T.to(wide).contiguous()
         self.powers = self.rates * LOG2_E
         self.pieces = _parts(slice(0, t), PIECE * CHUNK)
         self.decay_buffer = self.rates.new_empty(min(CHUNK, t), b, *self.rates.shape)
