@@ -180,7 +180,8 @@ def piece_length(t: int, b: int, d: int) -> int:
     """
     if t < SHORTEST_SPLIT or b * d > MOST_SPLIT_CHANNELS:
         return t
-    return triton.next_power_of_2(max(math.isqrt(t), t * b * d // (4 * 16_384)))
+    length: int = triton.next_power_of_2(max(math.isqrt(t), t * b * d // (4 * 16_384)))
+    return length
 
 
 @torch.library.custom_op("recallkit::selective_scan", mutates_args=())
@@ -207,24 +208,31 @@ def selective_scan_triton(
         # Small compared with x; widening them in every program would cost a quarter of its instructions.
         write, read = write.float(), read.float()
         rates = rates.T.contiguous().T  # the order of the state in memory and in lanes; for a single step it would only be one more launch
-    x, dt, write, read = (inner_contiguous(given) for given in (x, dt, write, read))
+    x, dt, write, read = (inner_contiguous(text) for text in (x, dt, write, read))
     rates = rates.float()
     kinds = {"HAS_START": start is not None, "HAS_SKIP": skip is not None, "HAS_GATE": gate is not None}
     kinds |= {"HAS_BIAS": dt_bias is not None, "SOFTPLUS": dt_softplus}
     gate = x if gate is None else inner_contiguous(gate)
-    pieces = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate, "y": y}
-    strides = {f"{name}_{axis}": given.stride(place) for name, given in pieces.items() for place, axis in enumerate("tb")}
+    timed = {"x": x, "dt": dt, "write": write, "read": read, "gate": gate, "y": y}
+    strides = {f"{name}_{axis}": text.stride(place) for name, text in timed.items() for place, axis in enumerate("tb")}
     strides |= {"rates_d": rates.stride(0), "rates_n": rates.stride(1)}
-    start, skip, dt_bias = (last if given is None else given.float().contiguous() for given in (start, skip, dt_bias))
+    start, skip, dt_bias = (last if part is None else part.float().contiguous() for part in (start, skip, dt_bias))
     piece = piece_length(t, b, d)
     pieces = triton.cdiv(t, piece) - 1 if t else 0
-    parts, sums = last.new_empty(b, pieces, n, d), last.new_empty(b, pieces, d)
-    for form, programs in (("PART", pieces), ("REST", pieces + 1)) if pieces else (("WHOLE", 1),):
+    parts, sums = (last.new_empty(b, pieces, n, d), last.new_empty(b, pieces, d)) if pieces else (last, last)
+
+    def launch(form: str, programs: int) -> None:
         (SCAN if n <= LANE_STATE else WIDE_SCAN)(
-            lambda meta, programs=programs: (b * programs * triton.cdiv(d, meta["BLOCK"]),),
+            lambda meta: (b * programs * triton.cdiv(d, meta["BLOCK"]),),
             *(x, dt, rates, write, read, start, skip, gate, dt_bias, y, last, parts, sums),
             config=config, t=t, piece=piece, pieces=pieces, d=d, n=n, N=triton.next_power_of_2(n), FORM=form, **strides, **kinds,
         )  # fmt: skip
+
+    if pieces:
+        launch("PART", pieces)
+        launch("REST", pieces + 1)
+    else:
+        launch("WHOLE", 1)
     return y, last
 
 
