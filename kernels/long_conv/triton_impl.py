@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from recallkit.kernels.launch import Launcher, operand_type
 
@@ -128,7 +129,7 @@ def long_conv_triton(
     """Shapes as in `long_conv`, none of them zero, k <= t. `config`: which configuration of the products, see `Launcher`."""
     (batch, t, c), first = u.shape, u.shape[1] - last
     padded = triton.cdiv(t, MOST_BLOCK) * MOST_BLOCK
-    taps, origin = _shifted_copies(filters, skip, u.dtype)
+    taps, origin = _constant_copies(filters, skip, u.dtype)
     inputs = u.new_empty(c, batch, padded)
     sums = inputs.new_empty(inputs.shape, dtype=out_dtype)
     out = _empty_result(u, last, out_dtype)
@@ -185,6 +186,41 @@ def _channels_adjacent(x: Tensor) -> Tensor:
 def _gate(gate: Tensor | None) -> dict[str, int | bool]:
     row, time = (0, 0) if gate is None else gate.stride()[:2]
     return {"gate_row_stride": row, "gate_time_stride": time, "HAS_GATE": gate is not None}
+
+
+MOST_KEPT = 1 << 28
+"""Most bytes of shifted copies that are kept. Where they are all taken, further filters are copied each time."""
+_KEPT = WeakTensorKeyDictionary()
+"""Filter, the whole of which those of a call may be a part -> what its copies depend on, and the copies and their origin."""
+
+
+def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
+    """`_shifted_copies`, or those of the last call, where it was with the same tensors and nothing was written to them since.
+
+    Tensors of inference mode do not say when they are written to. What a CUDA graph reads must not be freed by other calls.
+    """
+    parts = [filters] if skip is None else [filters, skip]
+    capturing = filters.is_cuda and torch.cuda.is_current_stream_capturing()
+    if capturing or any(part.is_inference() for part in parts):
+        return _shifted_copies(filters, skip, dtype)
+    whole = _whole(filters)
+    # The skip itself is part of the record: as long as it exists, no other tensor has its address.
+    places = [(part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts]
+    record = (places, dtype, None if skip is None else id(_whole(skip)))
+    kept = _KEPT.get(whole)
+    if kept is not None and kept[0] == record:
+        copies: tuple[Tensor, int] = kept[2]
+        return copies
+    _KEPT.pop(whole, None)
+    copies = _shifted_copies(filters, skip, dtype)
+    if sum(other[2][0].nbytes for other in _KEPT.values()) + copies[0].nbytes <= MOST_KEPT:
+        _KEPT[whole] = (record, None if skip is None else _whole(skip), copies)
+    return copies
+
+
+def _whole(part: Tensor) -> Tensor:
+    """The tensor that this one is a view of, or itself."""
+    return part if part._base is None else part._base
 
 
 def _shifted_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
