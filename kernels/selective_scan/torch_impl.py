@@ -51,7 +51,7 @@ def selective_scan_torch(
     with torch.autocast(x.device.type, enabled=False):
         if torch.is_grad_enabled():
             return _differentiable(x, dt, rates, write, read, state, skip, gate, dt_bias, dt_softplus, rows)
-        y, state = empty_outputs(x), state.clone(memory_format=torch.contiguous_format)
+        y, state = empty_outputs(x, x.dtype), state.clone(memory_format=torch.contiguous_format)
         for first in range(0, b, rows):
             group = slice(first, first + rows)
             texts = tuple(text[:, group] for text in (x, dt, write, read))
@@ -85,11 +85,12 @@ def selective_scan_step_torch(
         return _gated(y, x, skip, gate).to(narrow), last
 
 
-def empty_outputs(x: Tensor) -> Tensor:
+def empty_outputs(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Room for outputs like x (t, b, d): channels side by side, time or rows first as they are in x."""
     t, b, d = x.shape
-    rows_first = x.stride(1) > x.stride(0)
-    return x.new_empty(b, t, d).transpose(0, 1) if rows_first else x.new_empty(t, b, d)
+    if x.stride(1) > x.stride(0):
+        return x.new_empty(b, t, d, dtype=dtype).transpose(0, 1)
+    return x.new_empty(t, b, d, dtype=dtype)
 
 
 def _widest(*inputs: Tensor | None) -> torch.dtype:
@@ -131,9 +132,10 @@ def _differentiable(
     rows: int,
 ) -> tuple[Tensor, Tensor]:
     """`selective_scan_torch`, groups of rows one after the other."""
+    dt = step_sizes(dt.to(start.dtype), dt_bias, dt_softplus)
     texts = (torch.split(text, rows, dim=1) for text in (x, dt, write, read))
     groups = zip(*texts, torch.split(start, rows), strict=True)
-    parts = [_SelectiveScan.apply(*group, rates, dt_bias, dt_softplus) for group in groups]  # type: ignore[no-untyped-call]
+    parts = [_SelectiveScan.apply(*group, rates) for group in groups]  # type: ignore[no-untyped-call]
     y, last = parts[0]
     if len(parts) > 1:
         y, last = torch.cat([y for y, _ in parts], dim=1), torch.cat([last for _, last in parts])
@@ -145,63 +147,51 @@ class _SelectiveScan(torch.autograd.Function):
 
         dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i exp(dt_i A) h_{i-1},
 
-    each summed over what the factor is shared by, and dt = softplus(a) has the derivative 1 - exp(-dt). Powers of two
-    are used: PyTorch computes them three times as fast as exponentials.
+    each summed over what the factor is shared by. Powers of two are used: PyTorch computes them three times as fast as exponentials.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        dt: Tensor,
-        write: Tensor,
-        read: Tensor,
-        start: Tensor,
-        rates: Tensor,
-        dt_bias: Tensor | None,
-        dt_softplus: bool,
-    ) -> tuple[Tensor, Tensor]:
-        scan = _Scan((x, dt, write, read), rates, dt_bias, dt_softplus, start.dtype)
-        y, state = start.new_empty(x.shape), start.clone(memory_format=torch.contiguous_format)
+    def forward(ctx: Any, x: Tensor, dt: Tensor, write: Tensor, read: Tensor, start: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+        scan = _Scan((x, dt, write, read), rates, None, False, start.dtype)
+        y, state = empty_outputs(x, start.dtype), start.clone(memory_format=torch.contiguous_format)
         starts = start.new_empty(len(scan.chunks(slice(0, len(x)))), *start.shape)
         for place, _, outputs in scan.run(state, starts):
             y[place] = outputs
-        ctx.save_for_backward(x, dt, write, read, rates, dt_bias, starts)
-        ctx.dt_softplus = dt_softplus
+        ctx.save_for_backward(x, dt, write, read, rates, starts)
         return y, state
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *texts, rates, dt_bias, starts = ctx.saved_tensors
-        scan = _Scan(texts, rates, dt_bias, ctx.dt_softplus, starts.dtype)
-        grad_y, carried = grads[0].contiguous(), grads[1]
-        grad_x, grad_dt, grad_write, grad_read = (starts.new_empty(text.shape) for text in texts)
+        *texts, rates, starts = ctx.saved_tensors
+        scan = _Scan(texts, rates, None, False, starts.dtype)
+        all_grads, carried = [empty_outputs(text, starts.dtype) for text in texts], grads[1]
         grad_rates, gradients = torch.zeros_like(scan.rates), torch.empty_like(scan.state_buffer)
         for piece in reversed(scan.pieces):
             x, dt, write, read = scan.piece(piece)
-            u = dt * x
+            u, grad_y = dt * x, grads[0][piece].contiguous()
+            grad_x, grad_dt = torch.empty_like(dt), torch.empty_like(dt)
+            grad_write, grad_read = torch.empty_like(write), torch.empty_like(read)
             for chunk in reversed(scan.chunks(piece)):
                 now, start = slice(chunk.start - piece.start, chunk.stop - piece.start), starts[chunk.start // CHUNK]
                 decay, states = scan.states(dt[now], u[now], write[now], start)
                 grad = gradients[: len(states)]
-                torch.mul(grad_y[chunk].unsqueeze(2), read[now].unsqueeze(3), out=grad)
+                torch.mul(grad_y[now].unsqueeze(2), read[now].unsqueeze(3), out=grad)
                 grad[-1] += carried
                 recur_back(decay, grad)
                 carried = decay[0] * grad[0]
-                torch.bmm(_rows(grad_y[chunk]), _flat(states).transpose(1, 2), out=_rows(grad_read[chunk]))
-                torch.bmm(_rows(u[now]), _flat(grad).transpose(1, 2), out=_rows(grad_write[chunk]))
-                torch.bmm(_rows(write[now]), _flat(grad), out=_rows(grad_x[chunk]))
+                torch.bmm(_rows(grad_y[now]), _flat(states).transpose(1, 2), out=_rows(grad_read[now]))
+                torch.bmm(_rows(u[now]), _flat(grad).transpose(1, 2), out=_rows(grad_write[now]))
+                torch.bmm(_rows(write[now]), _flat(grad), out=_rows(grad_x[now]))
                 grad *= decay
                 grad[0] *= start
                 grad[1:] *= states[:-1]
-                torch.sum(torch.mul(grad, scan.rates, out=decay), dim=2, out=grad_dt[chunk])
+                torch.sum(torch.mul(grad, scan.rates, out=decay), dim=2, out=grad_dt[now])
                 grad_rates += grad.mul_(dt[now].unsqueeze(2)).sum((0, 1))
-            grad_dt[piece].addcmul_(grad_x[piece], x)
-            grad_x[piece] *= dt
-            if ctx.dt_softplus:
-                grad_dt[piece] *= -torch.expm1(-dt)
-        grad_bias = None if dt_bias is None else grad_dt.sum((0, 1))
-        return grad_x, grad_dt, grad_write, grad_read, carried, grad_rates.T, grad_bias, None
+            grad_dt.addcmul_(grad_x, x)
+            grad_x *= dt
+            for whole, part in zip(all_grads, (grad_x, grad_dt, grad_write, grad_read), strict=True):
+                whole[piece] = part
+        return *all_grads, carried, grad_rates.T
 
 
 class _Scan:

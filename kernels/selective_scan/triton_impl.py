@@ -243,4 +243,4 @@ def _(x: Tensor, _dt: Tensor, rates: Tensor, *_others: object) -> tuple[Tensor, 
 
 def _empty_results(x: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
     _, b, d = x.shape
-    return empty_outputs(x), x.new_empty(b, rates.shape[1], d, dtype=torch.float32)
+    return empty_outputs(x, x.dtype), x.new_empty(b, rates.shape[1], d, dtype=torch.float32)
