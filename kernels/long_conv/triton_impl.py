@@ -188,39 +188,32 @@ def _gate(gate: Tensor | None) -> dict[str, int | bool]:
     return {"gate_row_stride": row, "gate_time_stride": time, "HAS_GATE": gate is not None}
 
 
-MOST_KEPT = 1 << 28
-"""Most bytes of shifted copies that are kept. Where they are all taken, further filters are copied each time."""
-_KEPT = WeakTensorKeyDictionary()
-"""Filter, the whole of which those of a call may be a part -> what its copies depend on, and the copies and their origin."""
+MOST_CACHED = 1 << 28
+"""Most bytes of shifted copies in the cache. Where it is full, further filters are copied in each call."""
+_CACHE = WeakTensorKeyDictionary()
+"""The tensor that filters are a view of -> what their copies depend on, the skip, and the copies and their origin."""
 
 
 def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
-    """`_shifted_copies`, or those of the last call, where it was with the same tensors and nothing was written to them since.
+    """`_shifted_copies`, or those of the last call where it was with the same tensors, not written to since.
 
-    Tensors of inference mode do not say when they are written to. What a CUDA graph reads must not be freed by other calls.
+    Tensors of inference mode do not count what is written to them. What a CUDA graph reads must not be
+    freed by other calls.
     """
     parts = [filters] if skip is None else [filters, skip]
     capturing = filters.is_cuda and torch.cuda.is_current_stream_capturing()
     if capturing or any(part.is_inference() for part in parts):
         return _shifted_copies(filters, skip, dtype)
-    whole = _whole(filters)
-    # The skip itself is part of the record: as long as it exists, no other tensor has its address.
-    places = [(part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts]
-    record = (places, dtype, None if skip is None else id(_whole(skip)))
-    kept = _KEPT.get(whole)
-    if kept is not None and kept[0] == record:
-        copies: tuple[Tensor, int] = kept[2]
-        return copies
-    _KEPT.pop(whole, None)
-    copies = _shifted_copies(filters, skip, dtype)
-    if sum(other[2][0].nbytes for other in _KEPT.values()) + copies[0].nbytes <= MOST_KEPT:
-        _KEPT[whole] = (record, None if skip is None else _whole(skip), copies)
+    # The cache refers to the skip's tensor: as long as it exists, no other tensor is at its address.
+    base, skip_base = (part if part is None or part._base is None else part._base for part in (filters, skip))
+    record = [(part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts]
+    entry = _CACHE.pop(base, None)
+    if entry is None or entry[0] != (dtype, record) or entry[1] is not skip_base:
+        entry = ((dtype, record), skip_base, _shifted_copies(filters, skip, dtype))
+    copies: tuple[Tensor, int] = entry[2]
+    if sum(other[2][0].nbytes for other in _CACHE.values()) + copies[0].nbytes <= MOST_CACHED:
+        _CACHE[base] = entry
     return copies
-
-
-def _whole(part: Tensor) -> Tensor:
-    """The tensor that this one is a view of, or itself."""
-    return part if part._base is None else part._base
 
 
 def _shifted_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:

@@ -264,7 +264,7 @@ def test_copies_of_a_filter_are_made_once_until_it_changes(monkeypatch):
     skip = skip.clone()
     check(filters, 4)
     check(filters[:, 5:], 5)
-    monkeypatch.setattr(triton_impl, "MOST_KEPT", 0)
+    monkeypatch.setattr(triton_impl, "MOST_CACHED", 0)
     check(filters, 7)
     with torch.inference_mode():
         check(filters.clone(), 9)
