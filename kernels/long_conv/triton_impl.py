@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from recallkit.kernels.launch import Launcher, operand_type
 
@@ -128,7 +129,7 @@ def long_conv_triton(
     """Shapes as in `long_conv`, none of them zero, k <= t. `config`: which configuration of the products, see `Launcher`."""
     (batch, t, c), first = u.shape, u.shape[1] - last
     padded = triton.cdiv(t, MOST_BLOCK) * MOST_BLOCK
-    taps, origin = _shifted_copies(filters, skip, u.dtype)
+    taps, origin = _constant_copies(filters, skip, u.dtype)
     inputs = u.new_empty(c, batch, padded)
     sums = inputs.new_empty(inputs.shape, dtype=out_dtype)
     out = _empty_result(u, last, out_dtype)
@@ -185,6 +186,34 @@ def _channels_adjacent(x: Tensor) -> Tensor:
 def _gate(gate: Tensor | None) -> dict[str, int | bool]:
     row, time = (0, 0) if gate is None else gate.stride()[:2]
     return {"gate_row_stride": row, "gate_time_stride": time, "HAS_GATE": gate is not None}
+
+
+MOST_CACHED = 1 << 28
+"""Most bytes of shifted copies in the cache. Where it is full, further filters are copied in each call."""
+_CACHE = WeakTensorKeyDictionary()
+"""The tensor that filters are a view of -> what their copies depend on, the skip, and the copies and their origin."""
+
+
+def _constant_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:
+    """`_shifted_copies`, or those of the last call where it was with the same tensors, not written to since.
+
+    Tensors of inference mode do not count what is written to them. What a CUDA graph reads must not be
+    freed by other calls.
+    """
+    parts = [filters] if skip is None else [filters, skip]
+    capturing = filters.is_cuda and torch.cuda.is_current_stream_capturing()
+    if capturing or any(part.is_inference() for part in parts):
+        return _shifted_copies(filters, skip, dtype)
+    # The cache refers to the skip's tensor: as long as it exists, no other tensor is at its address.
+    base, skip_base = (part if part is None or part._base is None else part._base for part in (filters, skip))
+    record = [(part.data_ptr(), part._version, part.shape, part.stride(), part.dtype) for part in parts]
+    entry = _CACHE.pop(base, None)
+    if entry is None or entry[0] != (dtype, record) or entry[1] is not skip_base:
+        entry = ((dtype, record), skip_base, _shifted_copies(filters, skip, dtype))
+    copies: tuple[Tensor, int] = entry[2]
+    if sum(other[2][0].nbytes for other in _CACHE.values()) + copies[0].nbytes <= MOST_CACHED:
+        _CACHE[base] = entry
+    return copies
 
 
 def _shifted_copies(filters: Tensor, skip: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, int]:

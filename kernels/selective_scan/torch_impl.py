@@ -1,8 +1,9 @@
 """`selective_scan` in PyTorch, its gradients written out: for CPU, and for gradients.
 
-Steps are sequential, each an in-place multiply-add of all rows; everything that does not depend on the previous step is
-computed for many steps at once. Inputs may lie in memory in any order and type: a piece of the text at a time is widened
-and brought into the order of the scan, time first and channels last, so that no copy of a text is made.
+Steps are sequential, each an in-place multiply-add of all rows; everything that does not depend on the
+previous step is computed for many steps at once. Inputs may lie in memory in any order and type: a piece
+of the text at a time is widened and brought into the order of the scan, time first and channels last, so
+that no copy of a text is made.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 6
-"""Steps per chunk. The states of one chunk are in memory at once; for gradients the state at each chunk's beginning is kept."""
+"""Steps per chunk. The states of one chunk are in memory at once, for gradients also those at all beginnings."""
 PIECE = 8
 """Chunks per piece, whose inputs are brought into order at once."""
 STEP_ELEMENTS = 1 << 16
@@ -50,12 +51,13 @@ def selective_scan_torch(
     rows = max(1, STEP_ELEMENTS // (n * d)) if x.device.type == "cpu" else max(1, b)
     with torch.autocast(x.device.type, enabled=False):
         if torch.is_grad_enabled():
-            return _differentiable(x, dt, rates, write, read, state, skip, gate, dt_bias, dt_softplus, rows)
-        y, state = empty_outputs(x), state.clone(memory_format=torch.contiguous_format)
+            texts = (x, dt, rates, write, read, state, skip, gate)
+            return _differentiable(*texts, dt_bias, dt_softplus, rows)
+        y, state = empty_outputs(x, x.dtype), state.clone(memory_format=torch.contiguous_format)
         for first in range(0, b, rows):
             group = slice(first, first + rows)
-            texts = tuple(text[:, group] for text in (x, dt, write, read))
-            scan = _Scan(texts, rates, dt_bias, dt_softplus, wide)
+            part = tuple(text[:, group] for text in (x, dt, write, read))
+            scan = _Scan(part, rates, dt_bias, dt_softplus, wide)
             for place, inputs, outputs in scan.run(state[group]):
                 gated = _gated(outputs, inputs, skip, None if gate is None else gate[place, group])
                 y[place, group] = gated
@@ -76,7 +78,8 @@ def selective_scan_step_torch(
 ) -> tuple[Tensor, Tensor]:
     """A single step from a state, with t = 1 in the shapes of `selective_scan`: the formula, all at once."""
     narrow, wide = x.dtype, _widest(x, dt, rates, write, read, start, dt_bias)
-    x, dt, rates, write, read, start = (given.to(wide) for given in (x, dt, rates, write, read, start))
+    x, dt, write, read = (text.to(wide) for text in (x, dt, write, read))
+    rates, start = rates.to(wide), start.to(wide)
     with torch.autocast(x.device.type, enabled=False):
         dt = step_sizes(dt, dt_bias, dt_softplus)
         decay = torch.exp2(dt.transpose(0, 1) * (rates.T * LOG2_E))
@@ -85,11 +88,12 @@ def selective_scan_step_torch(
         return _gated(y, x, skip, gate).to(narrow), last
 
 
-def empty_outputs(x: Tensor) -> Tensor:
+def empty_outputs(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Room for outputs like x (t, b, d): channels side by side, time or rows first as they are in x."""
     t, b, d = x.shape
-    rows_first = x.stride(1) > x.stride(0)
-    return x.new_empty(b, t, d).transpose(0, 1) if rows_first else x.new_empty(t, b, d)
+    if x.stride(1) > x.stride(0):
+        return x.new_empty(b, t, d, dtype=dtype).transpose(0, 1)
+    return x.new_empty(t, b, d, dtype=dtype)
 
 
 def _widest(*inputs: Tensor | None) -> torch.dtype:
@@ -111,8 +115,8 @@ def _gated(y: Tensor, x: Tensor, skip: Tensor | None, gate: Tensor | None) -> Te
 def ordered(piece: Tensor, wide: torch.dtype) -> Tensor:
     """A piece (t, b, c) in the type `wide`, its channels side by side in memory."""
     if piece.stride(2) != 1:
-        # Channels may lie a power of two apart, as steps of time in (b, c, t): read so, they would all fall into a few
-        # sets of the cache. Here the piece becomes short rows first, which are read in any order.
+        # Channels may lie a power of two apart, as in (b, c, t): read so, they would all fall into a few sets of
+        # the cache. Here the piece becomes short rows first, which are read in any order.
         piece = piece.permute(1, 2, 0).contiguous().permute(2, 0, 1).contiguous()
     return piece.to(wide)
 
@@ -131,9 +135,11 @@ def _differentiable(
     rows: int,
 ) -> tuple[Tensor, Tensor]:
     """`selective_scan_torch`, groups of rows one after the other."""
+    dt = step_sizes(dt.to(start.dtype), dt_bias, dt_softplus)
     texts = (torch.split(text, rows, dim=1) for text in (x, dt, write, read))
     groups = zip(*texts, torch.split(start, rows), strict=True)
-    parts = [_SelectiveScan.apply(*group, rates, dt_bias, dt_softplus) for group in groups]  # type: ignore[no-untyped-call]
+    scan: Any = _SelectiveScan.apply
+    parts = [scan(*group, rates) for group in groups]
     y, last = parts[0]
     if len(parts) > 1:
         y, last = torch.cat([y for y, _ in parts], dim=1), torch.cat([last for _, last in parts])
@@ -145,8 +151,8 @@ class _SelectiveScan(torch.autograd.Function):
 
         dL/dC_i = h_i dL/dy_i    dL/du_i = B_i G_i    dL/dB_i = u_i G_i    dL/d(dt_i A) = G_i exp(dt_i A) h_{i-1},
 
-    each summed over what the factor is shared by, and dt = softplus(a) has the derivative 1 - exp(-dt). Powers of two
-    are used: PyTorch computes them three times as fast as exponentials.
+    each summed over what the factor is shared by. Powers of two are used: PyTorch computes them three times as
+    fast as exponentials.
     """
 
     @staticmethod
@@ -158,54 +164,53 @@ class _SelectiveScan(torch.autograd.Function):
         read: Tensor,
         start: Tensor,
         rates: Tensor,
-        dt_bias: Tensor | None,
-        dt_softplus: bool,
     ) -> tuple[Tensor, Tensor]:
-        scan = _Scan((x, dt, write, read), rates, dt_bias, dt_softplus, start.dtype)
-        y, state = start.new_empty(x.shape), start.clone(memory_format=torch.contiguous_format)
+        scan = _Scan((x, dt, write, read), rates, None, False, start.dtype)
+        y, state = empty_outputs(x, start.dtype), start.clone(memory_format=torch.contiguous_format)
         starts = start.new_empty(len(scan.chunks(slice(0, len(x)))), *start.shape)
         for place, _, outputs in scan.run(state, starts):
             y[place] = outputs
-        ctx.save_for_backward(x, dt, write, read, rates, dt_bias, starts)
-        ctx.dt_softplus = dt_softplus
+        ctx.save_for_backward(x, dt, write, read, rates, starts)
         return y, state
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *texts, rates, dt_bias, starts = ctx.saved_tensors
-        scan = _Scan(texts, rates, dt_bias, ctx.dt_softplus, starts.dtype)
-        grad_y, carried = grads[0].contiguous(), grads[1]
-        grad_x, grad_dt, grad_write, grad_read = (starts.new_empty(text.shape) for text in texts)
+        *texts, rates, starts = ctx.saved_tensors
+        scan = _Scan(texts, rates, None, False, starts.dtype)
+        all_grads, carried = [empty_outputs(text, starts.dtype) for text in texts], grads[1]
         grad_rates, gradients = torch.zeros_like(scan.rates), torch.empty_like(scan.state_buffer)
         for piece in reversed(scan.pieces):
             x, dt, write, read = scan.piece(piece)
-            u = dt * x
+            u, grad_y = dt * x, grads[0][piece].contiguous()
+            grad_x, grad_dt = torch.empty_like(dt), torch.empty_like(dt)
+            grad_write, grad_read = torch.empty_like(write), torch.empty_like(read)
             for chunk in reversed(scan.chunks(piece)):
-                now, start = slice(chunk.start - piece.start, chunk.stop - piece.start), starts[chunk.start // CHUNK]
+                now = slice(chunk.start - piece.start, chunk.stop - piece.start)
+                start = starts[chunk.start // CHUNK]
                 decay, states = scan.states(dt[now], u[now], write[now], start)
                 grad = gradients[: len(states)]
-                torch.mul(grad_y[chunk].unsqueeze(2), read[now].unsqueeze(3), out=grad)
+                torch.mul(grad_y[now].unsqueeze(2), read[now].unsqueeze(3), out=grad)
                 grad[-1] += carried
                 recur_back(decay, grad)
                 carried = decay[0] * grad[0]
-                torch.bmm(_rows(grad_y[chunk]), _flat(states).transpose(1, 2), out=_rows(grad_read[chunk]))
-                torch.bmm(_rows(u[now]), _flat(grad).transpose(1, 2), out=_rows(grad_write[chunk]))
-                torch.bmm(_rows(write[now]), _flat(grad), out=_rows(grad_x[chunk]))
+                torch.bmm(_rows(grad_y[now]), _flat(states).transpose(1, 2), out=_rows(grad_read[now]))
+                torch.bmm(_rows(u[now]), _flat(grad).transpose(1, 2), out=_rows(grad_write[now]))
+                torch.bmm(_rows(write[now]), _flat(grad), out=_rows(grad_x[now]))
                 grad *= decay
                 grad[0] *= start
                 grad[1:] *= states[:-1]
-                torch.sum(torch.mul(grad, scan.rates, out=decay), dim=2, out=grad_dt[chunk])
+                torch.sum(torch.mul(grad, scan.rates, out=decay), dim=2, out=grad_dt[now])
                 grad_rates += grad.mul_(dt[now].unsqueeze(2)).sum((0, 1))
-            grad_dt[piece].addcmul_(grad_x[piece], x)
-            grad_x[piece] *= dt
-            if ctx.dt_softplus:
-                grad_dt[piece] *= -torch.expm1(-dt)
-        grad_bias = None if dt_bias is None else grad_dt.sum((0, 1))
-        return grad_x, grad_dt, grad_write, grad_read, carried, grad_rates.T, grad_bias, None
+            grad_dt.addcmul_(grad_x, x)
+            grad_x *= dt
+            parts = (grad_x, grad_dt, grad_write, grad_read)
+            for grad, part in zip(all_grads, parts, strict=True):
+                grad[piece] = part
+        return *all_grads, carried, grad_rates.T
 
 
 class _Scan:
-    """The inputs of some rows, of which a piece at a time is brought into order, and the buffers for the states of a chunk."""
+    """The inputs of some rows, of which a piece at a time is brought into order, and buffers for a chunk's states."""
 
     def __init__(
         self,
@@ -218,7 +223,7 @@ class _Scan:
         """`texts`: x, dt, write and read."""
         t, b, _ = texts[0].shape
         self.texts, self.dt_bias, self.dt_softplus, self.wide = texts, dt_bias, dt_softplus, wide
-        self.rates = rates.T.to(wide, memory_format=torch.contiguous_format)
+        self.rates = rates.T.to(wide).contiguous()
         self.powers = self.rates * LOG2_E
         self.pieces = _parts(slice(0, t), PIECE * CHUNK)
         self.decay_buffer = self.rates.new_empty(min(CHUNK, t), b, *self.rates.shape)
@@ -235,7 +240,10 @@ class _Scan:
         return x, dt.contiguous(), write.contiguous(), read.contiguous()
 
     def run(self, state: Tensor, starts: Tensor | None = None) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The place, the x and the readouts (steps, b, d) of each piece. `state` advances; `starts` get it before each chunk."""
+        """The place, the x and the readouts (steps, b, d) of each piece.
+
+        `state` advances; `starts` get it before each chunk.
+        """
         for piece in self.pieces:
             x, dt, write, read = self.piece(piece)
             u, y = dt * x, torch.empty_like(dt)
@@ -249,7 +257,7 @@ class _Scan:
             yield piece, x, y
 
     def states(self, dt: Tensor, u: Tensor, write: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """The decays exp(dt_i A) and the states h_i of a chunk (steps, b, n, d); the next call writes over them."""
+        """The decays exp(dt_i A) and the states h_i of a chunk (steps, b, n, d), for the next call to overwrite."""
         decay, states = self.decay_buffer[: len(dt)], self.state_buffer[: len(dt)]
         torch.exp2(torch.mul(dt.unsqueeze(2), self.powers, out=decay), out=decay)
         torch.mul(u.unsqueeze(2), write.unsqueeze(3), out=states)
@@ -257,9 +265,10 @@ class _Scan:
         return decay, states
 
 
-def _parts(whole: slice, size: int) -> list[slice]:
+def _parts(steps: slice, size: int) -> list[slice]:
     """Slices of `size` and a remainder."""
-    return [slice(start, min(start + size, whole.stop)) for start in range(whole.start, whole.stop, size)]
+    starts = range(steps.start, steps.stop, size)
+    return [slice(start, min(start + size, steps.stop)) for start in starts]
 
 
 def _flat(states: Tensor) -> Tensor:

@@ -351,7 +351,8 @@ def long_conv(setting: Setting) -> Iterator[Case]:
         (filters,) = setting.normal((c, n), dtype=torch.float32)
         return *setting.normal((b, n, c)), filters / n**0.5
 
-    for b, n, c in setting.sizes([(8, n, 1024) for n in (2048, 1024, 4096, 8192)], [(1, 512, 128), (1, 2048, 128)]):
+    lengths = [(8, n, 1024) for n in (2048, 1024, 4096, 8192)]
+    for b, n, c in setting.sizes([*lengths, (1, 2048, 1024), (4, 2048, 1024)], [(1, 512, 128), (1, 2048, 128)]):
         yield Case(
             {"b": b, "n": n, "c": c},
             partial(make, b, n, c),
@@ -368,25 +369,31 @@ def selective_scan(setting: Setting) -> Iterator[Case]:
 
     state = 16
 
-    def by_steps(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor) -> Tensor:
+    def by_steps(x: Tensor, dt: Tensor, rates: Tensor, write: Tensor, read: Tensor, gate: Tensor, bias: Tensor) -> Tensor:
+        dt = F.softplus(dt.float() + bias)
         h, outputs = x.new_zeros(*x.shape[1:], state, dtype=torch.float32), []
         for i in range(len(x)):
             h = torch.exp(dt[i, :, :, None] * rates) * h + (dt[i] * x[i])[:, :, None] * write[i, :, None, :]
             outputs.append((h * read[i, :, None, :]).sum(-1))
-        return torch.stack(outputs)
+        return torch.stack(outputs) * F.silu(gate)
 
     def make(b: int, n: int, d: int) -> Sequence[Tensor]:
         rates = -torch.arange(1.0, state + 1, device=setting.device).repeat(d, 1)
-        (dt,) = setting.normal((n, b, d), dtype=torch.float32)
-        return *setting.normal((n, b, d)), F.softplus(dt - 4), rates, *setting.normal((n, b, state), (n, b, state))
+        x, dt, gate, write, read = setting.normal(*[(n, b, d)] * 3, *[(n, b, state)] * 2)
+        return x, dt, rates, write, read, gate, torch.full((d,), -4.0, device=setting.device)
 
-    for b, n, d in setting.sizes([(8, 2048, 2048), (8, 512, 2048), (1, 2048, 2048), (32, 2048, 2048)], [(1, 128, 384), (4, 512, 384)]):
+    def run(*inputs: Tensor, impl: Any) -> Tensor:
+        *scanned, gate, bias = inputs
+        return api.selective_scan(*scanned, gate=gate, dt_bias=bias, dt_softplus=True, impl=impl)[0]
+
+    rows = [(b, 2048, 2048) for b in (8, 1, 4, 32)]
+    for b, n, d in setting.sizes([*rows, (8, 512, 2048)], [(1, 128, 384), (4, 512, 384), (1, 2048, 1536)]):
         yield Case(
             {"b": b, "n": n, "d": d},
             partial(make, b, n, d),
-            {**setting.ours(lambda *given, impl: api.selective_scan(*given, impl=impl)[0]), "step by step": by_steps},
-            # Of x, its output, and dt, which is float32; on a GPU the 16 exponentials per element take longer than these bytes.
-            1.0 * b * n * d * (2 * setting.dtype.itemsize + 4),
+            {**setting.ours(run), "step by step": by_steps},
+            # Of x, dt, the gate and the output; on a GPU the 16 exponentials per element take longer than these bytes.
+            4.0 * b * n * d * setting.dtype.itemsize,
             # 40 % of the 4.3 ps that 16 exponentials per token and channel take.
             targets={"step by step": 10.0, MICROSECONDS: 10.75e-6 * b * n * d},
         )
@@ -400,7 +407,8 @@ def short_conv(setting: Setting) -> Iterator[Case]:
         mixed = F.conv1d(u.transpose(1, 2), taps[:, None], padding=taps.shape[1] - 1, groups=len(taps))[..., : u.shape[1]]
         return F.silu(mixed.transpose(1, 2)) * gate
 
-    for b, n, c in setting.sizes([(16, 2048, 2048), (16, 8192, 2048)], [(4, 256, 384), (4, 2048, 384)]):
+    few = [(b, 2048, 2048) for b in (1, 4, 8)]
+    for b, n, c in setting.sizes([(16, 2048, 2048), (16, 8192, 2048), *few], [(4, 256, 384), (4, 2048, 384)]):
         yield Case(
             {"b": b, "n": n, "c": c},
             partial(setting.normal, (b, n, c), (c, 3), (b, n, c)),

@@ -238,6 +238,38 @@ def test_triton_keeps_small_and_large_values(std):
     assert_close(long_conv(u, filters, impl="triton"), exact(u, filters), dtype=torch.float32)
 
 
+def test_copies_of_a_filter_are_made_once_until_it_changes(monkeypatch):
+    from recallkit.kernels.long_conv import triton_impl
+
+    copied, make = [], triton_impl._shifted_copies
+
+    def counted(*inputs):
+        copied.append(inputs)
+        return make(*inputs)
+
+    monkeypatch.setattr(triton_impl, "_shifted_copies", counted)
+    filters, skip = draw(2, 30), draw(2)
+
+    def check(taps: torch.Tensor, times: int) -> None:
+        for seed in range(2):
+            u = draw(1, 20, 2, seed=seed)
+            assert_close(long_conv(u, taps, skip=skip, impl="triton"), exact(u, taps, skip=skip), dtype=torch.float32)
+        assert len(copied) == times
+
+    check(filters, 1)
+    filters *= 2
+    check(filters, 2)
+    skip += 1
+    check(filters, 3)
+    skip = skip.clone()
+    check(filters, 4)
+    check(filters[:, 5:], 5)
+    monkeypatch.setattr(triton_impl, "MOST_CACHED", 0)
+    check(filters, 7)
+    with torch.inference_mode():
+        check(filters.clone(), 9)
+
+
 def compiled_cases() -> list[Case]:
     """Products in all configurations, on widths as models have; what stands around them in one type."""
     common = {"batch": 7, "padded": 2048, "gate_row_stride": 2048 * 3072, "gate_time_stride": 3072, "HAS_GATE": True, "c": 1024}

@@ -189,6 +189,39 @@ def test_small_and_large_values(impl, std):
     BATTERY.check(given(6, 1, 9, 4, torch.float32, std=std), impl)
 
 
+@pytest.fixture
+def divided(monkeypatch):
+    """Texts of 16 steps and more are divided into pieces."""
+    monkeypatch.setattr("recallkit.kernels.selective_scan.triton_impl.SHORTEST_SPLIT", 16)
+
+
+@pytest.mark.usefixtures("divided")
+@pytest.mark.parametrize("sizes", [(16, 2, 5, 16), (33, 1, 33, 5), (18, 1, 17, 24)])
+def test_a_text_of_few_rows_is_read_in_pieces_at_once(sizes):
+    """As exact as the float64 recurrence in float32, and the same each time."""
+    arguments = given(*sizes, torch.float32)
+    BATTERY.check(BATTERY.bare(arguments), "triton")
+    BATTERY.check(arguments, "triton")
+    assert torch.equal(scanned(arguments, "triton")[0], scanned(arguments, "triton")[0])
+
+
+@pytest.mark.usefixtures("divided")
+def test_pieces_that_forget_and_pieces_that_add_up():
+    """Products of decays that vanish, of steps of 1e6, and of decays of nearly 1, of steps of 1e-6."""
+    for scale in (1e6, 1e-6):
+        arguments = given(37, 1, 5, 3, torch.float32)
+        arguments.pop("dt_bias")
+        BATTERY.check(arguments | {"dt": arguments["dt"] * scale}, "triton")
+
+
+def test_which_texts_are_divided():
+    """By tokens, rows and width alone: long texts of few rows, into pieces of at least the root of their length."""
+    from recallkit.kernels.selective_scan.triton_impl import piece_length
+
+    assert [piece_length(2048, b, 2048) for b in (1, 2, 4, 6, 7, 8)] == [64, 128, 256, 512, 2048, 2048]
+    assert [piece_length(t, 1, 1536) for t in (0, 1, 511, 512, 65537)] == [0, 1, 511, 32, 2048]
+
+
 @pytest.mark.parametrize("config", [0, 1])
 @pytest.mark.parametrize("n", [5, 17])
 def test_every_configuration_gives_the_result(config, n):
@@ -215,11 +248,11 @@ KERNEL = "recallkit.kernels.selective_scan.triton_impl"
 
 def compiled_cases() -> list[Case]:
     """A text in both configurations, bf16 and fp32; the widest state that there may be; a step whose B and C are narrow."""
-    sizes = {"t": 2048, "b": 16, "d": 2048, "x_t": 32768, "x_b": 2048, "dt_t": 32768, "dt_b": 2048}
+    sizes = {"t": 2048, "piece": 64, "pieces": 31, "d": 2048, "x_t": 32768, "x_b": 2048, "dt_t": 32768, "dt_b": 2048}
     sizes |= {"rates_d": 1, "rates_n": 2048, "write_t": 256, "write_b": 16, "read_t": 256, "read_b": 16, "gate_t": 65536, "gate_b": 4096}
     sizes |= {"y_t": 32768, "y_b": 2048}
     pointers = ("rates_ptr", "write_ptr", "read_ptr", "start_ptr", "skip_ptr", "dt_bias_ptr", "last_ptr")
-    wide = dict.fromkeys(pointers, "*fp32")
+    wide = dict.fromkeys((*pointers, "parts_ptr", "sums_ptr"), "*fp32") | {"FORM": "WHOLE"}
     options = dict.fromkeys(("HAS_START", "HAS_SKIP", "HAS_GATE", "HAS_BIAS", "SOFTPLUS"), True)
 
     def case(kind: str, n: int, config: int, **other: object) -> Case:
@@ -229,22 +262,25 @@ def compiled_cases() -> list[Case]:
 
     halves = {"write_ptr": "*bf16", "read_ptr": "*bf16", "t": 1, "rates_d": 16, "rates_n": 1}
     texts = [case("bf16", 16, 0), case("fp32", 16, 0), case("bf16", 16, 1), case("bf16", 32, 0), case("fp16", 32, 1)]
+    texts += [case(kind, n, 0, FORM=form) for form in ("PART", "REST") for kind, n in (("bf16", 16), ("fp32", 32))]
     return [*texts, case("bf16", 16, 0, **halves)]
 
 
 @pytest.mark.slow
 def test_compiled_for_a_gpu_nothing_spills_and_little_but_powers_is_slow():
     found = assert_compiles(compiled_cases(), matrix=None)
-    for resources in found[:-1]:
-        # Four steps in the loop: a power for each number of state, four for gate and step; then the silu's division and nothing else.
-        assert resources.instructions["MUFU"] <= 4 * (16 + 4) + 8, "a channel is spread over lanes"
+    for case, resources in zip(compiled_cases()[:-1], found, strict=False):
+        # Four steps in the loop: a power for each number of state, and for gate and step a power and a division each; then,
+        # of a piece, the powers of those before it.
+        powers = 4 * (16 + 4) + 16 * (case.arguments["FORM"] == "REST")
+        assert resources.instructions["MUFU"] <= powers + 8, "a channel is spread over lanes"
         assert resources.registers <= 128, "fewer than 16 warps fit into a multiprocessor"
     assert all(resources.instructions.get("LDGSTS") for resources in found[:-1]), "the inputs of a text are not loaded ahead"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("sizes", [(257, 3, 100, 16), (2048, 4, 2048, 16), (65537, 1, 64, 8), (1, 64, 5120, 16)])
+@pytest.mark.parametrize("sizes", [(257, 3, 100, 16), (2048, 4, 2048, 16), (65537, 1, 64, 8), (1, 64, 5120, 16), (2048, 1, 2048, 16)])
 def test_on_a_gpu_triton_equals_torch(sizes, dtype):
     arguments = given(*sizes, dtype)
     y, last = scanned(arguments, "triton")

@@ -11,6 +11,8 @@ from torch import nn
 from recallkit.kernels.long_conv.torch_impl import DIRECT_TAPS, transform_length
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 State = dict[str, "Tensor"]
@@ -87,6 +89,25 @@ class Mixer(nn.Module):
 def widened(u: Tensor) -> Tensor:
     """The tensor in float32 where it is narrower, else unchanged: sums, decays and states are computed in this precision."""
     return u.to(torch.promote_types(u.dtype, torch.float32))
+
+
+def constant_taps(module: nn.Module, compute: Callable[[int], Tensor], t: int) -> Tensor:
+    """compute(t), taps (channels, t) that depend on the module's parameters alone: those of the last call where these are the same.
+
+    They are computed each time where gradients are enabled, in what torch compiles, and in a CUDA graph, whose memory they would be.
+    """
+    tensors = [*module.parameters(), *module.buffers()]
+    recorded = torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    if torch.is_grad_enabled() or recorded or any(tensor.is_inference() for tensor in tensors):
+        return compute(t)
+    versions = [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    latest = module.__dict__.get("latest_taps")
+    # The parameters themselves are part of the record: as long as they exist, no other tensor has their address.
+    if latest is None or latest[:2] != (t, versions) or any(a is not b for a, b in zip(latest[2], tensors, strict=True)):
+        with torch.inference_mode(False), torch.no_grad():
+            latest = module.__dict__["latest_taps"] = (t, versions, tensors, compute(t))
+    taps: Tensor = latest[3]
+    return taps
 
 
 def head_widths(d_model: int, num_heads: int, key_factor: float, value_factor: float) -> tuple[int, int]:

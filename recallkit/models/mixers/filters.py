@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import conv_flops, widened
+from recallkit.models.mixers.api import constant_taps, conv_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -208,7 +208,8 @@ class FilterConv(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u: (b, t, channels) -> (b, t, channels), in the width of u. Raises ValueError where t is more than the filter's length."""
-        return long_conv(u, self.filters(u.shape[1]), skip=self.skip, bias=self.bias, out_dtype=u.dtype)
+        taps = constant_taps(self.filters, self.filters, u.shape[1])
+        return long_conv(u, taps, skip=self.skip, bias=self.bias, out_dtype=u.dtype)
 
     def reference(self, u: Tensor) -> Tensor:
         """The same, written like the sum."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, applied, conv_flops, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, applied, constant_taps, conv_flops, linear_flops, widened
 from recallkit.models.mixers.filters import ImplicitFilter
 from recallkit.models.mixers.short_conv import ShortConv
 
@@ -62,7 +62,8 @@ class Hyena(Mixer):
     def forward(self, u: Tensor, ids: Tensor | None = None) -> Tensor:
         """See `Mixer.forward`. Raises ValueError for more tokens than `max_length`."""
         *gates, z = self._parts(self.short_conv(self.in_proj(u)))
-        filters, last = self._by_order(self.filters(u.shape[1])), self.order - 2
+        taps = constant_taps(self.filters, self.filters, u.shape[1])
+        filters, last = self._by_order(taps), self.order - 2
         for n, gate in enumerate(reversed(gates[1:])):
             out_gate = gates[0] if n == last else None
             z = long_conv(z, filters[n], skip=self.skip[n], in_gate=gate, out_gate=out_gate, out_dtype=z.dtype)

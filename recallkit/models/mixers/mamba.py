@@ -83,15 +83,15 @@ class Mamba(Mixer):
 
     def _mix(self, u: Tensor, history: Tensor | None, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """u (b, t, d) -> the mixer's output (b, t, d), the convolution's last inputs and the scan's last state."""
-        # The scan has time as its first axis, and everything before it is laid out that way in memory.
-        x, z = self.in_proj(u.transpose(0, 1)).chunk(2, dim=-1)
+        x, z = self.in_proj(u).chunk(2, dim=-1)
         taps, bias = self.conv1d.weight.squeeze(1), self.conv1d.bias
-        x, latest = short_conv(x.transpose(0, 1), taps, bias=bias, history=history, activation="silu")
-        x = x.transpose(0, 1)
+        x, latest = short_conv(x, taps, bias=bias, history=history, activation="silu")
         r, write, read = self.x_proj(x).split([self.dt_rank, self.state, self.state], dim=-1)
         # The scan adds the bias in float32: in bfloat16, steps of 0.001 would be lost in rounding.
         dt, bias = functional.linear(r, self.dt_proj.weight), self.dt_proj.bias
         rates = -torch.exp(widened(self.A_log))
+        # Time is the scan's first axis: a view of rows that lie one after the other, as everywhere else in a model.
+        x, dt, write, read, z = (part.transpose(0, 1) for part in (x, dt, write, read, z))
         if start is not None and len(x) == 1:
             step = (x[0], dt[0], rates, write[0], read[0], start)
             y, last = selective_scan_step(*step, skip=self.D, gate=z[0], dt_bias=bias, dt_softplus=True)
@@ -99,7 +99,7 @@ class Mamba(Mixer):
         else:
             text = (x, dt, rates, write, read, start)
             y, last = selective_scan(*text, skip=self.D, gate=z, dt_bias=bias, dt_softplus=True)
-        return self.out_proj(y.to(z.dtype)).transpose(0, 1), latest, last
+        return self.out_proj(y.to(z.dtype).transpose(0, 1)), latest, last
 
 
 def initial_dt_bias(channels: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from recallkit.kernels.long_conv.api import long_conv
-from recallkit.models.mixers.api import Mixer, State, conv_flops, linear_flops, widened
+from recallkit.models.mixers.api import Mixer, State, constant_taps, conv_flops, linear_flops, widened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ class StateSpace(nn.Module):
 
     def forward(self, u: Tensor) -> Tensor:
         """u: (b, t, channels) -> (b, t, channels), by a convolution with the kernel, in float32 at least."""
-        return long_conv(u, self.kernel(u.shape[1]))
+        return long_conv(u, constant_taps(self, self.kernel, u.shape[1]))
 
     def read(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """u: (b, t, channels), the next t inputs of each row -> their outputs and a new state; `state` is unchanged."""

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from recallkit.models.mixers.filters import ExplicitFilter, ImplicitFilter, ReluFilter
+from recallkit.models.mixers.hyena import Hyena
+from recallkit.models.mixers.long_conv import LongConv
+from recallkit.models.mixers.s4d import S4D
 from recallkit.models.mixers.short_conv import ShortConv
 from tests.models.mixers.battery import difference
 
@@ -91,3 +94,36 @@ def test_a_filter_squashed_has_no_small_taps():
     with torch.no_grad():
         filters.taps.copy_(torch.tensor([[2.0, -0.4, -1.0, 0.5]]))
         assert filters(4).tolist() == [[1.5, 0, -0.5, 0]]
+
+
+@pytest.mark.parametrize("make", [lambda: Hyena(4, max_length=12), lambda: S4D(4, state=4), lambda: LongConv(4, max_length=12)])
+def test_taps_of_constant_parameters_follow_every_change_of_these(make):
+    """Written to, or replaced by other tensors; for other lengths; with gradients and in inference mode."""
+    mixer = make().double()
+    u = random(2, 9, 4)
+    for change in ("none", "written", "replaced", "shorter", "gradients", "inference"):
+        for name, parameter in list(mixer.named_parameters()):
+            owner = mixer.get_submodule(name.rpartition(".")[0])
+            if change == "written":
+                with torch.no_grad():
+                    parameter *= 1.25
+            elif change == "replaced":
+                setattr(owner, name.rpartition(".")[2], torch.nn.Parameter(0.5 * parameter.detach()))
+        u = u[:, :7] if change == "shorter" else u
+        with torch.inference_mode() if change == "inference" else torch.set_grad_enabled(change == "gradients"):
+            once, again = mixer(u), mixer(u)
+            wanted = mixer.reference(u)
+        assert torch.equal(once, again)
+        assert difference(once.detach(), wanted.detach()) < 1e-12
+        assert once.requires_grad == (change == "gradients")
+
+
+def test_a_filter_is_computed_once_for_many_texts():
+    mixer, computed = Hyena(4, max_length=12), []
+    mixer.filters.register_forward_hook(lambda *call: computed.append(call))
+    with torch.no_grad():
+        for t in (9, 9, 9, 5):
+            mixer(random(2, t, 4).float())
+    assert len(computed) == 2
+    mixer(random(2, 5, 4).float())
+    assert len(computed) == 3
