@@ -29,7 +29,7 @@ RUNS = {
     "scale": ("--tokens 1M --megabytes 200 --repeats 1", "--tokens 200000 --megabytes 1 --repeats 1"),
     "slicing": ("--repeats 3", "--repeats 1"),
     "scoring": ("--repeats 5 --models llama mamba", "--repeats 1 --tokens 128 --seq-len 64 --models llama mamba"),
-    "layer_kernels": ("mamba --repeats 5", "mamba --repeats 1 --length 64"),
+    "layer_kernels": ("mamba-768 --repeats 3", "mamba --repeats 1 --length 64"),
     "gap": ("--sequences 4000 --repeats 3", "--sequences 16 --repeats 1"),
     "recall": ("--models llama --batches 8 --repeats 3", "--models llama --batches 8 --limit 2 --context 256 --repeats 1"),
     "generation": ("--models llama --batches 8", "--models llama --batches 8 --length 16 --new 2 --repeats 1"),
