@@ -56,8 +56,12 @@ _NEMOTRON = {"mamba_num_heads": 8, "mamba_head_dim": 64, "ssm_state_size": 64, "
 FAMILIES: dict[str, dict[str, Any]] = {
     "mamba": _MAMBA,
     "mamba-768": {
-        **{"hidden_size": 768, "intermediate_size": 1536, "state_size": 16, "time_step_rank": 48},
-        **{"num_hidden_layers": 4, "vocab_size": 50280},
+        "hidden_size": 768,
+        "intermediate_size": 1536,
+        "state_size": 16,
+        "time_step_rank": 48,
+        "num_hidden_layers": 4,
+        "vocab_size": 50280,
     },
     "mamba2": {
         "hidden_size": WIDTH,
