@@ -167,7 +167,7 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
         num_states, num_edges, whole = 1, 0, 0
         for place in range(start, end):
             token = ids[place]
-            new, state = np.int64(num_states), np.int64(whole)  # of one type, or all below is compiled for three
+            new, state = np.int64(num_states), np.int64(whole)  # of one type, or what is called is compiled for three
             num_states += 1
             length[new], link[new], newest_edge[new] = length[whole] + 1, 0, 0
             edge = _find(slots, origin, edge_ids, state, token, shift)
@@ -196,7 +196,7 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
                         target[edge] = clone
                         state = np.int64(link[state])
                         edge = _find(slots, origin, edge_ids, state, token, shift) if state >= 0 else 0
-            whole = new
+            whole = int(new)
             if place > start:
                 lengths[place - offsets[0] - sequence - 1] = max(length[link[new]] - 1, 0)
 
