@@ -38,7 +38,7 @@ COMMANDS = {
 def processor_seconds(arguments: list[str], folder: Path, **settings: str) -> float:
     """User and system time of a new interpreter with these arguments, in seconds."""
     environment = {**os.environ, "PYTHONPATH": str(harness.ROOT), "RECALLKIT_HOME": str(folder / "home"), **settings}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile every module anew
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or every process would compile every module
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], cwd=folder, check=True, capture_output=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
