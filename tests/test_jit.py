@@ -53,11 +53,17 @@ def test_a_comparison_compiles_nothing():
 
 
 def test_small_commands_import_no_library_that_they_can_do_without(tmp_path: Path):
-    """pyarrow imports pandas for any conversion, torch its compiler for a random tensor without storage, gigatoken awkward: 0.3 to 1 s."""
+    """pyarrow imports pandas for any conversion, torch its compiler for a random tensor without storage, gigatoken awkward, typer pydantic
+    for every word: 0.1 to 1 s."""
     text, slices = write_jsonl(tmp_path / "text.jsonl", made_up_texts(1, 100)), tmp_path / "slices"
-    for words in (["slice", text, "-o", slices], ["score", "zoo:delta", "--slices", slices]):
+    commands = {
+        ("slice", text, "-o", slices): {"torch"},
+        ("score", "zoo:delta", "--slices", slices): {"numba", "polars"},
+    }
+    for words, others in commands.items():
         program = STARTS["the program"].replace("['recallkit', '--version']", str(["recallkit", *map(str, words)]))
-        code = f"{program}\nprint(sorted({{'awkward', 'pandas', 'sympy', 'torch._dynamo'}} & set(sys.modules)))\nimport pandas, pyarrow"
+        unused = {"awkward", "pandas", "pydantic", "sympy", "torch._dynamo", *others}
+        code = f"{program}\nprint(sorted({unused} & set(sys.modules)))\nimport pandas, pyarrow"
         printed = python(f"{code}\nprint(pyarrow.array([1, 2]).to_pandas().sum())", tmp_path).splitlines()
         assert printed[-2:] == ["[]", "3"]
     assert "Scores of every predicted token" in printed

@@ -1,7 +1,8 @@
 """The command line as a whole, made from the declarations of the commands: its name, its version, its exit status."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -49,7 +50,30 @@ def _write_sections(formatter: Any, rows: Iterable[tuple[str, tuple[str, str]]])
             formatter.write_dl([(name.ljust(width), what) for name, what in shown], col_max=width)
 
 
-class _Command(TyperCommand):
+class _Reading:
+    """Words are read by their declarations. typer converts them by pydantic, even those that are not there: 0.1 s of imports."""
+
+    declared: Command | None = None
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        this: Any = self
+        parameters = {each.name: each for each in self.declared.parameters} if self.declared else {}
+        for word in this.get_params(ctx):
+            word.process_value = partial(_read, word, parameters.get(word.name), word.process_value)
+        words: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of typer's class beside this one
+        return words
+
+
+def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """A value of a command; what belongs to the program itself, such as --version, and what is missing is left to typer."""
+    if word.value_is_missing(value):
+        return process(context, value) if word.required else None
+    if parameter is None:
+        return process(context, value)
+    return [parameter.read(each) for each in value] if parameter.is_repeated else parameter.read(value)
+
+
+class _Command(_Reading, TyperCommand):
     """A command whose help has its options by group, and its examples as they can be copied."""
 
     declared: Command
@@ -72,7 +96,7 @@ def declared(name: str) -> Command:
     return DECLARED[name]
 
 
-class _Group(TyperGroup):
+class _Group(_Reading, TyperGroup):
     """All commands; one is imported when it is asked for, all of them only for their help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -138,11 +162,10 @@ def _root(
 
 
 def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
-    """A parameter for typer: words, which the declaration parses."""
+    """A parameter for typer: words, which the declaration reads."""
     is_flag = parameter.kind is bool
     kind: Any = bool if is_flag else list[str] if parameter.is_repeated else str
     said: dict[str, Any] = {"help": parameter.help(), "show_default": False, "metavar": parameter.metavar}
-    said |= {} if is_flag else {"parser": parameter.read}
     said |= {"autocompletion": lambda: list(parameter.choices)} if parameter.choices else {}
     info = typer.Argument(**said) if parameter.option.is_argument else typer.Option(*parameter.flags, **said)
     return inspect.Parameter(parameter.name, inspect.Parameter.KEYWORD_ONLY, default=parameter.default, annotation=Annotated[kind, info])

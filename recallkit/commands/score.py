@@ -89,7 +89,7 @@ def _rows(folder: Path, manifests: Mapping["ModelSpec", Mapping[str, Any]]) -> "
         {
             "model": model.shown,
             "tokens": manifest["num_rows"],
-            **summarise_scores(folder, score_path(folder, model)).row(0, named=True),
+            **summarise_scores(folder, score_path(folder, model)),
             "dtype": manifest["dtype"],
             "path": str(score_path(folder, model)),
         }

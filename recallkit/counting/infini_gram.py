@@ -25,7 +25,6 @@ from recallkit.display.cells import duration
 from recallkit.display.progress import progress
 from recallkit.errors import UserError
 from recallkit.storage import artifacts, db
-from recallkit.text.json_server import JsonServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +61,8 @@ class InfiniGram:
 
     def __init__(self, given: str, tokenizer: TextTokenizer) -> None:
         """`given`: infini-gram:INDEX or infini-gram:URL#INDEX."""
+        from recallkit.text.json_server import JsonServer  # which imports http and ssl, for an index alone
+
         url, _, index = given.removeprefix(PREFIX).rpartition("#")
         if urlsplit(url).scheme not in ("", "http", "https") or "@" in url or not re.fullmatch(r"[\w.-]{1,200}", index, re.ASCII):
             raise UserError("not an index", where=given, remedy="give infini-gram:INDEX, such as infini-gram:v4_rpj_llama_s4")

@@ -24,7 +24,7 @@ def scores_json(slices: Path, model: ModelSpec, manifest: Mapping[str, Any], che
     return {
         "model": model.shown,
         "path": str(path),
-        **summarise_scores(slices, path).row(0, named=True),
+        **summarise_scores(slices, path),
         **{k: manifest[k] for k in ("num_rows", "model_digest", "dtype", "batch_tokens")},
         **{k: manifest[k] for k in _WHERE_KNOWN if manifest.get(k) is not None},
         "timings": score_timings(slices, model),
@@ -58,7 +58,7 @@ def scores_table(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]])
     from recallkit.scoring.scores import summarise_scores
 
     rows = [
-        {**summarise_scores(slices, score_path(slices, model)).row(0, named=True), "model": model.shown, "num_rows": manifest["num_rows"]}
+        {**summarise_scores(slices, score_path(slices, model)), "model": model.shown, "num_rows": manifest["num_rows"]}
         for model, manifest in manifests.items()
     ]
     return Table.of("Scores of every predicted token", _MEANS, rows)

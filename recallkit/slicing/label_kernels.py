@@ -167,14 +167,14 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
         num_states, num_edges, whole = 1, 0, 0
         for place in range(start, end):
             token = ids[place]
-            new, state = num_states, whole
+            new, state = np.int64(num_states), np.int64(whole)  # of one type, or what is called is compiled for three
             num_states += 1
             length[new], link[new], newest_edge[new] = length[whole] + 1, 0, 0
             edge = _find(slots, origin, edge_ids, state, token, shift)
             while edge == 0:
                 num_edges += 1
                 _add(slots, edges, edge_ids, newest_edge, num_edges, state, token, new, shift)
-                state = link[state]
+                state = np.int64(link[state])
                 if state < 0:
                     break
                 edge = _find(slots, origin, edge_ids, state, token, shift)
@@ -188,14 +188,15 @@ def _match_range(ids, offsets, first, last, states, edges, edge_ids, slots, shif
                     copied = newest_edge[same]
                     while copied:
                         num_edges += 1
-                        _add(slots, edges, edge_ids, newest_edge, num_edges, clone, edge_ids[copied], target[copied], shift)
+                        to = np.int64(target[copied])
+                        _add(slots, edges, edge_ids, newest_edge, num_edges, clone, edge_ids[copied], to, shift)
                         copied = next_edge[copied]
                     link[same] = link[new] = clone
                     while edge and target[edge] == same:
                         target[edge] = clone
-                        state = link[state]
+                        state = np.int64(link[state])
                         edge = _find(slots, origin, edge_ids, state, token, shift) if state >= 0 else 0
-            whole = new
+            whole = int(new)
             if place > start:
                 lengths[place - offsets[0] - sequence - 1] = max(length[link[new]] - 1, 0)
 

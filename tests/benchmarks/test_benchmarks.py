@@ -38,6 +38,7 @@ SMALLEST = {
     "scale": "--tokens 200000 --megabytes 1 --repeats 1 --text {code}",
     "scoring": "--models llama --repeats 1 --tokens 128 --seq-len 64",
     "slicing": "--repeats 1 --only labels --tokens 500000",
+    "start": "--repeats 1 --commands count",
     "table": "--quick --only reading gap counting scoring recall generation",
     "tracking": "--draws 2 --documents 10 --models control:bigram control:recall",
     "validity": "--quick",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -188,3 +189,29 @@ def test_nothing_that_is_written_is_lost_and_the_error_comes_last():
         assert text in messages
     assert sum(message.count("x") for message in messages) == 3_000_000
     assert [event["event"] for event in told if event["message"] != "at the end"][-1] == "error"
+
+
+LEAVING = """
+import atexit, os, sys
+from recallkit import __main__ as program, cli
+run = cli.run
+def run_and_register():
+    try:
+        run()
+    finally:
+        atexit.register(os.write, 2, b"at the end\\n")
+        atexit.register(print, "the last line")
+cli.run = run_and_register
+sys.argv = ["recallkit", "--log-json", *sys.argv[1:]]
+program.main()
+"""
+
+
+@pytest.mark.parametrize(("word", "status"), [("sources", 0), ("nothing", 2)])
+def test_a_process_that_leaves_at_once_has_written_everything_and_has_its_status(word, status):
+    command = [sys.executable, "-c", LEAVING, word]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.returncode == status
+    assert "at the end" in [event["message"] for event in events_of(done.stderr)]
+    assert done.stdout.endswith("the last line\n")
