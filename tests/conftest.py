@@ -60,19 +60,22 @@ def test_data() -> Path:
 
 
 FIRST = (
-    *("models/test_every_family.py", "attribution/test_tables.py", "intervening/test_run.py"),
-    *("commands/test_cli.py", "recall/test_run.py", "counting/test_run.py", "recall/test_needles.py"),
+    *("intervening/test_run.py", "commands/test_cli.py", "counting/test_run.py", "recall/test_run.py"),
+    *("scoring/test_run.py", "attribution/test_tables.py", "models/test_variants.py"),
 )
 """The files that take longest: begun first, so that processes that share the files out end together."""
 
 CI = (
-    *("benchmarks", "examples", "faults", "fuzz", "security", "verification"),
-    *("models/test_families.py", "models/test_ablation.py", "models/test_gguf.py", "models/test_fla.py"),
-    *("commands/test_log_json.py", "counting/test_unseen.py", "doctor/test_doctor.py", "intervening/test_view.py"),
+    *("benchmarks", "examples", "faults", "fuzz", "parallel", "security", "verification"),
+    *("commands/test_log_json.py", "counting/test_unseen.py", "doctor/test_doctor.py"),
+    *("display/test_figure_files.py", "display/test_notebook.py", "intervening/test_view.py"),
+    *("models/test_ablation.py", "models/test_every_family.py", "models/test_families.py"),
+    *("models/test_fla.py", "models/test_gguf.py"),
     *("recall/test_lm_eval_model.py", "report/test_browser.py", "scoring/test_alignment.py"),
-    *("slicing/test_labels.py", "slicing/test_copies.py"),
+    *("slicing/test_labels.py", "slicing/test_copies.py", "tracking/test_live.py"),
     *("test_ci_page.py", "test_contributing.py", "test_documented_commands.py", "test_jit.py"),
-    *("test_packaging.py", "test_papers_page.py", "test_site.py"),
+    *("test_packaging.py", "test_papers_page.py", "test_plugins.py", "test_remedies.py"),
+    *("test_site.py", "test_tutorials.py", "test_void_shares.py", "trackers/test_to_tensorboard.py"),
 )
 """Folders and files whose tests only continuous integration runs: faults, documents, matrices, what needs a browser or a peer."""
 
