@@ -6,7 +6,7 @@ export PYTHON
 # Without compiled modules each of the hundreds of processes that the tests start would compile numba, pandas and torch anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo picture test fuzz lint types slow docs benchmarks benchmarks-table wheel clean
+.PHONY: demo picture test kernels fuzz lint types slow docs benchmarks benchmarks-table wheel clean
 
 # Sets up and runs the main job on the built-in text: the gaps of the zoo's models, with intervals, and a page.
 demo: $(VENV)/.installed
@@ -25,6 +25,11 @@ TESTS ?= not slow and not gpu and not ci and not kernels
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
+
+# Tests of kernels, and the record that they passed, to be committed: continuous integration runs them where something has changed since.
+kernels: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -q -n $(WORKERS) -m "kernels and not slow and not gpu"
+	scripts/kernels_digest.sh $(VENV) > .ci/kernels.passed
 
 slow: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -q -m "slow or kernels"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import json
 import multiprocessing
@@ -20,6 +21,7 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import hypothesis
 import pytest
@@ -31,6 +33,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models on two threads craw
 
 if shutil.which("nvidia-smi") is None:
     os.environ["TRITON_INTERPRET"] = "1"  # without a GPU kernels are interpreted; asked for before anything imports triton
+
+os.fsync = lambda _: None  # what a killed process wrote is there all the same, and a disk takes milliseconds thousands of times
 
 hypothesis.settings.register_profile("recallkit", deadline=None, derandomize=bool(os.environ.get("CI")))  # first calls compile
 hypothesis.settings.load_profile("recallkit")
@@ -55,33 +59,56 @@ def test_data() -> Path:
     return Path(folder)
 
 
-FIRST = ("recall/test_run.py", "mqar/test_run.py", "scoring/test_run.py", "commands/test_python.py", "commands/test_cli.py")
-"""The files that take longest, by `pytest --durations=0`: begun first, so that processes that share the files out end together."""
+FIRST = (
+    *("intervening/test_run.py", "commands/test_cli.py", "counting/test_run.py", "recall/test_run.py"),
+    *("scoring/test_run.py", "attribution/test_tables.py", "models/test_variants.py"),
+)
+"""The files that take longest: begun first, so that processes that share the files out end together."""
 
 CI = (
-    *("benchmarks", "examples", "faults", "fuzz", "security", "verification"),
-    *("models/test_families.py", "models/test_ablation.py", "models/test_gguf.py", "models/test_fla.py"),
-    *(
-        "commands/test_log_json.py",
-        "counting/test_unseen.py",
-        "doctor/test_doctor.py",
-        "recall/test_lm_eval_model.py",
-    ),
-    "intervening/test_view.py",
-    *("report/test_browser.py", "scoring/test_alignment.py", "slicing/test_labels.py", "slicing/test_copies.py"),
+    *("benchmarks", "examples", "faults", "fuzz", "parallel", "security", "verification"),
+    *("commands/test_log_json.py", "counting/test_unseen.py", "doctor/test_doctor.py"),
+    *("display/test_figure_files.py", "display/test_notebook.py", "intervening/test_view.py"),
+    *("models/test_ablation.py", "models/test_adapters.py", "models/test_every_family.py"),
+    *("models/test_families.py", "models/test_fla.py", "models/test_gguf.py"),
+    *("recall/test_lm_eval_model.py", "report/test_browser.py", "scoring/test_alignment.py"),
+    *("slicing/test_labels.py", "slicing/test_copies.py", "tracking/test_live.py"),
+    *("test_ci_page.py", "test_contributing.py", "test_documented_commands.py", "test_jit.py"),
+    *("test_packaging.py", "test_papers_page.py", "test_plugins.py", "test_remedies.py"),
+    *("test_site.py", "test_tutorials.py", "test_void_shares.py", "trackers/test_to_tensorboard.py"),
 )
 """Folders and files whose tests only continuous integration runs: faults, documents, matrices, what needs a browser or a peer."""
+
+
+def is_for_ci(path: Path) -> bool:
+    name = path.relative_to(ROOT / "tests")
+    return name.as_posix() in CI or name.parts[0] in CI
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that a selection leaves out are not imported, which takes a second in each process."""
+    is_left_out = "not ci" in config.option.markexpr and collection_path.suffix == ".py"
+    return True if is_left_out and is_for_ci(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if gone := [name for name in (*FIRST, *CI) if not (ROOT / "tests" / name).exists()]:
         raise pytest.UsageError(f"FIRST or CI name what is not there: {', '.join(gone)}")
-    places = {name: place for place, name in enumerate(FIRST)}
-    files = {item.nodeid: item.nodeid.partition("::")[0].removeprefix("tests/") for item in items}
-    items.sort(key=lambda item: places.get(files[item.nodeid], len(places)))
+    places = {ROOT / "tests" / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
-        if files[item.nodeid] in CI or files[item.nodeid].partition("/")[0] in CI:
+        if is_for_ci(item.path):
             item.add_marker("ci")
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now is no garbage: to look for some among all of it takes half a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what is never collected libraries report as leaks at the end
 
 
 @pytest.fixture(scope="session")
@@ -150,6 +177,21 @@ def warm_workers(warm: ForkServerContext, monkeypatch: pytest.MonkeyPatch) -> No
     from recallkit.parallel import processes
 
     monkeypatch.setattr(processes, "multiprocessing", SimpleNamespace(get_context=lambda _: warm))
+
+
+@pytest.fixture
+def dying_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the processes of `--workers` the first that has work is killed as soon as it has it."""
+    from recallkit.parallel.processes import _Worker
+
+    give = _Worker.give
+
+    def give_and_kill(worker: Any, tasks: object) -> None:
+        monkeypatch.setattr(_Worker, "give", give)
+        give(worker, tasks)
+        worker.process.kill()
+
+    monkeypatch.setattr(_Worker, "give", give_and_kill)
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +271,10 @@ def run(home: Path, run_apart: Run) -> Run:
                 console.terminal.cache_clear()
                 console.stderr.cache_clear()
         texts = [(stream.flush(), stream.buffer.getvalue().decode())[1] for stream in (out, err)]
-        return subprocess.CompletedProcess(words, int(stopped.value.code or 0), *texts)
+        status = int(stopped.value.code or 0)
+        if status:
+            sys.stderr.write(texts[1])  # pytest shows it where the test did not expect it
+        return subprocess.CompletedProcess(words, status, *texts)
 
     return call
 

@@ -12,8 +12,6 @@ import yaml
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 from tests.known_truth import PATH
 
-pytestmark = pytest.mark.ci
-
 PAGE = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
 [WORKFLOW] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 

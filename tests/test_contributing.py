@@ -16,8 +16,6 @@ import pytest
 import recallkit
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.ci
-
 SPAN = re.compile(r"`([^`]+)`")
 ENTRY = re.compile(r"`([A-Z_]+|\w+)` in `([^`]+)`")
 

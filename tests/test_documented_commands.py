@@ -27,8 +27,6 @@ from recallkit.training.runs import runs_of
 from tests.conftest import ROOT
 from tests.documented import PROGRAMS, blocks, documents, inline, words
 
-pytestmark = pytest.mark.ci
-
 BLOCKS = [block for path in documents() for block in blocks(path)]
 GROUP = typer.main.get_command(cli.app)
 REAL = {name: GROUP.get_command(None, name) for name in COMMANDS}

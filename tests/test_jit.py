@@ -11,8 +11,6 @@ import pytest
 
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 
-pytestmark = pytest.mark.ci
-
 STARTS = {
     "the program": (
         "import recallkit.__main__ as program\nsys.argv = ['recallkit', '--version']\ntry: program.main()\nexcept SystemExit: pass\n"

@@ -20,8 +20,6 @@ from recallkit import config
 from tests.conftest import ROOT
 from tests.test_structure import python_files, tree_of
 
-pytestmark = pytest.mark.ci
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NEEDED_BY_OTHERS = {
     "accelerate": "transformers asks for it when it loads a .gguf file",

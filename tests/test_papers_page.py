@@ -14,8 +14,6 @@ import pytest
 import recallkit
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.ci
-
 PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 TEXT = " ".join(PAGE.split())
 ITEMS = PAGE.split("\n## Item by item\n")[1]

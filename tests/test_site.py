@@ -17,8 +17,6 @@ import recallkit
 from tests.conftest import ROOT
 from tests.test_structure import documents
 
-pytestmark = pytest.mark.ci
-
 pytest.importorskip("material", reason="needs mkdocs-material: make test has it")
 pytest.importorskip("mkdocstrings_handlers.python", reason="needs mkdocstrings-python: make test has it")
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -154,35 +153,51 @@ def test_another_tokenizer_and_what_is_no_index_are_refused(server, text, tmp_pa
     assert not (tmp_path / "slices").exists(), "before any text is read"
 
 
-def test_requests_are_paced(server, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(infini_gram, "_PUBLIC", server.spec.removeprefix("infini-gram:").partition("#")[0])
-    monkeypatch.setattr(infini_gram, "_PER_SECOND", 40.0)
-    begun = time.monotonic()
-    slicing.slice_text(text, tmp_path / "slices", counts="infini-gram:v4_mine", seq_len=128)
+class Clock:
+    """Time that passes in sleep alone."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_requests_to_the_public_service_are_paced(server, text, tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(infini_gram, "time", clock)
+    slicing.slice_text(text, tmp_path / "own", counts=server.spec, seq_len=128)
+    assert clock.now == 0.0
+    server.asked.clear()
+    address = server.spec.removeprefix("infini-gram:").partition("#")[0]
+    monkeypatch.setattr(infini_gram, "_PUBLIC", address)
+    monkeypatch.setenv("RECALLKIT_HOME", str(tmp_path / "empty"))
+    slicing.slice_text(text, tmp_path / "public", counts="infini-gram:v4_mine", seq_len=128)
     assert len(server.asked) > 100
-    assert time.monotonic() - begun >= (len(server.asked) - 1) / 40
+    assert clock.now == pytest.approx((len(server.asked) - 1) / 10)
 
 
 def test_an_interruption_does_not_wait_for_the_server(server, text, tmp_path, monkeypatch):
-    answered, slow = Handler.answer, threading.Event()
+    answered, is_over = Handler.answer, threading.Event()
 
     def answer(handler, status, content):
         if len(server.asked) == 50:
-            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-            slow.wait(60)
+            os.kill(os.getpid(), signal.SIGINT)
+            is_over.wait(60)
         answered(handler, status, content)
 
     monkeypatch.setattr(Handler, "answer", answer)
     monkeypatch.setattr(infini_gram, "_CHUNK", 20)
-    begun = time.monotonic()
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of pytest-xdist ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
             slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)
     finally:
         signal.signal(signal.SIGINT, handler)
-    slow.set()
-    assert time.monotonic() - begun < 30
+    assert len(server.asked) == 50, "the answer is still to come"
+    is_over.set()
     server.asked.clear()
     server.asked += [{}] * 60
     slicing.slice_text(text, tmp_path / "slices", counts=server.spec, seq_len=128)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +17,6 @@ from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import read_meta
 from recallkit.errors import UserError
 from recallkit.options import TextOptions
-from recallkit.parallel import processes
 from recallkit.storage.journal import PartsJournal
 from recallkit.storage.timings import Timings
 from recallkit.text import encoding
@@ -92,20 +89,9 @@ def test_only_is_the_same_in_shard_ranges(text, tmp_path, small_slices, warm_wor
     assert facts(tmp_path / "one.duckdb") == facts(tmp_path / "several.duckdb")
 
 
-def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, monkeypatch, capfd):
+def test_a_killed_process_is_replaced(text, whole, tmp_path, warm_workers, dying_worker, capfd):
     """Its shard range is counted by another one."""
-    killed: list[int] = []
-    given = processes._Worker.give
-
-    def give(self, tasks):
-        given(self, tasks)
-        if not killed:
-            killed.append(self.process.pid)
-            os.kill(self.process.pid, signal.SIGKILL)
-
-    monkeypatch.setattr(processes._Worker, "give", give)
     assert count(text, tmp_path / "counts.duckdb", workers=2) == whole
-    assert killed
     assert "a counting process died (SIGKILL)" in capfd.readouterr().err
 
 

@@ -426,8 +426,8 @@ def test_causal_recall_alone_is_what_it_is_beside_the_other_changes(slices, cont
 def test_a_finished_one_is_of_these_labels_and_these_scores(home, short_text, tmp_path, capsys):
     """Not of other models, of a model that is scored again, or of labels with another threshold,
     which have other AR hits."""
-    text, slices = short_text(12, 600), tmp_path / "slices"
-    recallkit.slice(text, slices, counts=recallkit.zoo_counts(), max_count=5, seq_len=128)
+    text, slices = short_text(8, 400), tmp_path / "slices"
+    recallkit.slice(text, slices, counts=recallkit.zoo_counts(), max_count=5, seq_len=64)
 
     def finished(*models: str) -> InterveneTables | None:
         return finished_intervention(slices, list_models(models))
@@ -455,7 +455,7 @@ def test_a_finished_one_is_of_these_labels_and_these_scores(home, short_text, tm
         slices,
         counts=recallkit.zoo_counts(),
         max_count=50,
-        seq_len=128,
+        seq_len=64,
         force=True,
     )
     assert finished(*models) is None

@@ -19,8 +19,8 @@ NAMES = ("score", "intervene", "eval-recall")
 
 
 @pytest.fixture
-def command(small_slices, tiny_model, tmp_path, monkeypatch):
-    """A command of a tiny model that reads and writes in a folder of its own, in parts of two sequences or prompts."""
+def command(small_slices, tmp_path, monkeypatch):
+    """A command of a control model that reads and writes in a folder of its own, in parts of two sequences or prompts."""
     monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 2)
     monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
     texts = made_up_texts(12, 80, seed=7)
@@ -30,11 +30,11 @@ def command(small_slices, tiny_model, tmp_path, monkeypatch):
     def make(name: str, folder: Path) -> list[object]:
         if not folder.exists():
             shutil.copytree(small_slices, folder / "slices", ignore=shutil.ignore_patterns("scores", "gap", "intervene"))
-        model, sliced = tiny_model("gpt_neox"), ["--device", "cpu", "--batch-tokens", 512, "--slices", folder / "slices"]
+        model, sliced = "control:recall", ["--slices", folder / "slices"]
         asked = {
             "score": [model, *sliced],
             "intervene": [model, *sliced, "--samples", 6, "-o", folder / "asked"],
-            "eval-recall": [model, "--device", "cpu", "--data", tmp_path / "fda.jsonl", "--batch-size", 2, "-o", folder / "evals"],
+            "eval-recall": [model, "--data", tmp_path / "fda.jsonl", "--batch-size", 2, "-o", folder / "evals"],
         }
         return [name, *asked[name]]
 
@@ -104,18 +104,7 @@ def test_a_task_of_lm_evals_own_is_shared_too(run, command, tmp_path):
     for way, runs in {"one": [[]], "shares": [["--share", "1/2"], ["--share", "2/2"], []]}.items():
         name, model, *_ = command("eval-recall", tmp_path / way)
         for options in runs:
-            line = [
-                name,
-                model,
-                "--device",
-                "cpu",
-                "--batch-size",
-                4,
-                "--lm-eval-task",
-                tmp_path / "t.yaml",
-                "-o",
-                tmp_path / way / "evals",
-            ]
+            line = [name, model, "--batch-size", 4, "--lm-eval-task", tmp_path / "t.yaml", "-o", tmp_path / way / "evals"]
             done = run(*line, *options, "--json")
             assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout)["metrics"])

@@ -15,21 +15,27 @@ import pytest
 from recallkit import scoring
 from recallkit.errors import UserError
 from recallkit.parallel import ray_cluster
-from tests.scoring.test_run import SETTLED, copy_of, finely, made_at_once, only_scores, whole  # noqa: F401 - fixtures
+from tests.scoring.test_run import SETTLED, copy_of, finely, only_scores, scores_at_once  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 OPTIONS = replace(SETTLED, engine="ray", workers=2)
 
 
-def test_two_actors_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):  # noqa: F811
+@pytest.fixture
+def whole(finely, small_slices, tiny_model, tmp_path) -> str:  # noqa: F811
+    """The digest of a score file made by one process without interruption."""
+    return scores_at_once(str(tiny_model("gpt_neox")), copy_of(small_slices, tmp_path / "at-once"))
+
+
+def test_two_actors_write_the_same_bytes(whole, small_slices, tiny_model, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     slices = copy_of(small_slices, tmp_path)
     scoring.score(str(tiny_model("gpt_neox")), slices, OPTIONS)
     assert only_scores(slices) == whole
 
 
-def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path):  # noqa: F811
+def test_a_killed_actor_is_replaced(whole, small_slices, tiny_model, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install 'recallkit-lm[ray]'")
     slices = copy_of(small_slices, tmp_path)
     stopped, killed = threading.Event(), []

@@ -16,7 +16,7 @@ from recallkit.models.spec import list_models
 from recallkit.scoring import ScoringOptions, plan_scores, score_path, scores
 from recallkit.scoring.run import ScoringPlan
 from recallkit.storage import artifacts
-from tests.scoring.test_run import copy_of, cut_finely, interrupting_batches
+from tests.scoring.test_run import copy_of, interrupting_batches
 
 OPTIONS = ScoringOptions(device="cpu", batch_tokens=512)
 
@@ -41,8 +41,8 @@ def models(tiny_model) -> tuple[Path, Path]:
 def test_an_interrupted_pair_goes_on_and_writes_the_same_bytes(few_slices, models, tmp_path, monkeypatch):
     """The divergence, and the scores of both, whether or not the run was interrupted in the middle of a part."""
     at_once, slices = copy_of(few_slices, tmp_path / "at-once"), copy_of(few_slices, tmp_path)
-    cut_finely(monkeypatch)
     monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 8)
+    monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
     options = replace(OPTIONS, batch_tokens=128)
     made = pair_of(at_once, *models, options).run()
     calls = interrupting_batches(monkeypatch, 7)

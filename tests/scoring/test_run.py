@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import signal
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,10 +70,6 @@ SETTLED = scoring.ScoringOptions(device="cpu", batch_tokens=512)
 @pytest.fixture
 def finely(monkeypatch) -> None:
     """Parts of two sequences, so that a small slice directory has many."""
-    cut_finely(monkeypatch)
-
-
-def cut_finely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores, "SEQUENCES_PER_PART", 2)
     monkeypatch.setattr(scores, "SEQUENCES_PER_ROW_GROUP", 16)
 
@@ -88,25 +79,30 @@ def copy_of(slices: Path, folder: Path) -> Path:
 
 
 def only_scores(slices: Path) -> str:
+    """The digest of the one score file; nothing unfinished is left."""
     [path] = (slices / "scores").glob("*.parquet")
     assert not list((slices / "scores").glob(".*"))
     return digest(path)
 
 
-@pytest.fixture(scope="module")
-def made_at_once(small_slices, tiny_model, tmp_path_factory) -> str:
-    slices = copy_of(small_slices, tmp_path_factory.mktemp("whole"))
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        cut_finely(monkeypatch)
-        scoring.score(str(tiny_model("gpt_neox")), slices, SETTLED)
+def scores_at_once(model: str, slices: Path) -> str:
+    scoring.score(model, slices, SETTLED)
     return only_scores(slices)
 
 
 @pytest.fixture
-def whole(finely, made_at_once) -> str:
+def slices(finely, small_slices, tmp_path) -> Path:
+    """A copy without scores, with counts of its own text."""
+    return copy_of(small_slices, tmp_path)
+
+
+CONTROL = "control:bigram"
+
+
+@pytest.fixture
+def whole(finely, small_slices, tmp_path) -> str:
     """The digest of a score file made by one process without interruption."""
-    return made_at_once
+    return scores_at_once(CONTROL, copy_of(small_slices, tmp_path / "at-once"))
 
 
 def interrupting_batches(monkeypatch, *numbers):
@@ -146,36 +142,16 @@ def score_share(model: object, slices: Path, share: tuple[int, int], **options: 
     return scoring.plan_scores([str(model)], slices, replace(SETTLED, **options), share=share)[0].run()
 
 
-def test_shares_are_scored_and_joined(whole, warm_workers, small_slices, tiny_model, tmp_path):
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    told = [score_share(model, slices, (place, 3)) for place in (3, 1)]
+def test_shares_are_scored_and_joined(whole, warm_workers, slices):
+    told = [score_share(CONTROL, slices, (place, 3)) for place in (3, 1)]
     assert told[0]["parts_done"] < told[1]["parts_done"] < told[1]["num_parts"]
-    assert not scoring.score_path(slices, model).exists()
-    scoring.score(model, slices, replace(SETTLED, workers=2))
+    assert not scoring.score_path(slices, CONTROL).exists()
+    scoring.score(CONTROL, slices, replace(SETTLED, workers=2))
     assert only_scores(slices) == whole
 
 
-def test_a_killed_process_is_replaced_and_nothing_changes(whole, warm_workers, small_slices, tiny_model, tmp_path, capfd):
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    stopped = threading.Event()
-
-    def kill_one() -> int:
-        """Kills a scoring process as soon as parts appear."""
-        while not stopped.is_set():
-            if list((slices / "scores").glob(".*.partial/part-*")):
-                child = multiprocessing.active_children()[0]
-                os.kill(child.pid, signal.SIGKILL)
-                return child.pid
-            time.sleep(0.001)
-        return 0
-
-    with ThreadPoolExecutor(1) as pool:
-        killed = pool.submit(kill_one)
-        try:
-            scoring.score(model, slices, replace(SETTLED, workers=2))
-        finally:
-            stopped.set()
-        assert killed.result()
+def test_a_killed_process_is_replaced_and_nothing_changes(whole, warm_workers, dying_worker, slices, capfd):
+    scoring.score(CONTROL, slices, replace(SETTLED, workers=2))
     assert "SIGKILL" in capfd.readouterr().err
     assert only_scores(slices) == whole
 
@@ -215,15 +191,14 @@ def test_what_changes_while_it_is_scored_is_noticed(finely, small_slices, tiny_m
         scoring.score(str(model), slices, SETTLED)
 
 
-def test_a_damaged_part_is_removed_and_made_anew(whole, small_slices, tiny_model, tmp_path):
-    slices, model = copy_of(small_slices, tmp_path), str(tiny_model("gpt_neox"))
-    score_share(model, slices, (1, 3))
+def test_a_damaged_part_is_removed_and_made_anew(whole, slices):
+    score_share(CONTROL, slices, (1, 3))
     part = sorted((slices / "scores").glob(".*.partial/part-*[0-9]"))[1]
     content = part.read_bytes()
     part.write_bytes(content[:60] + b"\xff" * 16 + content[76:])
     with pytest.raises(UserError, match=r"damaged part.*run the same command again"):
-        scoring.score(model, slices, SETTLED)
-    scoring.score(model, slices, SETTLED)
+        scoring.score(CONTROL, slices, SETTLED)
+    scoring.score(CONTROL, slices, SETTLED)
     assert only_scores(slices) == whole
 
 

@@ -126,8 +126,8 @@ def slice_into(made, name, *given):
 
 def test_the_default_is_recorded_reused_and_warned_of(run, made):
     done = run(*slice_into(made, "slices"), "--json")
-    found, manifest = json.loads(done.stdout), artifacts.read_manifest(made / "slices" / "tokens.parquet")
     assert (done.returncode, done.stderr) == (0, "")
+    found, manifest = json.loads(done.stdout), artifacts.read_manifest(made / "slices" / "tokens.parquet")
     assert manifest["max_count"] == found["max_count"] == LEAST_COUNT
     assert manifest["threshold"] == found["threshold"] == {"rule": "fallback", "rate": 125.0}
     assert found["by_source"][0]["ar_hit_share"] > 0.15
