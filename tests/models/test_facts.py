@@ -10,6 +10,7 @@ import pytest
 from recallkit.errors import UserError
 from recallkit.models import zoo
 from recallkit.models.kinds import kind_of
+from recallkit.models.layer_kernels import layers_by_kernel
 from recallkit.models.loading import check_model, find_precision, load_model
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.rwkv_file import HEADER, MAGIC
@@ -23,12 +24,14 @@ def facts(spec: object, **more: object) -> ModelFacts | None:
 def test_a_directory_says_what_its_loaded_model_says(tiny_model, family):
     path = tiny_model(family)
     model = load_model(ModelRequest(str(path), 4096, device="cpu"))
-    assert facts(path) == ModelFacts(model.vocab_size, model.max_length, "float32")
+    layers = layers_by_kernel(model.model)
+    assert facts(path) == ModelFacts(model.vocab_size, model.max_length, "float32", layers)
 
 
 def test_so_does_a_model_of_the_zoo():
     model = load_model(ModelRequest("zoo:attention", 4096, device="cpu"))
-    assert facts("zoo:attention") == facts(zoo.shipped()["attention"]) == ModelFacts(model.vocab_size, model.max_length)
+    said = ModelFacts(model.vocab_size, model.max_length, layers={"attention": [0, 1, 2, 3]})
+    assert facts("zoo:attention") == facts(zoo.shipped()["attention"]) == said
 
 
 def test_what_transformers_does_not_know_is_left_to_loading(tiny_model, tmp_path):
