@@ -30,6 +30,8 @@ TARGETS = {"count": 1.15, "slice": 1.3}
 """Most processor seconds of ours, as a multiple of the peer's."""
 MAX_COUNT = 5
 """The largest training count of an AR hit, for both sides."""
+BLOCK = 1 << 21
+"""Tokens that the peer labels and writes at a time."""
 
 # ------------------------------------------------------------------------------------------------------------- the peer
 
@@ -82,38 +84,51 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
     import duckdb
     import numpy as np
     import polars as pl
+    import pyarrow.parquet as pq
 
     records = list(read_records(shards))
     ids, lengths = encode([record["text"] for record in records], tokenizer)
-    row, document = np.arange(len(ids) - 1), np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[1:]
+    documents = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[1:]
     sources = pl.Series([record.get("meta", {}).get("pile_set_name", "") for record in records], dtype=pl.Categorical)
-    # Sequence, previous token, token and place in one number: sorted, earlier occurrences of a bigram are neighbours.
-    keys = (row >> 11 << 32 | ids[:-1].astype(np.int64) << 16 | ids[1:]) << 11 | row & 2047
-    keys.sort()
-    bigrams, places = keys >> 11, keys & 2047
-    is_new = np.diff(bigrams, prepend=-1) != 0
-    begins = np.maximum.accumulate(np.where(is_new, row, 0))
-    order = (keys >> 43 << 11) + places
-    columns = {name: np.empty(len(row), np.int32) for name in ("distance", "first_distance", "occurrences")}
-    columns["distance"][order] = np.where(is_new, 0, np.diff(places, prepend=0))
-    columns["first_distance"][order] = places - places[begins]
-    columns["occurrences"][order] = row - begins
-    frame = pl.DataFrame(
-        {
-            "sequence": (row >> 11).astype(np.int32),
-            "position": (row & 2047).astype(np.int32) + 1,
-            "document": document,
-            "source": sources.gather(document),
-            "prev_token": ids[:-1].astype(np.int32),
-            "token": ids[1:].astype(np.int32),
-            **columns,
-        },
-    ).with_columns(pl.col("distance", "first_distance").replace(0, None), repeated=pl.col("occurrences") > 0)
+    del records
     with duckdb.connect(counts, read_only=True) as connection:
-        query = "SELECT first::INTEGER AS prev_token, second::INTEGER AS token, count::BIGINT AS train_count FROM bigrams"
-        counted = connection.sql(query).pl()
-    frame = frame.join(counted, on=["prev_token", "token"], how="left", maintain_order="left").with_columns(pl.col("train_count").fill_null(0))
-    frame.with_columns(ar_hit=pl.col("repeated") & (pl.col("train_count") <= MAX_COUNT)).write_parquet(out, row_group_size=1 << 20)
+        counted = connection.sql("SELECT (first << 16 | second)::UINTEGER AS pair, count AS train_count FROM bigrams").pl()
+    writer = None
+    for first in range(0, len(ids) - 1, BLOCK):
+        block, document = ids[first : first + BLOCK + 1], documents[first : first + BLOCK]
+        row, pairs = np.arange(len(block) - 1), block[:-1].astype(np.uint32) << 16 | block[1:]
+        # Sequence, bigram and place in one number: sorted, earlier occurrences of a bigram are neighbours.
+        keys = (row >> 11 << 32 | pairs) << 11 | row & 2047
+        keys.sort()
+        places, bigrams = (keys & 2047).astype(np.int32), keys >> 11
+        begins = np.flatnonzero(np.append(True, bigrams[1:] != bigrams[:-1]))
+        sizes = np.diff(begins, append=len(row))
+        columns = np.empty((3, len(row)), np.int32)
+        order = (keys >> 43 << 11) + places
+        columns[0, order] = np.diff(places, prepend=places[:1])
+        columns[1, order] = places - np.repeat(places[begins], sizes)
+        columns[2, order] = row - np.repeat(begins, sizes)
+        frame = pl.DataFrame(
+            {
+                "sequence": ((row + first) >> 11).astype(np.int32),
+                "position": (row & 2047).astype(np.int32) + 1,
+                "document": document,
+                "source": sources.gather(document),
+                "prev_token": block[:-1].astype(np.int32),
+                "token": block[1:].astype(np.int32),
+                **dict(zip(("distance", "first_distance", "occurrences"), columns, strict=True)),
+                "pair": pairs,
+            },
+        )
+        repeated, is_rare = pl.col("occurrences") > 0, pl.col("train_count") <= MAX_COUNT
+        distances = [pl.when(repeated).then(name).alias(name) for name in ("distance", "first_distance")]
+        frame = frame.join(counted, on="pair", how="left", maintain_order="left").drop("pair")
+        frame = frame.with_columns(*distances, pl.col("train_count").fill_null(0), repeated=repeated).with_columns(ar_hit=repeated & is_rare)
+        table = frame.to_arrow()
+        writer = writer or pq.ParquetWriter(out, table.schema, compression="zstd")
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -156,18 +171,18 @@ def commands(folder: Path, counted: list[str], sliced: list[str]) -> dict[str, d
     }
 
 
-def differing_rows(folder: Path) -> int:
+def differing_rows(folder: str) -> int:
     """How many rows of the peer's tables are not in ours: bigrams, and the labels that both have (sources have other names)."""
     import duckdb
 
     with duckdb.connect() as connection:
         for side in ("recallkit", "peer"):
-            connection.execute(f"ATTACH '{folder / side}/counts.duckdb' AS {side} (READ_ONLY)")
+            connection.execute(f"ATTACH '{folder}/{side}/counts.duckdb' AS {side} (READ_ONLY)")
         pairs = [("peer.bigrams", "recallkit.bigrams")]
-        if (theirs := folder / "peer/tokens.parquet").exists():
+        if Path(theirs := f"{folder}/peer/tokens.parquet").exists():
             names = [row[0] for row in connection.execute(f"DESCRIBE FROM '{theirs}'").fetchall()]
             columns = ", ".join(name for name in names if name != "source")
-            pairs.append(tuple(f"(SELECT {columns} FROM '{path}')" for path in (theirs, folder / "recallkit/slices/tokens.parquet")))
+            pairs.append(tuple(f"(SELECT {columns} FROM '{path}')" for path in (theirs, f"{folder}/recallkit/slices/tokens.parquet")))
         query = "SELECT count(*) FROM (FROM {} EXCEPT ALL FROM {})"
         return sum(connection.execute(query.format(*pair)).fetchall()[0][0] for pair in pairs)
 
@@ -187,7 +202,7 @@ def main() -> None:
         for sides in by_command.values():  # what is compiled and read first is not measured
             for command in sides.values():
                 usage(command)
-        assert differing_rows(folder) == 0
+        assert harness.apart(differing_rows, folder) == 0
         print("counts and labels are the same")
         for command, sides in by_command.items():
             if given.only in (None, command):
