@@ -16,8 +16,8 @@ from recallkit.ragged import run_starts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SORTED_TOKENS = 1 << 23
-"""Tokens sorted at once: 64 MiB of keys per thread."""
+_SORTED_TOKENS = 1 << 24
+"""Tokens sorted at once: 64 MiB of keys per thread for ids of 16 bits."""
 
 
 class BigramRun(NamedTuple):

@@ -109,10 +109,12 @@ class HashSampler:
         found, num_found = [np.empty(0, np.uint64)], 0
         for first in range(0, len(ids), _BLOCK):
             hashes = ngram_hashes(ids[first : first + _BLOCK + self.size - 1], self.size)
-            within = np.flatnonzero(hashes <= np.uint64(largest))
-            # Of size 3, with segments from 0 and 4: the n-grams that begin at 2 and 3 extend across.
-            segments = (np.searchsorted(segment_starts, within + end, side="right") for end in (first, first + self.size - 1))
-            found.append(hashes[within[np.equal(*segments)]])
+            is_small = hashes <= np.uint64(largest)
+            # Of size 3, with a segment from 4: the n-grams that begin at 2 and 3 extend into it.
+            inside = np.searchsorted(segment_starts, (first + 1, first + _BLOCK + self.size - 1))
+            for start in (segment_starts[slice(*inside)] - first).tolist():
+                is_small[max(0, start - self.size + 1) : start] = False
+            found.append(hashes[is_small])
             num_found += len(found[-1])
             if num_found > 2 * self.most:
                 found = [_distinct(np.concatenate(found))[: self.most]]
