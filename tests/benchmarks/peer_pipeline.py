@@ -176,6 +176,7 @@ def differing_rows(folder: str) -> int:
     import duckdb
 
     with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")
         for side in ("recallkit", "peer"):
             connection.execute(f"ATTACH '{folder}/{side}/counts.duckdb' AS {side} (READ_ONLY)")
         pairs = [("peer.bigrams", "recallkit.bigrams")]
