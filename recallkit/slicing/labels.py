@@ -153,10 +153,7 @@ class DocumentSums:
             "bigrams": differs,
             "unseen": differs & (count == 0),
         }
-        sums = {
-            name: None if value is None else np.add.reduceat(value, starts, dtype=np.int64)
-            for name, value in values.items()
-        }
+        sums = {name: None if value is None else np.add.reduceat(value, starts, dtype=np.int64) for name, value in values.items()}
         keys = {"document": document[starts], "source": table["source"].take(starts).cast("string")}
         self._sums.append(pl.DataFrame({**keys, **sums}, schema_overrides={"hits": pl.Int64}))
 

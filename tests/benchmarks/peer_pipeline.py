@@ -1,21 +1,24 @@
 """`count` and `slice` beside the pipeline that one writes by hand: whole commands in turn, processor seconds and peak memory.
 
     python tests/benchmarks/peer_pipeline.py                      # counts three training shards, slices the fourth
-    python tests/benchmarks/peer_pipeline.py --only count --counted $RECALLKIT_TEST_DATA/corpus/train-0*.jsonl.zst
+    python tests/benchmarks/peer_pipeline.py --counted $C/train-0*.jsonl.zst --sliced $C/train-0*.jsonl.zst
 
-The peer is `peer_count` and `peer_slice` below, as little code as does it: gigatoken (`tokenizers` where it is not installed), one sort of
-everything in memory, polars and DuckDB. It makes the bigram counts, and 12 of the 16 columns of `tokens.parquet`; it has no hashes of
-n-grams, text, matches, digests or resumption, reads one form of record, and takes no vocabulary of more than 2^16. Both tables of counts, and
-the columns that both have, are compared. Seconds are user and system time of the whole process, imports included.
+The peer is `peer_count` and `peer_slice` below, as little code as does it: gigatoken (`tokenizers` where
+it is not installed), sorts in memory, polars and DuckDB. It makes the bigram counts, and 12 of the 16
+columns of `tokens.parquet`; it has no hashes of n-grams, text, matches, digests or resumption, reads one
+form of record, and takes no vocabulary of more than 2^16. The tables of counts, and the columns that both
+have, are compared. Seconds are user and system time of the whole process, imports included.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,7 @@ TARGETS = {"count": 1.15, "slice": 1.3}
 """Most processor seconds of ours, as a multiple of the peer's."""
 MAX_COUNT = 5
 """The largest training count of an AR hit, for both sides."""
-BLOCK = 1 << 21
+BLOCK = 1 << 22
 """Tokens that the peer labels and writes at a time."""
 
 # ------------------------------------------------------------------------------------------------------------- the peer
@@ -43,7 +46,7 @@ def read_records(shards: list[str]) -> Iterator[dict[str, Any]]:
     import zstandard
 
     for shard in shards:
-        with open(shard, "rb") as file:
+        with Path(shard).open("rb") as file:
             for line in io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20):
                 yield orjson.loads(line)
 
@@ -123,8 +126,8 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
         repeated, is_rare = pl.col("occurrences") > 0, pl.col("train_count") <= MAX_COUNT
         distances = [pl.when(repeated).then(name).alias(name) for name in ("distance", "first_distance")]
         frame = frame.join(counted, on="pair", how="left", maintain_order="left").drop("pair")
-        frame = frame.with_columns(*distances, pl.col("train_count").fill_null(0), repeated=repeated).with_columns(ar_hit=repeated & is_rare)
-        table = frame.to_arrow()
+        frame = frame.with_columns(*distances, pl.col("train_count").fill_null(0), repeated=repeated)
+        table = frame.with_columns(ar_hit=repeated & is_rare).to_arrow()
         writer = writer or pq.ParquetWriter(out, table.schema, compression="zstd")
         writer.write_table(table)
     if writer is not None:
@@ -134,8 +137,13 @@ def peer_slice(shards: list[str], tokenizer: str, counts: str, out: str) -> None
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def usage(command: list[str]) -> dict[str, float]:
-    """Processor seconds, user and system, and MB at the peak, of a command. Raises SystemExit with what it says if it fails."""
+def usage(command: list[str], output: Path | None = None) -> dict[str, float]:
+    """Processor seconds, user and system, and MB at the peak, of a command, without an earlier `output` of it to reuse.
+
+    Raises SystemExit with what it says if it fails.
+    """
+    if output is not None:
+        shutil.rmtree(output, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
     with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=said, stderr=said, env=environment) as process:
         _, status, used = os.wait4(process.pid, 0)
@@ -207,7 +215,8 @@ def main() -> None:
         print("counts and labels are the same")
         for command, sides in by_command.items():
             if given.only in (None, command):
-                report(command, harness.in_turn(sides, given.repeats, lambda side, sides=sides: usage(sides[side])))
+                measure = partial(lambda sides, side: usage(sides[side], folder / side / "slices"), sides)
+                report(command, harness.in_turn(sides, given.repeats, measure))
 
 
 def report(command: str, runs: dict[str, list[dict[str, float]]]) -> None:

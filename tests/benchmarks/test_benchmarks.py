@@ -30,6 +30,7 @@ SMALLEST = {
     "intervals": "mqar minority retained --draws 3 --documents 10 --limit 20",
     "kernels": "short_conv --quick",
     "kinds": "--text {shard} --tokens 1500",
+    "peer_pipeline": "--repeats 1 --counted {shard} --sliced {shard}",
     "peers_gap": "control:recall control:bigram",
     "reading": "--repeats 1 --shard {shard}",
     "recall": "--models llama --batches 1 --limit 2 --context 256 --repeats 1",
