@@ -32,6 +32,8 @@ ADDED, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 _BLOCK = 1 << 15
 """n-grams hashed at a time: their numbers stay in the cache."""
+_COMPILED_FROM = 1 << 26
+"""Ids of a text beyond which loops save the half second that numba takes to be imported."""
 
 
 class HashRun(NamedTuple):
@@ -77,12 +79,28 @@ def _polynomials(ids: np.ndarray, size: int) -> np.ndarray:
     return joined
 
 
+def small_hashes(ids: np.ndarray, segment_starts: np.ndarray, block: slice, size: int, largest: int) -> np.ndarray:
+    """The hashes up to `largest` of the n-grams that begin in a block of `ids`, uint64, in their order; none extends across a segment start.
+
+    `ids` is (n,), unsigned; `segment_starts` (s,) int64, ascending.
+    """
+    first, stop = block.start, block.stop + size - 1
+    hashes = ngram_hashes(ids[first:stop], size)
+    is_small = hashes <= np.uint64(largest)
+    # Of size 3, with a segment from 4: the n-grams that begin at 2 and 3 extend into it.
+    inside = np.searchsorted(segment_starts, (first + 1, stop))
+    for start in (segment_starts[slice(*inside)] - first).tolist():
+        is_small[max(0, start - size + 1) : start] = False
+    return hashes[is_small]
+
+
 class HashSampler:
     """Samples the n-grams of a text that comes in chunks."""
 
     def __init__(self, size: int, most: int) -> None:
         """n-grams of `size` ids, of whose hashes the `most` smallest are kept."""
         self.size, self.most = size, most
+        self._num_ids = 0
         self.restart()
 
     def restart(self) -> None:
@@ -95,6 +113,7 @@ class HashSampler:
 
         `ids` is (n,), unsigned, of at most 32 bits; `segment_starts` (s,) int64, ascending, the first 0: no n-gram extends across one.
         """
+        self._num_ids += len(ids)
         # Hashes are uniform: up to here there are `most`, and three quarters more for n-grams that occur several times.
         expected = min(self._largest, ALL * 7 * self.most // (4 * len(ids))) if len(ids) else self._largest
         kept = self._smallest(ids, segment_starts, expected)
@@ -106,15 +125,12 @@ class HashSampler:
 
     def _smallest(self, ids: np.ndarray, segment_starts: np.ndarray, largest: int) -> np.ndarray:
         """The smallest hashes up to `largest` of a chunk, at most `most`: whenever twice as many are found, larger ones are left out."""
+        small = small_hashes
+        if self._num_ids > _COMPILED_FROM:
+            from recallkit.counting.hash_loops import small_hashes as small
         found, num_found = [np.empty(0, np.uint64)], 0
         for first in range(0, len(ids), _BLOCK):
-            hashes = ngram_hashes(ids[first : first + _BLOCK + self.size - 1], self.size)
-            is_small = hashes <= np.uint64(largest)
-            # Of size 3, with a segment from 4: the n-grams that begin at 2 and 3 extend into it.
-            inside = np.searchsorted(segment_starts, (first + 1, first + _BLOCK + self.size - 1))
-            for start in (segment_starts[slice(*inside)] - first).tolist():
-                is_small[max(0, start - self.size + 1) : start] = False
-            found.append(hashes[is_small])
+            found.append(small(ids, segment_starts, slice(first, first + _BLOCK), self.size, largest))
             num_found += len(found[-1])
             if num_found > 2 * self.most:
                 found = [_distinct(np.concatenate(found))[: self.most]]
