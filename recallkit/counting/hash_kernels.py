@@ -80,7 +80,7 @@ def _polynomials(ids: np.ndarray, size: int) -> np.ndarray:
 
 
 def small_hashes(ids: np.ndarray, segment_starts: np.ndarray, block: slice, size: int, largest: int) -> np.ndarray:
-    """The hashes up to `largest` of the n-grams that begin in a block of `ids`, uint64, in their order; none extends across a segment start.
+    """The hashes up to `largest` of the n-grams that begin in a block of `ids` and extend across no segment start, uint64.
 
     `ids` is (n,), unsigned; `segment_starts` (s,) int64, ascending.
     """
