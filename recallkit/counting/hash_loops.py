@@ -1,13 +1,13 @@
 """Compiled loops over the hashes of n-grams: collects the small ones of long texts, and marks where a text has known ones.
 
-Of long texts they take half the time of `hash_kernels`, but numba takes half a second to be imported.
+Of long texts they take half the time of `ngram_hash`, but numba takes half a second to be imported.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from recallkit.counting.hash_kernels import ADDED, ALL, BASE, FIRST, SECOND
+from recallkit.counting.ngram_hash import ADDED, ALL, BASE, FIRST, SECOND
 from recallkit.jit import frozen, njit
 
 
@@ -41,7 +41,7 @@ def mixed(polynomial):  # type: ignore[no-untyped-def]
 
 
 def small_hashes(ids: np.ndarray, segment_starts: np.ndarray, block: slice, size: int, largest: int) -> np.ndarray:
-    """As `hash_kernels.small_hashes`."""
+    """As `ngram_hash.small_hashes`."""
     ends = slice(block.start + size - 1, min(block.stop + size - 1, len(ids)))
     found = np.empty(max(0, ends.stop - ends.start), np.uint64)
     bounds = ends.start, ends.stop

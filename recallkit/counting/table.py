@@ -115,7 +115,7 @@ class CountsTable:
     @cached_property
     def ngram_hashes(self) -> tuple[NgramHashes, ...]:
         """Hashes of the training text's n-grams, by size; none if the table has none. Raises UserError if they are damaged."""
-        from recallkit.counting.hash_kernels import ALL
+        from recallkit.counting.ngram_hash import ALL
 
         facts = self.hash_facts
         if facts is None:

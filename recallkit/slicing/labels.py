@@ -128,7 +128,7 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
 
 
 class DocumentSums:
-    """What manifests say of the text, summed by document while its tokens are labelled.
+    """Bytes of text and unseen bigrams by document, for the manifest, summed while tokens are labelled.
 
     `text` gives the number of bytes of each id, 0 for an end token; None where they are not known.
     """

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit.counting import hash_kernels
-from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_hashes, ngram_hash, smallest
+from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_hashes, smallest
+from recallkit.counting.ngram_hash import ngram_hash
 
 
 def all_hashes(ids: list[int], starts: list[int], size: int) -> set[int]:
