@@ -191,7 +191,8 @@ def differing_rows(folder: str) -> int:
         if Path(theirs := f"{folder}/peer/tokens.parquet").exists():
             names = [row[0] for row in connection.execute(f"DESCRIBE FROM '{theirs}'").fetchall()]
             columns = ", ".join(name for name in names if name != "source")
-            pairs.append(tuple(f"(SELECT {columns} FROM '{path}')" for path in (theirs, f"{folder}/recallkit/slices/tokens.parquet")))
+            ours = f"{folder}/recallkit/slices/tokens.parquet"
+            pairs.append((f"(SELECT {columns} FROM '{theirs}')", f"(SELECT {columns} FROM '{ours}')"))
         query = "SELECT count(*) FROM (FROM {} EXCEPT ALL FROM {})"
         return sum(connection.execute(query.format(*pair)).fetchall()[0][0] for pair in pairs)
 
@@ -209,8 +210,8 @@ def main() -> None:
         (folder / "peer").mkdir()
         by_command = commands(folder, counted, sliced)
         for sides in by_command.values():  # what is compiled and read first is not measured
-            for command in sides.values():
-                usage(command)
+            for warm_up in sides.values():
+                usage(warm_up)
         assert harness.apart(differing_rows, folder) == 0
         print("counts and labels are the same")
         for command, sides in by_command.items():
