@@ -37,9 +37,10 @@ PARQUET_OPTIONS: dict[str, Any] = {
     "column_encoding": dict.fromkeys(_AS_DIFFERENCES, "DELTA_BINARY_PACKED"),
     "write_statistics": ["sequence", "position", "document"],
 }
-"""How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole numbers saves a tenth, and DuckDB reads
-that from 2.0 only). As differences of neighbours four columns are written in two thirds of the time and read in three quarters, in 0.4 % more
-of a file. The smallest and largest values of a row group are kept of the columns that say where in the text it is."""
+"""How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole numbers
+saves a tenth, and DuckDB reads that from 2.0 only). As differences of neighbours four columns are written in
+two thirds of the time and read in three quarters; the file is 0.4 % larger. The smallest and largest values of
+a row group are kept of the columns that say where in the text it is."""
 
 
 def ar_hits(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np.ndarray:
