@@ -39,7 +39,7 @@ PARQUET_OPTIONS: dict[str, Any] = {
 }
 """How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole numbers
 saves a tenth, and DuckDB reads that from 2.0 only). As differences of neighbours four columns are written in
-two thirds of the time and read in three quarters; the file is 0.4 % larger. The smallest and largest values of
+seven tenths of the time and read in three quarters; the file is 0.4 % larger. The smallest and largest values of
 a row group are kept of the columns that say where in the text it is."""
 
 
