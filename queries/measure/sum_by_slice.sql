@@ -3,9 +3,9 @@
 -- Grain in:  `tokens`, one row per predicted token: cluster, document, source, slices (bit i is set if it is in slice i; bit 1 is AR hits,
 --            whose rule is `slicing.labels.ar_hits`), and of models 0, 1 ... nll_0 and first_nll_0 in nats, p_0 and first_p_0 = exp(-NLL),
 --            which are equal of a token that repeats nothing.
--- Grain out: one row per cluster, document, source and set of slices that occurs.
+-- Grain out: one row per cluster, document and set of slices that occurs; a document is of one source.
 -- Units:     NLLs are summed, in nats; probabilities are summed.
 -- Source:    Zoology section 3.1 (AR hits).
-SELECT cluster, document, source, slices, count(*) AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
+SELECT cluster, document, any_value(source) AS source, slices, count(*) AS tokens, sum(COLUMNS('(first_)?(nll|p)_\d+')::DOUBLE)
 FROM tokens
-GROUP BY cluster, document, source, slices
+GROUP BY cluster, document, slices

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from recallkit.jit import frozen, njit
+from recallkit.ragged import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SORTED_TOKENS = 1 << 23
-"""Tokens sorted at once: 64 MiB of keys per thread."""
+_SORTED_TOKENS = 1 << 24
+"""Tokens sorted at once: 64 MiB of keys per thread for ids of 16 bits."""
 
 
 class BigramRun(NamedTuple):
@@ -56,41 +56,12 @@ def _sorted_run(ids: np.ndarray, segment_starts: np.ndarray, first: int, last: i
 
 
 def merge_runs(runs: Sequence[BigramRun]) -> BigramRun:
-    """Merges any number of runs in memory, which may be memory-mapped: neighbours first, as they are of similar size."""
-    waiting = list(runs)
-    while len(waiting) > 1:
-        pairs = [waiting[place : place + 2] for place in range(0, len(waiting), 2)]
-        waiting = [_merge_two(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-    return waiting[0] if waiting else BigramRun(np.empty(0, np.uint64), np.empty(0, np.uint64))
-
-
-def _merge_two(a: BigramRun, b: BigramRun) -> BigramRun:
-    keys, counts = np.empty((2, len(a.keys) + len(b.keys)), np.uint64)
-    num_rows = _merge(*(frozen(array) for array in (*a, *b)), keys, counts)
-    # Views, not copies: pages that were never written to take no memory.
-    return BigramRun(keys[:num_rows], counts[:num_rows])
-
-
-@njit(cache=True, nogil=True)
-def _merge(
-    a_keys: np.ndarray, a_counts: np.ndarray, b_keys: np.ndarray, b_counts: np.ndarray, out_keys: np.ndarray, out_counts: np.ndarray
-) -> int:
-    """The number of rows written. Free of branches on the keys, because which run comes next cannot be predicted."""
-    i = j = row = 0
-    while i < a_keys.size and j < b_keys.size:
-        from_a = a_keys[i] <= b_keys[j]
-        from_b = b_keys[j] <= a_keys[i]
-        out_keys[row] = a_keys[i] if from_a else b_keys[j]
-        out_counts[row] = a_counts[i] * np.uint64(from_a) + b_counts[j] * np.uint64(from_b)
-        i += int(from_a)
-        j += int(from_b)
-        row += 1
-    while i < a_keys.size:
-        out_keys[row], out_counts[row] = a_keys[i], a_counts[i]
-        i += 1
-        row += 1
-    while j < b_keys.size:
-        out_keys[row], out_counts[row] = b_keys[j], b_counts[j]
-        j += 1
-        row += 1
-    return row
+    """Merges any number of runs, which may be memory-mapped, in memory: a stable sort merges what is sorted already."""
+    if len(runs) == 1:
+        return runs[0]
+    keys = np.concatenate([np.empty(0, np.uint64), *(run.keys for run in runs)])
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    begins = run_starts(keys)
+    counts = np.concatenate([np.empty(0, np.uint64), *(run.counts for run in runs)])[order]
+    return BigramRun(keys[begins], np.add.reduceat(counts, begins) if len(begins) else counts)

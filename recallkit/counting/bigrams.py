@@ -424,7 +424,7 @@ def spanning_ngrams(shard_ranges: Sequence[CountedShardRange], length: int) -> l
 def _as_run(ngrams: Sequence[tuple[int, ...]], kind: str, counting: Counting) -> Any:
     """Counts a few n-grams."""
     from recallkit.counting.bigram_kernels import BigramRun
-    from recallkit.counting.hash_kernels import ngram_hash
+    from recallkit.counting.ngram_hash import ngram_hash
 
     if kind in HASHES:
         return kind_of(kind).make(np.array(sorted({ngram_hash(ngram) for ngram in ngrams}), np.uint64))

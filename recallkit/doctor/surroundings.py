@@ -26,9 +26,9 @@ def check_numba() -> list[Check]:
     """Whether the compiled loops load, and are cached between runs."""
     from numba.core.dispatcher import Dispatcher
 
-    from recallkit.counting import hash_kernels
+    from recallkit.slicing import label_kernels
 
-    kernels: list[Any] = [value for value in vars(hash_kernels).values() if isinstance(value, Dispatcher)]
+    kernels: list[Any] = [value for value in vars(label_kernels).values() if isinstance(value, Dispatcher)]
     folder = Path(kernels[0]._cache.cache_path)
     try:
         excludes_others(next(place for place in (folder, *folder.parents) if place.exists()))

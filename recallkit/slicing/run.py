@@ -163,8 +163,7 @@ def make_labels(
     result = _labels_result(out, options, force=force or adds_counts)
     if (finished := result.reused()) is not None:
         return finished
-    num_bytes = labels.BytesBySource(tokenizer.document_text) if tokenizer.document_text is not None else None
-    unseen = labels.UnseenBigrams() if table is not None and not table.is_of_repeated else None
+    sums = labels.DocumentSums(tokenizer.document_text)
     copies = None
     if table is not None and table.ngram_hashes:
         from recallkit.slicing.copies import CopyFinder
@@ -175,8 +174,8 @@ def make_labels(
         kept = ("sequences_digest", "num_rows", "num_sequences", "seq_len", "boundary", "tokenizer", "sources", "names", "limit_tokens")
         rarity = {"max_count": threshold.max_count, "threshold": threshold.facts()}
         found = {
-            "num_bytes": None if num_bytes is None else num_bytes.rows(),
-            "unseen": None if unseen is None else unseen.summary(),
+            "num_bytes": sums.bytes_by_source(),
+            "unseen": sums.unseen() if table is not None and not table.is_of_repeated else None,
             "in_training": None if copies is None else copies.summary(),
             **({"drawn": of_sequences["drawn"]} if "drawn" in of_sequences else {}),
         }
@@ -186,9 +185,7 @@ def make_labels(
     with result.writing(manifest, timings) as new:
         with timings.stage("labelling") as stage, progress("labelling", total=of_sequences["num_rows"]) as show:
             groups = sequence_groups(sequences)
-            tables = labels.label_sequences(
-                groups, table, threshold.max_count, num_bytes=num_bytes, unseen=unseen, copies=copies, progress=show
-            )
+            tables = labels.label_sequences(groups, table, threshold.max_count, sums=sums, copies=copies, progress=show)
             schema, path = schemas.arrow_schema("tokens"), new / "tokens.parquet"
             with contextlib.closing(tables):
                 manifest |= artifacts.write_parquet(path, tables, schema, manifest_at_end, **labels.PARQUET_OPTIONS)

@@ -22,8 +22,8 @@ from recallkit.counting.bigrams import (
     join_shard_ranges,
     plan_shard_ranges,
 )
-from recallkit.counting.hash_kernels import ngram_hash
 from recallkit.counting.make_table import export_counts, read_foreign_counts, write_counts
+from recallkit.counting.ngram_hash import ngram_hash
 from recallkit.counting.sorted_runs import HASHES
 from recallkit.counting.table import open_counts
 from recallkit.errors import UserError

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_hashes, ngram_hash, smallest
+from recallkit.counting import hash_kernels
+from recallkit.counting.hash_kernels import HashRun, HashSampler, merge_hashes, smallest
+from recallkit.counting.ngram_hash import ngram_hash
 
 
 def all_hashes(ids: list[int], starts: list[int], size: int) -> set[int]:
@@ -23,6 +25,7 @@ texts = st.one_of(
 )
 
 
+@pytest.mark.parametrize("compiled_from", [0, 1 << 26])
 @settings(max_examples=150)
 @given(
     ids=texts,
@@ -30,19 +33,23 @@ texts = st.one_of(
     chunks=st.sets(st.integers(0, 120), max_size=3),
     size=st.sampled_from([1, 2, 13, 50]),
     most=st.sampled_from([1, 2, 9, 1000]),
+    block=st.sampled_from([1, 7, 60, 1000]),
 )
-def test_a_sample_is_the_smallest_of_all_hashes(ids, cuts, chunks, size, most):
+def test_a_sample_is_the_smallest_of_all_hashes(compiled_from, ids, cuts, chunks, size, most, block):
     starts = sorted({0, *(cut for cut in cuts if cut <= len(ids))})
     wanted = sorted(all_hashes(ids, starts, size))[:most]
-    sampler = HashSampler(size, most)
-    assert sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist() == wanted
-    # In chunks, each with the ids before it that its n-grams begin in.
-    sampler, runs = HashSampler(size, most), []
-    for first, stop in pairwise([0, *sorted(cut for cut in chunks if cut < len(ids)), len(ids)]):
-        begin = max(0, first - size + 1)
-        within = sorted({0, *(start - begin for start in starts if begin < start <= stop)})
-        runs.append(sampler.count(np.array(ids[begin:stop], np.uint32), np.array(within, np.int64)))
-    assert smallest(runs, most).hashes.tolist() == wanted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hash_kernels, "_COMPILED_FROM", compiled_from)
+        patch.setattr(hash_kernels, "_BLOCK", block)
+        sampler = HashSampler(size, most)
+        assert sampler.count(np.array(ids, np.uint32), np.array(starts, np.int64)).hashes.tolist() == wanted
+        # In chunks, each with the ids before it that its n-grams begin in.
+        sampler, runs = HashSampler(size, most), []
+        for first, stop in pairwise([0, *sorted(cut for cut in chunks if cut < len(ids)), len(ids)]):
+            begin = max(0, first - size + 1)
+            within = sorted({0, *(start - begin for start in starts if begin < start <= stop)})
+            runs.append(sampler.count(np.array(ids[begin:stop], np.uint32), np.array(within, np.int64)))
+        assert smallest(runs, most).hashes.tolist() == wanted
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])

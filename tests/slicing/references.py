@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from recallkit.counting.hash_kernels import ngram_hash
+from recallkit.counting.ngram_hash import ngram_hash
 from recallkit.slicing.label_kernels import NO_DISTANCE
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recallkit import counting, slicing
-from recallkit.counting.hash_kernels import ngram_hash
+from recallkit.counting.ngram_hash import ngram_hash
 from recallkit.counting.run import CountingOptions
 from recallkit.counting.table import NgramHashes
 from recallkit.options import TextOptions
