@@ -2,7 +2,7 @@
 
 h_i = a_i h_{i-1} + u_i
 
-The recurrences of HGRN (arXiv 2311.04823, equation 5) and of Griffin's RG-LRU (arXiv 2402.19427, equation 4); a = `decay`.
+The recurrences of HGRN (arXiv 2311.04823, section 3) and of Griffin's RG-LRU (arXiv 2402.19427); a = `decay`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class _Reading:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         this: Any = self
-        parameters = {each.name: each for each in self.declared.parameters} if self.declared else {}
+        parameters = {option.name: option for option in self.declared.parameters} if self.declared else {}
         for word in this.get_params(ctx):
             word.process_value = partial(_read, word, parameters.get(word.name), word.process_value)
         words: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]  # of typer's class beside this one
@@ -70,7 +70,7 @@ def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], 
         return process(context, value) if word.required else None
     if parameter is None:
         return process(context, value)
-    return [parameter.read(each) for each in value] if parameter.is_repeated else parameter.read(value)
+    return [parameter.read(text) for text in value] if parameter.is_repeated else parameter.read(value)
 
 
 class _Command(_Reading, TyperCommand):
