@@ -37,6 +37,8 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
         one = f"{models[0]} is {_behind(rows[models[0]])}"
         said = one if len(models) == 1 else _behind_range(_models(len(models)), rows)
         missing = "No token of this text is an AR hit, so recall of rare bigrams cannot be measured."
+        if not is_of_rare(hits):
+            missing = "No token of this text repeats a bigram of its context, so recall cannot be measured."
         return f"{missing} Over all tokens, with {reference} as the reference, {said}."
     if len(models) == 1:
         return _of_one(reference, models[0], totals)
@@ -49,12 +51,24 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
 def _of_one(reference: str, model: str, totals: Totals) -> str:
     hits = totals[model, "ar_hit"]
     recall = f"{_first(reference, hits)}, {model} {_twice(hits, 'model')}: {_retains(model, reference, hits)}."
-    return f"{recall} On these AR hits, {percent(hits['share_of_tokens'])} of tokens, {_of_hits(reference, model, totals)}."
+    return f"{recall} On {_these(hits)}, {_of_hits(reference, model, totals)}."
+
+
+def is_of_rare(hits: Row) -> bool:
+    """Whether the tokens of a row are AR hits; without training counts all repeated bigrams take their place."""
+    return bool(hits["slice"] == "ar_hit")
+
+
+def _these(hits: Row) -> str:
+    """What the answer is about, and how many of the tokens they are."""
+    kind = "AR hits" if is_of_rare(hits) else "repeated bigrams"
+    return f"these {kind}, {percent(hits['share_of_tokens'])} of tokens"
 
 
 def _first(reference: str, hits: Row) -> str:
     """What the reference does with AR hits."""
-    return f"Where a rare bigram returns, {reference} gives its last token {_twice(hits, 'reference', 'where it first occurs')}"
+    bigram = "a rare bigram" if is_of_rare(hits) else "a bigram"
+    return f"Where {bigram} returns, {reference} gives its last token {_twice(hits, 'reference', 'where it first occurs')}"
 
 
 def _twice(hits: Row, side: str, where: str = "") -> str:
@@ -85,7 +99,7 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
         return f"it is {_behind(hits)}. No share is given of its gap over all tokens, {_nats(every)}: {hits['note']}"
     gap = "gap" if every["delta_nll"] > 0 else "lead"
     carry = f"they carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
-    beside = "" if is_void(repeated) else f", all repeated bigrams {whole(repeated['gap_share'])}"
+    beside = "" if is_void(repeated) or not is_of_rare(hits) else f", all repeated bigrams {whole(repeated['gap_share'])}"
     return f"it is {_behind(hits)}; {carry}{beside}"
 
 
@@ -116,7 +130,7 @@ def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:
     return " ".join(
         [
             f"{_first(reference, first)}; {_retained_range(reference, hits)}.",
-            f"On these AR hits, {percent(first['share_of_tokens'])} of tokens, {_behind_range('they', hits)}.",
+            f"On {_these(first)}, {_behind_range('they', hits)}.",
             _share_range(models, totals),
         ]
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from recallkit.attribution.tables import GapTables
+from recallkit.attribution.tables import GapTables, rows_by_slice
 from recallkit.display import console
 from recallkit.display.notebook import Shown
 from recallkit.display.progress import one_after_another
@@ -59,9 +59,8 @@ class Comparison(Shown):
     @property
     def totals(self) -> dict[tuple[str, str], dict[str, Any]]:
         """(model, slice) -> row of the gap table, all sources together."""
-        # The totals of each model come first: a source that is itself called ALL comes after them.
-        rows = reversed(self.tables.gap.to_dicts())
-        return {(row["model"], row["slice"]): row for row in rows if row["source"] == "ALL"}
+        rows = rows_by_slice(self.tables.gap)
+        return {(model, name): row for (model, source, name), row in rows.items() if source == "ALL"}
 
     def source_rows(self, model: str) -> list[dict[str, Any]]:
         """Rows of the gap table of one model and single sources, whatever these are called."""
@@ -157,6 +156,11 @@ class GapQuestion:
     divergence: bool = False
     placebo: Sequence[ModelSpec] = ()
 
+    @property
+    def needs_counts(self) -> bool:
+        """Whether it is about AR hits, which training counts tell from other repeated bigrams."""
+        return bool(self.clean or self.context_gain or self.price or self.divergence or self.placebo)
+
     def options(self) -> dict[str, Any]:
         """What a manifest records of it: only what is asked."""
         options = {
@@ -204,7 +208,7 @@ def gap(
     result = Result(out / "gap.parquet", "gap", identity, force=force, beside=table_files(GapTables, out))
     finished = result.finished()  # a comparison of other models is not replaced
     # Labels that cannot answer the question are reported before hours of scoring.
-    tokens = open_tokens(slices / "tokens.parquet")
+    tokens = open_tokens(slices / "tokens.parquet", needs_counts=question.needs_counts)
     tokens.check_known(question.slices, clean=question.clean)
     needs_words = bool(needed_columns(question.slices))
     if needs_words:

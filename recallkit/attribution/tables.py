@@ -50,6 +50,8 @@ class GapTables(Shown):
     by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
     `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated.
     by_threshold: largest training count of an AR hit. by_partition: class of `slicing.definitions.PARTITION`, whose shares add up.
+    Without training counts no token is known to be an AR hit: `gap` has all repeated bigrams in place of AR hits, and not_repeated in
+    that of other; so have by_distance, by_match, by_position and the columns of by_document; by_count, by_threshold, by_partition are empty.
     by_document: documents (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed
     over its tokens (`nats_*`) and over its AR hits (`ar_nats_*`).
     by_context, only with `context_gain`: `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;
@@ -120,14 +122,44 @@ def attribute_gap(
     """
     import polars as pl
 
-    labelled = open_tokens(tokens)
+    labelled = open_tokens(tokens, needs_counts=False)
     scores = [open_scores(path, labelled) for path in (reference, *models)]
     names = names or [score.model for score in scores]
     _check_models(names[1:])
     sums = add_up(labelled, scores, slices, cluster, clean=clean)
     work = _Attribution(labelled, names, sums, cluster, {} if clean else _bytes_by_slice(labelled), num_resamples, seed)
     pairs = [work.pair(model) for model in range(1, len(names))]
-    return GapTables(**{name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]})
+    frames = {name: pl.concat([pair[name] for pair in pairs]) for name in pairs[0]}
+    return GapTables(**(frames if labelled.has_counts else _of_repeated(frames)))
+
+
+HITS_OF_REPEATED = {"repeated": "ar_hit", "not_repeated": "other"}
+"""Slices of a comparison without training counts, and those whose place they take: all repeated bigrams, that of AR hits."""
+
+
+def rows_by_slice(frame: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so.
+
+    Without training counts the rows of `HITS_OF_REPEATED` are also those of AR hits and other tokens: their `slice` says what they are.
+    """
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in frame.to_dicts():  # the totals of each model come first
+        rows.setdefault((row["model"], row["source"], row["slice"]), row)
+    for (model, source, name), row in list(rows.items()):
+        if name in HITS_OF_REPEATED:
+            rows.setdefault((model, source, HITS_OF_REPEATED[name]), row)
+    return rows
+
+
+def _of_repeated(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """The tables with empty ones of training counts; rows of AR hits are named for what they are, all repeated bigrams."""
+    import polars as pl
+
+    names = {hits: repeated for repeated, hits in HITS_OF_REPEATED.items()}
+    frames = {**frames, "gap": frames["gap"].filter(pl.col("slice") != "repeated")}
+    for name in ("gap", "by_distance", "by_match", "by_position"):
+        frames[name] = frames[name].with_columns(pl.col("slice").replace(names))
+    return frames | {name: schemas.frame_of(f"gap/{name}", []) for name in ("by_count", "by_threshold", "by_partition")}
 
 
 def _check_models(models: Sequence[str]) -> None:
@@ -176,9 +208,10 @@ class _Attribution:
                 figures |= {"note": notes, "void": [bool(note) for note in notes]}
             frame = schemas.frame_of_columns(f"gap/{name}", sums.keys, {**self._pair_names(model), **figures})
             tables[name] = frame if "void" in figures else frame.filter(pl.col("tokens") > 0)
-        last = max(tables["by_count"]["high"])
-        is_used = pl.col("threshold").is_in([*count_cuts(self._tokens.max_count).values()]) | (pl.col("threshold") <= last)
-        tables["by_threshold"] = tables["by_threshold"].filter(is_used)
+        if self._tokens.has_counts:
+            last = max(tables["by_count"]["high"])
+            is_used = pl.col("threshold").is_in([*count_cuts(self._tokens.max_count).values()]) | (pl.col("threshold") <= last)
+            tables["by_threshold"] = tables["by_threshold"].filter(is_used)
         return tables
 
     def _pair_names(self, model: int) -> dict[str, str]:
@@ -232,5 +265,7 @@ def _bytes_by_slice(tokens: LabelledTokens) -> dict[tuple[str, str], int]:
     """Bytes of text by source and slice, if the labels' manifest has them."""
     sizes: dict[tuple[str, str], int] = {}
     for source, whole, hits in tokens.manifest.get("num_bytes") or ():
-        sizes |= {(source, "all"): whole, (source, "ar_hit"): hits, (source, "other"): whole - hits}
+        sizes[source, "all"] = whole
+        if hits is not None:  # training counts are known
+            sizes |= {(source, "ar_hit"): hits, (source, "other"): whole - hits}
     return sizes

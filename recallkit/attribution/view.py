@@ -9,6 +9,7 @@ from recallkit.attribution.answer import PPL, in_short
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.divergence import divergence_table, in_a_sentence
+from recallkit.attribution.tables import rows_by_slice
 from recallkit.counting.table import REPEATED_ONLY
 from recallkit.display import cells, console
 from recallkit.display.cells import (
@@ -124,6 +125,8 @@ def comparison_answer(comparison: Comparison) -> str:
 
 def warn_of_counts(tables: GapTables, slices: Mapping[str, Any]) -> str | None:
     """The warning of `counts_warning` for a comparison; `slices` is the labels' manifest."""
+    if not has_counts(slices):
+        return None
     model = _models(tables)[0]
     shares = tables.by_threshold.filter(model=model).select("threshold", "share_of_tokens").rows()
     return counts_warning(slices, _rows(tables)[model, "ALL", "ar_hit"]["share_of_tokens"], shares)
@@ -137,11 +140,11 @@ def shown_tables(
     shown = {
         "gap": gap_table(tables, slices, has_own_tokenizers=bool(manifest.get("inexact"))),
         "causal": causal_table(tables, causal or {}),
-        "thresholds": thresholds_table(tables, slices),
-        "control": control_table(tables),
-        "by_source": by_source_table(tables, most_sources),
+        "thresholds": thresholds_table(tables, slices) if has_counts(slices) else None,
+        "control": control_table(tables, _hits(slices)),
+        "by_source": by_source_table(tables, _hits(slices), most_sources),
         "by_slice": by_slice_table(tables),
-        "by_partition": None if slices["counts"].get(REPEATED_ONLY) else partition_table(tables, slices),
+        "by_partition": partition_table(tables, slices) if _has_all_counts(slices) else None,
         **context_tables(tables, manifest),
         "by_price": None if tables.by_price is None else price.price_table(tables.by_price),
         "by_placebo": None if tables.by_placebo is None else placebo.placebo_table(tables.by_placebo, totals),
@@ -164,10 +167,11 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_own_tokenizer
     rows = cells.without_zoo(first_table_rows(tables, in_bits=in_bits))
     quality = "Bits per byte" if in_bits else "Perplexity"
     form = ".3f" if in_bits else PPL
+    hits = "AR\nhits" if has_counts(slices) else "rep."
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
         "all": cells.number("all", form),
-        "AR\nhits": cells.number("hits", form),
+        hits: cells.number("hits", form),
         "other": cells.number("other", form),
         "gap,\nnats": _of_models(cells.number("delta_nll", "z.3f")),
         "gain,\npts": cells.in_percent("gain"),
@@ -175,12 +179,17 @@ def gap_table(tables: GapTables, slices: Mapping[str, Any], *, has_own_tokenizer
         "share in\nAR hits, %": _of_models(_SHARE),
         "all\nrep.": _of_models(_repeated),
     }
+    shares = 2
+    if not has_counts(slices):  # all repeated bigrams take the place of AR hits
+        columns.pop("all\nrep.")
+        columns["share of the\ngap, %"] = columns.pop("share in\nAR hits, %")
+        shares = 1
     return Table.of(
         f"{quality}, recall, and where the gap to the reference lies",
         columns,
         rows,
         _first_caption(tables, slices),
-        groups=[("", 1), (quality.lower(), 3), ("", 1), ("recall", 2), ("share of the gap", 2)],
+        groups=[("", 1), (quality.lower(), 3), ("", 1), ("recall", 2), ("share of the gap", shares)],
         optional=["other"],
     )
 
@@ -227,17 +236,42 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
     """What the columns of the first table are, and what its figures depend on."""
     by_key, models = _rows(tables), _models(tables)
     first, hits, repeated = (by_key[models[0], "ALL", name] for name in ("all", "ar_hit", "repeated"))
+    kind, rare = _hits(slices), what_is_rare(slices)
+    shares = f"Shares are of the gap; all rep.: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens."
+    if not has_counts(slices):
+        rare = "Without training counts it is unknown which of them are rare and cannot have been memorised (AR hits): "
+        rare += "--train SOURCE counts them."
+        shares = "The share of the gap is that in repeated bigrams (rep.)."
     sentences = [
-        f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
-        what_is_rare(slices),
+        f"{_capital(kind)} are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
+        rare,
         *what_of_training(slices, first["tokens"]),
-        "Gain: p(token) less p at the first occurrence of its bigram, in points, on AR hits; retained: of the reference's.",
-        f"Shares are of the gap; all rep.: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
+        f"Gain: p(token) less p at the first occurrence of its bigram, in points, on {kind}; retained: of the reference's.",
+        shares,
         f"Intervals: {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)
     caption = " ".join(sentences) + _leads(tables)
     return "\n".join([_plain(caption, tables), *(about_counts(slices, warning) if warning else ())])
+
+
+def has_counts(slices: Mapping[str, Any]) -> bool:
+    """Whether training counts are known, by the labels' manifest: without them all repeated bigrams take the place of AR hits."""
+    return slices["counts"] is not None
+
+
+def _has_all_counts(slices: Mapping[str, Any]) -> bool:
+    """Whether the counts of new bigrams are known, too."""
+    return has_counts(slices) and not slices["counts"].get(REPEATED_ONLY)
+
+
+def _hits(slices: Mapping[str, Any]) -> str:
+    """What the tokens are called on which recall is measured."""
+    return "AR hits" if has_counts(slices) else "repeated bigrams"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _plain(text: str, tables: GapTables) -> str:
@@ -314,8 +348,8 @@ def thresholds_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     )
 
 
-def control_table(tables: GapTables) -> Table:
-    """How far each model is behind on AR hits, and the share of the gap beside its control."""
+def control_table(tables: GapTables, hits: str) -> Table:
+    """How far each model is behind on AR hits, and the share of the gap beside its control. `hits`: what the tokens are called."""
     by_key = _rows(tables)
     columns: dict[str, Cell] = {
         "model": cells.name("model"),
@@ -324,14 +358,14 @@ def control_table(tables: GapTables) -> Table:
         "control, %": _sound(cells.with_interval("control_share", "z.1f", 100)),
     }
     rows = [by_key[model, "ALL", "ar_hit"] for model in _models(tables)]
-    caption = "Control: the share if AR hits differed as the first occurrences of their bigrams do; it is not subtracted."
+    caption = f"Control: the share if {hits} differed as the first occurrences of their bigrams do; it is not subtracted."
     if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
         caption += f" Gaps are tested against zero over {'both' if len(rows) == 2 else f'all {len(rows):,}'} models (Holm)."
-    return Table.of("AR hits: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables))
+    return Table.of(f"{_capital(hits)}: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables))
 
 
-def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table | None:
-    """What is retained and the share of the gap by source, the largest first; None if there is only one source."""
+def by_source_table(tables: GapTables, hits: str, most_columns: int | None = None) -> Table | None:
+    """What is retained and the share of the gap by source, the largest first; None if there is only one source. `hits`: as above."""
     by_key, models = _rows(tables), _models(tables)
     sources = [source for (model, source, kind) in by_key if (model, kind) == (models[0], "ar_hit") and source != "ALL"]
     if len(sources) < 2:
@@ -344,16 +378,16 @@ def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table
         for source in shown
         if not is_void(by_key[model, source, "ar_hit"]) and by_key[model, source, "all"]["delta_nll"] < 0
     ]
-    hits = {model: [by_key[model, source, "ar_hit"] for source in shown] for model in models}
+    rows = {model: [by_key[model, source, "ar_hit"] for source in shown] for model in models}
     hidden = len(sources) - len(shown)
     caption = "Before the slash what is retained of the reference's recall gain."
     caption += f" {counted(hidden, 'smaller source')}: see the Parquet file." * (hidden > 0) + shares_of_leads(leads)
     return Table(
-        "AR hits by source: retained, and share of the gap, %",
+        f"{_capital(hits)} by source: retained, and share of the gap, %",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
         [
-            ["AR hits, of tokens", *map(_of_tokens, hits[models[0]])],
-            *([model, *map(_retained_and_share, rows)] for model, rows in hits.items()),
+            [f"{hits}, of tokens", *map(_of_tokens, rows[models[0]])],
+            *([model, *map(_retained_and_share, of_model)] for model, of_model in rows.items()),
         ],
         caption,
     )
@@ -426,9 +460,8 @@ def _leads(tables: GapTables) -> str:
 
 
 def _rows(tables: GapTables) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """(model, source, slice) -> row of the gap table; the source ALL is all of them, even if one is called so."""
-    rows = reversed(tables.gap.to_dicts())  # the totals of each model come first
-    return {(row["model"], row["source"], row["slice"]): row for row in rows}
+    """(model, source, slice) -> row of the gap table."""
+    return rows_by_slice(tables.gap)
 
 
 def _models(tables: GapTables) -> list[str]:

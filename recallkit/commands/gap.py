@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from recallkit import config
 from recallkit.commands.adapter import Outcome, command
+from recallkit.commands.slices import ComparedTextOptions, rest_of_text, slices_of
 from recallkit.declarations import File, argument, names, numbers, option, path
 from recallkit.errors import UsageError, UserError
 from recallkit.options import (
@@ -84,13 +85,12 @@ def _gate(given: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Gap(FarContextOptions, ComparisonOptions, ScoringOptions, WritingOptions):
+class Gap(ComparedTextOptions, FarContextOptions, ComparisonOptions, WritingOptions):
     """Which models are compared, and how their gap is divided."""
 
     reference: AnyModel | None = argument(f"The reference, usually the attention model: {MODEL_SYNTAX}.", metavar="REFERENCE")
     models: AnyModels | None = argument("Models to compare with it.", metavar="MODEL")
     _: KW_ONLY
-    slices: File | None = slices_option()
     slice: str | Sequence[str] | None = option(
         "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
         "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
@@ -151,7 +151,7 @@ class GapLine(Gap):
     "gap",
     Gap,
     examples=(
-        "recallkit gap zoo:attention zoo:hyena zoo:mamba",
+        "recallkit gap path/to/attention path/to/mamba --text valid.jsonl.zst --train 'train/*.jsonl.zst'",
         "recallkit gap attn=path/to/attention mamba=path/to/mamba,dtype=bfloat16 --slices slices --export csv,tex",
         "recallkit gap path/to/attention path/to/mamba --slices slices --slice 'far=distance > 512'",
     ),
@@ -165,19 +165,21 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
     scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of
     Zoology.
     """
-    from recallkit import attribution, builtin, intervening
+    from recallkit import attribution, intervening
     from recallkit.attribution.comparison import read_comparison
     from recallkit.attribution.gates import failure_line, judge_gates, resolve_gates, unjudged_lines
     from recallkit.attribution.view import look
     from recallkit.display import console
     from recallkit.intervening import view as causal_view
+    from recallkit.report.write import write_report
     from recallkit.scoring.scores import choose_last
     from recallkit.slicing.definitions import parse_slices
 
     compared = asked.compared()
     given = parse_slices(names(asked.slice))
     gates = resolve_gates(asked.fail_above or (), given)
-    folder = path(asked.slices) or builtin.slices()
+    checkpoints = asked.checkpoints()
+    folder = slices_of(asked, [*compared, *checkpoints])
     question = attribution.GapQuestion(
         given,
         asked.cluster,
@@ -185,7 +187,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         choose_last(numbers(asked.context_gain), asked.context_stride),
         asked.price,
         asked.divergence,
-        asked.checkpoints(),
+        checkpoints,
     )
     target = path(asked.out) or attribution.gap_path(folder, compared[0], compared[1:], question)
     usual = InterventionOptions(force=asked.force)
@@ -204,14 +206,18 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
         causal = [lambda: causal_view.look(intervening.intervention_path(folder, compared, usual))]
     rows = {} if audit is None or asked.clean else causal_view.causal_recall(audit)
     outcome = Outcome.of(tables, lambda: look(read_comparison(target, folder), rows), *causal)
+    page = None if asked.text is None else write_report(target).page
 
     def show(full: bool) -> None:
         outcome.show(full)
-        for line in unjudged_lines(verdicts):
+        if page is not None:
+            console.print_page(page)
+        for line in (*unjudged_lines(verdicts), *filter(None, [rest_of_text(folder, compared)])):
             console.note(line)
 
     def json() -> dict[str, Any]:
         more = {"causal": causal[0]().json()} if causal else {}
+        more |= {} if page is None else {"page": str(page)}
         return {**outcome.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
 
     return replace(outcome, show=show, json=json, failure=failed or failure_line(verdicts))

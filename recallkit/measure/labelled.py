@@ -15,7 +15,7 @@ import numpy as np
 
 from recallkit.counting.table import REPEATED_ONLY
 from recallkit.errors import UserError
-from recallkit.slicing.definitions import members
+from recallkit.slicing.definitions import STANDARD, members
 from recallkit.slicing.words import needed_columns, words_options, words_path
 from recallkit.storage import db
 from recallkit.storage.artifacts import read_manifest
@@ -68,6 +68,11 @@ class LabelledTokens:
         return int(self.manifest["max_count"])
 
     @property
+    def has_counts(self) -> bool:
+        """Whether it is known how often bigrams occur in training."""
+        return self.manifest["counts"] is not None
+
+    @property
     def vocab_size(self) -> int | None:
         """Size of the vocabulary that the ids are of, if it is known."""
         return (self.manifest.get("tokenizer") or {}).get("vocab_size")
@@ -83,6 +88,9 @@ class LabelledTokens:
 
     def check_known(self, slices: Sequence[Slice], *, clean: bool) -> None:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or training counts that are not known."""
+        of_counts = [slice_.name for slice_ in slices if slice_ not in STANDARD and {"ar_hit", "train_count"} & {*slice_.columns}]
+        if of_counts and not self.has_counts:
+            raise no_counts(self.path, f"no token is known to be in {of_counts[0]}")
         unknown = [slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")]
         if unknown and (self.manifest["counts"] or {}).get(REPEATED_ONLY):
             problem = f"labelled with counts of repeated bigrams alone, so that no token is known to be in {unknown[0]}"
@@ -132,14 +140,16 @@ def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
     if manifest.get("kind") != "tokens":
         raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
     if needs_counts and manifest["counts"] is None:
-        raise UserError(
-            "labelled without training counts, so that no token is known to be an AR hit",
-            where=path,
-            remedy=f"repeat its `recallkit slice` with --counts FILE -o {path.parent}, which adds them",
-        )
+        raise no_counts(path, "no token is known to be an AR hit")
     if not manifest["num_rows"]:
         raise UserError("contains no tokens", where=path, remedy="slice a source with longer text")
     return LabelledTokens(path, manifest)
+
+
+def no_counts(path: Path, consequence: str) -> UserError:
+    """The error of labels without training counts, and how to add these."""
+    remedy = f"repeat its `recallkit slice` with --counts FILE -o {path.parent}, or its `recallkit gap` with --train SOURCE"
+    return UserError(f"labelled without training counts, so that {consequence}", where=path, remedy=remedy)
 
 
 def open_scores(path: Path, tokens: LabelledTokens, column: str = "nll") -> Scores:
@@ -211,7 +221,7 @@ def batches(
     in slice i; and of the score files in their order, from 0: `nll_i` in nats, `first_nll_i`, the NLL of the first
     occurrence of its bigram in its sequence, where nothing can be recalled (its own of a token that repeats nothing),
     and the probabilities of both, `p_i` and `first_p_i` = exp(-NLL). A first occurrence counts even where it is in the
-    training text itself. `clean`: without tokens that are known to be in the training text. Predictions that a variant
+    training text itself. Without training counts, `ar_hit` is `repeated`: every repeated bigram may be rare. `clean`: without tokens that are known to be in the training text. Predictions that a variant
     of one of the models makes exactly (`Scores.read_exactly`) are left out.
 
     Raises UserError if a file is damaged, or an NLL is not a finite number.
@@ -227,6 +237,8 @@ def batches(
     exactly = max((score.read_exactly for score in scores), default=0)
     for start, stop in batch_ranges(tokens.path):
         rows = labels.read(start, stop)
+        if not tokens.has_counts:
+            rows = rows.set_column(rows.schema.get_field_index("ar_hit"), "ar_hit", rows["repeated"])
         # Of a bigram that occurs first 3 tokens back 3 rows above; of one that occurs first here the row itself.
         first = np.arange(len(rows)) - rows["first_distance"].fill_null(0).to_numpy()
         labelled = rows

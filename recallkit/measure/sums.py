@@ -155,14 +155,20 @@ def add_up(
 ) -> Sums:
     """The sums of `tokens` under all `scores`: of the slices of every comparison and `slices`, and of all tables.
 
-    `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text. `every_table`: else slices alone.
+    `cluster`: one of CLUSTERS. `clean`: without tokens known to be in the training text. `every_table`: else slices alone; those by
+    training count only where that is known.
 
     Raises UserError if a file is damaged, NLLs are not finite numbers, or no token is left.
     """
     questions, columns = [Question("sum_by_slice", {})], list[str]()
+    by_answer: list[Mapping[str, Rows]] = []
+    if every_table and tokens.has_counts:
+        questions.append(Question("sum_by_count", count_cuts(tokens.max_count)))
+        by_answer.append(count_rows(tokens.max_count))
     if every_table:
         places = {"buckets": NUM_POSITION_BUCKETS, "seq_len": tokens.seq_len}
-        questions += [Question("sum_by_count", count_cuts(tokens.max_count)), Question("sum_by_place", places)]
+        questions.append(Question("sum_by_place", places))
+        by_answer.append(place_rows(tokens.seq_len))
         columns = ["context_class", "train_count", "distance", "match_length"]
     rows = batches(tokens, scores, columns, slices=(*STANDARD, *slices), cluster=cluster, clean=clean)
     by_slice, *by_class = answers(questions, rows)
@@ -175,8 +181,7 @@ def add_up(
     if every_table:
         sources, placed = _by_size(by_slice)
         tables["by_source"] = sum_rows(source_rows(slices, sources), placed, clusters)
-    by_answer = (count_rows(tokens.max_count), place_rows(tokens.seq_len))
-    for of_answer in reversed(by_answer if every_table else ()):
+    for of_answer in reversed(by_answer):
         answer = by_class.pop()  # so that the one before is given back
         tables |= {name: sum_rows(of_table, answer, clusters) for name, of_table in of_answer.items()}
     return Sums(tables, clusters, _documents(by_slice))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from recallkit import registry
 from recallkit.models import published, rwkv_file, user, zoo
 from recallkit.models.spec import LIVE
+from recallkit.text.tokenizers import BUILTIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +43,7 @@ class ModelKind:
     forms: Mapping[str, str] = field(default_factory=dict)
     """For `recallkit models`: a line of description for each form of its names."""
     tokenizer: str | None = None
-    """The hub id of the tokenizer of all models of this kind."""
+    """The tokenizer of all models of this kind: a hub id, or the built-in one."""
     is_control: bool = False
     """Whether it is computed from training counts: exactly, from the slices' own tokens, without a precision or a state."""
     reads_builtin_tokenizer: bool = False
@@ -90,6 +91,7 @@ KINDS: tuple[ModelKind, ...] = (
         "native_model",
         lambda spec: spec.startswith(zoo.PREFIX),
         {f"{zoo.PREFIX}{name}": zoo.ARCHITECTURES[name].description for name in zoo.shipped()},
+        tokenizer=BUILTIN,
         reads_builtin_tokenizer=True,
     ),
     ModelKind(

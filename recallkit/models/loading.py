@@ -17,6 +17,7 @@ from recallkit.models.kinds import KINDS, kind_of
 from recallkit.models.prefix import AS_NAMED, check_ids
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.torch_model import TorchModel
+from recallkit.options import ModelOptions
 from recallkit.storage import artifacts
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
@@ -197,24 +198,27 @@ def tokenizer_name(given: Any) -> str | None:
     return str(folder / "tokenizer.json")  # with what is beside it
 
 
-def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token: str | None, seq_len: int | None) -> tuple[str | None, int]:
+def sequences_for(
+    models: Sequence[ModelSpec],
+    tokenizer: str | None = None,
+    end_token: str | None = None,
+    seq_len: int | None = None,
+    options: ModelOptions = ModelOptions(),
+) -> tuple[str | None, int]:
     """The tokenizer, as `load_tokenizer` takes it, and the predictions of a sequence with which text is sliced for these models.
 
-    `tokenizer`, its `end_token` and `seq_len` are those that are asked for. Else the tokenizer is that of all models, None if all are
-    control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. Raises UserError for what `check_model`
-    refuses, for a model without a tokenizer, for models with different ones, and for sequences that one of them cannot read at once.
+    `tokenizer`, its `end_token` and `seq_len` are those that the user chose. Else the tokenizer is that of all models, None if all are
+    control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. A model of the zoo with another tokenizer
+    reads any sequence, in windows. Raises UserError for what `check_model` refuses, for a model without a tokenizer, for models with
+    different ones, and for sequences that one of them cannot read at once.
     """
     from recallkit.text.tokenizers import load_tokenizer
 
-    requests = {
-        spec: ModelRequest(spec.location, 0, shown=spec.shown, module=spec.path if spec.is_live else None)
-        for spec in models
-        if not kind_of(spec.location).is_control
-    }
+    requests = {spec: _request_to_check(spec, options) for spec in models if not kind_of(spec.location).is_control}
     facts = {spec: check_model(request) for spec, request in requests.items()}
-    names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer) for spec in requests}
+    names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer or options.model_tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
-        raise UsageError(f"{lacking} brings no tokenizer", where="--for", remedy="slice with the --tokenizer that it was trained with")
+        raise UsageError(f"{lacking} brings no tokenizer", where=lacking, remedy="name that with which it was trained: PATH,tokenizer=FILE")
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:
@@ -222,9 +226,12 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
             remedy = "slice with the --tokenizer of one: the NLLs of the other are aligned to its tokens"
             raise UsageError(f"{first} and {other} have different tokenizers", where="--for", remedy=remedy)
         tokenizer = names[first]
-    used, contexts = load_tokenizer(tokenizer, end_token=end_token), {}
+    used, contexts = load_tokenizer(tokenizer, end_token=end_token), dict[str, int]()
     for spec, request in requests.items():
-        prefix = choose_prefix(request, loaded.get(spec.shown, used), spec.bos)
+        own = loaded.get(spec.shown, used)
+        if kind_of(spec.location).name == "zoo" and own.digest != used.digest:
+            continue
+        prefix = choose_prefix(request, own, spec.bos)
         context = _room(facts[spec].max_length, replace(request, prefix=prefix))
         if (context := spec.context or context) is not None:
             contexts[spec.shown] = context
@@ -235,6 +242,20 @@ def sequences_for(models: Sequence[ModelSpec], tokenizer: str | None, end_token:
         problem = f"{shortest} reads {contexts[shortest]:,} ids of text at once, and a sequence has {seq_len:,}"
         raise UsageError(problem, where="--seq-len", remedy=f"give {contexts[shortest]} or less, or leave it out")
     return tokenizer, min(config.SEQ_LEN, contexts[shortest])
+
+
+def _request_to_check(spec: ModelSpec, options: ModelOptions) -> ModelRequest:
+    """The model as it is to be loaded, before it is known what it is to read."""
+    return ModelRequest(
+        spec.location,
+        0,
+        device=spec.device or options.device,
+        trust_remote_code=options.trust_remote_code,
+        shown=spec.shown,
+        module=spec.path if spec.is_live else None,
+        ablation=spec.ablation,
+        variant=spec.variant,
+    )
 
 
 def identify_tokenizer(spec: str, given: str | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from recallkit.counting.table import read_meta
 from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.errors import AbsentError, UserError
+from recallkit.models import zoo
 from recallkit.models.devices import check_device
 from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
@@ -304,6 +305,7 @@ def _plan(
             identify_model(request)  # says where there is no such model, before its tokenizer is looked for
             read = read_tokenizer(request, options.model_tokenizer, slices, sequences["tokenizer"])
             request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
+            options = _in_windows(options, request, read, sequences)
         identity = identity_of(request, sequences, options)
     except AbsentError:  # scored on another machine: all is checked but the weights
         if not found or force:
@@ -324,6 +326,23 @@ def _plan(
     return plan
 
 
+def _in_windows(
+    options: ScoringOptions,
+    request: ModelRequest,
+    read: ReadTokenizer,
+    sequences: Mapping[str, Any],
+) -> ScoringOptions:
+    """The options; a model of the zoo reads sequences longer than its context in windows, unless they say how.
+
+    Its sequences are ids of its own tokenizer, whose number is unknown where the slices have another.
+    """
+    is_chosen = options.stride is not None or options.context is not None or options.carry_state
+    fits = read.tokenizer.digest == sequences["tokenizer"]["digest"] and sequences["seq_len"] <= zoo.CONTEXT
+    if kind_of(request.spec).name != "zoo" or is_chosen or fits:
+        return options
+    return replace(options, stride=zoo.CONTEXT // 2)
+
+
 def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) -> None:
     """Notes on the tokenizer that was chosen for a model."""
     if read.doubt and not quiet:
@@ -332,6 +351,9 @@ def _say_what_is_read(plan: ScoringPlan, read: ReadTokenizer, *, quiet: bool) ->
         used = plan.sequences["tokenizer"]["name"]
         reads = f"another tokenizer ({read.tokenizer.name}), so it reads the same bytes"
         console.note(f"{plan.request.name}: {reads}, and its NLLs are aligned with tokens of {used}")
+    if kind_of(plan.request.spec).name == "zoo" and plan.options.stride == zoo.CONTEXT // 2:
+        windows = f"{zoo.CONTEXT} ids, its context, that advance by {plan.options.stride}"
+        console.note(f"{plan.request.name}: reads longer sequences in windows of {windows}")
 
 
 def _check_context(plan: ScoringPlan, max_length: int | None) -> None:

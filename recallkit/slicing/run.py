@@ -79,11 +79,22 @@ def slice_text(
     return make_labels(out, opened.tokenizer, table, threshold, timings, force=force)
 
 
+def check_sequences(text: TextOptions, out: Path, *, seq_len: int, sample: Sample | None = None) -> None:
+    """Raises UserError where the directory `out` has sequences of another text, or made in another way."""
+    opened = OpenText(text, sample=sample)
+    Result(out / "sequences.parquet", "sequences", _sequences_options(opened, seq_len)).finished()
+
+
+def _sequences_options(opened: OpenText, seq_len: int) -> dict[str, Any]:
+    """What decides the sequences of a text."""
+    return {**opened.identity(), "seq_len": seq_len}
+
+
 def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings, *, force: bool) -> dict[str, Any]:
     """The manifest of the sequences of the text, which an earlier run finished or which are made now."""
     from recallkit.text.sequences import group_ids, write_sequences
 
-    options = {**opened.identity(), "seq_len": seq_len}
+    options = _sequences_options(opened, seq_len)
     is_other = artifacts.manifest_options(path, force=force) != options  # --force makes labels again, but sequences only if options differ
     result = Result(path, "sequences", options, force=force and is_other)
     if (finished := result.finished()) is not None:

@@ -117,6 +117,7 @@ def draw(documents: Iterable[Document], sample: Sample, tokenizer: TextTokenizer
         "sources": len(names),
         "of_documents": sum(source.documents for source in sources.values()),
         "of_sources": len(sources),
+        "of_tokens": round(sum(source.tokens(source.size) for source in sources.values())),
         "left_out": sorted(sources.keys() - names),
     }
     return Drawn(frozenset(places), facts)

@@ -1,0 +1,158 @@
+"""The slice directory on which `gap` compares models: one that is there, the built-in one, or one that is made here of a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recallkit.declarations import File, Options, amount, names, option, path
+from recallkit.errors import UsageError, UserError
+from recallkit.options import CountingOptions, ScoringOptions, TextOptions
+
+if TYPE_CHECKING:
+    from recallkit.models.spec import ModelSpec
+    from recallkit.text.sample import Sample
+
+SAMPLE, ALL = "200k", "all"
+COUNTS = "counts.duckdb"
+
+AnyText = Any
+"""Text as a user has it: the name of a source, or in Python texts themselves (a `datasets.Dataset`, mappings with text and source)."""
+
+
+def _sample(given: Any) -> Any:
+    return ALL if given == ALL else amount(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedText(Options):
+    """On which text models are compared: labelled already, or labelled first."""
+
+    text: AnyText | Sequence[Any] | None = option(
+        "Compare on this text, a SOURCE of `recallkit slice`: it is labelled first, in a slice directory. May be repeated.",
+        metavar="SOURCE",
+    )
+    train: AnyText | Sequence[Any] | None = option(
+        "With --text: training text. Its bigrams are counted, so that repeated bigrams that are rare in it are AR hits. May be repeated.",
+        metavar="SOURCE",
+    )
+    sample: int | str | None = option(
+        "With --text: whole documents drawn at random, about N tokens in all; or `all` of the text.",
+        metavar="N",
+        parse=_sample,
+        default=SAMPLE,
+    )
+    slices: File | None = option(
+        "The slice directory: with --text where it is made, else one that is there.",
+        metavar="DIR",
+        default="slices with --text, else the built-in one",
+    )
+
+    def __post_init__(self) -> None:
+        """Raises UsageError also for what is said of a text that is not named."""
+        super().__post_init__()
+        for flag, value in (("--train", self.train), ("--sample", self.sample)):
+            if value is not None and self.text is None:
+                raise UsageError("goes with --text", where=flag, remedy="name the text to compare on with --text")
+
+    @property
+    def drawn(self) -> "Sample | None":
+        """The sample of the text; None for all of it."""
+        from recallkit.text.sample import Sample
+
+        tokens = amount(SAMPLE) if self.sample is None else self.sample
+        return None if tokens == ALL else Sample(int(tokens or 0), seed=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedTextOptions(ComparedText, ScoringOptions):
+    """The same, with how models are run that read it."""
+
+
+def slices_of(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
+    """The slice directory on which these models are compared, the reference first; made where a text is named.
+
+    Raises UserError for everything a user can correct, before text is counted where that is possible.
+    """
+    from recallkit import builtin
+    from recallkit.display import console
+    from recallkit.models import zoo
+
+    if asked.text is not None:
+        return _make_slices(asked, models)
+    if asked.slices is None and not all(spec.location.startswith(zoo.PREFIX) for spec in models):
+        console.note("no --text and no --slices: compared on the built-in text of 100k tokens")
+    return path(asked.slices) or builtin.slices()
+
+
+def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
+    """Counts the training text, if it is named, and labels the text for these models."""
+    from recallkit import counting, slicing
+    from recallkit.models.loading import sequences_for, usual_tokenizer
+    from recallkit.storage import artifacts
+    from recallkit.storage.result import REPLACE
+
+    if asked.train is not None and asked.counts is not None:
+        raise UsageError("two sources of counts", where="--train and --counts", remedy="give one of them")
+    folder = path(asked.slices) or Path("slices")
+    tokenizer = usual_tokenizer(models[0].location, models[0].tokenizer or asked.model_tokenizer)
+    tokenizer, seq_len = sequences_for(models, tokenizer, options=asked)
+    earlier = artifacts.manifest_options(folder / "sequences.parquet")
+    if earlier is not None:  # shorter sequences, made for other models, are read by these, too
+        seq_len = min(seq_len, earlier["seq_len"])
+    text = _text_options(asked.text, tokenizer, "validation")
+    counts = path(asked.counts)
+    _say_what_is_chosen(asked, models[0], seq_len, folder)
+    try:
+        slicing.check_sequences(text, folder, seq_len=seq_len, sample=asked.drawn)
+        if asked.train is not None or (counts is None and (folder / COUNTS).is_file()):
+            counts = folder / COUNTS
+        if asked.train is not None:
+            workers = CountingOptions(workers=asked.workers, engine=asked.engine, address=asked.address)
+            counting.count(_text_options(asked.train, tokenizer, "train"), folder / COUNTS, options=workers)
+        slicing.slice_text(text, folder, counts=counts, seq_len=seq_len, sample=asked.drawn)
+    except UserError as error:
+        if error.remedy != REPLACE:
+            raise
+        raise UserError(error.problem, where=error.where, remedy="choose another folder with --slices DIR") from error
+    return folder
+
+
+def _text_options(text: AnyText | Sequence[Any], tokenizer: str | None, split: str) -> TextOptions:
+    """The text, by its names or as it is."""
+    try:
+        return TextOptions(names(text), default_split=split, tokenizer=tokenizer)
+    except TypeError:
+        return TextOptions(texts=text, default_split=split, tokenizer=tokenizer)
+
+
+def _say_what_is_chosen(asked: ComparedTextOptions, reference: "ModelSpec", seq_len: int, folder: Path) -> None:
+    """A line on what the user did not choose."""
+    from recallkit.display import console
+    from recallkit.display.cells import abbreviate
+    from recallkit.models.devices import choose_device
+
+    drawn = "all of the text" if asked.drawn is None else f"a sample of {abbreviate(asked.drawn.tokens)} tokens"
+    tokens = f"sequences of {seq_len:,} tokens of {reference.shown}'s tokenizer"
+    console.note(f"{drawn}, in {tokens}, on {choose_device(asked.device)}; everything is written to {folder}")
+
+
+def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:
+    """How much text there is beyond the sample, and how long all of it would take; None where all of it was read."""
+    from recallkit.display.cells import abbreviate, duration
+    from recallkit.scoring.identity import score_timings
+    from recallkit.storage import artifacts
+    from recallkit.storage.artifacts import MANIFEST
+    from recallkit.storage.timings import read_timings
+
+    manifest = artifacts.read_manifest(slices / "tokens.parquet")
+    drawn = manifest.get("drawn")
+    if drawn is None or drawn["documents"] == drawn["of_documents"]:
+        return None
+    timings = [read_timings(slices / MANIFEST), *(score_timings(slices, model) for model in models)]
+    part = manifest["num_rows"] / drawn["of_tokens"]
+    line = f"a sample: {manifest['num_rows']:,} of about {abbreviate(drawn['of_tokens'])} tokens"
+    if any(timing is None or timing["resumed"] for timing in timings):
+        return f"{line}; --sample all reads the whole"
+    seconds = sum(timing["seconds"] for timing in timings if timing is not None) / part
+    return f"{line}; --sample all reads the whole, which would take about {duration(seconds)} here"
