@@ -71,13 +71,18 @@ def slices(*, force: bool = False) -> Path:
     return made
 
 
-def comparison(slices_folder: Path | None = None) -> Path:
-    """The folder of the comparison of the zoo's models, on the built-in slices by default; makes what is missing."""
+def comparison() -> Path:
+    """The folder of the comparison of the zoo's models on the built-in slices, which `demo` made.
+
+    Raises UsageError where it has not: nothing is scored for it.
+    """
     from recallkit import attribution
 
-    compared_on = slices_folder or slices()
-    attribution.gap(MODELS[0], MODELS[1:], compared_on)
-    return attribution.gap_path(compared_on, MODELS[0], MODELS[1:])
+    made = attribution.gap_path(folder() / "slices", MODELS[0], MODELS[1:])
+    if not (made / "gap.parquet").is_file():
+        remedy = "name a folder that `gap` wrote, such as slices, or run `recallkit demo` first"
+        raise UsageError("no results are named", where="DIR", remedy=remedy)
+    return made
 
 
 # ---------------------------------------------------------------------------------------------- defaults of the commands

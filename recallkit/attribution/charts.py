@@ -188,8 +188,8 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
     gains = []
     for name, (title, axis, at, what) in _GAINS.items():
-        rows = getattr(tables, name).filter(slice="ar_hit").to_dicts()
-        caption = f"Recall gain of AR hits by {title}: {what}."
+        rows = getattr(tables, name).filter(slice="ar_hit" if comparison.has_counts else "repeated").to_dicts()
+        caption = f"Recall gain of {comparison.hit}s by {title}: {what}."
         gains += _lines(comparison, (name, f"By {title}", caption), rows, title, axis, at=at, value="gain")
     return [*count, *gains]
 

@@ -62,6 +62,16 @@ class Comparison(Shown):
         rows = rows_by_slice(self.tables.gap)
         return {(model, name): row for (model, source, name), row in rows.items() if source == "ALL"}
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether training counts tell AR hits from other repeated bigrams, which take their place without them."""
+        return self.manifest["slices"]["counts"] is not None
+
+    @property
+    def hit(self) -> str:
+        """What a token is called on which recall is measured."""
+        return "AR hit" if self.has_counts else "repeated bigram"
+
     def source_rows(self, model: str) -> list[dict[str, Any]]:
         """Rows of the gap table of one model and single sources, whatever these are called."""
         rows = [row for row in self.tables.gap.to_dicts() if row["model"] == model]

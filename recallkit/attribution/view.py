@@ -9,7 +9,7 @@ from recallkit.attribution.answer import PPL, in_short
 from recallkit.attribution.charts import figures
 from recallkit.attribution.context_gain import far_table, gains_table
 from recallkit.attribution.divergence import divergence_table, in_a_sentence
-from recallkit.attribution.tables import rows_by_slice
+from recallkit.attribution.tables import HITS_OF_REPEATED, rows_by_slice
 from recallkit.counting.table import REPEATED_ONLY
 from recallkit.display import cells, console
 from recallkit.display.cells import (
@@ -386,7 +386,7 @@ def by_source_table(tables: GapTables, hits: str, most_columns: int | None = Non
         f"{_capital(hits)} by source: retained, and share of the gap, %",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
         [
-            [f"{hits}, of tokens", *map(_of_tokens, rows[models[0]])],
+            ["share of tokens", *map(_of_tokens, rows[models[0]])],
             *([model, *map(_retained_and_share, of_model)] for model, of_model in rows.items()),
         ],
         caption,
@@ -399,7 +399,7 @@ _OF_SLICE = {"slice": cells.name("slice"), "tokens": _of_tokens, "model": cells.
 
 def by_slice_table(tables: GapTables) -> Table | None:
     """The requested slices, one row per slice and model; None if there are none."""
-    standard = [slice_.name for slice_ in STANDARD]
+    standard = [*(slice_.name for slice_ in STANDARD), *HITS_OF_REPEATED]
     names = [name for name in tables.gap["slice"].unique(maintain_order=True) if name not in standard]
     if not names:
         return None

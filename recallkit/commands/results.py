@@ -27,7 +27,7 @@ class WriteReport(ReportOptions):
     """Which results a page shows."""
 
     folder: File | None = argument(
-        "What `gap`, `eval-recall`, `mqar` or `profile` wrote, a slice directory, or a folder above them; the built-in comparison if none.",
+        "What `gap`, `eval-recall`, `mqar` or `profile` wrote, a slice directory, or a folder above them; that of `demo` if none.",
         metavar="DIR",
     )
     out: File | None = out_option("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE")
@@ -60,7 +60,7 @@ def write_report(asked: ReportLine) -> Outcome[Path]:
     from recallkit.storage.timings import Timings
 
     timings, target = Timings(), path(asked.out)
-    compared = path(asked.folder) or builtin.comparison(path(asked.slices))
+    compared = path(asked.folder) or path(asked.slices) or builtin.comparison()
     if asked.folder is None and asked.slices is None and target is None:
         target = builtin.page()
     with timings.stage("writing the page") as stage:

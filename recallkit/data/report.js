@@ -158,6 +158,7 @@ const SHADES = {
 };
 const MODES = { verdict: ["who is right", VERDICTS], shade: ["difference in NLL", SHADES] };
 const SLICES = { hit: "AR hits", repeated: "repeated, not AR hits", other: "not repeated" };
+const WITHOUT_COUNTS = { hit: "repeated bigrams", other: "not repeated" };
 
 function tokenView(view, data) {
   let changed = () => {};
@@ -187,7 +188,7 @@ function tokenView(view, data) {
     make("span", { class: "buttons" },
       button("‹ previous", "The excerpt before this one", () => stepExcerpt(-1)),
       button("next ›", "The excerpt after this one", () => stepExcerpt(1)),
-      button("next AR hit", "Key n in the text", () => stepHit(1))));
+      button(`next ${data.hit}`, "Key n in the text", () => stepHit(1))));
   function choose(model) {
     models.value = state.model = model;
     listExcerpts();
@@ -205,7 +206,7 @@ function tokenView(view, data) {
       const asked = excerpt.asked ? "asked for · " : "";
       const where = `sequence ${number(excerpt.sequence)}${excerpt.first > 1 ? ` from ${number(excerpt.first)}` : ""}`;
       const source = data.sources[excerpt.spans[0][2]];
-      return make("option", { value: index }, `${asked}${signed(gap(excerpt))} nats on ${counted(excerpt.hits, "AR hit")} · ${where} · ${source}`);
+      return make("option", { value: index }, `${asked}${signed(gap(excerpt))} nats on ${counted(excerpt.hits, data.hit)} · ${where} · ${source}`);
     }));
     if (state.excerpt === null) state.excerpt = data.excerpts[order[0]];
     excerpts.value = data.excerpts.indexOf(state.excerpt);
@@ -236,7 +237,7 @@ function tokenView(view, data) {
     const name = data.models[state.model], reference = data.models[0];
     const each = excerpt.hits ? `, ${nats(Math.abs(gap) / excerpt.hits)} each` : "";
     summary.replaceChildren(
-      `On the ${counted(excerpt.hits, "AR hit")} among these ${counted(excerpt.tokens.length, "token")} `, make("b", {}, name),
+      `On the ${counted(excerpt.hits, data.hit)} among these ${counted(excerpt.tokens.length, "token")} `, make("b", {}, name),
       ` needs ${nats(Math.abs(gap), 1)} nats ${gap < 0 ? "less" : "more"} than `, make("b", {}, reference), `${each}.`);
   }
 
@@ -251,7 +252,7 @@ function tokenView(view, data) {
     const modes = Object.entries(MODES).map(([mode, [words]]) => [mode, words, "", null]);
     if (state.verdict === "unknown" && !count("verdict", "unknown")) state.verdict = "";
     const colours = filter("Colours", state.mode, MODES[state.mode][1]);
-    filters.replaceChildren(chips("Show", "mode", modes, state.mode, change), colours, filter("Lines", "slice", SLICES));
+    filters.replaceChildren(chips("Show", "mode", modes, state.mode, change), colours, filter("Lines", "slice", data.hit === "AR hit" ? SLICES : WITHOUT_COUNTS));
   }
 
   function drawText() {
@@ -453,7 +454,7 @@ function tipParts(data, excerpt, state, at) {
   const back = excerpt.distance[at];
   const where = back && at - back < 0 ? " (before what is shown)" : "";
   const span = excerpt.spans.filter(([place_]) => place_ <= at).pop();
-  const words = { hit: "AR hit", repeated: "Repeated, too frequent in training for an AR hit", other: "Not repeated" }[slice];
+  const words = { hit: data.hit === "AR hit" ? "AR hit" : "Repeated", repeated: "Repeated, too frequent in training for an AR hit", other: "Not repeated" }[slice];
   const facts = [
     back ? `bigram last occurred ${counted(back, "token")} earlier${where}` : "first occurrence of this bigram here",
     ...(back ? [counted(excerpt.occurrences[at], "earlier occurrence")] : []),

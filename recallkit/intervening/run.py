@@ -67,7 +67,7 @@ def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> Interven
     A result of other labels or scores than there are now is left out, with a note.
     """
     scores = {spec.shown: artifacts.manifest_options(score_path(slices, spec)) for spec in models}
-    state = {"slices": open_tokens(slices / "tokens.parquet").facts, "scores": scores}
+    state = {"slices": open_tokens(slices / "tokens.parquet", needs_counts=False).facts, "scores": scores}
     for samples in (None, BUILTIN_SAMPLES):
         folder = intervention_path(slices, models, InterventionOptions(samples=samples))
         with contextlib.suppress(UserError):

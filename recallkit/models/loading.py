@@ -218,7 +218,7 @@ def sequences_for(
     facts = {spec: check_model(request) for spec, request in requests.items()}
     names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer or options.model_tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
-        raise UsageError(f"{lacking} brings no tokenizer", where=lacking, remedy="name that with which it was trained: PATH,tokenizer=FILE")
+        raise UsageError("brings no tokenizer", where=lacking, remedy="name that with which it was trained: PATH,tokenizer=FILE")
     loaded = {shown: load_tokenizer(name, end_token=end_token) for shown, name in names.items() if name is not None}
     first = next(iter(loaded), None)
     if tokenizer is None and first is not None:

@@ -258,6 +258,7 @@ class _Packer:
             "models": [printable(name) for name in self._text.scores],
             "own": [int(name in self.other_tokenizers) for name in self._text.scores],
             "most": self._text.labelled.max_count,
+            "hit": "AR hit" if self._text.has_counts else "repeated bigram",
             "sources": [printable(name) for name in self._sources],
             "end": self.pieces.end,
             "spaced": int(not self.pieces.has_bytes),
@@ -273,7 +274,7 @@ class _Packer:
         ids = [rows["prev_token"][0], *rows["token"]]
         predicted = [self._predicted(rows, place, name) for place, name in enumerate(self._text.scores)]
         nlls = [rows[f"nll_{place}"].cast(float).to_numpy() for place in range(len(predicted))]
-        hits = rows["ar_hit"].to_numpy()
+        hits = rows["ar_hit" if self._text.has_counts else "repeated"].to_numpy()
         packed = {
             "sequence": excerpt.sequence,
             "first": excerpt.first,

@@ -103,30 +103,33 @@ _KEYS = (
     ("↑ ↓", "line"),
     ("Home", "first"),
     ("End", "last"),
-    ("n", "next AR hit"),
+    ("n", "next underlined one"),
     ("p", "previous one"),
     ("e", "earlier occurrence"),
     ("Esc", "close the tip"),
 )
 
 
-def token_section(view: TokenView) -> Section:
+def token_section(view: TokenView, comparison: Comparison) -> Section:
     """The text that models were scored on, token by token."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
+    others = (
+        tag("span", "dotted", class_="sample repeated"),
+        " are other tokens of repeated bigrams, which were too frequent in training to be AR ",
+        "hits. ",
+    )
     intro = (
         "Each token is coloured by which model predicts it, that is, ranks it first, or by how ",
         "far the two NLLs are apart. ",
         tag("span", "Underlined", class_="sample hit"),
-        " are AR hits, ",
-        tag("span", "dotted", class_="sample repeated"),
-        " are other tokens of repeated bigrams, which were too frequent in training to be AR ",
-        "hits. Point at a token, or move to it, to highlight the latest earlier occurrence of its ",
+        *((" are AR hits, ", *others) if comparison.has_counts else (" are tokens of repeated bigrams. ",)),
+        "Point at a token, or move to it, to highlight the latest earlier occurrence of its ",
         "bigram and to show each model's NLL (negative log-likelihood, in nats) and the token's ",
         "rank in its prediction, 0 being the first.",
     )
     parts = (
         tag("p", *intro),
-        notes(*_view_notes(view)),
+        notes(*_view_notes(view, comparison.hit)),
         tag("p", "Keys in the text: ", keys, class_="keys"),
         tag("div", id="view", hidden=""),
         markup.data("excerpts", view.data),
@@ -140,7 +143,7 @@ def no_token_section(reason: str) -> Section:
     return Section("tokens", "The text, token by token", line)
 
 
-def _view_notes(view: TokenView) -> list[str]:
+def _view_notes(view: TokenView, hit: str) -> list[str]:
     """Which part of the text is shown, and notes on models with other tokenizers."""
     lines = []
     if view.sequences < view.num_sequences or not view.are_whole:
@@ -148,7 +151,7 @@ def _view_notes(view: TokenView) -> list[str]:
         parts = "" if view.are_whole else "Parts of "
         also = ", and those asked for" if view.requested else ""
         lines.append(
-            f"{parts}{shown}: those of the AR hits on which models lose most{also}. "
+            f"{parts}{shown}: those of the {hit}s on which models lose most{also}. "
             "Others: recallkit report DIR --sequence N, or --document N."
         )
     if view.requested_shown < view.requested:
@@ -253,22 +256,24 @@ def losses_section(comparison: Comparison, view: TokenView | None) -> Section:
 
 def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     """The AR hits of all the text on which a model's NLL is most above the reference's."""
-    reference = comparison.reference
+    reference, what = comparison.reference, comparison.hit
     if not places:
-        heading = tag("h3", text(f"The AR hits on which {model} loses most"))
-        return heading + notes(f"{model} is behind {reference} on no AR hit.")
+        heading = tag("h3", text(f"The {what}s on which {model} loses most"))
+        return heading + notes(f"{model} is behind {reference} on no {what}.")
     hits = comparison.totals[model, "ar_hit"]
     lost, here = hits["delta_nll"] * hits["tokens"], sum(place.lost for place in places)
-    caption = f"Of {hits['tokens']:,} AR hits; NLLs in nats."
+    caption = f"Of {hits['tokens']:,} {what}s; NLLs in nats."
     if 0 < here < lost:
         share = f"{percent(here / lost)} of the {lost:,.1f} nats"
-        caption += f" These {len(places)} are {share} that {model} loses on AR hits."
+        caption += f" These {len(places)} are {share} that {model} loses on {what}s."
     if not all(place.is_shown for place in places):
         caption += " Those without a link are not on this page: "
         caption += "recallkit report DIR --sequence N adds their sequence."
-    columns = {"AR hit in its context": _in_context, **_OF_PLACE}
+    columns = {f"{what} in its context": _in_context, **_OF_PLACE}
+    if not comparison.has_counts:
+        del columns["training count"]
     rows = [[cell(place) for cell in columns.values()] for place in places]
-    title = f"The {len(rows)} AR hits on which {model} loses most against {reference}"
+    title = f"The {len(rows)} {what}s on which {model} loses most against {reference}"
     return markup.titled_table(Table(title, [*columns], rows, caption))
 
 
@@ -328,7 +333,8 @@ def _documents(comparison: Comparison, model: str, shown: Collection[int]) -> st
     if shown and not set(first["document"]) <= set(shown):
         caption += " Documents without a link are not on this page: "
         caption += "recallkit report DIR --document N adds one."
-    heads = ["document", "source", "tokens", "AR hits", "nats on AR hits", "nats on all tokens"]
+    what = f"{comparison.hit}s"
+    heads = ["document", "source", "tokens", what, f"nats on {what}", "nats on all tokens"]
     title = f"The documents that add most to the {called} of {model}"
     return markup.titled_table(Table(title, [*heads, f"share of the {called}"], rows, caption))
 

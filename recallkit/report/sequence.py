@@ -101,10 +101,10 @@ class Excerpts:
         """
         import polars as pl
 
-        hit, order = "ar_hit" if self.has_counts else "repeated", ["lost", "sequence", "position"]
+        order = ["lost", "sequence", "position"]
         costliest = [pl.DataFrame()] * (len(self.scores) - 1)
         for rows in batches(self.labelled, list(self.scores.values()), ["sequence"]):
-            hits = pl.DataFrame(rows).filter(hit)
+            hits = pl.DataFrame(rows).filter("ar_hit")
             for place, frame in enumerate(costliest):
                 lost = pl.col(f"nll_{place + 1}") - pl.col("nll_0")
                 losses = hits.select("sequence", "position", lost=lost)
@@ -119,7 +119,7 @@ class Excerpts:
         """
         import polars as pl
 
-        hit = "ar_hit" if self.has_counts else "repeated"
+        hit = "ar_hit"
         sizes = {0: pl.col(hit), 1: pl.col("nll_0")}
         difference = pl.col("nll_1").cast(pl.Float64) - pl.col("nll_0")
         size = sizes.get(len(self.scores), difference).cast(pl.Float64).filter(hit).sum().abs()

@@ -46,6 +46,12 @@ def definition(comparison: Comparison) -> str:
     """What AR hits are, and what can be read from their share of the gap, as text."""
     slices = comparison.manifest["slices"]
     tokens = comparison.totals[comparison.models[0], "all"]["tokens"]
+    if not comparison.has_counts:
+        return (
+            "Associative recall can be seen on the last tokens of bigrams that are in the context "
+            "already. How often training had them is unknown here, so that some may have been "
+            "memorised. Their share of the gap says where it lies, not why."
+        )
     rare = f"seen at most {slices['max_count']:,} times in {slices['counts']['num_tokens']:,}"
     sentences = (
         "AR hits are the tokens on which associative recall (AR) can be seen: the last tokens of "
@@ -66,8 +72,11 @@ def method(comparison: Comparison) -> dict[str, str]:
     packing = {"pack": "documents packed one after the other"}
     boundary = packing.get(slices["boundary"], "the context reset at each document")
     ar_hits = f"{hits['tokens']:,} tokens, {percent(hits['share_of_tokens'], 2)} of all"
-    threshold = f"largest training count {slices['max_count']:,} ({rate_and_rule(slices)})"
-    trained = f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams"
+    counted = {"Repeated bigrams": ar_hits, "Training counts": "unknown"}
+    if counts is not None:
+        threshold = f"largest training count {slices['max_count']:,} ({rate_and_rule(slices)})"
+        trained = f"{counts['num_tokens']:,} tokens, {counts['num_bigrams']:,} distinct bigrams"
+        counted = {"AR hits": f"{ar_hits}; {threshold}", "Training counts": f"{trained}; id {counts['id']}"}
     inexact = [f"{percent(share['all'])} for {name}" for name, share in manifest["inexact"].items()]
     others = f"tokens that do not begin and end at their boundaries: {', '.join(inexact)}"
     prefixes = [f"{token} by {name}" for name, token in manifest["prefixes"].items() if token]
@@ -76,15 +85,15 @@ def method(comparison: Comparison) -> dict[str, str]:
     return {
         "Text": f"{predicted} of up to {slices['seq_len']:,}, {boundary}",
         "Sources (tokens)": _sources(comparison),
-        "AR hits": f"{ar_hits}; {threshold}",
-        "Training counts": f"{trained}; id {counts['id']}",
+        **counted,
         "Tokenizer": f"{entries}; digest {tokenizer['digest']}",
         **({"Other tokenizers": others} if inexact else {}),
         **({"Read before every sequence": ", ".join(prefixes)} if prefixes else {}),
         "Recall gain": "p(token) less p(token at the first occurrence of its bigram in the sequence), "
-        "where p = exp(-NLL); the mean over AR hits, in points of probability",
+        f"where p = exp(-NLL); the mean over {comparison.hit}s, in points of probability",
         "Retained": "a model's recall gain divided by the reference's, if that is shown to exceed 0",
-        "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the AR hits, "
+        "Share of the gap": "difference in NLL (the logarithm of perplexity) summed over the "
+        f"{comparison.hit}s, "
         "divided by the same over all tokens (Zoology, section 3.1); it can be below 0 and above 100 %",
         **{f"Slice {slice_.name}": slice_.sentence for slice_ in comparison.given},
         "95 % intervals": f"{resampled(every)}; {intervals}",
@@ -114,12 +123,14 @@ def commands(comparison: Comparison, slices: Row | None) -> list[str]:
         texts = ["TEXT..."]
     slicing = {
         "tokenizer": bare(facts["tokenizer"]["name"]),
-        "counts": bare(facts["counts"]["path"]) if known else "COUNTS",
-        **{name: facts[name] for name in ("max_count", "seq_len", "boundary")},
+        **{name: facts[name] for name in ("seq_len", "boundary")},
         "limit_tokens": known.get("limit_tokens"),
         "sample": drawn.get("tokens"),
         "seed": drawn.get("seed") or None,
     }
+    if comparison.has_counts:
+        slicing["counts"] = bare(facts["counts"]["path"]) if known else "COUNTS"
+        slicing["max_count"] = facts["max_count"]
     asking = {
         "slice": tuple(slice_.given for slice_ in comparison.given),
         **{name: bool(manifest.get(name)) for name in ("clean", "divergence", "price")},
@@ -175,16 +186,18 @@ def _models(comparison: Comparison) -> str:
     in_bits = bool(comparison.manifest["inexact"]) and knows_bytes
     rows = [_first_screen_row(row) for row in first_table_rows(comparison.tables, in_bits=in_bits)]
     end = _end_of_axis([row[name] or 0.0 for row in rows for name in ("at_first", "on_hits")])
+    line = f"first occurrence → {comparison.hit}"  # the picture of the answer, on one axis
     quality, form = ("bits per byte", ".3f") if in_bits else ("perplexity", PPL)
     columns: dict[str, Cell] = {
         quality: cells.number("all", form),
         "gap, nats per token": _gap,
-        _LINE: lambda row: _line(row, end),
+        line: lambda row: _line(row, end),
         "retained": lambda row: _figure(row, "retained"),
-        "share of the gap in AR hits": lambda row: _figure(row, "gap_share"),
-        "in all repeated bigrams": lambda row: _figure(row, "repeated_share"),
+        f"share of the gap in {comparison.hit}s": lambda row: _figure(row, "gap_share"),
     }
-    scales = dict.fromkeys(["model", *columns], "") | {_LINE: _scale(end)}
+    if comparison.has_counts:
+        columns["in all repeated bigrams"] = lambda row: _figure(row, "repeated_share")
+    scales = dict.fromkeys(["model", *columns], "") | {line: _scale(end)}
     heads = (tag("th", text(head), scale, scope="col") for head, scale in scales.items())
     lines = []
     for number, row in enumerate(rows):
@@ -225,8 +238,6 @@ def _figure(row: Row, name: str) -> str:
     return value + tag("span", f"({bounds(100 * low, 100 * high, 'z.0f')})", class_="within")
 
 
-_LINE = "first occurrence → AR hit"
-"""The column with the picture of the answer, on an axis of probability that all models share."""
 _ROUND = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -262,14 +273,18 @@ def _legend(comparison: Comparison) -> dict[str, str]:
     totals, first = comparison.totals, comparison.models[0]
     every, hits, repeated = (totals[first, slice_] for slice_ in ("all", "ar_hit", "repeated"))
     rare, share = comparison.manifest["slices"]["max_count"], percent(hits["share_of_tokens"], 2)
-    more = f"all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
+    more, seen = "", ""
+    if comparison.has_counts:
+        more = f", and in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
+        seen = f" and was seen at most {rare:,} times in training"
+    what = comparison.hit
     return {
-        "AR hit": "the last token of a bigram that is in the context already and was "
-        f"seen at most {rare:,} times in training; {share} of {every['tokens']:,} tokens",
-        "Line": "from the mean probability where these bigrams first occur (grey) to that on AR hits "
+        what[0].upper() + what[1:]: "the last token of a bigram that is in the context already"
+        f"{seen}; {share} of {every['tokens']:,} tokens",
+        "Line": f"from the mean probability where these bigrams first occur (grey) to that on {what}s "
         "(orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",
-        "Share of the gap": f"the part in AR hits, and in {more}; of a lead where the gap is negative",
+        "Share of the gap": f"the part in {what}s{more}; of a lead where the gap is negative",
         "In brackets": f"95 % intervals: {resampled(every)}",
     }
 

@@ -219,7 +219,7 @@ def _compose(
     view, why = _view(comparison, options, min(excerpts.MOST_BYTES, most_bytes))
     if view is None:
         return page(None, [sections.no_token_section(why)]), 0
-    return page(view, [sections.token_section(view)]), view.shown
+    return page(view, [sections.token_section(view, comparison)]), view.shown
 
 
 def _without_comparison(results: Mapping[str, Path], parts: Sequence[Section]) -> bytes:
@@ -274,7 +274,7 @@ def _view(
             view = excerpts.token_view(comparison, sequences, documents, most_bytes)
             if view.shown:
                 return view, ""
-            problem = "no excerpt contains AR hits, or none fits on a page"
+            problem = f"no excerpt contains {comparison.hit}s, or none fits on a page"
             reason = UserError(problem, remedy="leave out --slices, --sequence, --document")
             remedy = ""
         except DamagedError:

@@ -59,7 +59,10 @@ class OpenText:
             self.corpus = open_corpus(options.source_names, fields, default_split=options.default_split)
 
     def note_end(self) -> None:
-        """Says which token ends documents, and why, where the user named a tokenizer."""
+        """Says which token ends documents, and why, where the user named a tokenizer; else whose the built-in one is."""
+        if self.options.tokenizer is None and self.options.source_names:
+            own = f"the built-in one of {self.tokenizer.vocab_size:,} entries, made for the zoo"
+            console.note(f"no --tokenizer is named: tokens are those of {own}; other models need their own")
         if self.options.tokenizer is not None:
             tokenizer = self.tokenizer
             end = f"{tokenizer.end_token!r} ({tokenizer.end_token_id})"

@@ -66,5 +66,5 @@ def test_what_cannot_be_is_refused(sliced):
     )
     assert sliced("mamba", "--seq-len", 300)["seq_len"] == 300
     for words in (("bare",), ("bare", "--for", "zoo:mamba"), ("llama", "bare")):
-        assert "--for: bare brings no tokenizer; slice with the --tokenizer that it was trained with" in sliced(*words), words
+        assert "bare: brings no tokenizer; name that with which it was trained: PATH,tokenizer=FILE" in sliced(*words), words
     assert "nowhere: no such file or directory" in sliced("--for", "nowhere")
