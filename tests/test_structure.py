@@ -273,7 +273,7 @@ def test_the_design_shows_the_order_of_packages():
 
 
 def test_long_documents_stay_short():
-    most = {"README.md": 130, "DESIGN.md": 150, "docs/log.md": 120}
+    most = {"README.md": 130, "DESIGN.md": 150, "docs/log.md": 150}
     lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in most}
     assert {name: n for name, n in lengths.items() if n > most[name]} == {}
 
