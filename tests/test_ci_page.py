@@ -1,4 +1,5 @@
-"""The workflow of docs/automation.md: GitHub's syntax as far as it can be checked here, and its commands, run in its order on small models."""
+"""The workflow of docs/automation.md: GitHub's syntax where it can be checked here, and its commands,
+run in its order on small models."""
 
 import os
 import re
