@@ -1,4 +1,5 @@
-"""The workflow of docs/ci.md: GitHub's syntax as far as it can be checked here, and its commands, run in its order on small models."""
+"""The workflow of docs/automation.md: GitHub's syntax where it can be checked here, and its commands,
+run in its order on small models."""
 
 import os
 import re
@@ -12,7 +13,7 @@ import yaml
 from tests.conftest import ROOT, made_up_texts, write_jsonl
 from tests.known_truth import PATH
 
-PAGE = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/automation.md").read_text(encoding="utf-8")
 [WORKFLOW] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 

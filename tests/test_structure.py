@@ -226,9 +226,15 @@ def test_every_module_says_what_it_is():
 # ------------------------------------------------------------------------------------------------------------- documents
 
 
-def tree_entries(text: str) -> list[str]:
-    """Paths in the tree of docs/files.md: entries are indented by two spaces below their folder, which ends in a slash."""
-    paths: list[str] = []
+FILE_NAMED = re.compile(r"[\w./]+\.(?:py|sh|md|yml)\b")
+
+
+def tree_entries(text: str) -> dict[str, list[str]]:
+    """Paths in the tree of docs/files.md, and the files that each description names.
+
+    Entries are indented by two spaces below their folder, which ends in a slash.
+    """
+    paths: dict[str, list[str]] = {}
     folders: list[str] = []
     for line in text.split("```")[1].splitlines()[1:]:
         name = line.split()[0] if line.split() else ""
@@ -236,7 +242,7 @@ def tree_entries(text: str) -> list[str]:
         if not name or depth > len(folders):
             continue  # an empty line, or the rest of a description
         folders = folders[:depth]
-        paths.append("".join(folders) + name)
+        paths["".join(folders) + name] = FILE_NAMED.findall(line.partition(" - ")[2])
         if name.endswith("/"):
             folders.append(name)
     return paths
@@ -245,6 +251,9 @@ def tree_entries(text: str) -> list[str]:
 def test_every_package_is_on_the_map():
     entries = tree_entries(FILES_MAP)
     gone = [name for name in entries if not (ROOT / name).exists()]
+    for entry, names in entries.items():
+        files = [name for name in names if not PLACEHOLDER.search(name)]
+        gone += [f"{name} of {entry}" for name in files if not (ROOT / entry / name).is_file()]
     assert not gone, f"on the map of docs/files.md, but not there: {gone}"
     named = [name.removeprefix("recallkit/").removesuffix("/").removesuffix(".py") for name in entries if name.startswith("recallkit/")]
     packages = [name for name in named if name in ORDER]
@@ -264,7 +273,7 @@ def test_the_design_shows_the_order_of_packages():
 
 
 def test_long_documents_stay_short():
-    most = {"README.md": 130, "DESIGN.md": 150, "docs/log.md": 120}
+    most = {"README.md": 130, "DESIGN.md": 150, "docs/log.md": 150}
     lengths = {name: len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in most}
     assert {name: n for name, n in lengths.items() if n > most[name]} == {}
 

@@ -63,7 +63,7 @@ def smallest(command: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "tutorials",
-    [("corpus",), ("precisions",), pytest.param(("two-checkpoints", "reading-the-page", "training-run"), marks=pytest.mark.slow)],
+    [("corpus",), ("precisions",), pytest.param(("two-checkpoints", "training-run"), marks=pytest.mark.slow)],
     ids=lambda names: names[0],
 )
 def test_the_commands_of_the_tutorials_work(run, reader, short_text, tmp_path, monkeypatch, tutorials):

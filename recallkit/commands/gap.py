@@ -141,7 +141,7 @@ class GapLine(Gap):
     )
     fail_above: Sequence[Any] | None = option(
         "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
-        "than that share of the gap lies in it. May be repeated (docs/ci.md).",
+        "than that share of the gap lies in it. May be repeated (docs/automation.md).",
         metavar="[SLICE=]LIMIT",
         parse=_gate,
     )
