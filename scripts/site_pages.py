@@ -36,6 +36,8 @@ sys.path.insert(0, str(ROOT))
 
 import recallkit  # noqa: E402
 
+HOME = "https://github.com/recallkit/recallkit"
+RAW = HOME.replace("github.com", "raw.githubusercontent.com")
 DOCUMENTS = ("*.md", "docs/*.md", "docs/tutorials/*.md", "docs/**/*.svg", "docs/**/*.png")
 
 
@@ -44,6 +46,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted({path for pattern in DOCUMENTS for path in ROOT.glob(pattern)}):
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Makes README's whole addresses of documents and pictures those of the site's pages."""
+    return re.sub(rf"{HOME}/blob/main/|{RAW}/main/", "", markdown) if page.file.src_uri == "README.md" else markdown
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

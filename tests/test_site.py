@@ -39,7 +39,7 @@ def site(tmp_path_factory) -> Path:
 def place(site: Path, document: Path) -> Path:
     """The page of a document."""
     name = document.relative_to(ROOT).with_suffix(".html").as_posix()
-    return site / ("index.html" if name == "README.html" else name)
+    return site / name.replace("README.html", "index.html")
 
 
 class Article(HTMLParser):
