@@ -14,6 +14,7 @@ from recallkit import config, counting, slicing
 from recallkit.config import VERSION
 from recallkit.counting.infini_gram import index_named
 from recallkit.declarations import path
+from recallkit.display import console
 from recallkit.errors import UsageError
 from recallkit.models import zoo
 from recallkit.models.spec import list_models
@@ -25,6 +26,7 @@ from recallkit.text.tokenizers import BUILTIN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from recallkit.declarations import File
     from recallkit.models.spec import ModelSpec
     from recallkit.options import AnyModels
 
@@ -69,6 +71,13 @@ def slices(*, force: bool = False) -> Path:
     if force or not (made / "tokens.parquet").exists():
         slicing.slice_text(VALIDATION_TEXT, made, counts=counts(force=force), seq_len=config.BUILTIN_SEQ_LEN, force=force)
     return made
+
+
+def named_slices(given: File | None, models: Sequence[ModelSpec] = ()) -> Path:
+    """The slice directory that is named, else the built-in one, which is said where a model is not made for it."""
+    if given is None and not all(spec.location.startswith((zoo.PREFIX, "control:")) for spec in models):
+        console.note("no --slices: this is measured on the built-in text of 100k tokens")
+    return path(given) or slices()
 
 
 def comparison() -> Path:

@@ -50,8 +50,8 @@ class GapTables(Shown):
     by_count, by_distance, by_match, by_position: bucket (`low`..`high`, both included); by_count with `repeated`, the others with
     `slice`, ar_hit or other. by_match: by `match_length` of tokens.parquet; bucket 0 is the tokens that are not repeated.
     by_threshold: largest training count of an AR hit. by_partition: class of `slicing.definitions.PARTITION`, whose shares add up.
-    Without training counts no token is known to be an AR hit: `gap` has all repeated bigrams in place of AR hits, and not_repeated in
-    that of other; so have by_distance, by_match, by_position and the columns of by_document; by_count, by_threshold, by_partition are empty.
+    Without training counts no token is known to be an AR hit: gap, by_distance, by_match and by_position have the slices repeated and
+    not_repeated instead of ar_hit and other, and by_document sums over repeated ones; by_count, by_threshold, by_partition are empty.
     by_document: documents (numbered as in tokens.parquet), without intervals: `tokens`, `ar_hits`, and NLLs in nats, summed
     over its tokens (`nats_*`) and over its AR hits (`ar_nats_*`).
     by_context, only with `context_gain`: `last` (ids of context) x class (all tokens, AR hits, other repeated, not repeated;

@@ -361,7 +361,9 @@ def control_table(tables: GapTables, hits: str) -> Table:
     caption = f"Control: the share if {hits} differed as the first occurrences of their bigrams do; it is not subtracted."
     if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
         caption += f" Gaps are tested against zero over {'both' if len(rows) == 2 else f'all {len(rows):,}'} models (Holm)."
-    return Table.of(f"{_capital(hits)}: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables))
+    return Table.of(
+        f"{_capital(hits)}: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables)
+    )
 
 
 def by_source_table(tables: GapTables, hits: str, most_columns: int | None = None) -> Table | None:

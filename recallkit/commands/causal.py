@@ -61,8 +61,8 @@ def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
     from recallkit.intervening.view import look
     from recallkit.options import BUILTIN_SAMPLES
 
-    folder = path(asked.slices) or builtin.slices()
     compared = builtin.named_models(asked.models)
+    folder = builtin.named_slices(asked.slices, compared)
     if asked.models is None:
         asked = replace(asked, samples=asked.samples or BUILTIN_SAMPLES)
     target = path(asked.out) or intervening.intervention_path(folder, compared, asked)
@@ -120,7 +120,8 @@ def ablate(asked: Ablate) -> Outcome["AblationTables"]:
     sets = [name.strip() for name in asked.mixers.split(",") if name.strip()]
     if not sets:
         raise UsageError("no mixers are named", where="--mixers", remedy="name layers or kinds, or each")
-    model, folder = one_model(_MODEL if asked.model is None else asked.model), path(asked.slices) or builtin.slices()
+    model = one_model(_MODEL if asked.model is None else asked.model)
+    folder = builtin.named_slices(asked.slices, [model])
     which: dict[str, Any] = {name: getattr(asked, name) for name in ("by", "heads", "clean")}
     target = path(asked.out) or ablation.ablation_path(folder, model, sets, **which)
     tables = ablation.ablate(model, folder, target, asked, force=asked.force, mixers=sets, cluster=asked.cluster, **which)

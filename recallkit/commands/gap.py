@@ -216,7 +216,7 @@ def gap(asked: GapLine) -> Outcome["GapTables"]:
             console.note(line)
 
     def json() -> dict[str, Any]:
-        more = {"causal": causal[0]().json()} if causal else {}
+        more: dict[str, Any] = {"causal": causal[0]().json()} if causal else {}
         more |= {} if page is None else {"page": str(page)}
         return {**outcome.json(), "gates": [verdict.to_json() for verdict in verdicts], **more}
 
@@ -336,7 +336,7 @@ def track(asked: Track) -> Outcome["TrackTables"]:
     if asked.causal and asked.watch:
         raise UsageError("not with --watch", where="--causal", remedy="repeat the command with --causal when the run has ended")
     reference, checkpoints = one_model(asked.reference), builtin.named_models(asked.checkpoints)
-    slices = path(asked.slices) or builtin.slices()
+    slices = builtin.named_slices(asked.slices, [reference, *checkpoints])
     out = path(asked.out) or track_path(slices, reference, checkpoints, causal=asked.causal)
     run = tracking.TrackedRun(slices, out, reference, asked, asked.causal, asked.force)
     if not asked.watch:

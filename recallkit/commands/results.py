@@ -215,7 +215,7 @@ def _slices(given: File | None) -> Path:
     """A slice directory, the built-in one if none is given."""
     from recallkit import builtin
 
-    return path(given) or builtin.slices()
+    return builtin.named_slices(given)
 
 
 def tokens(slices: File | None = None, models: Any = ()) -> "pl.LazyFrame":

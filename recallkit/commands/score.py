@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recallkit.commands.adapter import Outcome, command, no_figures
-from recallkit.declarations import File, option, path
+from recallkit.declarations import File, option
 from recallkit.errors import UsageError
 from recallkit.options import AnyModels, ScoringOptions, ShareOptions, WritingOptions, models_option, slices_option
 
@@ -61,8 +61,9 @@ def score(asked: ScoreLine) -> Outcome["Summary"]:
     from recallkit.models.kinds import kind_of
     from recallkit.scoring.view import print_scores, scores_json, scores_table
 
-    folder = path(asked.slices) or builtin.slices()
-    plans = scoring.plan_scores(builtin.named_models(asked.models), folder, asked, force=asked.force, share=asked.share)
+    models = builtin.named_models(asked.models)
+    folder = builtin.named_slices(asked.slices, models)
+    plans = scoring.plan_scores(models, folder, asked, force=asked.force, share=asked.share)
     manifests = {plan.model: plan.run() for plan in one_after_another(plans)}
     checks = {
         each: scoring.check_scores(each, folder, asked) for each in manifests if asked.check and not kind_of(each.location).is_control
@@ -114,8 +115,10 @@ def check_scores(
     from recallkit.display.notebook import Summary
     from recallkit.scoring.view import checks_table
 
-    folder, options = path(slices) or builtin.slices(), ScoringOptions(counts=counts_here(counts), trust_remote_code=trust_remote_code)
-    checks = {each: scoring.check_scores(each, folder, options) for each in builtin.named_models(models)}
+    specs = builtin.named_models(models)
+    folder = builtin.named_slices(slices, specs)
+    options = ScoringOptions(counts=counts_here(counts), trust_remote_code=trust_remote_code)
+    checks = {each: scoring.check_scores(each, folder, options) for each in specs}
     found = Summary(pl.DataFrame([{"model": each.shown, **check} for each, check in checks.items()]))
     found.show_as(lambda: print_table(checks_table(checks)), lambda: [checks_table(checks)], no_figures)
     return found

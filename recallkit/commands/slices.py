@@ -75,14 +75,8 @@ def slices_of(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path
     Raises UserError for everything a user can correct, before text is counted where that is possible.
     """
     from recallkit import builtin
-    from recallkit.display import console
-    from recallkit.models import zoo
 
-    if asked.text is not None:
-        return _make_slices(asked, models)
-    if asked.slices is None and not all(spec.location.startswith(zoo.PREFIX) for spec in models):
-        console.note("no --text and no --slices: compared on the built-in text of 100k tokens")
-    return path(asked.slices) or builtin.slices()
+    return builtin.named_slices(asked.slices, models) if asked.text is None else _make_slices(asked, models)
 
 
 def _make_slices(asked: ComparedTextOptions, models: "Sequence[ModelSpec]") -> Path:
