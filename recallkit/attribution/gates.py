@@ -106,10 +106,13 @@ def judge_gates(gates: Sequence[Gate], tables: GapTables) -> list[Verdict]:
     """Each gate for each model and all sources: crossed where the value is significantly over the limit, at 5 % for all models of a gate.
 
     Without intervals the value alone decides. A share is judged only where it means something and the model is behind the reference
-    overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by.
+    overall; a value that is not a number is over any gate. Raises UserError where a slice has no tokens to judge by, or is not known.
     """
     rows = {(row["model"], row["slice"]): row for row in reversed(tables.gap.filter(source="ALL").to_dicts())}  # totals come first
     models = tables.gap["model"].unique(maintain_order=True).to_list()
+    if unknown := next((gate for gate in gates if (models[0], gate.slice) not in rows), None):
+        problem = "labelled without training counts, so that no token is known to be in this slice"
+        raise UserError(problem, where=f"{OPTION} {unknown}", remedy="count the training text with --train, or judge repeated=LIMIT")
     return [verdict for gate in gates for verdict in _judge(gate, [(rows[model, gate.slice], rows[model, "all"]) for model in models])]
 
 

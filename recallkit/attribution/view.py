@@ -102,8 +102,8 @@ def _measured(comparison: Comparison) -> Iterator[Measured]:
         for of_all, of_hits in rows:
             yield Measured(of_all[side], "perplexity", "Perplexity", of_all[f"ppl_{side}"], text)
             if of_hits["tokens"]:
-                yield Measured(of_all[side], "perplexity", "Perplexity of AR hits", of_hits[f"ppl_{side}"], text)
-                yield Measured(of_all[side], "recall_gain", "Recall gain on AR hits", of_hits[f"gain_{side}"], text)
+                yield Measured(of_all[side], "perplexity", f"Perplexity of {comparison.hit}s", of_hits[f"ppl_{side}"], text)
+                yield Measured(of_all[side], "recall_gain", f"Recall gain on {comparison.hit}s", of_hits[f"gain_{side}"], text)
             if side == "model" and of_hits["retained"] is not None:
                 name = f"Retained of the recall of {of_hits['reference']}"
                 yield Measured(of_all[side], "recall_retained", name, of_hits["retained"], text)
