@@ -139,7 +139,7 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
 
 
 def _recall(comparison: Comparison) -> list[Figure]:
-    """For each model a line from its probability at the first occurrences of AR hits' bigrams to that of the AR hits: means."""
+    """For each model a line from its mean probability at first occurrences to that on AR hits."""
     names, points = _names(comparison), []
     for model, name in names.items():
         is_reference = model == comparison.reference
@@ -149,38 +149,46 @@ def _recall(comparison: Comparison) -> list[Figure]:
             return []
         retained = side if is_reference else f"{percent(hits['retained'], 0)} retained"
         text = f"{name.removesuffix(' (ref.)')} {percent(hits[f'p_{side}'], 0)}"
-        for x, (column_of, where) in enumerate({"first_p": "at first occurrences", "p": f"on AR hits, {retained}"}.items()):
-            y = hits[f"{column_of}_{side}"]
-            tip = f"{shorten(model, 60)}: {percent(y)} {where}"
-            points.append({"model": name, "x": x, "y": y, "tip": tip, "text": text, "retained": retained})
+        ends = {"first_p": "at first occurrences", "p": f"on AR hits, {retained}"}
+        for end, (column_of, where) in enumerate(ends.items()):
+            mean = hits[f"{column_of}_{side}"]
+            tip = f"{shorten(model, 60)}: {percent(mean)} {where}"
+            point = {"model": name, "x": end, "y": mean, "tip": tip}
+            points.append({**point, "text": text, "retained": retained})
     height = max(HEIGHT, _LABEL * len(names))
     returned = sorted(points[1::2], key=lambda point: point["y"])
     most = returned[-1]["y"]
-    for point, place in zip(returned, _spread([height * point["y"] / most for point in returned], height), strict=True):
-        point["place"] = place * most / height
-    x = number("x", axis={"values": [0, 1], "labelExpr": _ENDS, "labelFlush": False, "domain": False, "labelPadding": 6}, domain=[0, 1])
+    places = _spread([height * point["y"] / most for point in returned], height)
+    for point, pixels in zip(returned, places, strict=True):
+        point["place"] = pixels * most / height
+    axis = {"values": [0, 1], "labelExpr": _ENDS, "labelFlush": False, "domain": False}
+    x = number("x", axis={**axis, "labelPadding": 6}, domain=[0, 1])
     y = column("y", "quantitative", axis=None, scale={"domain": [0, most]})
     place = {**y, "field": "place"}
     paint = model_channels(names, legend=False)
     stroke = {"y": y, "stroke": paint["stroke"]}
     firsts = {"value": share_range((point["y"] for point in points[::2]), 0)}
+    middle = {"y": {**y, "aggregate": "mean"}, "text": firsts}
     leader: Spec = {"x2": {"datum": 1}, "y": y, "y2": {"field": "place"}}
-    beside: Spec = {"align": "left", "dx": 22}
+    label = {"y": place, "text": column("text")}
+    below = {"y": place, "text": column("retained")}
     spec = plot(
         points,
         layer("line", channels={**stroke, "strokeDash": paint["strokeDash"]}, strokeWidth=2),
         layer("point", channels={**stroke, "fill": paint["fill"], **TIP}, size=36, opacity=1),
-        layer("text", "!datum.x", channels={"y": {**y, "aggregate": "mean"}, "text": firsts}, align="right", dx=-10),
+        layer("text", "!datum.x", channels=middle, align="right", dx=-10),
         layer("rule", "datum.x", channels=leader, xOffset=7, x2Offset=18, color="soft"),
-        layer("text", "datum.x", channels={"y": place, "text": column("text")}, dy=-6, fontWeight="bold", **beside),
-        layer("text", "datum.x", channels={"y": place, "text": column("retained")}, dy=7, color="soft", **beside),
+        layer("text", "datum.x", channels=label, align="left", dx=22, dy=-6, fontWeight="bold"),
+        layer("text", "datum.x", channels=below, align="left", dx=22, dy=7, color="soft"),
         width=WIDTH / 2,
         height=height,
         x=x,
     )
-    spec["title"] = {"text": "Probability of the right token", "anchor": "start", "frame": "bounds", "offset": 16, "color": Colour("ink")}
+    title = {"anchor": "start", "frame": "bounds", "offset": 16, "color": Colour("ink")}
+    spec["title"] = {"text": "Probability of the right token", **title}
     caption = (
-        "From the mean probability of a token where its bigram first occurs to that where the bigram returns, on AR hits. "
+        "From the mean probability of a token where its bigram first occurs "
+        "to that where the bigram returns, on AR hits. "
         "The rise of a line is the model's recall gain; retained: of the reference's."
     )
     return _figure(comparison, "recall", "What a returning bigram is worth", caption, spec)
@@ -192,15 +200,17 @@ _ENDS = "datum.value ? ['when it', 'returns'] : ['first occurrence', 'of a rare 
 
 
 def _spread(ends: Sequence[float], height: float) -> Iterable[float]:
-    """The heights of labels _LABEL apart that are nearest to the ascending ends of their lines, by least squares; all in pixels.
+    """Heights of labels that are _LABEL apart, nearest to the `ends` of their lines, in pixels.
 
-    How far labels are above the lowest places that they can have is an isotonic regression.
+    `ends` ascend. Nearest by least squares: above the lowest places that labels can have, heights
+    are an isotonic regression.
     """
     import numpy as np
     from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
 
     lowest = _LABEL * np.arange(len(ends))
-    places: Iterable[float] = lowest + isotonic_regression(ends - lowest).x.clip(_LABEL / 2, height - lowest[-1])
+    above = isotonic_regression(ends - lowest).x
+    places: Iterable[float] = lowest + above.clip(_LABEL / 2, height - lowest[-1])
     return places
 
 
