@@ -12,10 +12,11 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(VENV)/bin/recallkit demo
 
-# README's picture, for light and for dark pages (docs/memory.svg is price.svg of docs/memory.md's command); with room at its left for names in fonts that are broader than Arial.
+# README's picture, for light and for dark pages, with room beside it for names in fonts that are broader than Arial.
+# (docs/memory.svg is price.svg of docs/memory.md's command.)
 picture: $(VENV)/.installed
-	$(VENV)/bin/recallkit demo --figures build/figures
-	sed 's/234.00pt/247.09pt/; s/"0 0 321.75/"-18 0 339.75/; s/width="321.75"/x="-18" width="339.75"/' build/figures/recall.svg > docs/gap.svg
+	$(VENV)/bin/recallkit gap $(addprefix zoo:,attention based retnet mamba hyena) --figures build/figures
+	sed 's/234.00pt/255.27pt/; s/"0 0 321.75/"-8 0 351/; s/width="321.75"/x="-8" width="351"/' build/figures/recall.svg > docs/gap.svg
 	for name in gap memory; do \
 	  sed 's/#ffffff/#0d1117/; s/#1b1b1b/#e8e8e8/g; s/#5d6166/#a9aeb3/g; s/#dcdee1/#3a3f44/g' docs/$$name.svg > docs/$$name-dark.svg; done
 

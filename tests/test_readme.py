@@ -53,11 +53,22 @@ def test_it_is_short_and_reads_the_same_elsewhere():
         assert (ROOT / place).is_file() if place else address.startswith("https://arxiv.org/abs/"), address
 
 
-def test_the_picture_has_what_is_retained_in_the_example():
-    retained = re.findall(r"^\S.*? (\d+) \(\d+ to \d+\) ", README.split("```")[1], re.MULTILINE)
+def test_the_picture_has_what_the_example_says_of_its_models():
+    example = README.split("```")[1]
+    rows = re.findall(r"^(\S+) .*? ([\d.]+) +(\d+) \(\d+ to \d+\) ", example, re.MULTILINE)
+    table = {name: (float(gain), retained) for name, gain, retained in rows}
     light, dark = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("gap.svg", "gap-dark.svg"))
-    assert len(retained) == 9
-    assert sorted(re.findall(r">(\d+) % retained<", light)) == sorted(retained)
+    firsts = dict(re.findall(r'aria-label="zoo:(\S+): ([\d.]+) % at first occurrences"', light))
+    ends = re.findall(r'aria-label="zoo:(\S+): ([\d.]+) % on AR hits, (?:(\d+) % retained|reference)"', light)
+    assert len(ends) == 5
+    for name, returned, retained in ends:
+        assert f">{name} {float(returned):.0f} %<" in light
+        if not retained:
+            assert f"{name} gives its last token {float(returned):.0f} % ({firsts[name]} %" in " ".join(README.split())
+            continue
+        gain = float(returned) - float(firsts[name])
+        assert table[name] == (pytest.approx(gain, abs=0.11), retained)
+        assert f">{retained} % retained<" in light
     assert re.sub("#[0-9a-f]{6}", "", light) == re.sub("#[0-9a-f]{6}", "", dark), "in other colours"
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from recallkit.display import cells
-from recallkit.display.cells import bounds, counted, percent, shares_of_leads, size, span
+from recallkit.display.cells import bounds, counted, percent, share_range, shares_of_leads, size, span
 from recallkit.display.charts import (
     FEW,
+    HEIGHT,
     TIP,
     WIDTH,
+    Colour,
     Figure,
     across,
     column,
@@ -20,6 +22,7 @@ from recallkit.display.charts import (
     layer,
     line_chart,
     log_number,
+    model_channels,
     number,
     on_front,
     plot,
@@ -30,7 +33,7 @@ from recallkit.measure.shares import is_void
 from recallkit.slicing.threshold import papers_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from recallkit.attribution.comparison import Comparison
     from recallkit.display.charts import Spec
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
 LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
-_ROW = 26
-"""Pixels from one model's row to the next."""
 
 
 def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
@@ -138,36 +139,79 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
 
 
 def _recall(comparison: Comparison) -> list[Figure]:
-    """For each model a line from the mean probability at first occurrences of AR hits' bigrams to that of the AR hits."""
-    names, rows = _names(comparison), []
-    for model in (comparison.reference, *comparison.models):
-        hits = comparison.totals[comparison.models[0] if model == comparison.reference else model, "ar_hit"]
-        side = "reference" if model == comparison.reference else "model"
+    """For each model a line from its mean probability at first occurrences to that on AR hits."""
+    names, points = _names(comparison), []
+    for model, name in names.items():
+        is_reference = model == comparison.reference
+        side = "reference" if is_reference else "model"
+        hits = comparison.totals[comparison.models[0] if is_reference else model, "ar_hit"]
         if not hits["tokens"]:
             return []
-        first, returned = hits[f"first_p_{side}"], hits[f"p_{side}"]
-        retained = "reference" if side == "reference" else f"{percent(hits['retained'], 0)} retained"
-        tip = f"{shorten(model, 60)}: {percent(first)} at first, {percent(returned)} on AR hits, {retained}"
-        rows.append({"model": names[model], "first": first, "returned": returned, "shown": retained, "tip": tip})
-    most = max(row["returned"] for row in rows)
-    axis = {"format": "~%", "tickCount": 5, "title": "mean probability of the last token"}
-    x = number("first", "", axis=axis, domain=[0, 1.6 * most], nice=False)  # room for the text at the right
-    y = column("model", sort=list(names.values()), axis={"title": None, "labelLimit": 0})
-    returned = {**x, "field": "returned"}
+        retained = side if is_reference else f"{percent(hits['retained'], 0)} retained"
+        text = f"{name.removesuffix(' (ref.)')} {percent(hits[f'p_{side}'], 0)}"
+        ends = {"first_p": "at first occurrences", "p": f"on AR hits, {retained}"}
+        for end, (column_of, where) in enumerate(ends.items()):
+            mean = hits[f"{column_of}_{side}"]
+            tip = f"{shorten(model, 60)}: {percent(mean)} {where}"
+            point = {"model": name, "x": end, "y": mean, "tip": tip}
+            points.append({**point, "text": text, "retained": retained})
+    height = max(HEIGHT, _LABEL * len(names))
+    returned = sorted(points[1::2], key=lambda point: point["y"])
+    most = returned[-1]["y"]
+    places = _spread([height * point["y"] / most for point in returned], height)
+    for point, pixels in zip(returned, places, strict=True):
+        point["place"] = pixels * most / height
+    axis = {"values": [0, 1], "labelExpr": _ENDS, "labelFlush": False, "domain": False}
+    x = number("x", axis={**axis, "labelPadding": 6}, domain=[0, 1])
+    y = column("y", "quantitative", axis=None, scale={"domain": [0, most]})
+    place = {**y, "field": "place"}
+    paint = model_channels(names, legend=False)
+    stroke = {"y": y, "stroke": paint["stroke"]}
+    firsts = {"value": share_range((point["y"] for point in points[::2]), 0)}
+    middle = {"y": {**y, "aggregate": "mean"}, "text": firsts}
+    leader: Spec = {"x2": {"datum": 1}, "y": y, "y2": {"field": "place"}}
+    label = {"y": place, "text": column("text")}
+    below = {"y": place, "text": column("retained")}
     spec = plot(
-        rows,
-        layer("rule", channels={"x": x, "x2": {"field": "returned"}, "y": y}, color="hits", strokeWidth=2),
-        layer("point", channels={"x": x, "y": y, **TIP}, color="rest", filled=True, size=44, opacity=1),
-        layer("point", channels={"x": returned, "y": y, **TIP}, color="hits", filled=True, size=60, opacity=1),
-        layer("text", channels={"x": returned, "y": y, "text": column("shown")}, align="left", dx=8, color="ink"),
-        width=WIDTH - 100,
-        height=_ROW * len(rows),
+        points,
+        layer("line", channels={**stroke, "strokeDash": paint["strokeDash"]}, strokeWidth=2),
+        layer("point", channels={**stroke, "fill": paint["fill"], **TIP}, size=36, opacity=1),
+        layer("text", "!datum.x", channels=middle, align="right", dx=-10),
+        layer("rule", "datum.x", channels=leader, xOffset=7, x2Offset=18, color="soft"),
+        layer("text", "datum.x", channels=label, align="left", dx=22, dy=-6, fontWeight="bold"),
+        layer("text", "datum.x", channels=below, align="left", dx=22, dy=7, color="soft"),
+        width=WIDTH / 2,
+        height=height,
+        x=x,
     )
+    title = {"anchor": "start", "frame": "bounds", "offset": 16, "color": Colour("ink")}
+    spec["title"] = {"text": "Probability of the right token", **title}
     caption = (
-        "From the mean probability of a token where its bigram first occurs (grey) to that where the bigram returns, on AR hits. "
-        "The length of a line is the model's recall gain; retained: of the reference's."
+        "From the mean probability of a token where its bigram first occurs "
+        "to that where the bigram returns, on AR hits. "
+        "The rise of a line is the model's recall gain; retained: of the reference's."
     )
     return _figure(comparison, "recall", "What a returning bigram is worth", caption, spec)
+
+
+_LABEL = 28
+"""Pixels from one label of two lines to the next."""
+_ENDS = "datum.value ? ['when it', 'returns'] : ['first occurrence', 'of a rare bigram']"
+
+
+def _spread(ends: Sequence[float], height: float) -> Iterable[float]:
+    """Heights of labels that are _LABEL apart, nearest to the `ends` of their lines, in pixels.
+
+    `ends` ascend. Nearest by least squares: above the lowest places that labels can have, heights
+    are an isotonic regression.
+    """
+    import numpy as np
+    from scipy.optimize import isotonic_regression  # type: ignore[import-untyped]
+
+    lowest = _LABEL * np.arange(len(ends))
+    above = isotonic_regression(ends - lowest).x
+    places: Iterable[float] = lowest + above.clip(_LABEL / 2, height - lowest[-1])
+    return places
 
 
 # ------------------------------------------------------------------------------------------------------ a line per model

@@ -72,15 +72,16 @@ def percent(share: float | None, digits: int = 1) -> str:
     return DASH if share is None else f"{100 * share:z.{digits}f} %"
 
 
-def percent_range(low: float | None, high: float | None) -> str:
+def percent_range(low: float | None, high: float | None, digits: int = 1) -> str:
     """0.0703, 0.08 -> 7.0 to 8.0 %; a dash if an end is None."""
-    return DASH if low is None or high is None else f"{100 * low:z.1f} to {100 * high:z.1f} %"
+    return DASH if low is None or high is None else f"{100 * low:z.{digits}f} to {percent(high, digits)}"
 
 
-def share_range(shares: Iterable[float]) -> str:
+def share_range(shares: Iterable[float], digits: int = 1) -> str:
     """0.08, 0.0703 -> 7.0 to 8.0 %: the least to the largest, one figure if they read alike."""
     low, high = min(shares := list(shares)), max(shares)
-    return percent(low) if percent(low) == percent(high) else percent_range(low, high)
+    least = percent(low, digits)
+    return least if least == percent(high, digits) else percent_range(low, high, digits)
 
 
 def bounds(low: float | None, high: float | None, form: str = "z.2f") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 
 from recallkit.attribution.charts import figures
 from recallkit.attribution.comparison import Comparison
-from recallkit.display.charts import PAPER, styles_of
+from recallkit.display.charts import PAPER, specification, styles_of
 from tests.attribution.corpus import Model, compared
 from tests.display.drawings import data, marks, svg, texts
 
@@ -20,7 +21,7 @@ HALF, AHEAD, EQUAL = (
     Model(0.2, other=-0.3665, other_spread=1),
 )
 AXES = {
-    "recall": {"mean probability of the last token"},
+    "recall": {"Probability of the right token", "returns"},
     "by_count": {"training count of the bigram, up to", "NLL, nats per token"},
     "by_distance": {"tokens back to the bigram, up to", "recall gain, points"},
     "by_match": {"tokens matched, from", "recall gain, points"},
@@ -60,13 +61,36 @@ def test_every_figure_is_there_and_says_what_its_axes_are(comparison):
 
 
 def test_the_picture_of_the_answer_has_its_probabilities(comparison):
-    rows = {row["model"]: (row["first"], row["returned"], row["shown"]) for row in data(drawn(comparison)["recall"])}
-    assert rows == {
-        "ref (ref.)": (pytest.approx(0.1), pytest.approx(0.5), "reference"),
-        "m": (pytest.approx(0.1), pytest.approx(0.2), "25 % retained"),
-        "n": (pytest.approx(0.1), pytest.approx(0.8), "175 % retained"),
-        "o": (pytest.approx(0.1), pytest.approx(0.2), "25 % retained"),
+    points = data(drawn(comparison)["recall"])
+    assert {(row["model"], row["x"]): row["y"] for row in points} == {
+        ("ref (ref.)", 0): pytest.approx(0.1),
+        ("ref (ref.)", 1): pytest.approx(0.5),
+        ("m", 0): pytest.approx(0.1),
+        ("m", 1): pytest.approx(0.2),
+        ("n", 0): pytest.approx(0.1),
+        ("n", 1): pytest.approx(0.8),
+        ("o", 0): pytest.approx(0.1),
+        ("o", 1): pytest.approx(0.2),
     }
+    labels = {"ref 50 %": "reference", "m 20 %": "25 % retained", "n 80 %": "175 % retained", "o 20 %": "25 % retained"}
+    assert {row["text"]: row["retained"] for row in points} == labels
+    assert {"10 %", *labels, *labels.values()} <= set(texts(svg(drawn(comparison)["recall"])))
+
+
+@pytest.mark.parametrize("number", [3, 10])
+def test_labels_of_the_picture_are_apart_in_the_order_of_their_lines(comparison, number):
+    figure = drawn(renamed(comparison, "ref", [f"m{place}" for place in range(number)]))["recall"]
+    points = [row for row in data(figure) if row["x"]]
+    height, most = specification(figure)["height"], max(row["y"] for row in points)
+    places = sorted((row["place"], row["y"]) for row in points)
+    assert [y for _, y in places] == sorted(y for _, y in places)
+    apart = [height * (above - below) / most for (below, _), (above, _) in itertools.pairwise(places)]
+    assert min(apart) > 27
+    assert height * places[0][0] / most > 13
+    assert places[-1][0] <= most
+    if number == 3:
+        at_their_ends = {round(y, 3) for place, y in places if place == pytest.approx(y)}
+        assert at_their_ends == {0.5, 0.8}, "where there is room"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +147,7 @@ def test_what_has_nothing_to_show_is_left_out(tmp_path, models, options, names):
 
 def test_a_model_looks_the_same_in_all_figures(tmp_path):
     comparison = compared(tmp_path, {"m": Model(0.3, other=0.2), "n": Model(0.7, other=-0.1)})
-    found = [figure for figure in figures(comparison) if figure.name != "recall"]
+    found = figures(comparison)
     styles = styles_of(found)
     paints = {model: set() for model in ("ref", "m", "n")}
     for figure in found:
