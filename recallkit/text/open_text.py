@@ -60,7 +60,8 @@ class OpenText:
 
     def note_end(self) -> None:
         """Says which token ends documents, and why, where the user named a tokenizer; else whose the built-in one is."""
-        if self.options.tokenizer is None and self.options.source_names:
+        names = self.options.source_names
+        if self.options.tokenizer is None and not all(name.startswith("demo:") for name in names):
             own = f"the built-in one of {self.tokenizer.vocab_size:,} entries, made for the zoo"
             console.note(f"no --tokenizer is named: tokens are those of {own}; other models need their own")
         if self.options.tokenizer is not None:

@@ -279,7 +279,6 @@ def test_what_does_not_fit_is_refused_and_named(tmp_path):
         (corpus.path, [model, model], "model: given twice"),
         (corpus.path, [], "no model to compare"),
         (model, [model], "a table of scores, not of tokens"),
-        (uncounted.path, [model], r"without training counts.*--counts"),
         (empty.path, [model], "contains no tokens"),
         (tmp_path / "absent.parquet", [model], "no such table"),
     ):

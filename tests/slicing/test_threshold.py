@@ -126,7 +126,7 @@ def slice_into(made, name, *given):
 
 def test_the_default_is_recorded_reused_and_warned_of(run, made):
     done = run(*slice_into(made, "slices"), "--json")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
     found, manifest = json.loads(done.stdout), artifacts.read_manifest(made / "slices" / "tokens.parquet")
     assert manifest["max_count"] == found["max_count"] == LEAST_COUNT
     assert manifest["threshold"] == found["threshold"] == {"rule": "fallback", "rate": 125.0}

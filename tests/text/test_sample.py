@@ -52,7 +52,10 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
     assert by_source["rare"] >= 0.5
     assert 0.5 < by_source["large"] / by_source["small"] < 2
     numbers = {"tokens": 4000, "seed": 0, "documents": len(drawn), "sources": 3, "of_documents": 363, "of_sources": 4}
+    of_tokens = manifest["drawn"].pop("of_tokens")
     assert manifest["drawn"] == {**numbers, "left_out": ["book"]}
+    assert run("slice", *corpus, "--boundary", "document", "-o", tmp_path / "whole").returncode == 0
+    assert of_tokens == pytest.approx(artifacts.read_manifest(tmp_path / "whole/tokens.parquet")["num_rows"], rel=0.05)
     said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. Left out: book, whose documents are all too long."
     assert said in " ".join(done.stdout.split())
     assert "interval" not in done.stderr
