@@ -148,7 +148,7 @@ class LabelOptions(Options):
     """How tokens are labelled: in which sequences, and what counts as rare."""
 
     counts: File | None = option(
-        "A table made by `recallkit count`, its URL (https://, hf://OWNER/NAME/FILE), or infini-gram:INDEX (docs/counting.md).",
+        "A table made by `recallkit count`, its URL (https://, hf://OWNER/NAME/FILE), or infini-gram:INDEX (docs/corpus.md).",
         metavar="FILE",
     )
     max_count: int | None = option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")

@@ -271,7 +271,7 @@ def test_what_does_not_fit_is_refused_and_named(tmp_path):
     reference, model = corpus.score("reference", [1, 2]), corpus.score("model", [2, 3])
     others = corpus.score("others", [2, 3], sequences_digest="other")
     infinite = corpus.score("infinite", [math.nan, 3])
-    uncounted, empty = Corpus(tmp_path / "b", tokens, counts=None), Corpus(tmp_path / "c", [])
+    empty = Corpus(tmp_path / "c", [])
     for labels, models, problem in (
         (corpus.path, [others], r"others.parquet: scores of other sequences.*recallkit score"),
         (corpus.path, [infinite], r"infinite.parquet: contains NLLs that are not finite numbers"),

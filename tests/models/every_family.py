@@ -182,18 +182,26 @@ def section(all_outcomes: Sequence[Outcome], version: str) -> str:
 
 
 def table(all_outcomes: Iterable[Outcome]) -> str:
-    """The rows of the page: what becomes of families, how many, which."""
+    """The rows of the page: what becomes of families, how many, which; the usual outcome's are the others."""
     rows: dict[str, list[str]] = defaultdict(list)
     for each in sorted(all_outcomes, key=lambda each: (_ORDER.index(each.result), _CARRIED.index(each.carried), each.name)):
         shown = f"{each.name}\\*" if each.sharing != "any" else each.name
         rows[_row_of(each)].append(shown)
-    lines = [f"| {row} | {len(listed)} | {', '.join(listed)} |" for row, listed in rows.items()]
+    lines = [f"| {row} | {len(listed)} | {_names_in(row, listed)} |" for row, listed in rows.items()]
     return "\n".join(["| outcome | families | which |", "| --- | --- | --- |", *lines])
+
+
+def _names_in(row: str, listed: list[str]) -> str:
+    """The families of a row, those of the usual one only where the page has a mark at them."""
+    if row != _USUAL:
+        return ", ".join(listed)
+    return ", ".join([*(name for name in listed if name.endswith("*")), "all others"])
 
 
 _ORDER = ["equal", "different", "refused", "not built here"]
 _CARRIED = ["chunks", "steps", "no"]
 _CARRYING = {"chunks": "state carried in chunks", "steps": "state carried in single ids", "no": "state not carried"}
+_USUAL = f"equal, {_CARRYING['chunks']}"
 
 
 def _row_of(each: Outcome) -> str:
