@@ -467,7 +467,7 @@ class TextTrainingOptions(RecipeOptions):
     checkpoint_every: int | str | None = option(
         "Also write a checkpoint after every N tokens, such as 10M; else one at the end.", metavar="N", parse=amount
     )
-    no_lists: bool = option("Text alone for zoo:NAME, which otherwise learns key-value lists first (docs/zoo-training.md).", False)
+    no_lists: bool = option("Text alone for zoo:NAME, which otherwise learns key-value lists first (docs/zoo.md).", False)
     micro_batch: int | None = option("Sequences that a GPU computes at once; their gradients add up.", least=1, default="a whole batch")
     compiled: bool = option("Compile the model with torch.compile.", False, flags=("--compile",))
 

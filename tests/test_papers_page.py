@@ -22,7 +22,7 @@ MARKS = ("run here", "smaller here", "preset only", "absent")
 
 def test_the_table_is_what_the_command_prints():
     """In a terminal of 80 columns."""
-    command = [sys.executable, "-m", "recallkit", "published", "zoology:1"]
+    command = [sys.executable, "-m", "recallkit", "published", "zoology:5"]
     environment = {**os.environ, "COLUMNS": "80"}
     printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     block = PAGE.split("```\n")[1]

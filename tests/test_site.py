@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -111,6 +112,25 @@ def check_explained(name: str, said: str) -> None:
         assert re.search(rf"[(,]{parameter}:", said), f"not in the signature: {parameter}"
         assert re.sub(r"\s", "", helps.get(parameter, "")) in said
     assert not re.search(r"Annotated|Option\(|Outcome", said)
+
+
+QUESTIONS = {
+    "what does a share of 17 % mean": "what-does-a-share-of-17",
+    "I only have token ids": "i-only-have-token-ids",
+    "model is bigger than memory": "my-model-is-bigger-than-memory",
+}
+"""What users type, and where the anchor of the answer begins."""
+
+
+@pytest.mark.parametrize("query", QUESTIONS)
+def test_the_search_has_a_heading_for_what_users_type(site, query):
+    """Of all sections of the site the answer has the most of the words in its title."""
+    words = set(re.findall(r"\w+", query.lower()))
+    sections = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+    titles = {entry["location"]: entry["title"].lower() for entry in sections}
+    shared = {place: len(words & set(re.findall(r"\w+", title))) for place, title in titles.items()}
+    first = max(shared, key=shared.get)
+    assert first.startswith(f"docs/questions.html#{QUESTIONS[query]}")
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -126,7 +126,7 @@ _FOLDER = Path(str(files("recallkit"))) / "data" / "zoo"
 TRAINING_BIGRAMS = _FOLDER / "training_bigrams.parquet"
 """Columns first, second, count: the exact bigram counts of the tokens that every shipped model was trained on.
 
-In its footer is what held-out text of that kind finds unseen, measured on the training text made again (docs/zoo-training.md).
+In its footer is what held-out text of that kind finds unseen, measured on the training text made again (docs/zoo.md).
 """
 
 

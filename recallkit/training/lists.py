@@ -1,4 +1,4 @@
-"""Key-value lists, on which the zoo's models begin, so that recall is there before text: the curriculum of docs/zoo-training.md.
+"""Key-value lists, on which the zoo's models begin, so that recall is there before text: the curriculum of docs/zoo.md.
 
     k1 v1 k2 v2 k3 v3  k2 v2 k3 v3 k3 v3 k1 v1 ...
 

@@ -38,7 +38,7 @@ TABLES: Mapping[str, Recipe] = {
 
 
 def zoo_recipe(rate: float) -> Recipe:
-    """That of the shipped models, at a multiple of its learning rates (docs/zoo-training.md)."""
+    """That of the shipped models, at a multiple of its learning rates (docs/zoo.md)."""
     adam = rate * 3e-3
     return Recipe(adam, 0.02 * adam, 50, "linear", 0.4, weight_decay=0.0, clip=0.0, batch=4, muon=rate * 0.02, lists=True)
 
