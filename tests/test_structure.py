@@ -186,7 +186,7 @@ def test_the_help_of_a_command_imports_neither_rich_nor_other_commands():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
     imported = set(done[-1].split(","))
     assert {name for name in imported if name.startswith("recallkit.commands.")} == {
-        f"recallkit.commands.{of}" for of in ("adapter", "app", "gap")
+        f"recallkit.commands.{of}" for of in ("adapter", "app", "gap", "slices")
     }
     assert "rich" not in imported
 
