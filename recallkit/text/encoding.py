@@ -73,8 +73,9 @@ _CHARACTERS_PER_ID = 4
 _LONGEST_FAST = 1000
 """Characters of an added token: gigatoken takes minutes for a long one, in which no signal is heard, its time being quadratic."""
 _INSTEAD = "using tokenizers, with which `count` takes about 15 times the CPU time"
-"""What gigatoken spares: user and system seconds of `time recallkit count train-*.jsonl.zst --tokenizer gpt2.json`, 29 November 2026. Of 43.7M
-tokens 4.8 with it and 62.7 without, 13 times; of 131M tokens, the same thrice, 11.2 with it, so that 188 without would be 17 times."""
+"""What gigatoken spares, in seconds of `time recallkit count train-*.jsonl.zst --tokenizer gpt2.json`, user and system, on
+29 November 2026. Of 43.7M tokens 4.8 with it and 62.7 without, 13 times as many; of 131M tokens, the same text thrice, 11.2 with it,
+so that 188 without it would be 17 times as many."""
 _SHOWN = 20
 """Characters of a text that is lost, in a message."""
 _CHECK_CHARACTERS = 100_000
