@@ -153,7 +153,7 @@ def _bar(work: _Work) -> Progress:
         Amount(table_column=Column(no_wrap=True, min_width=_AMOUNT)),
     ]
     bar = Progress(*columns, console=stderr(), transient=True, expand=True)
-    bar.add_task(shorten(work.description, max(_LEAST_NAME, stderr().width - _AMOUNT - 12)), total=None)
+    bar.add_task(shorten(work.description, max(_LEAST_NAME, stderr().width - _AMOUNT - 8)), total=None)
     return bar
 
 
