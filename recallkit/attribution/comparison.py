@@ -21,7 +21,7 @@ from recallkit.scoring.run import plan_scores
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
-from recallkit.storage.result import Result, folder_of, read_tables, table_files
+from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ class GapQuestion:
 def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], question: GapQuestion = GapQuestion()) -> Path:
     """Default folder of the gap between these models, `gap/attention-vs-mamba-clean`: each question has a folder of its own."""
     first, *others = list_models(reference, list(models))
-    names = [spec.shown for spec in others]
-    words = [first.shown, "vs", *(names if len(names) <= _MOST_NAMED else [f"{len(names)} models"])]
+    words = [first.shown, "vs", *words_of([spec.shown for spec in others])]
     words += [slice_.name for slice_ in question.slices]
     words += [f"context {last.ids}" for last in question.context_gain]
     words += [name for name in ("clean", "price", "divergence", "placebo") if getattr(question, name)]

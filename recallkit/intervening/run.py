@@ -22,7 +22,7 @@ from recallkit.scoring.identity import as_scored
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, read_tables, table_files
+from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def intervention_path(
 ) -> Path:
     """Default folder of the result, such as `intervene/attention-mamba-samples-200`: each question
     has a folder of its own."""
-    usual, words = InterventionOptions(), [spec.shown for spec in models]
+    usual, words = InterventionOptions(), words_of([spec.shown for spec in models])
     if options.slice is not None:
         words += [slice_.name for slice_ in sampled_slices(options)]
     for name in ("samples", "seed"):

@@ -17,7 +17,7 @@ from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, table_files
+from recallkit.storage.result import Result, folder_of, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def comparison_path(out: Path, models: Sequence[str], question: Mapping[str, Any
 
     Each question has a folder of its own.
     """
-    return folder_of(out / "compared", [f"{question['task']} length {question['length']}", *models], question)
+    return folder_of(out / "compared", [f"{question['task']} length {question['length']}", *words_of(models)], question)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, NoRoomError, l
 from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
 from recallkit.registry import look_up
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, folder_of, table_files
+from recallkit.storage.result import Result, folder_of, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def comparison_path(out: Path, models: Sequence[str], tasks: Sequence[str], opti
     Each question has a folder of its own.
     """
     named = [name for name, members in GROUPS.items() if list(tasks) == list(members)] or tasks
-    words = [*(variant(options, task) for task in named), *models]
+    words = [*(variant(options, task) for task in named), *words_of(models)]
     return folder_of(out / "compared", words, question)
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_LONGEST_NAME = 100
-"""Characters of a folder's name."""
+_LONGEST_NAME, _MOST_NAMED = 100, 3
+"""Characters of a folder's name, and models in it."""
 
 REPLACE = "choose another output with -o, or replace it with --force"
 
@@ -197,6 +197,11 @@ def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -
     known = {**manifest, **manifest.get("options", {})}
     is_taken = "options" in manifest and any(known.get(key) != value for key, value in question.items())
     return other if is_taken or other.exists() else plain
+
+
+def words_of(models: Sequence[str]) -> list[str]:
+    """Models in the name of a folder: their names, or of more than three how many they are."""
+    return list(models) if len(models) <= _MOST_NAMED else [f"{len(models)} models"]
 
 
 class Kind(NamedTuple):
