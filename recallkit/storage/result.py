@@ -78,8 +78,9 @@ class Result:
         return manifest
 
     def _check_options(self, found: Mapping[str, Any]) -> None:
-        if found != self.options:
-            changed = sorted(key for key in {*found, *self.options} if found.get(key) != self.options.get(key))
+        options = json.loads(json.dumps(self.options))  # as the manifest has them: pairs are lists there
+        if found != options:
+            changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
             raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=self.path, remedy=self.remedy)
 
     def _remove_leftovers(self) -> None:
@@ -147,8 +148,9 @@ class Result:
 
         Raises UserError if a result of other options has come there since `finished`, as of a command that ran at the same time.
         """
-        if not self.force and self.listing is not None:
-            self._check_options(artifacts.json_object(self.listing).get("options", self.options))
+        found = None if self.force or self.listing is None else artifacts.json_object(self.listing).get("options")
+        if found is not None:
+            self._check_options(found)
         artifacts.write_frames(tables, self.path.parent, {**self.stamp(), **facts}, timings.to_json())
 
     @contextlib.contextmanager
