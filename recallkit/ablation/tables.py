@@ -165,7 +165,13 @@ def ablation_path(
     question has a folder of its own."""
     words = [model.shown, *(word for word in mixers if word != EACH)]
     words += [by] * (by != "zero") + ["heads"] * heads + ["clean"] * clean
-    question = {"model": model.key, "mixers": list(mixers), "by": by, "heads": heads, "clean": clean}
+    question = {
+        "model": model.key,
+        "mixers": list(mixers),
+        "by": by,
+        "heads": heads,
+        "clean": clean,
+    }
     return folder_of(slices / "ablation", words, question)
 
 

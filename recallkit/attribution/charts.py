@@ -113,7 +113,8 @@ def price_figure(comparison: Comparison) -> list[Figure]:
 
 
 _TALL, _NARROW = 240, 270
-"""Pixels: the chart's height, and its width in the column of a paper, where labels have the least room."""
+"""Pixels: the chart's height, and its width in the column of a paper, where labels have the least
+room."""
 _LETTER, _LINE = 5.5, 11
 """Pixels of a label's letter, and between two lines of text."""
 _ASIDE = [(dx, dy) for dy in (-6, 5, 16, -18, 28) for dx in (7, -7)]
@@ -121,8 +122,8 @@ _ASIDE = [(dx, dy) for dy in (-6, 5, 16, -18, 28) for dx in (7, -7)]
 
 
 def _place_labels(points: Sequence[dict[str, Any]]) -> None:
-    """Gives each label its place, `dx` and `dy` in pixels: the first of `_ASIDE` that is on no other label, point or interval, if
-    one is.
+    """Gives each label its place, `dx` and `dy` in pixels: the first of `_ASIDE` that is on no
+    other label, point or interval, if one is.
 
     Where the plot is wider than _NARROW there is more room.
     """
@@ -145,14 +146,16 @@ def _place_labels(points: Sequence[dict[str, Any]]) -> None:
         x, y, long = across(point), down(point["y"]), _LETTER * len(point["label"])
         boxes = {}
         for dx, dy in _ASIDE:
-            # With what is between a point and its label, which would otherwise seem to be another point's.
+            # With what is between a point and its label, which would else seem to be another's.
             left, right = (x, x + dx + long) if dx > 0 else (x + dx - long, x)
             boxes[dx, dy] = (left, y + dy - _LINE, right, y + dy)
-        inside = {at: box for at, box in boxes.items() if box[0] > -_LETTER and box[2] < _NARROW + 10} or boxes
+        inside = [at for at, box in boxes.items() if box[0] > -_LETTER and box[2] < _NARROW + 10]
+        inside = inside or _ASIDE
         others = [box for other in drawn.keys() - {place} for box in drawn[other]]
-        free = (at for at, box in inside.items() if not any(_overlap(box, other) for other in others))
-        point["dx"], point["dy"] = next(free, next(iter(inside)))
-        drawn[place].append(inside[point["dx"], point["dy"]])
+        free = (at for at in inside if not any(_overlap(boxes[at], other) for other in others))
+        chosen = next(free, inside[0])
+        point["dx"], point["dy"] = chosen
+        drawn[place].append(boxes[chosen])
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

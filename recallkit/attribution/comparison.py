@@ -170,13 +170,16 @@ class GapQuestion:
 
 
 def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], question: GapQuestion = GapQuestion()) -> Path:
-    """Default folder of the gap between these models, `gap/attention-vs-mamba-clean`: each question has a folder of its own."""
+    """Default folder of the gap between these models, such as `gap/attention-vs-mamba-clean`: each
+    question has a folder of its own."""
     first, *others = list_models(reference, list(models))
     words = [first.shown, "vs", *words_of([spec.shown for spec in others])]
     words += [slice_.name for slice_ in question.slices]
     words += [f"context {last.ids}" for last in question.context_gain]
-    words += [name for name in ("clean", "price", "divergence", "placebo") if getattr(question, name)]
-    identity = {"reference": first.key, "models": [spec.key for spec in others], **question.options()}
+    for name in ("clean", "price", "divergence", "placebo"):
+        words += [name] if getattr(question, name) else []
+    keys = [spec.key for spec in others]
+    identity = {"reference": first.key, "models": keys, **question.options()}
     return folder_of(slices / "gap", words, identity)
 
 

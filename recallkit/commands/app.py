@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from recallkit import events
-from recallkit.commands import COMMANDS, PANELS, USUAL
+from recallkit.commands import ALWAYS, COMMANDS, PANELS, USUAL
 from recallkit.commands.adapter import DECLARED, Command
 from recallkit.config import VERSION
 from recallkit.declarations import Parameter
@@ -77,13 +77,14 @@ def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], 
 
 
 class _Command(_Reading, TyperCommand):
-    """A command whose help has its usual options, or all by group, and its examples as they can be copied."""
+    """A command whose help has its usual options, or all by group, and its examples as they can be
+    copied."""
 
     declared: Command
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        usual = USUAL.get(self.declared.name, "").split()
-        is_short = bool(usual) and HELP_ALL not in ctx.meta
+        is_short = self.declared.name in USUAL and HELP_ALL not in ctx.meta
+        usual = f"{USUAL[self.declared.name]} {ALWAYS}".split() if is_short else []
         rows, more = [], 0
         for each in self.declared.parameters:
             name = each.metavar if each.option.is_argument else f"{', '.join(each.flags)} {each.metavar}".rstrip()
@@ -100,7 +101,8 @@ class _Command(_Reading, TyperCommand):
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in self.declared.examples))
         if more:
-            formatter.write(f"\n`recallkit {self.declared.name} {HELP_ALL}` shows {counted(more, 'more option')}.\n")
+            command = f"recallkit {self.declared.name} {HELP_ALL}"
+            formatter.write(f"\n`{command}` shows {counted(more, 'more option')}.\n")
 
 
 def declared(name: str) -> Command:
@@ -198,10 +200,21 @@ def _as_typer(command: Command) -> Any:
         return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
 
     repeated = {parameter.name for parameter in command.parameters if parameter.is_repeated}
-    all_options = Annotated[bool, typer.Option(HELP_ALL, metavar="", callback=_help_all, is_eager=True, help="Show all options and exit.")]
+    help_all = typer.Option(
+        HELP_ALL,
+        metavar="",
+        callback=_help_all,
+        is_eager=True,
+        help="Show all options and exit.",
+    )
     parameters = [
         *(_typer_parameter(parameter) for parameter in command.parameters),
-        inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=all_options),
+        inspect.Parameter(
+            "help_all",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, help_all],
+        ),
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

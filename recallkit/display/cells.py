@@ -26,7 +26,8 @@ _MINUTE, _HOUR = 60, 3600
 
 
 class Struck(str):
-    """A cell whose figure means nothing: struck out, in plain text in brackets. A note beside the table says why."""
+    """A cell whose figure means nothing: struck out, in plain text in brackets. A note beside the
+    table says why."""
 
     __slots__ = ()
 

@@ -30,7 +30,8 @@ MOST_SOURCES = 6
 _CHARACTER = 6.5
 """Pixels of a character of 11 pixels."""
 _MOST_NAMED, _NAME, _IN_LEGEND = 12, 24, 36
-"""Names in a caption; characters of a name beside a plot, and in a legend, which has the width of a phone."""
+"""Names in a caption; characters of a name beside a plot, and in a legend, which is as wide as a
+phone."""
 
 PAPER = {
     "ink": "#1b1b1b",

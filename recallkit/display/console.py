@@ -234,11 +234,13 @@ def _narrowed(table: Table, available: int) -> Table:
 
 
 def _cut(cell: str) -> str:
-    """A cell as it is shown, cut if it is too long; in brackets if it is struck out and no line can be drawn through it.
+    """A cell as it is shown, cut if it is too long; in brackets if it is struck out and no line can
+    be drawn through it.
 
     Not in parentheses: `12.3 (8.0 to 15.1)` has some already.
     """
-    shown = printable(f"[{cell}]" if isinstance(cell, Struck) and stdout().color_system is None else cell)
+    is_bracketed = isinstance(cell, Struck) and stdout().color_system is None
+    shown = printable(f"[{cell}]" if is_bracketed else cell)
     return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
 
 

@@ -24,7 +24,8 @@ SECONDS_BETWEEN_LINES = 30.0
 
 _MINUTE = 60
 _AMOUNT, _LEAST_NAME = 38, 16
-"""Characters for `12.3k/98.2k tokens  1.23k/s  12 s left`, so that the bar does not move, and at least of what is done."""
+"""Characters for `12.3k/98.2k tokens  1.23k/s  12 s left`, so that the bar does not move, and at
+least for the name of the work."""
 
 _AT_ONCE = 1e-2
 """What is reported so soon after the beginning was done by an earlier run."""
@@ -129,7 +130,8 @@ class _Work:
 
 
 def _bar(work: _Work) -> Progress:
-    """A bar that is drawn several times a second, of the work done by then, in one line: the bar has the room that words leave."""
+    """A bar that is drawn several times a second, of the work done by then, in one line: the bar
+    has the room that words leave."""
     from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn
     from rich.progress_bar import ProgressBar
     from rich.table import Column
@@ -143,8 +145,10 @@ def _bar(work: _Work) -> Progress:
 
     class Amount(ProgressColumn):
         def render(self, task: Any) -> Text:
-            total = "" if work.total is None else f"/{'~' * work.is_estimate}{abbreviate(work.total)}"
-            return Text("  ".join([f"{abbreviate(work.done)}{total} {work.unit}", *work.paces()]))
+            amount = abbreviate(work.done)
+            if work.total is not None:
+                amount += f"/{'~' * work.is_estimate}{abbreviate(work.total)}"
+            return Text("  ".join([f"{amount} {work.unit}", *work.paces()]))
 
     columns = [
         SpinnerColumn(),
@@ -153,7 +157,8 @@ def _bar(work: _Work) -> Progress:
         Amount(table_column=Column(no_wrap=True, min_width=_AMOUNT)),
     ]
     bar = Progress(*columns, console=stderr(), transient=True, expand=True)
-    bar.add_task(shorten(work.description, max(_LEAST_NAME, stderr().width - _AMOUNT - 8)), total=None)
+    room = stderr().width - _AMOUNT - 8
+    bar.add_task(shorten(work.description, max(_LEAST_NAME, room)), total=None)
     return bar
 
 

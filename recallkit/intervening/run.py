@@ -62,7 +62,8 @@ def intervention_path(
     for name in ("samples", "seed"):
         if (value := getattr(options, name)) != getattr(usual, name):
             words.append(f"{name} {value}")
-    words += [word for word in (options.design, options.changes) if word not in (usual.design, usual.changes)]
+    words += [options.design] if options.design != usual.design else []
+    words += [options.changes] if options.changes != usual.changes else []
     return folder_of(slices / "intervene", words, _question(models, options))
 
 

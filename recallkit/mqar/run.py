@@ -126,11 +126,13 @@ def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar")
 
 
 def comparison_path(out: Path, models: Sequence[str], question: Mapping[str, Any]) -> Path:
-    """The folder of the comparison of these models, such as `compared/mqar-length-256-attention-mamba`.
+    """The folder of the comparison of these models, such as
+    `compared/mqar-length-256-attention-mamba`.
 
     Each question has a folder of its own.
     """
-    return folder_of(out / "compared", [f"{question['task']} length {question['length']}", *words_of(models)], question)
+    words = [f"{question['task']} length {question['length']}", *words_of(models)]
+    return folder_of(out / "compared", words, question)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,15 @@ def documents_path(out: Path, model: str, variant: str) -> Path:
     return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
 
 
-def comparison_path(out: Path, models: Sequence[str], tasks: Sequence[str], options: RecallOptions, question: Mapping[str, Any]) -> Path:
-    """The folder of the comparison of these models on these tasks, or on a group of that name, such as `compared/swde-v1-attention-mamba`.
+def comparison_path(
+    out: Path,
+    models: Sequence[str],
+    tasks: Sequence[str],
+    options: RecallOptions,
+    question: Mapping[str, Any],
+) -> Path:
+    """The folder of the comparison of these models on these tasks, or on a group of that name, such
+    as `compared/swde-v1-attention-mamba`.
 
     Each question has a folder of its own.
     """

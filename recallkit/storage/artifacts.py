@@ -523,7 +523,9 @@ _LONGEST_SLUG = 60
 
 
 def file_slug(name: str) -> str:
-    """A file name for any model's name: readable, unique, and never a path outside its folder. Of a long name it has the end."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name).strip("-")
-    safe = safe[-_LONGEST_SLUG:] or "model"
+    """A file name for any model's name: readable, unique, and never a path outside its folder.
+
+    Of a long name it has the end.
+    """
+    safe = re.sub("[^A-Za-z0-9_-]", "-", name).strip("-")[-_LONGEST_SLUG:] or "model"
     return safe if safe == name else f"{safe}.{digest_bytes(name.encode())[:8]}"

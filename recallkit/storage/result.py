@@ -78,10 +78,11 @@ class Result:
         return manifest
 
     def _check_options(self, found: Mapping[str, Any]) -> None:
-        options = json.loads(json.dumps(self.options))  # as the manifest has them: pairs are lists there
+        options = json.loads(json.dumps(self.options))  # as in a manifest, where pairs are lists
         if found != options:
             changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
-            raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=self.path, remedy=self.remedy)
+            problem = f"already made with other options (differs in {', '.join(changed)})"
+            raise UserError(problem, where=self.path, remedy=self.remedy)
 
     def _remove_leftovers(self) -> None:
         """Removes what a run that was killed at its end left: the folder of its journal, and those in which files were made."""
@@ -144,13 +145,16 @@ class Result:
         return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
-        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see `artifacts.write_frames`.
+        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see
+        `artifacts.write_frames`.
 
-        Raises UserError if a result of other options has come there since `finished`, as of a command that ran at the same time.
+        Raises UserError if a result of other options has come there since `finished`, as of a
+        command that ran at the same time.
         """
-        found = None if self.force or self.listing is None else artifacts.json_object(self.listing).get("options")
-        if found is not None:
-            self._check_options(found)
+        if not self.force and self.listing is not None:
+            found = artifacts.json_object(self.listing).get("options")
+            if found is not None:
+                self._check_options(found)
         artifacts.write_frames(tables, self.path.parent, {**self.stamp(), **facts}, timings.to_json())
 
     @contextlib.contextmanager
@@ -186,10 +190,12 @@ def read_tables(tables: type[_T], folder: Path) -> _T:
 
 
 def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -> Path:
-    """The default folder of the answer to a question, such as `gap/attention-vs-mamba`: in `parent`, whatever the words are.
+    """The default folder of the answer to a question, such as `gap/attention-vs-mamba`: in
+    `parent`, whatever the words are.
 
-    `question`: what a result has in its manifest, or in its options, that tells it from others whose words are the same. Of two such
-    results the second has a digest behind its name, so that each question finds its own again.
+    `question`: what a result has in its manifest, or in its options, that tells it from others
+    whose words are the same. Of two such results the second has a digest behind its name, so that
+    each question finds its own again.
     """
     name = "-".join(word.removeprefix("zoo:") for word in words)
     safe = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:_LONGEST_NAME] or "result"
@@ -197,7 +203,8 @@ def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -
     plain, other = parent / safe, parent / f"{safe}.{artifacts.digest_json(question)[:8]}"
     manifest = artifacts.json_object(plain / MANIFEST)
     known = {**manifest, **manifest.get("options", {})}
-    is_taken = "options" in manifest and any(known.get(key) != value for key, value in question.items())
+    differs = any(known.get(key) != value for key, value in question.items())
+    is_taken = "options" in manifest and differs
     return other if is_taken or other.exists() else plain
 
 

@@ -75,7 +75,12 @@ class Sweep:
     def train(self, *, workers: int = 1, force: bool = False) -> TradeoffTables:
         """Trains what is missing and writes the tables. Raises UserError for what a user can correct."""
         folder = self.folder
-        result = Result(folder / "tradeoff.parquet", "tradeoff", self._question(), beside=table_files(TradeoffTables, folder))
+        result = Result(
+            folder / "tradeoff.parquet",
+            "tradeoff",
+            self._question(),
+            beside=table_files(TradeoffTables, folder),
+        )
         result.check_replaceable()
         if force:
             for path in (paths := [self._file(run) for run in self.runs]):

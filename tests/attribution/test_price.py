@@ -175,7 +175,8 @@ def test_no_interval_is_between_a_point_and_its_label(comparison):
     for sizes, sides in (([400, 100, 103, 10], (-1, 1)), ([400, 103, 100, 10], (1, -1))):
         narrow = sized(comparison, sizes, [0.5, 0.3, 0.4, 0.3], **apart)
         ends = {"gain_ci_low": pl.Series([0.0] * 4), "gain_ci_high": pl.Series([0.9] * 4)}
-        wide = replace(narrow, tables=replace(narrow.tables, by_price=narrow.tables.by_price.with_columns(**ends)))
+        by_price = narrow.tables.by_price.with_columns(**ends)
+        wide = replace(narrow, tables=replace(narrow.tables, by_price=by_price))
         places = {row["label"]: row["dx"] for row in data(*price_figure(wide))}
         assert (places["b"] * sides[0] > 0, places["c"] * sides[1] > 0) == (True, True)
 

@@ -77,14 +77,15 @@ def _drawn(monkeypatch, clock, description, total, *shown) -> str:
     return screen.file.getvalue()
 
 
-def test_a_bar_is_one_line_of_80_columns_that_has_its_figures_and_nothing_left_at_the_end(monkeypatch, clock):
+def test_a_bar_is_one_line_of_80_columns_with_its_figures(monkeypatch, clock):
     name = "scoring checkpoints/a-very-long-name-of-a-model-of-1.3B-parameters (2 of 8)"
     drawn = _drawn(monkeypatch, clock, name, 98_200, 12_345)
     assert "12.3k/98.2k tokens  1.23k/s  1 min 10 s left" in drawn
     assert "(2 of 8)" in drawn
     assert "left" not in (done := _drawn(monkeypatch, clock, name, 98_200, 98_200))
     assert "98.2k/98.2k tokens  9.82k/s" in done
-    lines_up = "\x1b[1A"  # one where the bar is removed at its end; each redrawing of two lines would have another
+    # One line up where the bar is removed at its end; redrawing two lines would have others.
+    lines_up = "\x1b[1A"
     assert [text.count(lines_up) for text in (drawn, done)] == [1, 1]
 
 

@@ -155,11 +155,11 @@ def test_two_questions_of_one_name_have_a_folder_each_and_find_it_again(tmp_path
     assert re.fullmatch(rf"{plain.name}\.[0-9a-f]{{8}}", folders[1].name)
     assert [folder_of(tmp_path, words, question) for question in questions] == folders
     shutil.rmtree(plain)
-    assert folder_of(tmp_path, words, questions[1]) == folders[1], "the name that is free again is not taken"
+    assert folder_of(tmp_path, words, questions[1]) == folders[1], "it keeps its name"
 
 
 def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
-    """Two commands at once choose one name: the second to end is refused, its own result unwritten."""
+    """Two commands at once choose one name: the second to end is refused."""
     first, second = ({"models": [place]} for place in ("a/mamba", "b/mamba"))
     folder = folder_of(tmp_path, ["mamba"], second)
     _answer(folder_of(tmp_path, ["mamba"], first), first)
