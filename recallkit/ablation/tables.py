@@ -27,8 +27,7 @@ from recallkit.models.spec import list_models, one_model
 from recallkit.options import ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.definitions import SLICES
-from recallkit.storage import artifacts
-from recallkit.storage.result import Result, read_tables, table_files
+from recallkit.storage.result import Result, folder_of, read_tables, table_files
 from recallkit.storage.schemas import frame_of_columns
 from recallkit.storage.timings import Timings
 
@@ -162,9 +161,18 @@ def ablation_path(
     heads: bool = False,
     clean: bool = False,
 ) -> Path:
-    """Default folder of the ablations of a model: each question has a folder of its own."""
-    words = [model.key, ",".join(mixers), by, *["heads"] * heads, *["clean"] * clean]
-    return slices / "ablation" / artifacts.file_slug(" ".join(words))
+    """Default folder of the ablations of a model, such as `ablation/hybrid-attention-mean`: each
+    question has a folder of its own."""
+    words = [model.shown, *(word for word in mixers if word != EACH)]
+    words += [by] * (by != "zero") + ["heads"] * heads + ["clean"] * clean
+    question = {
+        "model": model.key,
+        "mixers": list(mixers),
+        "by": by,
+        "heads": heads,
+        "clean": clean,
+    }
+    return folder_of(slices / "ablation", words, question)
 
 
 def ablate(

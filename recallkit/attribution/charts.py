@@ -113,26 +113,55 @@ def price_figure(comparison: Comparison) -> list[Figure]:
     return _figure(comparison, "price", "Recall beside bytes of state", caption, drawn)
 
 
-_TALL = 240
-_ASIDE = [(dx, dy) for dy in (-6, 8, -18, 20, -30, 32) for dx in (7, -7)]
-"""Pixels: the chart's height, and places of a label beside its point."""
+_TALL, _NARROW = 240, 270
+"""Pixels: the chart's height, and its width in the column of a paper, where labels have the least
+room."""
+_LETTER, _LINE = 5.5, 11
+"""Pixels of a label's letter, and between two lines of text."""
+_ASIDE = [(dx, dy) for dy in (-6, 5, 16, -18, 28) for dx in (7, -7)]
+"""Pixels: places of a label beside its point, the nearest first."""
 
 
 def _place_labels(points: Sequence[dict[str, Any]]) -> None:
-    """Gives each label its place, `dx` and `dy` in pixels: the first of `_ASIDE` that is on no other label or point, if one is.
+    """Gives each label its place, `dx` and `dy` in pixels: the first of `_ASIDE` that is on no
+    other label, point or interval, if one is.
 
-    Of a plot of WIDTH by _TALL, whose axes begin at the least `x` and at 0: in a wider one there is more room.
+    Where the plot is wider than _NARROW there is more room.
     """
-    low, high, most = math.log1p(points[0]["x"]), math.log1p(points[-1]["x"]), max(point["y"] for point in points)
-    places = [(WIDTH * (math.log1p(point["x"]) - low) / (high - low or 1), -_TALL * point["y"] / (most or 1)) for point in points]
-    taken = [(x - 5, y, 10.0) for x, y in places]
-    for point, (x, y) in zip(reversed(points), reversed(places), strict=True):
-        long = 6.0 * len(point["label"])
-        boxes = {(dx, dy): (x + dx - long * (dx < 0), y + dy, long) for dx, dy in _ASIDE}
-        inside = {at: box for at, box in boxes.items() if -5 < box[0] < WIDTH + 30 - long} or boxes
-        free = (at for at, (a, b, _) in inside.items() if not any(a < s + n and s < a + long and abs(b - t) < 11 for s, t, n in taken))
-        point["dx"], point["dy"] = next(free, next(iter(inside)))
-        taken.append(inside[point["dx"], point["dy"]])
+    low, high = math.log1p(points[0]["x"]), math.log1p(points[-1]["x"])
+    top = max(point["y"] if point["most"] is None else point["most"] for point in points) or 1
+
+    def across(point: dict[str, Any]) -> float:
+        return _NARROW * (math.log1p(point["x"]) - low) / (high - low or 1)
+
+    def down(value: float) -> float:
+        return -_TALL * value / top
+
+    drawn: dict[int, list[tuple[float, ...]]] = {}
+    for place, point in enumerate(points):
+        x, y = across(point), down(point["y"])
+        drawn[place] = [(x - 4, y - 4, x + 4, y + 4)]
+        if point["least"] is not None:
+            drawn[place].append((x - 1, down(point["most"]), x + 1, down(point["least"])))
+    for place, point in reversed(list(enumerate(points))):
+        x, y, long = across(point), down(point["y"]), _LETTER * len(point["label"])
+        boxes = {}
+        for dx, dy in _ASIDE:
+            # With what is between a point and its label, which would else seem to be another's.
+            left, right = (x, x + dx + long) if dx > 0 else (x + dx - long, x)
+            boxes[dx, dy] = (left, y + dy - _LINE, right, y + dy)
+        inside = [at for at, box in boxes.items() if box[0] > -_LETTER and box[2] < _NARROW + 10]
+        inside = inside or _ASIDE
+        others = [box for other in drawn.keys() - {place} for box in drawn[other]]
+        free = (at for at in inside if not any(_overlap(boxes[at], other) for other in others))
+        chosen = next(free, inside[0])
+        point["dx"], point["dy"] = chosen
+        drawn[place].append(boxes[chosen])
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether two boxes have a place in common: each left, top, right, bottom."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 # ------------------------------------------------------------------------------------------------- the picture of the answer

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from recallkit.attribution.tables import GapTables, rows_by_slice
@@ -22,7 +21,7 @@ from recallkit.scoring.run import plan_scores
 from recallkit.slicing.definitions import parse_slices
 from recallkit.storage import artifacts
 from recallkit.storage.artifacts import DamagedError
-from recallkit.storage.result import Result, read_tables, table_files
+from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -185,13 +184,17 @@ class GapQuestion:
 
 
 def gap_path(slices: Path, reference: str | ModelSpec, models: Sequence[str | ModelSpec], question: GapQuestion = GapQuestion()) -> Path:
-    """Default folder of the gap between these models: each question has a folder of its own."""
-    options = question.options()
-    keys = [model if isinstance(model, str) else model.key for model in (reference, *models)]
-    first, *others = [PurePath(model).name if isinstance(model, str) else model.shown for model in (reference, *models)]
-    full_name = " ".join([" vs ".join(keys), *(f"{name} {value}" for name, value in options.items())])
-    short = " ".join([f"{first} vs {others[0] if len(others) == 1 else f'{len(others)} models'}", *options])
-    return slices / "gap" / artifacts.file_slug(full_name, short)
+    """Default folder of the gap between these models, such as `gap/attention-vs-mamba-clean`: each
+    question has a folder of its own."""
+    first, *others = list_models(reference, list(models))
+    words = [first.shown, "vs", *words_of([spec.shown for spec in others])]
+    words += [slice_.name for slice_ in question.slices]
+    words += [f"context {last.ids}" for last in question.context_gain]
+    for name in ("clean", "price", "divergence", "placebo"):
+        words += [name] if getattr(question, name) else []
+    keys = [spec.key for spec in others]
+    identity = {"reference": first.key, "models": keys, **question.options()}
+    return folder_of(slices / "gap", words, identity)
 
 
 def gap(

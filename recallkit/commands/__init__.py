@@ -35,3 +35,22 @@ PANELS = {
     **dict.fromkeys(("bench", "doctor"), "This machine"),
 }
 """The group of each command in the help."""
+
+USUAL = {
+    "count": "--tokenizer --limit-tokens --text-field --end-token --boundary --workers",
+    "slice": "--sample --for --tokenizer --limit-tokens --counts --max-count --seq-len",
+    "profile": "--slices --tokenizer --limit-tokens --counts --figures --export --full",
+    "score": "--slices --device --dtype --model-tokenizer --context --workers --check",
+    "gap": "--slices --device --dtype --figures --export --full",
+    "track": "--slices --causal --watch --device --dtype --figures --export --full",
+    "intervene": "--slices --slice --samples --device --dtype --workers --figures --full",
+    "ablate": "--slices --mixers --heads --by --device --dtype --figures --full",
+    "eval-recall": "--tasks --data --limit --prompt --cut --device --dtype --batch-size --full",
+    "mqar": "--task --seq-len --pairs --samples --device --dtype --figures --full",
+    "train": "--task --preset --tokenizer --tokens --mixers --widths --learning-rates --device",
+    "bench": "--paper --size --batch --device --dtype --repeats --figures",
+}
+"""The options in the help of commands that have many, besides ALWAYS; `--help-all` shows all."""
+
+ALWAYS = "--out --force --json"
+"""The options that every help shows."""

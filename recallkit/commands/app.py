@@ -10,10 +10,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from recallkit import events
-from recallkit.commands import COMMANDS, PANELS
+from recallkit.commands import ALWAYS, COMMANDS, PANELS, USUAL
 from recallkit.commands.adapter import DECLARED, Command
 from recallkit.config import VERSION
 from recallkit.declarations import Parameter
+from recallkit.display.cells import counted
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -34,6 +35,8 @@ SYNONYMS = {
 }
 """Other names that people try for commands."""
 
+
+HELP_ALL = "--help-all"
 
 WIDEST_NAME = 22
 """Characters of an option with its placeholder that still has its help beside it, in the help of a command."""
@@ -74,20 +77,32 @@ def _read(word: Any, parameter: Parameter | None, process: Callable[[Any, Any], 
 
 
 class _Command(_Reading, TyperCommand):
-    """A command whose help has its options by group, and its examples as they can be copied."""
+    """A command whose help has its usual options, or all by group, and its examples as they can be
+    copied."""
 
     declared: Command
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows = []
+        is_short = self.declared.name in USUAL and HELP_ALL not in ctx.meta
+        usual = f"{USUAL[self.declared.name]} {ALWAYS}".split() if is_short else []
+        rows, more = [], 0
         for each in self.declared.parameters:
             name = each.metavar if each.option.is_argument else f"{', '.join(each.flags)} {each.metavar}".rstrip()
-            rows.append(("Arguments" if each.option.is_argument else each.option.panel or "Options", (name, each.help())))
+            if each.option.is_argument:
+                rows.append(("Arguments", (name, each.help())))
+            elif is_short and each.flags[-1] not in usual:
+                more += 1
+            else:
+                panel = None if is_short else each.option.panel
+                rows.append((panel or "Options", (name, each.help())))
         rows.append(("Options", ("-h, --help", "Show this message and exit.")))
         first = ("Arguments", "Options")
         _write_sections(formatter, sorted(rows, key=lambda row: first.index(row[0]) if row[0] in first else len(first)))
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in self.declared.examples))
+        if more:
+            command = f"recallkit {self.declared.name} {HELP_ALL}"
+            formatter.write(f"\n`{command}` shows {counted(more, 'more option')}.\n")
 
 
 def declared(name: str) -> Command:
@@ -138,6 +153,13 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+def _help_all(context: typer.Context, value: bool) -> None:
+    if value:
+        context.meta[HELP_ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
 def _log_json(value: bool) -> None:
     if value:  # handled before this, wherever it is given
         events.start()
@@ -174,11 +196,26 @@ def _typer_parameter(parameter: Parameter) -> inspect.Parameter:
 def _as_typer(command: Command) -> Any:
     """A declared command for typer, which calls a function whose signature is made from the command's options."""
 
-    def run(**given: Any) -> int:
+    def run(help_all: bool, **given: Any) -> int:
         return command.run(**{name: None if value == [] and name in repeated else value for name, value in given.items()})
 
     repeated = {parameter.name for parameter in command.parameters if parameter.is_repeated}
-    parameters = [_typer_parameter(parameter) for parameter in command.parameters]
+    help_all = typer.Option(
+        HELP_ALL,
+        metavar="",
+        callback=_help_all,
+        is_eager=True,
+        help="Show all options and exit.",
+    )
+    parameters = [
+        *(_typer_parameter(parameter) for parameter in command.parameters),
+        inspect.Parameter(
+            "help_all",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, help_all],
+        ),
+    ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     summary = (inspect.getdoc(command.function) or "").partition("\n\n")[0]

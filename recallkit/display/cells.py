@@ -26,14 +26,10 @@ _MINUTE, _HOUR = 60, 3600
 
 
 class Struck(str):
-    """A cell whose figure means nothing: struck out wherever it is shown. A note beside the table says why."""
+    """A cell whose figure means nothing: struck out, in plain text in brackets. A note beside the
+    table says why."""
 
     __slots__ = ()
-
-    @property
-    def marked(self) -> str:
-        """The text with the marks of Markdown, which can be read without colours."""
-        return f"~~{self}~~"
 
 
 # -------------------------------------------------------------------------------------------------------------- figures

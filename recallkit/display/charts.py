@@ -29,7 +29,9 @@ MOST_SOURCES = 6
 """Sources in a chart, the largest: more could not be distinguished."""
 _CHARACTER = 6.5
 """Pixels of a character of 11 pixels."""
-_MOST_NAMED, _NAME = 12, 24
+_MOST_NAMED, _NAME, _IN_LEGEND = 12, 24, 36
+"""Names in a caption; characters of a name beside a plot, and in a legend, which is as wide as a
+phone."""
 
 PAPER = {
     "ink": "#1b1b1b",
@@ -265,7 +267,7 @@ def line_chart(
     row are its place and its value in words. Points of rows that are `few` are hollow; the line leaves out those that are `apart`. `before`
     is drawn first. `some_first`: of many models a page colours some until others are chosen.
     """
-    shown = shown or labels(names, reference=reference)
+    shown = shown or labels(names, _IN_LEGEND, reference)
     found = [
         {
             **row,

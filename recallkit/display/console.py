@@ -234,8 +234,13 @@ def _narrowed(table: Table, available: int) -> Table:
 
 
 def _cut(cell: str) -> str:
-    """A cell as it is shown, with marks if it is struck out where no line can be drawn through it, and cut if it is too long."""
-    shown = printable(cell.marked if isinstance(cell, Struck) and not stdout().is_terminal else cell)
+    """A cell as it is shown, cut if it is too long; in brackets if it is struck out and no line can
+    be drawn through it.
+
+    Not in parentheses: `12.3 (8.0 to 15.1)` has some already.
+    """
+    is_bracketed = isinstance(cell, Struck) and stdout().color_system is None
+    shown = printable(f"[{cell}]" if is_bracketed else cell)
     return shown if len(shown) <= _LONGEST_CELL else f"{shown[: _LONGEST_CELL - 1]}…"
 
 

@@ -22,6 +22,11 @@ SECONDS_BETWEEN_EVENTS = 10.0
 SECONDS_BETWEEN_LINES = 30.0
 """How often a log tells how far the work is, unless $RECALLKIT_LOG_SECONDS says otherwise."""
 
+_MINUTE = 60
+_AMOUNT, _LEAST_NAME = 38, 16
+"""Characters for `12.3k/98.2k tokens  1.23k/s  12 s left`, so that the bar does not move, and at
+least for the name of the work."""
+
 _AT_ONCE = 1e-2
 """What is reported so soon after the beginning was done by an earlier run."""
 
@@ -93,11 +98,10 @@ class _Work:
         if (now := time.monotonic()) - self._told < self._seconds:
             return
         self._told = now
-        rate, left = self.rate()
         if not events.are_on():
-            paces = ([f"{abbreviate(rate)}/s"] if rate else []) + ([f"{duration(left)} left"] if left is not None else [])
-            events.note(", ".join([f"{self.description}: {self.amount()}", *paces]))
+            events.note(", ".join([f"{self.description}: {self.amount()}", *self.paces()]))
             return
+        rate, left = self.rate()
         is_estimate = self.is_estimate and self.total is not None
         facts: dict[str, Any] = {"task": self.description, "done": self.done, "total": self.total, "total_is_estimate": is_estimate}
         events.emit("progress", f"{self.description}: {self.amount()}", **facts, unit=self.unit, rate=rate, eta_seconds=left)
@@ -110,6 +114,14 @@ class _Work:
         rate = (self.done - self._first) / seconds
         return rate, None if self.total is None else max(0, self.total - self.done) / rate
 
+    def paces(self) -> list[str]:
+        """`1.2k/s` and `12 s left`, where they are known; of less than a second nothing is said."""
+        rate, left = self.rate()
+        shown = [f"{abbreviate(rate)}/s"] if rate else []
+        if left is not None and left >= 1:
+            shown.append(f"{f'{left:.0f} s' if left < _MINUTE else duration(left)} left")
+        return shown
+
     def amount(self) -> str:
         """`12,288 of 100,000 tokens`; `12,288 of about 98k tokens` for an estimate."""
         if self.total is None:
@@ -118,25 +130,35 @@ class _Work:
 
 
 def _bar(work: _Work) -> Progress:
-    """A bar that is drawn several times a second, of the work done by then."""
-    from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    """A bar that is drawn several times a second, of the work done by then, in one line: the bar
+    has the room that words leave."""
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn
     from rich.progress_bar import ProgressBar
+    from rich.table import Column
     from rich.text import Text
+
+    from recallkit.display.charts import shorten
 
     class Bar(ProgressColumn):
         def render(self, task: Any) -> ProgressBar:
-            return ProgressBar(total=work.total, completed=work.done, width=40, pulse=work.total is None)
+            return ProgressBar(total=work.total, completed=work.done, pulse=work.total is None)
 
     class Amount(ProgressColumn):
         def render(self, task: Any) -> Text:
-            of = "" if work.total is None else f"/{'~' * work.is_estimate}{abbreviate(work.total)}"
-            rate, left = work.rate()
-            paces = [f"{abbreviate(rate or 0)}/s"] * (rate is not None) + [f"{duration(round(left or 0))} left"] * (left is not None)
-            return Text("  ".join([f"{abbreviate(work.done)}{of} {work.unit}", *paces]))
+            amount = abbreviate(work.done)
+            if work.total is not None:
+                amount += f"/{'~' * work.is_estimate}{abbreviate(work.total)}"
+            return Text("  ".join([f"{amount} {work.unit}", *work.paces()]))
 
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), Bar(), Amount(), TimeElapsedColumn()]
-    bar = Progress(*columns, console=stderr(), transient=True)
-    bar.add_task(work.description, total=None)
+    columns = [
+        SpinnerColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        Bar(table_column=Column(ratio=1)),
+        Amount(table_column=Column(no_wrap=True, min_width=_AMOUNT)),
+    ]
+    bar = Progress(*columns, console=stderr(), transient=True, expand=True)
+    room = stderr().width - _AMOUNT - 8
+    bar.add_task(shorten(work.description, max(_LEAST_NAME, room)), total=None)
     return bar
 
 

@@ -66,7 +66,8 @@ _OTHER_LETTERS = "% contains letters that XeLaTeX and LuaLaTeX support, but pdfL
 class Table:
     """Cells are text, never markup; the first column names the row and is left-aligned, figures are right-aligned.
 
-    A cell that is `Struck` is struck out: with a line in a terminal, in LaTeX and on the page, with `~~` in Markdown and in a pipe.
+    A cell that is `Struck` is struck out: with a line in a terminal, in LaTeX and on the page, with
+    `~~` in Markdown; where there is plain text alone, it is in brackets.
 
     `groups` are headings above the headers, each with the number of columns that it spans (together all columns); "" is no
     heading. Only LaTeX shows them, as the papers do. `optional` are headers of columns that a narrow terminal leaves out, in this order.
@@ -136,7 +137,7 @@ def markdown(text: str) -> str:
     """Text escaped for Markdown and HTML."""
     escaped = _MARKDOWN_SPECIAL.sub(r"\\\g<0>", printable(text))
     shown = escaped.replace("&", "&amp;").replace("<", "&lt;")
-    return Struck(shown).marked if isinstance(text, Struck) else shown
+    return f"~~{shown}~~" if isinstance(text, Struck) else shown
 
 
 def latex_text(text: str) -> str:

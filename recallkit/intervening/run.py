@@ -22,7 +22,7 @@ from recallkit.scoring.identity import as_scored
 from recallkit.scoring.run import note_prefixes
 from recallkit.slicing.words import make_words, needed_columns
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, read_tables, table_files
+from recallkit.storage.result import Result, folder_of, read_tables, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -54,10 +54,17 @@ def intervention_path(
     models: Sequence[ModelSpec],
     options: InterventionOptions,
 ) -> Path:
-    """Default folder of the result: each question has a folder of its own."""
-    digest = artifacts.digest_json(_question(models, options))[:8]
-    name = " ".join([*(spec.shown for spec in models), digest])
-    return slices / "intervene" / artifacts.file_slug(name, name)
+    """Default folder of the result, such as `intervene/attention-mamba-samples-200`: each question
+    has a folder of its own."""
+    usual, words = InterventionOptions(), words_of([spec.shown for spec in models])
+    if options.slice is not None:
+        words += [slice_.name for slice_ in sampled_slices(options)]
+    for name in ("samples", "seed"):
+        if (value := getattr(options, name)) != getattr(usual, name):
+            words.append(f"{name} {value}")
+    words += [options.design] if options.design != usual.design else []
+    words += [options.changes] if options.changes != usual.changes else []
+    return folder_of(slices / "intervene", words, _question(models, options))
 
 
 def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> InterveneTables | None:

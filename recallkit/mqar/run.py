@@ -17,11 +17,11 @@ from recallkit.display.progress import progress
 from recallkit.errors import UsageError, UserError
 from recallkit.models.evaluated import EvaluatedModel, check_named_once, make_missing, missing_results, open_models
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, table_files
+from recallkit.storage.result import Result, folder_of, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from recallkit.models.protocol import ScoringModel
@@ -125,10 +125,14 @@ def files_of(out: Path, model: str, length: int, pairs: int, task: str = "mqar")
     return MqarFiles(*(out / kind / artifacts.file_slug(model) / name for kind in ("queries", "fillers")))
 
 
-def comparison_path(out: Path, models: Sequence[str], pairs: Sequence[int], options: MqarOptions) -> Path:
-    """The folder of the comparison of these models: each question has a folder of its own."""
-    asked = artifacts.digest_json([list(models), list(pairs)])[:8]
-    return out / "compared" / f"{artifacts.file_slug(options.task)}.length-{options.length}.{asked}"
+def comparison_path(out: Path, models: Sequence[str], question: Mapping[str, Any]) -> Path:
+    """The folder of the comparison of these models, such as
+    `compared/mqar-length-256-attention-mamba`.
+
+    Each question has a folder of its own.
+    """
+    words = [f"{question['task']} length {question['length']}", *words_of(models)]
+    return folder_of(out / "compared", words, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,7 @@ class MqarPlan:
         models = list(self.models)
         keys = [asked.key for asked in self.models.values()]
         question = {"reference": keys[0], "models": keys, "pairs": list(self.pairs), **_asked(self.options)}
-        folder = comparison_path(self.out, keys, self.pairs, self.options)
+        folder = comparison_path(self.out, models, question)
         compared = Result(folder / "mqar.parquet", "mqar", question, beside=table_files(MqarTables, folder))
         compared.check_replaceable()
         make_missing(self.models, self.queries, self._make)

@@ -19,7 +19,7 @@ from recallkit.recall.needles import LENGTHS, SAMPLES, NeedleRow, NoRoomError, l
 from recallkit.recall.tasks import GROUPS, NEEDLE_OPTIONS, NEEDLE_TASKS, OWN, TASKS, RecallRows, load_rows
 from recallkit.registry import look_up
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, table_files
+from recallkit.storage.result import Result, folder_of, table_files, words_of
 from recallkit.storage.timings import Timings
 
 if TYPE_CHECKING:
@@ -58,11 +58,21 @@ def documents_path(out: Path, model: str, variant: str) -> Path:
     return out / "documents" / artifacts.file_slug(model) / f"{variant}.parquet"
 
 
-def comparison_path(out: Path, models: Sequence[str], tasks: Sequence[str], options: RecallOptions) -> Path:
-    """The folder of the comparison of these models on these tasks, or on a group of that name: each question has a folder of its own."""
-    named = [name for name, of in GROUPS.items() if list(tasks) == list(of)] or tasks
-    variants = "_".join(variant(options, task) for task in named)
-    return out / "compared" / f"{artifacts.file_slug(variants)}.{artifacts.digest_json(list(models))[:8]}"
+def comparison_path(
+    out: Path,
+    models: Sequence[str],
+    tasks: Sequence[str],
+    options: RecallOptions,
+    question: Mapping[str, Any],
+) -> Path:
+    """The folder of the comparison of these models on these tasks, or on a group of that name, such
+    as `compared/swde-v1-attention-mamba`.
+
+    Each question has a folder of its own.
+    """
+    named = [name for name, members in GROUPS.items() if list(tasks) == list(members)] or tasks
+    words = [*(variant(options, task) for task in named), *words_of(models)]
+    return folder_of(out / "compared", words, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ class RecallPlan:
         models, variants = list(self.models), [variant(self.options, task) for task in self.rows]
         keys = [evaluated.key for evaluated in self.models.values()]
         question = {"reference": keys[0], "models": keys, "tasks": variants}
-        folder = comparison_path(self.out, keys, list(self.rows), self.options)
+        folder = comparison_path(self.out, models, list(self.rows), self.options, question)
         compared = Result(folder / "recall.parquet", "recall", question, beside=table_files(RecallTables, folder))
         compared.check_replaceable()
         make_missing(self.models, self.documents, self._evaluate)

@@ -522,12 +522,10 @@ def digest_samples(size: int, read: Callable[[int, int], bytes]) -> str:
 _LONGEST_SLUG = 60
 
 
-def file_slug(name: str, short: str | None = None) -> str:
+def file_slug(name: str) -> str:
     """A file name for any model's name: readable, unique, and never a path outside its folder.
 
-    Of a name that is too long it has the end, or, if it is given, what `short` says.
+    Of a long name it has the end.
     """
-    is_long = len(name) > _LONGEST_SLUG and short is not None
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in (short if is_long and short else name)).strip("-")
-    safe = (safe[:_LONGEST_SLUG] if is_long else safe[-_LONGEST_SLUG:]) or "model"
+    safe = re.sub("[^A-Za-z0-9_-]", "-", name).strip("-")[-_LONGEST_SLUG:] or "model"
     return safe if safe == name else f"{safe}.{digest_bytes(name.encode())[:8]}"

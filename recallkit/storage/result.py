@@ -14,6 +14,8 @@ Every command that makes a result does this:
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,12 +27,15 @@ from recallkit.storage.artifacts import MANIFEST
 from recallkit.storage.journal import Journal, PartsJournal, journal_folder, leftover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from recallkit.storage.timings import Timings
 
 _T = TypeVar("_T")
+
+_LONGEST_NAME, _MOST_NAMED = 100, 3
+"""Characters of a folder's name, and models in it."""
 
 REPLACE = "choose another output with -o, or replace it with --force"
 
@@ -66,13 +71,18 @@ class Result:
         found = manifest.get("options")
         if not isinstance(found, dict):
             raise UserError("the manifest has no field options", where=self.path, remedy=self.remedy)
-        if found != self.options:
-            changed = sorted(key for key in {*found, *self.options} if found.get(key) != self.options.get(key))
-            raise UserError(f"already made with other options (differs in {', '.join(changed)})", where=self.path, remedy=self.remedy)
+        self._check_options(found)
         if any(artifacts.manifest_options(other) != self.options for other in self.others) or not self._has_all_members():
             return None  # one was removed, or a run was killed as it renamed them
         self._remove_leftovers()
         return manifest
+
+    def _check_options(self, found: Mapping[str, Any]) -> None:
+        options = json.loads(json.dumps(self.options))  # as in a manifest, where pairs are lists
+        if found != options:
+            changed = sorted(key for key in {*found, *options} if found.get(key) != options.get(key))
+            problem = f"already made with other options (differs in {', '.join(changed)})"
+            raise UserError(problem, where=self.path, remedy=self.remedy)
 
     def _remove_leftovers(self) -> None:
         """Removes what a run that was killed at its end left: the folder of its journal, and those in which files were made."""
@@ -135,7 +145,16 @@ class Result:
         return {"recallkit_version": VERSION, "schema_version": SCHEMA_VERSION, **kind, "options": self.options}
 
     def write_tables(self, tables: Any, facts: Mapping[str, Any], timings: Timings) -> None:
-        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see `artifacts.write_frames`."""
+        """Writes each frame of a dataclass into the result's folder, stamped and with `facts`; see
+        `artifacts.write_frames`.
+
+        Raises UserError if a result of other options has come there since `finished`, as of a
+        command that ran at the same time.
+        """
+        if not self.force and self.listing is not None:
+            found = artifacts.json_object(self.listing).get("options")
+            if found is not None:
+                self._check_options(found)
         artifacts.write_frames(tables, self.path.parent, {**self.stamp(), **facts}, timings.to_json())
 
     @contextlib.contextmanager
@@ -168,6 +187,30 @@ def read_tables(tables: type[_T], folder: Path) -> _T:
         for name in names:
             artifacts.read_manifest(folder / f"{name}.parquet")
         return tables(**{name: schemas.read_frame(folder / f"{name}.parquet") for name in names})
+
+
+def folder_of(parent: Path, words: Iterable[str], question: Mapping[str, Any]) -> Path:
+    """The default folder of the answer to a question, such as `gap/attention-vs-mamba`: in
+    `parent`, whatever the words are.
+
+    `question`: what a result has in its manifest, or in its options, that tells it from others
+    whose words are the same. Of two such results the second has a digest behind its name, so that
+    each question finds its own again.
+    """
+    name = "-".join(word.removeprefix("zoo:") for word in words)
+    safe = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:_LONGEST_NAME] or "result"
+    question = json.loads(json.dumps(question))
+    plain, other = parent / safe, parent / f"{safe}.{artifacts.digest_json(question)[:8]}"
+    manifest = artifacts.json_object(plain / MANIFEST)
+    known = {**manifest, **manifest.get("options", {})}
+    differs = any(known.get(key) != value for key, value in question.items())
+    is_taken = "options" in manifest and differs
+    return other if is_taken or other.exists() else plain
+
+
+def words_of(models: Sequence[str]) -> list[str]:
+    """Models in the name of a folder: their names, or of more than three how many they are."""
+    return list(models) if len(models) <= _MOST_NAMED else [f"{len(models)} models"]
 
 
 class Kind(NamedTuple):

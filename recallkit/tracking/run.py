@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from recallkit import events
@@ -21,7 +21,7 @@ from recallkit.options import InterventionOptions, ScoringOptions
 from recallkit.scoring import plan_scores, score_path
 from recallkit.slicing.labels import summarise_slices
 from recallkit.storage import artifacts
-from recallkit.storage.result import Result, table_files
+from recallkit.storage.result import Result, folder_of, table_files
 from recallkit.storage.timings import Timings
 from recallkit.tracking.steps import Watch, by_step, expand_all, is_pattern, step_of
 from recallkit.tracking.tables import Checkpoint, TrackTables, make_tables, measure, read_sums
@@ -39,9 +39,17 @@ def track_path(
     *,
     causal: bool = False,
 ) -> Path:
-    """Default folder of a run's table: of the reference, and the folder of the first checkpoint."""
-    run = checkpoints[0].location.rpartition("/")[0] or checkpoints[0].location
-    return slices / "track" / artifacts.file_slug(f"{reference.key} {run}{' causal' * causal}")
+    """Default folder of a run's table, such as `track/run-vs-attention`: of the folder of its first
+    checkpoint, and the reference."""
+    run = _run_of(checkpoints[0])
+    words = [PurePath(run).name, "vs", reference.shown, *["causal"] * causal]
+    question = {"reference": reference.key, "causal": causal, "run": run}
+    return folder_of(slices / "track", words, question)
+
+
+def _run_of(checkpoint: ModelSpec) -> str:
+    """The folder of a run's checkpoints; of one that is in none its name."""
+    return checkpoint.location.rpartition("/")[0] or checkpoint.location
 
 
 @dataclass
@@ -56,6 +64,8 @@ class TrackedRun:
     """Whether changed text is scored, too: see `intervene`."""
     force: bool = False
     quiet: bool = False
+    folder: str | None = None
+    """Of the checkpoints."""
     checkpoints: dict[int | None, Checkpoint] = field(default_factory=dict)
     prefixes: dict[str, str] = field(default_factory=dict)
     """The tokens that are read before every sequence, and the first model that reads each."""
@@ -111,6 +121,8 @@ class TrackedRun:
 
     def add(self, step: int | None, spec: ModelSpec) -> None:
         """Adds a model that has been scored."""
+        if step is not None and self.folder is None:
+            self.folder = _run_of(spec)
         self.add_file(step, spec.shown, score_path(self.slices, spec))
 
     def add_file(self, step: int | None, model: str, file: Path) -> None:
@@ -145,6 +157,7 @@ class TrackedRun:
             "score_files": [one.file.name for one in checkpoints],
             "scores": [manifest["options"] for manifest in manifests],
             "slices": self.tokens.facts,
+            "run": self.folder,
         }
         self.result.write_tables(tables, facts, timings)
         return tables

@@ -24,7 +24,7 @@ from recallkit.parallel import work
 from recallkit.parallel.job import Done
 from recallkit.storage import artifacts
 from recallkit.storage.given_files import check_regular
-from recallkit.storage.result import Result, table_files
+from recallkit.storage.result import Result, folder_of, table_files
 from recallkit.storage.timings import Timings
 from recallkit.synthetic.tasks import NOT_ASKED, make_examples
 from recallkit.training.loop import BYTES_PER_ELEMENT, Recipe, Trainer, batches, made_model, measure
@@ -45,7 +45,7 @@ STOP_ABOVE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME.HASH its tables.
+    """A sweep and where it is written: `out`/runs has a file per run, `out`/sweeps/NAME its tables.
 
     It is the job of `recallkit.parallel` whose items are indices of `runs`, each on a GPU of its own if there is one.
     """
@@ -66,13 +66,21 @@ class Sweep:
     @property
     def folder(self) -> Path:
         """Of the tables: each sweep has its own."""
-        lines = [[run.line, run.identity()] for run in self.runs]
-        return self.out / "sweeps" / f"{self.preset.replace(':', '-')}.{artifacts.digest_json(lines)[:8]}"
+        return folder_of(self.out / "sweeps", [self.preset], self._question())
+
+    def _question(self) -> dict[str, Any]:
+        """What determines the tables."""
+        return {"preset": self.preset, "runs": [run.identity() for run in self.runs]}
 
     def train(self, *, workers: int = 1, force: bool = False) -> TradeoffTables:
         """Trains what is missing and writes the tables. Raises UserError for what a user can correct."""
-        options = {"preset": self.preset, "runs": [run.identity() for run in self.runs]}
-        result = Result(self.folder / "tradeoff.parquet", "tradeoff", options, beside=table_files(TradeoffTables, self.folder))
+        folder = self.folder
+        result = Result(
+            folder / "tradeoff.parquet",
+            "tradeoff",
+            self._question(),
+            beside=table_files(TradeoffTables, folder),
+        )
         result.check_replaceable()
         if force:
             for path in (paths := [self._file(run) for run in self.runs]):

@@ -170,6 +170,17 @@ def test_the_chart_joins_what_nothing_beats(comparison):
     assert len({(row["dx"], row["dy"]) for row in same if row["x"]}) == 3, "labels keep clear of each other"
 
 
+def test_no_interval_is_between_a_point_and_its_label(comparison):
+    apart = {"model": list("abcd"), "family": list("abcd")}
+    for sizes, sides in (([400, 100, 103, 10], (-1, 1)), ([400, 103, 100, 10], (1, -1))):
+        narrow = sized(comparison, sizes, [0.5, 0.3, 0.4, 0.3], **apart)
+        ends = {"gain_ci_low": pl.Series([0.0] * 4), "gain_ci_high": pl.Series([0.9] * 4)}
+        by_price = narrow.tables.by_price.with_columns(**ends)
+        wide = replace(narrow, tables=replace(narrow.tables, by_price=by_price))
+        places = {row["label"]: row["dx"] for row in data(*price_figure(wide))}
+        assert (places["b"] * sides[0] > 0, places["c"] * sides[1] > 0) == (True, True)
+
+
 def test_variants_are_of_one_line_without_those_that_others_of_it_beat(comparison):
     named = {
         "model": ["m", "m cache int4", "m cache window:4+64", "n"],

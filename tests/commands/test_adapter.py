@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from recallkit import cli
-from recallkit.commands import COMMANDS, PANELS, adapter
+from recallkit.commands import ALWAYS, COMMANDS, PANELS, USUAL, adapter
 from recallkit.commands.adapter import Outcome, command
 from recallkit.commands.app import declared
 from recallkit.declarations import File, Options, amount, argument, names, option, parameters_of, path
@@ -265,7 +265,7 @@ def test_every_command_is_in_its_place():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
-    lines = run(name, "--help").stdout.rstrip()
+    lines = run(name, "--help-all").stdout.rstrip()
     shown = " ".join(lines.replace("│", " ").split())
     assert not re.search(r"<(bool|str|int|float|list)\b", shown), "the name of a type of Python's"
     assert [number for number in re.findall(r"\d+", shown) if int(number) > 10**9] == []
@@ -281,11 +281,26 @@ def test_every_help_is_for_people_and_ends_in_an_example_that_runs(name, run):
 
 
 def test_help_has_options_by_group_with_what_they_are_beside_them(run):
-    shown = run("gap", "--help").stdout
+    shown = run("gap", "--help-all").stdout
     headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
     assert headings == ["Arguments", "Options", "Models", "Many devices", "Long sequences", "Output", "Examples"]
     assert re.search(r"^Models:\n  --device DEVICE +auto, cpu, cuda or cuda:N", shown, re.MULTILINE)
     assert re.search(r"^The gap:\n  demo +Run the whole pipeline", run("--help").stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_the_help_of_a_command_fits_a_screen_and_says_how_many_options_it_leaves_out(name, run):
+    shown = run(name, "--help").stdout
+    options = re.findall(r"^  (?:-o, )?(--[a-z-]+)", shown, re.MULTILINE)
+    every = [each.flags[-1] for each in declared(name).parameters if not each.option.is_argument]
+    assert set(USUAL[name].split()) <= set(options) <= {*USUAL[name].split(), *ALWAYS.split()}
+    assert len(shown.splitlines()) <= 48
+    more = len(every) - len(options)
+    assert shown.endswith(f"\n`recallkit {name} --help-all` shows {more} more options.\n")
+    of_all = run(name, "--help-all").stdout
+    shown_flags = re.findall(r"^  (?:-o, )?(--[a-z-]+)", of_all, re.MULTILINE)
+    assert sorted(shown_flags) == sorted(every)
+    assert "--help-all" not in of_all
 
 
 def test_every_option_of_a_command_is_declared():
@@ -293,4 +308,4 @@ def test_every_option_of_a_command_is_declared():
     for name in COMMANDS:
         flags = {flag for option in declared(name).parameters for flag in option.flags if not option.option.is_argument}
         known = {flag for option in REAL[name].params for flag in (*option.opts, *option.secondary_opts) if flag.startswith("-")}
-        assert known == flags, name
+        assert known == {*flags, "--help-all"}, name

@@ -32,8 +32,8 @@ def test_a_log_has_a_line_every_half_minute(clock, capsys):
             show(done)
     assert capsys.readouterr().err.splitlines() == [
         "recallkit: scoring x: 400 of 1,000 tokens, 8/s, 1 min 15 s left",
-        "recallkit: scoring x: 700 of 1,000 tokens, 8/s, 37.5 s left",
-        "recallkit: scoring x: 1,000 of 1,000 tokens, 8/s, 0.00 s left",
+        "recallkit: scoring x: 700 of 1,000 tokens, 8/s, 38 s left",
+        "recallkit: scoring x: 1,000 of 1,000 tokens, 8/s",
     ]
 
 
@@ -59,18 +59,34 @@ def test_a_total_that_is_estimated_is_told_as_such_and_may_change(clock, capsys,
         clock(31)
         show(31, 50)
     assert capsys.readouterr().err.splitlines() == [
-        "recallkit: counting: 6,200 of about 12.3k tokens, 200/s, 30.7 s left",
+        "recallkit: counting: 6,200 of about 12.3k tokens, 200/s, 31 s left",
         "recallkit: counting: 12,400 of about 24.8k tokens, 200/s, 1 min 2 s left",
         "recallkit: counting: 31 of 100 tokens, 1/s, 1 min 9 s left",
     ]
-    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    assert "100/~400 tokens  10/s  30 s left" in _drawn(monkeypatch, clock, "counting", None, 100, 400)
+
+
+def _drawn(monkeypatch, clock, description, total, *shown) -> str:
+    """What a terminal of 80 columns has been sent when this was shown after ten seconds."""
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
     monkeypatch.setattr(module, "stderr", lambda: screen)
-    with progress("counting") as show:
+    with progress(description, total=total) as show:
         clock(10)
-        show(100, 400)
+        show(*shown)
         time.sleep(0.3)
-    drawn = screen.file.getvalue()
-    assert "100/~400 tokens  10/s  30.0 s left" in drawn
+    return screen.file.getvalue()
+
+
+def test_a_bar_is_one_line_of_80_columns_with_its_figures(monkeypatch, clock):
+    name = "scoring checkpoints/a-very-long-name-of-a-model-of-1.3B-parameters (2 of 8)"
+    drawn = _drawn(monkeypatch, clock, name, 98_200, 12_345)
+    assert "12.3k/98.2k tokens  1.23k/s  1 min 10 s left" in drawn
+    assert "(2 of 8)" in drawn
+    assert "left" not in (done := _drawn(monkeypatch, clock, name, 98_200, 98_200))
+    assert "98.2k/98.2k tokens  9.82k/s" in done
+    # One line up where the bar is removed at its end; redrawing two lines would have others.
+    lines_up = "\x1b[1A"
+    assert [text.count(lines_up) for text in (drawn, done)] == [1, 1]
 
 
 def test_one_of_several_says_which(clock, capsys):

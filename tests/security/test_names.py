@@ -9,6 +9,7 @@ import pytest
 from recallkit import mqar, recall, scoring
 from recallkit.recall import stock_tasks
 from recallkit.storage.artifacts import file_slug
+from recallkit.storage.result import folder_of
 
 NAMES = [
     "../../x", "/etc/passwd", "..", ".", "..%2f..%2fx", "a/../../b", "~", "~root/x", "zoo:../x", "control:../x", "x" * 300, "CON",
@@ -30,6 +31,8 @@ def test_a_file_name_stays_in_its_folder(tmp_path):
             stock_tasks.metrics_path(tmp_path, name, name),
             mqar.files_of(tmp_path, name, 64, 8).queries,
             recall.documents_path(tmp_path, name, "swde-v0"),
+            folder_of(tmp_path, [name], {"models": [name]}),
+            folder_of(tmp_path, [name, "vs", name], {}),
         ]
         assert all(tmp_path in place.resolve().parents for place in places)
 

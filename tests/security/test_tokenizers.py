@@ -242,4 +242,6 @@ def test_gigatoken_is_not_given_an_added_token_that_it_takes_minutes_for(tmp_pat
         more = {**made["added_tokens"][0], "id": 4096, "content": "x" * length}
         path = written(tmp_path, {**made, "added_tokens": [*made["added_tokens"], more]})
         assert (fast_encoder(load_tokenizer(str(path)), notes.append) is not None) == is_fast
-    assert notes == ["gigatoken does not support this tokenizer (an added token of 1,001 characters): using tokenizers"]
+    [note] = notes
+    reason = "an added token of 1,001 characters"
+    assert note.startswith(f"gigatoken does not support this tokenizer ({reason}): using tokenizers, ")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shutil
+from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from recallkit.errors import UserError
 from recallkit.storage import artifacts
-from recallkit.storage.result import MANIFEST, Result, read_tables
+from recallkit.storage.result import MANIFEST, Result, folder_of, read_tables
 from recallkit.storage.timings import Timings
 
 TABLE = pa.table({"a": [1]})
@@ -128,3 +132,38 @@ def test_tables_of_several_frames_are_whole_together(tmp_path, monkeypatch):
     (tmp_path / "other" / "first.parquet").replace(tmp_path / "first.parquet")
     with pytest.raises(UserError, match="changed since it was written"):
         read_tables(OwnTables, tmp_path)
+
+
+@dataclasses.dataclass
+class _Tables:
+    profile: pl.DataFrame
+
+
+def _answer(folder: Path, question: dict) -> None:
+    result = Result(folder / "profile.parquet", "profile", question)
+    result.write_tables(_Tables(pl.DataFrame({"a": [1]})), {}, Timings())
+
+
+def test_two_questions_of_one_name_have_a_folder_each_and_find_it_again(tmp_path):
+    questions = [{"models": [place], "last": (32, 8)} for place in ("a/mamba", "b/mamba")]
+    plain, words = tmp_path / "mamba-context-32", ["zoo:mamba", "context 32"]
+    folders = []
+    for question in questions:
+        folders.append(folder_of(tmp_path, words, question))
+        _answer(folders[-1], question)
+    assert folders[0] == plain
+    assert re.fullmatch(rf"{plain.name}\.[0-9a-f]{{8}}", folders[1].name)
+    assert [folder_of(tmp_path, words, question) for question in questions] == folders
+    shutil.rmtree(plain)
+    assert folder_of(tmp_path, words, questions[1]) == folders[1], "it keeps its name"
+
+
+def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
+    """Two commands at once choose one name: the second to end is refused."""
+    first, second = ({"models": [place]} for place in ("a/mamba", "b/mamba"))
+    folder = folder_of(tmp_path, ["mamba"], second)
+    _answer(folder_of(tmp_path, ["mamba"], first), first)
+    with pytest.raises(UserError, match="already made with other options"):
+        _answer(folder, second)
+    assert artifacts.manifest_options(folder / "profile.parquet") == first
+    assert folder_of(tmp_path, ["mamba"], second) != folder

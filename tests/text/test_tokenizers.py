@@ -81,7 +81,7 @@ def test_a_fast_path_that_differs_is_noticed_and_not_used(monkeypatch):
     encoded = list(encode_documents(as_documents(texts), tokenizer, lambda first: tokenizer.checked_encoder(first, notes.append)))
     assert np.array_equal(np.concatenate([e.ids for e in encoded]), tokenizer.encode(texts)[0])
     assert len(notes) == 1
-    assert "using tokenizers" in notes[0]
+    assert notes[0].endswith("using tokenizers, with which `count` takes about 15 times the CPU time")
 
 
 def test_batches_keep_documents_in_order(monkeypatch):
