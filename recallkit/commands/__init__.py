@@ -41,7 +41,7 @@ USUAL = {
     "slice": "--sample --for --tokenizer --limit-tokens --counts --max-count --seq-len",
     "profile": "--slices --tokenizer --limit-tokens --counts --figures --export --full",
     "score": "--slices --device --dtype --model-tokenizer --context --workers --check",
-    "gap": "--slices --device --dtype --figures --export --full",
+    "gap": "--text --train --sample --slices --device --dtype --figures --export --full",
     "track": "--slices --causal --watch --device --dtype --figures --export --full",
     "intervene": "--slices --slice --samples --device --dtype --workers --figures --full",
     "ablate": "--slices --mixers --heads --by --device --dtype --figures --full",

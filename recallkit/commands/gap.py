@@ -85,7 +85,7 @@ def _gate(given: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Gap(ComparedTextOptions, FarContextOptions, ComparisonOptions, WritingOptions):
+class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOptions):
     """Which models are compared, and how their gap is divided."""
 
     reference: AnyModel | None = argument(f"The reference, usually the attention model: {MODEL_SYNTAX}.", metavar="REFERENCE")

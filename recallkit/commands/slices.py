@@ -65,7 +65,7 @@ class ComparedText(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedTextOptions(ComparedText, ScoringOptions):
+class ComparedTextOptions(ScoringOptions, ComparedText):
     """The same, with how models are run that read it."""
 
 
