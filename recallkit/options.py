@@ -73,7 +73,7 @@ class LogOptions(Options):
 
     log_to: str | Sequence[str] | None = option(
         "Also log the result there: trackio, wandb, mlflow or tensorboard, or NAME:PROJECT (of tensorboard, a folder); may be repeated "
-        "(docs/trackers.md).",
+        "(docs/track.md).",
         metavar="NAME",
         parse=_destination,
         panel=OUTPUT,

@@ -38,7 +38,7 @@ import recallkit  # noqa: E402
 
 HOME = "https://github.com/recallkit/recallkit"
 RAW = HOME.replace("github.com", "raw.githubusercontent.com")
-DOCUMENTS = ("*.md", "docs/*.md", "docs/tutorials/*.md", "docs/**/*.svg", "docs/**/*.png")
+DOCUMENTS = ("*.md", "docs/*.md", "docs/**/*.svg", "docs/**/*.png")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
