@@ -178,7 +178,7 @@ def _recall(comparison: Comparison) -> list[Figure]:
             return []
         retained = side if is_reference else f"{percent(hits['retained'], 0)} retained"
         text = f"{name.removesuffix(' (ref.)')} {percent(hits[f'p_{side}'], 0)}"
-        ends = {"first_p": "at first occurrences", "p": f"on AR hits, {retained}"}
+        ends = {"first_p": "at first occurrences", "p": f"on {comparison.hit}s, {retained}"}
         for end, (column_of, where) in enumerate(ends.items()):
             mean = hits[f"{column_of}_{side}"]
             tip = f"{shorten(model, 60)}: {percent(mean)} {where}"
@@ -190,7 +190,9 @@ def _recall(comparison: Comparison) -> list[Figure]:
     places = _spread([height * point["y"] / most for point in returned], height)
     for point, pixels in zip(returned, places, strict=True):
         point["place"] = pixels * most / height
-    axis = {"values": [0, 1], "labelExpr": _ENDS, "labelFlush": False, "domain": False}
+    bigram = "a rare bigram" if comparison.has_counts else "a bigram"
+    words = f"datum.value ? ['when it', 'returns'] : ['first occurrence', 'of {bigram}']"
+    axis = {"values": [0, 1], "labelExpr": words, "labelFlush": False, "domain": False}
     x = number("x", axis={**axis, "labelPadding": 6}, domain=[0, 1])
     y = column("y", "quantitative", axis=None, scale={"domain": [0, most]})
     place = {**y, "field": "place"}
@@ -217,7 +219,7 @@ def _recall(comparison: Comparison) -> list[Figure]:
     spec["title"] = {"text": "Probability of the right token", **title}
     caption = (
         "From the mean probability of a token where its bigram first occurs "
-        "to that where the bigram returns, on AR hits. "
+        f"to that where the bigram returns, on {comparison.hit}s. "
         "The rise of a line is the model's recall gain; retained: of the reference's."
     )
     return _figure(comparison, "recall", "What a returning bigram is worth", caption, spec)
@@ -225,7 +227,6 @@ def _recall(comparison: Comparison) -> list[Figure]:
 
 _LABEL = 28
 """Pixels from one label of two lines to the next."""
-_ENDS = "datum.value ? ['when it', 'returns'] : ['first occurrence', 'of a rare bigram']"
 
 
 def _spread(ends: Sequence[float], height: float) -> Iterable[float]:

@@ -67,7 +67,7 @@ def count(
         counted = count_text(opened, journal, options, timings, only=needed)
         if not counted.num_tokens:
             raise UserError("no text to count", where=", ".join(text.source_names))
-        meta = make_table.write_counts(out, counted, {**result.stamp(), **identity, "names": opened.names()}, timings)
+        meta = make_table.write_counts(out, counted, {**result.stamp(), **identity, **opened.named()}, timings)
         journal.finish()
     return meta
 

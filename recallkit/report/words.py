@@ -121,16 +121,18 @@ def commands(comparison: Comparison, slices: Row | None) -> list[str]:
     texts = [bare(name) for name in known.get("names", [])]
     if not 0 < len(texts) <= MOST_NAMED:
         texts = ["TEXT..."]
+    counts = {}
+    if comparison.has_counts:
+        counts["counts"] = bare(facts["counts"]["path"]) if known else "COUNTS"
+        counts["max_count"] = facts["max_count"]
     slicing = {
         "tokenizer": bare(facts["tokenizer"]["name"]),
+        **counts,
         **{name: facts[name] for name in ("seq_len", "boundary")},
         "limit_tokens": known.get("limit_tokens"),
         "sample": drawn.get("tokens"),
         "seed": drawn.get("seed") or None,
     }
-    if comparison.has_counts:
-        slicing["counts"] = bare(facts["counts"]["path"]) if known else "COUNTS"
-        slicing["max_count"] = facts["max_count"]
     asking = {
         "slice": tuple(slice_.given for slice_ in comparison.given),
         **{name: bool(manifest.get(name)) for name in ("clean", "divergence", "price")},

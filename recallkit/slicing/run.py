@@ -101,7 +101,7 @@ def _make_sequences(opened: OpenText, path: Path, seq_len: int, timings: Timings
         timings.keep("slicing", path.with_name(MANIFEST), "slicing")
         return finished
     opened.note_ids()
-    facts = {**result.stamp(), **options, "names": opened.names()}
+    facts = {**result.stamp(), **options, **opened.named()}
     with result.journal() as journal:
         if opened.drawn is not None:
             facts["drawn"] = opened.drawn.facts

@@ -85,11 +85,11 @@ class OpenText:
         return self.corpus.digests()
 
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the stream of ids."""
+        """Everything that determines the stream of ids: of the tokenizer not how it is called."""
         kept = ("boundary", "limit_tokens", "text_field", "source_field", "skip_bad")
         return {
             "sources": [[digest, shard.source] for digest, shard in zip(self.digests, self.corpus.shards, strict=True)],
-            "tokenizer": self.tokenizer.describe(),
+            "tokenizer": {name: fact for name, fact in self.tokenizer.describe().items() if name != "name"},
             **{name: getattr(self.options, name) for name in kept},
             **({} if self.sample is None else {"sample": asdict(self.sample)}),
         }
@@ -139,6 +139,10 @@ class OpenText:
     def names(self) -> list[str]:
         """The shards as the user named them, without passwords: recorded in the manifest, but not part of the identity."""
         return [redacted(shard.name) for shard in self.corpus.shards]
+
+    def named(self) -> dict[str, Any]:
+        """What a manifest records besides what determines the ids: names of the tokenizer and the shards."""
+        return {"tokenizer": self.tokenizer.describe(), "names": self.names()}
 
     def encoded(self, start: Position, stop: int | None = None) -> Iterator[EncodedDocuments]:
         """The stream of encoded documents from a position on, up to shard `stop`."""
