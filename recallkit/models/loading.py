@@ -12,7 +12,7 @@ from recallkit.errors import UsageError, UserError
 from recallkit.models import zoo
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
-from recallkit.models.devices import choose_device
+from recallkit.models.devices import is_balanced, main_device
 from recallkit.models.kinds import KINDS, kind_of
 from recallkit.models.prefix import AS_NAMED, check_ids
 from recallkit.models.protocol import ModelFacts, ModelRequest
@@ -63,12 +63,13 @@ def load_model(request: ModelRequest) -> ScoringModel:
     Raises UserError where there is no such model, it cannot be read, its vocabulary is too small for what it is to read, or it has
     no mixer that is to be replaced.
     """
+    _check_balanced(request)
     model = kind_of(request.spec).load(request)
     check_ids(request.name, model.vocab_size, request.largest_id, request.prefix.ids)
     model.prefix = request.prefix.ids
     model.max_length = _room(model.max_length, request)
     if isinstance(model, TorchModel):
-        model.records_launches = request.cuda_graphs
+        model.records_launches = request.cuda_graphs and not is_balanced(request.device)
     if request.ablation is not None:
         ablate(model, request.ablation, request.means)
     if request.variant is not None:
@@ -132,11 +133,25 @@ def check_model(request: ModelRequest) -> ModelFacts:
     """
     kind = kind_of(request.spec)
     if not kind.is_control:
-        choose_device(request.device)
+        main_device(request.device)
+        _check_balanced(request)
     facts = kind.facts(request) or ModelFacts()
     if facts.vocab_size is not None:
         check_ids(request.name, facts.vocab_size, request.largest_id, request.prefix.ids)
     return replace(facts, max_length=_room(facts.max_length, request))
+
+
+def _check_balanced(request: ModelRequest) -> None:
+    """Raises UserError for `device=balanced` where weights cannot be spread over devices."""
+    kind = kind_of(request.spec)
+    if kind.is_control or not is_balanced(request.device):
+        return
+    if not kind.can_balance(request):
+        problem = "only a model of transformers, from its own files and without an adapter, is spread over devices"
+        raise UserError(problem, where=request.name, remedy="leave out device=balanced")
+    if request.variant is not None and request.variant.weights is not None:
+        problem = f"weights={request.variant.weights} changes weights in memory, and device=balanced leaves some elsewhere"
+        raise UserError(problem, where=request.name, remedy="leave out one of them")
 
 
 def _room(max_length: int | None, request: ModelRequest) -> int | None:
@@ -148,7 +163,7 @@ def find_precision(request: ModelRequest) -> str:
     """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on CPU float32; a live model's own."""
     if request.dtype != "auto":
         return request.dtype
-    if request.module is None and choose_device(request.device).type != "cuda":
+    if request.module is None and main_device(request.device).type != "cuda":
         return "float32"
     import torch
 
