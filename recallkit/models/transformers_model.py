@@ -206,6 +206,8 @@ class TransformersModel(TorchModel):
             remedy = "try --dtype float32" if self.is_half else "check that its files fit the installed transformers"
             if self.compression is not None and self.compression.made is not None:
                 remedy = f"check {self.compression.shown}"
+            elif hasattr(self.model, "hf_device_map"):
+                remedy = "save it as safetensors, or leave out device=balanced"
             raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
 
     def _outputs(self, output: Any) -> Tensor:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,12 @@ import pytest
 
 from recallkit.errors import UserError
 from recallkit.models import devices
-from recallkit.models.devices import main_device
 from recallkit.models.loading import check_model, load_model
-from recallkit.models.protocol import ModelRequest
+from recallkit.models.protocol import ModelRequest, ScoringModel
+from recallkit.models.spec import parse_model
 from recallkit.models.variants import Variant
-from tests.models.test_hf import copied, ragged
+from tests.conftest import Run
+from tests.models.test_hf import ragged
 
 GPT2 = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 128}
 
@@ -52,14 +51,105 @@ def limited(path: Path, share: float) -> str:
     return f"balanced:{size * share / 1e9:.7f}GB"
 
 
-@pytest.mark.parametrize(("family", "share"), [("gpt2", 0.95), ("gpt2", 0.1), ("mamba", 0.97), ("llama", 0.97)])
-def test_weights_on_cpu_and_disk_give_the_same_scores(gpt2, tiny_model, offloaded, family, share):
-    path = gpt2 if family == "gpt2" else tiny_model(family)
+def load(path: Path, device: str = "cpu", **more: object) -> ScoringModel:
+    return load_model(ModelRequest(str(path), 4096, device=device, **more))
+
+
+@pytest.mark.parametrize(
+    ("family", "share", "dtype"),
+    [
+        ("gpt2", 0.95, "float32"),
+        ("gpt2", 0.1, "float32"),
+        ("llama", 0.97, "bfloat16"),
+        ("mamba", 0.97, "float32"),
+        ("mamba", 0.48, "bfloat16"),
+    ],
+)
+def test_weights_on_cpu_and_disk_give_the_same_scores(gpt2, tiny_model, offloaded, family, share, dtype):
+    path = gpt2 if family == "gpt2" else tiny_model(family, dtype=dtype)
     ids, offsets = ragged([33, 17, 40], 4096)
-    plain = load_model(ModelRequest(str(path), 4096, device="cpu"))
-    spread = load_model(ModelRequest(str(path), 4096, device=limited(path, share)))
-    places = set(spread.model.hf_device_map.values())
-    assert places == ({"cpu", "disk"} if share > 0.5 else {"disk"})
-    for one, other in zip(dataclasses.astuple(plain.score(ids, offsets)), dataclasses.astuple(spread.score(ids, offsets)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    plain, spread = load(path, dtype=dtype), load(path, limited(path, share), dtype=dtype)
+    assert set(spread.model.hf_device_map.values()) == ({"cpu", "disk"} if share > 0.9 else {"disk"})
+    wanted, scores = plain.score(ids, offsets).of_model, spread.score(ids, offsets).of_model
+    for name in wanted:
+        np.testing.assert_array_equal(scores[name], wanted[name])
+    assert spread.carrying == plain.carrying
     assert any(offloaded.iterdir())
+
+
+def test_a_state_and_a_generation_are_those_of_plain_loading(gpt2, offloaded):
+    ids, offsets = ragged([33, 17], 4096)
+    answers = [ids[:3], ids[3:5]]
+    plain, spread = load(gpt2), load(gpt2, limited(gpt2, 0.95))
+    carried = [model.score_carrying(ids, offsets, 8).nll for model in (plain, spread)]
+    np.testing.assert_array_equal(*carried)
+    written = [model.generate([ids[:9], ids[9:14]], answers, 2, lambda *_: False) for model in (plain, spread)]
+    assert [each.ids for each in written[0]] == [each.ids for each in written[1]]
+    np.testing.assert_array_equal(*[np.concatenate([each.answer_nll for each in some]) for some in written])
+
+
+@pytest.mark.parametrize("option", ["cache=fp8,chunk=16", "ablate=1"])
+def test_compressed_caches_and_ablated_mixers_are_those_of_plain_loading(gpt2, offloaded, option):
+    spec = parse_model(f"{gpt2},{option}")
+    ids, offsets = ragged([90, 70], 4096)
+    changes = {"ablation": spec.ablation, "variant": spec.variant}
+    plain, spread = load(gpt2, **changes), load(gpt2, limited(gpt2, 0.95), **changes)
+    scores = plain.score(ids, offsets).nll
+    np.testing.assert_array_equal(spread.score(ids, offsets).nll, scores)
+    assert not np.array_equal(load(gpt2).score(ids, offsets).nll, scores)
+
+
+def test_weights_that_cannot_be_read_in_pieces_are_in_a_folder_until_the_model_is_gone(tiny_model, tmp_path, offloaded):
+    """A pickled file is written anew; the folder goes with the model, and when loading fails."""
+    import torch
+    from safetensors.torch import load_file
+
+    llama = tiny_model("llama")
+    folder = tmp_path.parent / f"{tmp_path.name}-pickled"
+    shutil.copytree(llama, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(load_file(llama / "model.safetensors"), folder / "pytorch_model.bin")
+    ids, offsets = ragged([33], 4096)
+    spread = load(folder, "balanced:0.0001GB")
+    [place] = offloaded.iterdir()
+    assert any(place.iterdir())
+    np.testing.assert_array_equal(spread.score(ids, offsets).nll, load(llama).score(ids, offsets).nll)
+    (folder / "pytorch_model.bin").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="use safetensors"):
+        load(folder, "balanced:0.0001GB")
+    assert list(offloaded.iterdir()) == [place]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda _: ModelRequest("zoo:mamba", 4096, device="balanced"), "zoo:mamba: only a model of transformers"),
+        (
+            lambda path: ModelRequest(str(path), 4096, device="balanced", variant=Variant(weights="int4")),
+            "weights=int4 changes weights in memory",
+        ),
+        (lambda path: ModelRequest(str(path), 4096, device="balanced:4"), "device=balanced:4: not an amount of memory"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused_before_it_is_loaded(gpt2, make: Callable[[Path], ModelRequest], message):
+    for door in (check_model, load_model):
+        with pytest.raises(UserError, match=message):
+            door(make(gpt2))
+
+
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_loaded(gpt2, few_slices, run: Run, monkeypatch):
+    """Its 286,320 weights take 1.1 MB in float32; a batch of logits is 101 MB."""
+    num_weights = check_model(ModelRequest(str(gpt2), 4096, device="cpu")).num_weights
+    assert num_weights == sum(weight.numel() for weight in load(gpt2).model.parameters())
+    needed = 4 * num_weights + devices.batch_ids(4096) * 4096 * 12
+    model = f"tiny={gpt2},tokenizer={few_slices / 'tokenizer.json'}"
+    monkeypatch.setattr(devices, "free_memory", lambda _: needed - 1)
+    for device in ("cpu", "balanced"):
+        done = run("score", f"{model},device={device}", "--slices", few_slices, "--context", 64)
+        if device == "balanced":
+            assert done.returncode == 0
+            continue
+        assert "tiny: it needs 0.0 GB of weights in float32 and 0.1 GB for a batch, and cpu has 0.1 GB free;" in done.stderr
+        assert "give dtype=bfloat16 (0.0 GB), device=balanced, or a smaller model" in done.stderr
+        assert done.returncode != 0
+    monkeypatch.setattr(devices, "free_memory", lambda _: needed)
+    assert load(gpt2).vocab_size == 4096
