@@ -10,7 +10,7 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recallkit.errors import UserError
 
@@ -28,7 +28,7 @@ CPU_IDS = 1 << 11
 _LOGIT_BYTES = 12
 """What one logit of a batch takes, with copies of it."""
 
-_LIMIT = re.compile(r"balanced(?::(\d+(?:\.\d+)?)GB)?")
+_BALANCED = re.compile(r"balanced(?::(\d+(?:\.\d+)?)GB)?")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -112,29 +112,25 @@ def is_balanced(name: str) -> bool:
 def main_device(name: str) -> torch.device:
     """The device of a model's inputs: of `balanced` the first GPU, or the CPU; else `choose_device`."""
     if is_balanced(name):
-        device_map(name)
+        most_weights(name)
         name = "auto"
     return choose_device(name)
 
 
-def device_map(name: str) -> dict[str, Any]:
-    """The options of `from_pretrained` for a device: none unless it is `balanced`.
+def most_weights(name: str) -> dict[int | str, int] | None:
+    """Bytes of weights that each GPU and the CPU may have: 5 * 10^8 with `balanced:0.5GB`.
 
-    With `balanced:0.5GB` each GPU and the CPU has at most so many bytes of weights, in 10^9. Raises
-    UserError for anything else behind the colon.
+    None for `balanced`, which leaves it to accelerate. Raises UserError for anything else.
     """
     import torch
 
-    if not is_balanced(name):
-        return {}
-    limit = _LIMIT.fullmatch(name)
+    limit = _BALANCED.fullmatch(name)
     if limit is None:
         remedy = "write device=balanced, or a limit: device=balanced:0.5GB"
         raise UserError("not an amount of memory", where=f"device={name}", remedy=remedy)
-    most = None
-    if limit[1] is not None:
-        most = dict.fromkeys([*range(torch.cuda.device_count()), "cpu"], int(float(limit[1]) * 1e9))
-    return {"device_map": "balanced", "max_memory": most}
+    if limit[1] is None:
+        return None
+    return dict.fromkeys([*range(torch.cuda.device_count()), "cpu"], int(float(limit[1]) * 1e9))
 
 
 def batch_ids(vocab_size: int) -> int:
@@ -154,17 +150,17 @@ def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int |
     """
     if num_weights is None or vocab_size is None or is_balanced(request.device):
         return
-    dtype = choose_dtype(request.dtype)
-    weights = num_weights * dtype.itemsize
+    width = choose_dtype(request.dtype).itemsize
     batch = batch_ids(vocab_size) * vocab_size * _LOGIT_BYTES
     for device in ("cpu", str(choose_device(request.device))):
-        if weights + batch > free_memory(device):
+        if width * num_weights + batch > free_memory(device):
             empty_cache()
-        if weights + batch > (free := free_memory(device)):
-            needed = f"{gigabytes(weights)} of weights in {request.dtype} and {gigabytes(batch)} for a batch"
-            half = f"dtype=bfloat16 ({gigabytes(2 * num_weights)}), " * (dtype.itemsize > 2)
+        free = free_memory(device)
+        if width * num_weights + batch > free:
+            weights = f"{gigabytes(width * num_weights)} of weights in {request.dtype}"
+            half = f"dtype=bfloat16 ({gigabytes(2 * num_weights)}), " * (width > 2)
             raise UserError(
-                f"it needs {needed}, and {device} has {gigabytes(free)} free",
+                f"{weights} and {gigabytes(batch)} for a batch, but {device} has {gigabytes(free)} free",
                 where=request.name,
                 remedy=f"give {half}device=balanced, or a smaller model",
             )
@@ -228,4 +224,5 @@ def choose_dtype(name: str) -> torch.dtype:
     """The torch dtype of `float32`, `bfloat16`, `float16` or `float64`."""
     import torch
 
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}[name]
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype

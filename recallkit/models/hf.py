@@ -16,7 +16,7 @@ from recallkit.errors import UserError
 from recallkit.models import adapters, checkpoint_files, fla, native_model, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
-from recallkit.models.devices import check_fits, choose_device, choose_dtype, device_map, is_balanced, main_device
+from recallkit.models.devices import check_fits, choose_device, choose_dtype, is_balanced, main_device, most_weights
 from recallkit.models.protocol import ModelFacts
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
@@ -77,8 +77,12 @@ def _load_balanced(request: ModelRequest) -> TransformersModel:
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="recallkit-offloaded-"))
-        placement = {**device_map(request.device), "offload_folder": folder}
-        module = _from_pretrained(request, **placement).eval()
+        module = _from_pretrained(
+            request,
+            device_map="balanced",
+            max_memory=most_weights(request.device),
+            offload_folder=folder,
+        ).eval()
         exempt_hooks(module)
         model = TransformersModel(module, request.spec, main_device(request.device))
         weakref.finalize(model, stack.pop_all().close)

@@ -148,7 +148,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_loaded(gpt2, fe
         if device == "balanced":
             assert done.returncode == 0
             continue
-        assert "tiny: it needs 0.0 GB of weights in float32 and 0.1 GB for a batch, and cpu has 0.1 GB free;" in done.stderr
+        assert "tiny: 0.0 GB of weights in float32 and 0.1 GB for a batch, but cpu has 0.1 GB free;" in done.stderr
         assert "give dtype=bfloat16 (0.0 GB), device=balanced, or a smaller model" in done.stderr
         assert done.returncode != 0
     monkeypatch.setattr(devices, "free_memory", lambda _: needed)
