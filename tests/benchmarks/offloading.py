@@ -44,15 +44,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_random_model(Subject(config), Path(folder), "cpu", torch.float32)
         file = Path(folder) / "model.safetensors"
-        plain, spread = (load_model(ModelRequest(folder, VOCAB_SIZE, device=device)) for device in ("cpu", f"balanced:{asked.memory}GB"))
+        devices = ("cpu", f"balanced:{asked.memory}GB")
+        plain, spread = (load_model(ModelRequest(folder, VOCAB_SIZE, device=device)) for device in devices)
         on_disk = sum(weight.numel() * 4 for weight in spread.model.parameters() if weight.is_meta)
-        print(f"{file.stat().st_size / 1e9:.2f} GB of weights, {on_disk / 1e9:.2f} GB on disk; {harness.machine(1)}")
+        size = file.stat().st_size
+        print(f"{size / 1e9:.2f} GB of weights, {on_disk / 1e9:.2f} GB on disk")
+        print(harness.machine(1))
         for num_ids in asked.ids:
             ids = np.random.default_rng(0).integers(VOCAB_SIZE, size=num_ids + 1).astype(np.uint32)
 
             def seconds(name: str, ids: np.ndarray = ids) -> float:
                 if name == "read":
                     with file.open("rb") as opened:
+                        os.fsync(opened.fileno())  # what is not on disk yet is not dropped
                         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 begin = time.perf_counter()
                 (plain if name == "plain" else spread).score(ids, np.array([0, len(ids)]))
@@ -61,7 +65,8 @@ def main() -> None:
             times = harness.in_turn(["plain", "cached", "read"], asked.repeats, seconds)
             for name, some in times.items():
                 ratios = [one / other for one, other in zip(some, times["plain"], strict=True)]
-                ratio = f"{statistics.median(ratios):.2f} of plain ({min(ratios):.2f} to {max(ratios):.2f})"
+                middle = statistics.median(ratios)
+                ratio = f"{middle:.2f} of plain ({min(ratios):.2f} to {max(ratios):.2f})"
                 print(f"{num_ids:>6} ids, {name:6}: {statistics.median(some):7.2f} s, {ratio}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +69,8 @@ def test_weights_on_cpu_and_disk_give_the_same_scores(gpt2, tiny_model, offloade
     path = gpt2 if family == "gpt2" else tiny_model(family, dtype=dtype)
     ids, offsets = ragged([33, 17, 40], 4096)
     plain, spread = load(path, dtype=dtype), load(path, limited(path, share), dtype=dtype)
-    assert set(spread.model.hf_device_map.values()) == ({"cpu", "disk"} if share > 0.9 else {"disk"})
+    places = {"cpu", "disk"} if share > 0.9 else {"disk"}
+    assert set(spread.model.hf_device_map.values()) == places
     wanted, scores = plain.score(ids, offsets).of_model, spread.score(ids, offsets).of_model
     for name in wanted:
         np.testing.assert_array_equal(scores[name], wanted[name])
@@ -83,9 +84,11 @@ def test_a_state_and_a_generation_are_those_of_plain_loading(gpt2, offloaded):
     plain, spread = load(gpt2), load(gpt2, limited(gpt2, 0.95))
     carried = [model.score_carrying(ids, offsets, 8).nll for model in (plain, spread)]
     np.testing.assert_array_equal(*carried)
-    written = [model.generate([ids[:9], ids[9:14]], answers, 2, lambda *_: False) for model in (plain, spread)]
-    assert [each.ids for each in written[0]] == [each.ids for each in written[1]]
-    np.testing.assert_array_equal(*[np.concatenate([each.answer_nll for each in some]) for some in written])
+    prompts, never = [ids[:9], ids[9:14]], lambda *_: False
+    wanted, written = (model.generate(prompts, answers, 2, never) for model in (plain, spread))
+    for one, other in zip(wanted, written, strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_array_equal(one.answer_nll, other.answer_nll)
 
 
 @pytest.mark.parametrize("option", ["cache=fp8,chunk=16", "ablate=1"])
@@ -99,7 +102,7 @@ def test_compressed_caches_and_ablated_mixers_are_those_of_plain_loading(gpt2, o
     assert not np.array_equal(load(gpt2).score(ids, offsets).nll, scores)
 
 
-def test_weights_that_cannot_be_read_in_pieces_are_in_a_folder_until_the_model_is_gone(tiny_model, tmp_path, offloaded):
+def test_pickled_weights_are_in_a_folder_until_the_model_is_gone(tiny_model, tmp_path, offloaded):
     """A pickled file is written anew; the folder goes with the model, and when loading fails."""
     import torch
     from safetensors.torch import load_file
@@ -112,7 +115,8 @@ def test_weights_that_cannot_be_read_in_pieces_are_in_a_folder_until_the_model_i
     spread = load(folder, "balanced:0.0001GB")
     [place] = offloaded.iterdir()
     assert any(place.iterdir())
-    np.testing.assert_array_equal(spread.score(ids, offsets).nll, load(llama).score(ids, offsets).nll)
+    wanted = load(llama).score(ids, offsets).nll
+    np.testing.assert_array_equal(spread.score(ids, offsets).nll, wanted)
     (folder / "pytorch_model.bin").write_bytes(b"damaged")
     with pytest.raises(UserError, match="use safetensors"):
         load(folder, "balanced:0.0001GB")
@@ -120,36 +124,44 @@ def test_weights_that_cannot_be_read_in_pieces_are_in_a_folder_until_the_model_i
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("spec", "options", "message"),
     [
-        (lambda _: ModelRequest("zoo:mamba", 4096, device="balanced"), "zoo:mamba: only a model of transformers"),
-        (
-            lambda path: ModelRequest(str(path), 4096, device="balanced", variant=Variant(weights="int4")),
-            "weights=int4 changes weights in memory",
-        ),
-        (lambda path: ModelRequest(str(path), 4096, device="balanced:4"), "device=balanced:4: not an amount of memory"),
+        ("zoo:mamba", {}, "zoo:mamba: only a model of transformers"),
+        ("", {"variant": Variant(weights="int4")}, "weights=int4 changes weights in memory"),
+        ("", {"device": "balanced:4"}, "device=balanced:4: not an amount of memory"),
     ],
 )
-def test_what_cannot_be_spread_is_refused_before_it_is_loaded(gpt2, make: Callable[[Path], ModelRequest], message):
+def test_what_cannot_be_spread_is_refused_before_it_is_loaded(gpt2, spec, options, message):
+    request = ModelRequest(spec or str(gpt2), 4096, **{"device": "balanced", **options})
     for door in (check_model, load_model):
         with pytest.raises(UserError, match=message):
-            door(make(gpt2))
+            door(request)
 
 
-def test_a_model_that_does_not_fit_is_refused_before_anything_is_loaded(gpt2, few_slices, run: Run, monkeypatch):
-    """Its 286,320 weights take 1.1 MB in float32; a batch of logits is 101 MB."""
+def test_what_does_not_fit_is_refused_before_its_weights_are_read(
+    gpt2,
+    few_slices,
+    tmp_path,
+    run: Run,
+    monkeypatch,
+):
+    """They take 1.1 MB in float32, and the logits of a batch 0.1 GB."""
     num_weights = check_model(ModelRequest(str(gpt2), 4096, device="cpu")).num_weights
     assert num_weights == sum(weight.numel() for weight in load(gpt2).model.parameters())
     needed = 4 * num_weights + devices.batch_ids(4096) * 4096 * 12
-    model = f"tiny={gpt2},tokenizer={few_slices / 'tokenizer.json'}"
+    cut = shutil.copytree(gpt2, tmp_path / "cut")
+    (cut / "model.safetensors").write_bytes((gpt2 / "model.safetensors").read_bytes()[:-1])
+    tokenizer = few_slices / "tokenizer.json"
+    options = ("--slices", few_slices, "--context", 64, "--model-tokenizer", tokenizer)
     monkeypatch.setattr(devices, "free_memory", lambda _: needed - 1)
-    for device in ("cpu", "balanced"):
-        done = run("score", f"{model},device={device}", "--slices", few_slices, "--context", 64)
-        if device == "balanced":
-            assert done.returncode == 0
-            continue
-        assert "tiny: 0.0 GB of weights in float32 and 0.1 GB for a batch, but cpu has 0.1 GB free;" in done.stderr
-        assert "give dtype=bfloat16 (0.0 GB), device=balanced, or a smaller model" in done.stderr
-        assert done.returncode != 0
+    refused = run("score", f"cut={cut}", *options)
+    assert refused.returncode != 0
+    needs = "cut: 0.0 GB of weights in float32 and 0.1 GB for a batch"
+    assert f"{needs}, but cpu has 0.1 GB free;" in refused.stderr
+    assert "give dtype=bfloat16 (0.0 GB), device=balanced, or a smaller model" in refused.stderr
+    with pytest.raises(UserError, match="of weights in float32"):
+        load(cut)
+    spread = run("score", f"tiny={gpt2},device=balanced", *options)
+    assert spread.returncode == 0
     monkeypatch.setattr(devices, "free_memory", lambda _: needed)
     assert load(gpt2).vocab_size == 4096
