@@ -168,7 +168,7 @@ def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int |
 
 def free_memory(device: str) -> int:
     """Bytes that this process may still allocate on the CPU or a GPU."""
-    if device != "cpu":
+    if device.startswith("cuda"):
         import torch
 
         return int(torch.cuda.mem_get_info(device)[0])
