@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 CPU_IDS = 1 << 11
-"""Ids of a batch on a CPU: more are hardly faster, and slower with some models (docs/benchmarks.md)."""
+"""Ids of a batch on a CPU: more are hardly faster, with some models slower (docs/benchmarks.md)."""
 
 _LOGIT_BYTES = 12
 """What one logit of a batch takes, with copies of it."""
@@ -54,7 +54,7 @@ def memory_errors() -> Iterator[None]:
 def empty_cache() -> None:
     """Gives the memory of objects that are no longer in use back to other processes.
 
-    Modules and the hooks of a device map refer to each other, so that only the collector frees them.
+    Modules and the hooks of a device map refer to each other: only the collector frees them.
     """
     import torch
 
@@ -110,7 +110,7 @@ def is_balanced(name: str) -> bool:
 
 
 def main_device(name: str) -> torch.device:
-    """The device of a model's inputs: of `balanced` the first GPU, or the CPU; else `choose_device`."""
+    """The device of a model's inputs: of `balanced` the first GPU or the CPU, else the device."""
     if is_balanced(name):
         most_weights(name)
         name = "auto"
@@ -158,9 +158,10 @@ def check_fits(request: ModelRequest, num_weights: int | None, vocab_size: int |
         free = free_memory(device)
         if width * num_weights + batch > free:
             weights = f"{gigabytes(width * num_weights)} of weights in {request.dtype}"
+            needed = f"{weights} and {gigabytes(batch)} for a batch"
             half = f"dtype=bfloat16 ({gigabytes(2 * num_weights)}), " * (width > 2)
             raise UserError(
-                f"{weights} and {gigabytes(batch)} for a batch, but {device} has {gigabytes(free)} free",
+                f"{needed}, but {device} has {gigabytes(free)} free",
                 where=request.name,
                 remedy=f"give {half}device=balanced, or a smaller model",
             )
@@ -215,7 +216,7 @@ def processor() -> str:
 
 
 def check_device(name: str) -> None:
-    """Raises UserError as `main_device` does, for a device that is named: also where results are reused, and nothing is computed."""
+    """Raises UserError as `main_device` does, where results are reused, too."""
     if name not in ("auto", "cpu"):  # which are always there, and torch takes a second to import
         main_device(name)
 

@@ -16,7 +16,14 @@ from recallkit.errors import UserError
 from recallkit.models import adapters, checkpoint_files, fla, native_model, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
-from recallkit.models.devices import check_fits, choose_device, choose_dtype, is_balanced, main_device, most_weights
+from recallkit.models.devices import (
+    check_fits,
+    choose_device,
+    choose_dtype,
+    is_balanced,
+    main_device,
+    most_weights,
+)
 from recallkit.models.protocol import ModelFacts
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
@@ -90,7 +97,7 @@ def _load_balanced(request: ModelRequest) -> TransformersModel:
 
 
 def can_balance(request: ModelRequest) -> bool:
-    """Whether transformers loads a model from files of its own format, so that accelerate can spread it over devices."""
+    """Whether accelerate can spread a model over devices: transformers loads its own format."""
     spec = request.spec
     return not (Path(spec).is_file() or find_adapter(spec) or _is_native(spec))
 
@@ -142,7 +149,8 @@ def facts(request: ModelRequest) -> ModelFacts | None:
     from recallkit.models.layer_kernels import layers_by_kernel
 
     context = context_length(model.config.get_text_config(), model.base_model)
-    return ModelFacts(int(model.get_output_embeddings().weight.shape[0]), context, dtype, num_weights, layers_by_kernel(model))
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    return ModelFacts(vocab_size, context, dtype, num_weights, layers_by_kernel(model))
 
 
 def own_tokenizer(spec: str) -> str | None:
@@ -293,7 +301,7 @@ def _configured_dtype(config: Mapping[str, Any]) -> str | None:
 def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
     """The model that transformers makes of a checkpoint, if it is that of the files.
 
-    `placement`: where its weights go, as `from_pretrained` takes it. Raises UserError as `load` does.
+    `placement`: where weights go, as `from_pretrained` takes it. Raises UserError as `load` does.
     """
     from transformers import AutoConfig
 
@@ -310,7 +318,8 @@ def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
             if not trusted:
                 skeleton = _made_without_weights(spec, config)
         if skeleton is not None and not quantisation(config):
-            check_fits(request, _num_weights(skeleton), getattr(skeleton.config.get_text_config(), "vocab_size", None))
+            text = skeleton.config.get_text_config()
+            check_fits(request, _num_weights(skeleton), getattr(text, "vocab_size", None))
         loader = _own_class(config, source, options) if trusted else None
         if loader is None:
             of = options.get("config") or AutoConfig.from_pretrained(source, trust_remote_code=trusted, **options)

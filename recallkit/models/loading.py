@@ -147,11 +147,17 @@ def _check_balanced(request: ModelRequest) -> None:
     if kind.is_control or not is_balanced(request.device):
         return
     if not kind.can_balance(request):
-        problem = "only a model of transformers, from its own files and without an adapter, is spread over devices"
-        raise UserError(problem, where=request.name, remedy="leave out device=balanced")
+        raise UserError(
+            "only a model of transformers, without an adapter, is spread over devices",
+            where=request.name,
+            remedy="leave out device=balanced; a GGUF file and our own mixers need one device",
+        )
     if request.variant is not None and request.variant.weights is not None:
-        problem = f"weights={request.variant.weights} changes weights in memory, and device=balanced leaves some elsewhere"
-        raise UserError(problem, where=request.name, remedy="leave out one of them")
+        raise UserError(
+            f"weights={request.variant.weights} needs all weights on one device",
+            where=request.name,
+            remedy="leave out device=balanced or weights=",
+        )
 
 
 def _room(max_length: int | None, request: ModelRequest) -> int | None:

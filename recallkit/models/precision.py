@@ -57,7 +57,8 @@ def exempt_hooks(model: torch.nn.Module) -> None:
 
     for module in model.modules():
         if (hook := getattr(module, "_hf_hook", None)) is not None:
-            hook.pre_forward, hook.post_forward = outside(hook.pre_forward), outside(hook.post_forward)
+            hook.pre_forward = outside(hook.pre_forward)
+            hook.post_forward = outside(hook.post_forward)
 
 
 class _WideOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -96,7 +96,7 @@ class TorchModel:
         raise NotImplementedError
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`; the scoring halves it where it does not fit into memory."""
+        """Ids of a batch of sequences of `seq_len`; scoring halves it where it does not fit."""
         num_ids = _CUDA_IDS if self.device.type == "cuda" else batch_ids(self.vocab_size)
         return max(1, num_ids // seq_len) * seq_len
 

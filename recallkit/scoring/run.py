@@ -218,7 +218,9 @@ class ScoringPlan:
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
         kind = kind_of(self.request.spec)
-        return None if kind.is_control or kind.name == "server" or self.model.is_live else str(main_device(self.request.device))
+        if kind.is_control or kind.name == "server" or self.model.is_live:
+            return None
+        return str(main_device(self.request.device))
 
     def means(self) -> MixerMeans | None:
         """The means of the mixers' outputs, made where they are missing; None where no ablation needs them."""

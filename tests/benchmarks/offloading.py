@@ -34,7 +34,7 @@ def main() -> None:
     parser = harness.parser_of(__doc__, repeats=3)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--memory", type=float, default=0.1, help="GB of weights that stay in memory")
+    parser.add_argument("--memory", type=float, default=0.1, help="GB of weights in memory")
     parser.add_argument("--ids", type=int, nargs="+", default=[256, 2048], help="of a batch")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -45,7 +45,8 @@ def main() -> None:
         write_random_model(Subject(config), Path(folder), "cpu", torch.float32)
         file = Path(folder) / "model.safetensors"
         devices = ("cpu", f"balanced:{asked.memory}GB")
-        plain, spread = (load_model(ModelRequest(folder, VOCAB_SIZE, device=device)) for device in devices)
+        requests = (ModelRequest(folder, VOCAB_SIZE, device=device) for device in devices)
+        plain, spread = map(load_model, requests)
         on_disk = sum(weight.numel() * 4 for weight in spread.model.parameters() if weight.is_meta)
         size = file.stat().st_size
         print(f"{size / 1e9:.2f} GB of weights, {on_disk / 1e9:.2f} GB on disk")

@@ -65,7 +65,7 @@ def load(path: Path, device: str = "cpu", **more: object) -> ScoringModel:
         ("mamba", 0.48, "bfloat16"),
     ],
 )
-def test_weights_on_cpu_and_disk_give_the_same_scores(gpt2, tiny_model, offloaded, family, share, dtype):
+def test_weights_on_a_disk_give_the_same_scores(gpt2, tiny_model, offloaded, family, share, dtype):
     path = gpt2 if family == "gpt2" else tiny_model(family, dtype=dtype)
     ids, offsets = ragged([33, 17, 40], 4096)
     plain, spread = load(path, dtype=dtype), load(path, limited(path, share), dtype=dtype)
@@ -127,7 +127,7 @@ def test_pickled_weights_are_in_a_folder_until_the_model_is_gone(tiny_model, tmp
     ("spec", "options", "message"),
     [
         ("zoo:mamba", {}, "zoo:mamba: only a model of transformers"),
-        ("", {"variant": Variant(weights="int4")}, "weights=int4 changes weights in memory"),
+        ("", {"variant": Variant(weights="int4")}, "weights=int4 needs all weights on one device"),
         ("", {"device": "balanced:4"}, "device=balanced:4: not an amount of memory"),
     ],
 )
