@@ -30,7 +30,7 @@ tokenizer_option = partial(
     metavar="TOKENIZER",
     panel=TEXT,
 )
-device_option = partial(option, "auto, cpu, cuda or cuda:N.", "auto", metavar="DEVICE", panel=LOADING)
+device_option = partial(option, "auto, cpu, cuda, cuda:N, or balanced: over GPUs, CPU and disk.", "auto", metavar="DEVICE", panel=LOADING)
 
 
 AnyModel = Any

@@ -22,7 +22,6 @@ from tests.test_structure import python_files, tree_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NEEDED_BY_OTHERS = {
-    "accelerate": "transformers asks for it when it loads a .gguf file",
     "backports-zstd": "fsspec, under datasets, reads the hub's .zst files with it",
 }
 """Dependencies that no module of ours imports, and why they are there all the same."""

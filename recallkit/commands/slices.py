@@ -124,11 +124,11 @@ def _say_what_is_chosen(asked: ComparedTextOptions, reference: "ModelSpec", seq_
     """A line on what the user did not choose."""
     from recallkit.display import console
     from recallkit.display.cells import abbreviate
-    from recallkit.models.devices import choose_device
+    from recallkit.models.devices import main_device
 
     drawn = "all of the text" if asked.drawn is None else f"a sample of {abbreviate(asked.drawn.tokens)} tokens"
     tokens = f"sequences of {seq_len:,} tokens of {reference.shown}'s tokenizer"
-    console.note(f"{drawn}, in {tokens}, on {choose_device(asked.device)}; everything is written to {folder}")
+    console.note(f"{drawn}, in {tokens}, on {main_device(asked.device)}; everything is written to {folder}")
 
 
 def rest_of_text(slices: Path, models: "Sequence[ModelSpec]") -> str | None:

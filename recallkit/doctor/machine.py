@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from recallkit import config
 from recallkit.doctor.checks import Check, Status
-from recallkit.models.devices import processor
+from recallkit.models.devices import cgroup_limits, free_memory, gigabytes, memory_limit, processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _LITTLE_MEMORY = 2 * 10**9
 _LITTLE_DISK = 10**9
 
@@ -30,7 +29,7 @@ def check_processor() -> list[Check]:
     cores = psutil.cpu_count() or 1
     allowed = len(psutil.Process().cpu_affinity())
     # "150000 100000": 150 ms of processors in each 100 ms; "max 100000": no quota
-    pairs = [text.split() for text in _limits("cpu.max")]
+    pairs = [text.split() for text in cgroup_limits("cpu.max")]
     quota = min((int(time) / int(period) for time, period in pairs if time.isdigit()), default=None)
     limits = [f"{allowed} of {cores} cores allowed"] + ([f"a quota of {quota:g}"] if quota is not None else [])
     return [Check("processor", "ok", f"{processor()}, {', '.join(limits)}")]
@@ -41,22 +40,12 @@ def check_memory() -> list[Check]:
     import psutil
 
     memory = psutil.virtual_memory()
-    limit = min((int(text) for text in _limits("memory.max") if text.isdigit()), default=None)
-    found = f"{_gigabytes(memory.total)}, {_gigabytes(memory.available)} available"
-    found += "" if limit is None else f", limited to {_gigabytes(limit)}"
-    if min(memory.available, limit or memory.available) < _LITTLE_MEMORY:
+    limit = memory_limit()
+    found = f"{gigabytes(memory.total)}, {gigabytes(memory.available)} available"
+    found += "" if limit is None else f", limited to {gigabytes(limit)}"
+    if free_memory("cpu") < _LITTLE_MEMORY:
         return [Check("memory", "warn", found, "models may not fit: end other programs, or give a smaller --batch-tokens")]
     return [Check("memory", "ok", found)]
-
-
-def _limits(name: str) -> list[str]:
-    """What this file of the cgroup of the process, and of all above it, says."""
-    of_process = Path("/proc/self/cgroup")
-    if not of_process.exists():
-        return []
-    folder = _CGROUPS / of_process.read_text(encoding="utf-8").strip().rpartition(":")[2].lstrip("/")
-    files = [place / name for place in (folder, *folder.parents) if place.is_relative_to(_CGROUPS)]
-    return [file.read_text(encoding="utf-8").strip() for file in files if file.is_file()]
 
 
 def check_devices() -> list[Check]:
@@ -68,7 +57,7 @@ def check_devices() -> list[Check]:
     checks = [Check("devices", "ok", f"loads, {build}, {torch.get_num_threads()} threads")]
     for number in range(num_gpus):
         gpu, (free, total) = torch.cuda.get_device_properties(number), torch.cuda.mem_get_info(number)
-        sizes = f"{_gigabytes(total)}, {_gigabytes(free)} free, driver {driver or 'unknown'}"
+        sizes = f"{gigabytes(total)}, {gigabytes(free)} free, driver {driver or 'unknown'}"
         kind = f"compute capability {gpu.major}.{gpu.minor}, {'bf16' if gpu.major >= 8 else 'no bf16'}"
         checks.append(Check(f"GPU {number}", "ok", f"{gpu.name}, {sizes}, {kind}"))
     if not num_gpus and driver is None:
@@ -113,7 +102,7 @@ def check_folder(name: str) -> list[Check]:
     folder = Path(find()).absolute()
     place = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(place).free
-    found = f"{folder}, {_gigabytes(free)} free"
+    found = f"{folder}, {gigabytes(free)} free"
     try:
         has_locks = excludes_others(place)
     except OSError as error:
@@ -140,7 +129,3 @@ def excludes_others(folder: Path) -> bool:
             except OSError as error:
                 return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
         return False
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"

@@ -20,6 +20,7 @@ from recallkit.display import cells, console
 from recallkit.display.tables import Table
 from recallkit.models import presets, zoo
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
+from recallkit.models.devices import gigabytes
 from recallkit.models.kinds import kind_of
 from recallkit.models.loading import check_model, choose_prefix, usual_tokenizer
 from recallkit.models.mixers import MIXERS, make_mixer
@@ -104,10 +105,12 @@ def describe_presets() -> list[dict[str, Any]]:
 
 
 def describe_inputs(models: Sequence[ModelSpec]) -> list[dict[str, Any]]:
-    """One row per model, or tokenizer alone, of what it reads, known before its weights are: `model`, `kind`, `vocab_size`, `context`
-    (ids of text, None without a limit), `dtype` of its files, `tokenizer`, `entries`; `prefix`, the token read before every text, and
-    `prefix_reason`; `end_token`, which ends documents, and `end_reason`; `layers`, the numbers of those that a kernel or a mixer of ours
-    computes, by its name. None for what is not known.
+    """One row per model, or tokenizer alone, of what it reads, known before its weights are.
+
+    `model`, `kind`, `vocab_size`, `context` (ids of text, None without a limit), `dtype` of its
+    files, `weights` (how many), `tokenizer`, `entries`; `prefix`, the token read before every text,
+    and `prefix_reason`; `end_token`, which ends documents, and `end_reason`; `layers`, the numbers
+    of those that a kernel or a mixer of ours computes, by its name. None for what is not known.
 
     Raises UserError for what is neither a model nor a tokenizer, and for a tokenizer that cannot be read.
     """
@@ -130,12 +133,12 @@ def _describe_input(spec: ModelSpec) -> dict[str, Any]:
         row |= {"end_token": tokenizer.end_token, "end_reason": tokenizer.end_reason}
     facts = ModelFacts() if is_alone else check_model(request)
     row |= {"vocab_size": facts.vocab_size, "context": facts.max_length, "dtype": facts.dtype}
-    row |= {"layers": dict(facts.layers)}
+    row |= {"weights": facts.num_weights, "layers": dict(facts.layers)}
     return {name: row.get(name) for name in _INPUTS}
 
 
 _INPUTS = (
-    *("model", "kind", "vocab_size", "context", "dtype", "tokenizer", "entries"),
+    *("model", "kind", "vocab_size", "context", "dtype", "weights", "tokenizer", "entries"),
     *("prefix", "prefix_reason", "end_token", "end_reason", "layers"),
 )
 
@@ -221,9 +224,20 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     with_prefix = sum(row["prefix"] is not None for row in rows)
     answer = f"{with_prefix} of {len(rows)} read a token before every text."
     notes = [_reasons(row) for row in rows if row["end_token"]]
+    notes += [_size(row) for row in rows if row["weights"]]
     notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in rows if row["layers"]]
     table = Table.of("What is read", columns, rows, "Context: ids of text, behind the first token; – is none, or not known.")
     console.print_found(answer, [table], notes, full=True)
+
+
+def _size(row: Mapping[str, Any]) -> str:
+    """What its weights need in each precision."""
+    sizes = (gigabytes(row["weights"] * width) for width in (4, 2))
+    return "{}: {} weights, {} in float32, {} in bfloat16".format(
+        row["model"],
+        cells.abbreviate(row["weights"]),
+        *sizes,
+    )
 
 
 def _reasons(row: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import pickle
 import re
+import tempfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,14 @@ from recallkit.errors import UserError
 from recallkit.models import adapters, checkpoint_files, fla, native_model, published
 from recallkit.models.architecture import check_foreign
 from recallkit.models.checkpoint_files import TOKENIZER_FILES, quantisation
-from recallkit.models.devices import choose_device, choose_dtype
+from recallkit.models.devices import (
+    check_fits,
+    choose_device,
+    choose_dtype,
+    is_balanced,
+    main_device,
+    most_weights,
+)
 from recallkit.models.protocol import ModelFacts
 from recallkit.quiet_transformers import FAILURES_TO_READ, first_line, quiet_transformers
 from recallkit.storage import artifacts
@@ -49,18 +58,54 @@ def load(request: ModelRequest) -> TransformersModel | NativeModel:
     """
     from recallkit.models.transformers_model import TransformersModel
 
+    if is_balanced(request.device):
+        return _load_balanced(request)
     device = choose_device(request.device)
     if adapter := find_adapter(request.spec):
         model = adapters.merge(adapter, _from_pretrained(_base_request(adapter, request)))
     else:
-        config = read_config(request.spec)
-        if fla.is_readable(config) or (published.is_layout(config) and not Path(request.spec).exists()):
+        if _is_native(request.spec):
             return native_model.load(request)
         model = _from_pretrained(request)
     if request.dtype == "float64":
         # Some models keep a few weights and buffers in float32 in whatever precision they are loaded.
         model = model.double()
     return TransformersModel(model.to(device).eval(), request.spec, device)
+
+
+def _load_balanced(request: ModelRequest) -> TransformersModel:
+    """Spreads the weights of `device=balanced` over all GPUs, then the CPU, then a disk.
+
+    Those on a disk are read from the checkpoint, layer by layer as they are needed; what cannot be
+    read so is written to a temporary folder, which is removed with the model.
+    """
+    from recallkit.models.precision import exempt_hooks
+    from recallkit.models.transformers_model import TransformersModel
+
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="recallkit-offloaded-"))
+        module = _from_pretrained(
+            request,
+            device_map="balanced",
+            max_memory=most_weights(request.device),
+            offload_folder=folder,
+        ).eval()
+        exempt_hooks(module)
+        model = TransformersModel(module, request.spec, main_device(request.device))
+        weakref.finalize(model, stack.pop_all().close)
+    return model
+
+
+def can_balance(request: ModelRequest) -> bool:
+    """Whether accelerate can spread a model over devices: transformers loads its own format."""
+    spec = request.spec
+    return not (Path(spec).is_file() or find_adapter(spec) or _is_native(spec))
+
+
+def _is_native(spec: str) -> bool:
+    """Whether a layout that transformers does not read runs on our own mixers."""
+    config = read_config(spec)
+    return fla.is_readable(config) or (published.is_layout(config) and not Path(spec).exists())
 
 
 def identify(request: ModelRequest) -> str:
@@ -99,12 +144,13 @@ def facts(request: ModelRequest) -> ModelFacts | None:
         return ModelFacts(dtype=dtype)
     from recallkit.models.transformers_model import context_length, text_model
 
+    num_weights = None if quantisation(config) else _num_weights(model)
     model = text_model(model, request.spec)
-    vocab_size = int(model.get_output_embeddings().weight.shape[0])
     from recallkit.models.layer_kernels import layers_by_kernel
 
     context = context_length(model.config.get_text_config(), model.base_model)
-    return ModelFacts(vocab_size, context, dtype, layers_by_kernel(model))
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    return ModelFacts(vocab_size, context, dtype, num_weights, layers_by_kernel(model))
 
 
 def own_tokenizer(spec: str) -> str | None:
@@ -217,10 +263,14 @@ def _skeleton(spec: str, there: int | None) -> Any:
     with torch.device("meta"):
         model: Any = _auto_class(config, spec).from_config(config, trust_remote_code=False)
     model.tie_weights()
-    wanted = sum(weight.numel() for weight in model.parameters())
+    wanted = _num_weights(model)
     if there is not None and wanted > there * _MOST_UNSAVED + _FEW:
         raise UserError(f"its config asks for {wanted:,} weights, and its files have {there:,}", where=spec, remedy=_BELONG)
     return model
+
+
+def _num_weights(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def _auto_class(config: Any, spec: str) -> Any:
@@ -248,20 +298,28 @@ def _configured_dtype(config: Mapping[str, Any]) -> str | None:
 # ------------------------------------------------------------------------------------------------------------- loading
 
 
-def _from_pretrained(request: ModelRequest) -> Any:
-    """The model that transformers makes of a checkpoint, if it is that of the files. Raises UserError as `load` does."""
+def _from_pretrained(request: ModelRequest, **placement: Any) -> Any:
+    """The model that transformers makes of a checkpoint, if it is that of the files.
+
+    `placement`: where weights go, as `from_pretrained` takes it. Raises UserError as `load` does.
+    """
     from transformers import AutoConfig
 
     spec, trusted, config, sizes = request.spec, request.trust_remote_code, read_config(request.spec), None
+    skeleton = None
     source, options = _place(spec)
     with quiet_transformers(), _load_errors(request, config):
         if "gguf_file" in options:
             sizes = checkpoint_files.gguf_sizes(Path(spec))
-            options["config"] = _skeleton(spec, sum(sizes.values())).config  # reading it again would take seconds
+            skeleton = _skeleton(spec, sum(sizes.values()))
+            options["config"] = skeleton.config  # reading it again would take seconds
         else:
-            fla.register(str(config.get("model_type")), spec, choose_device(request.device))
+            fla.register(str(config.get("model_type")), spec, main_device(request.device))
             if not trusted:
-                _made_without_weights(spec, config)
+                skeleton = _made_without_weights(spec, config)
+        if skeleton is not None and not quantisation(config):
+            text = skeleton.config.get_text_config()
+            check_fits(request, _num_weights(skeleton), getattr(text, "vocab_size", None))
         loader = _own_class(config, source, options) if trusted else None
         if loader is None:
             of = options.get("config") or AutoConfig.from_pretrained(source, trust_remote_code=trusted, **options)
@@ -273,6 +331,7 @@ def _from_pretrained(request: ModelRequest) -> Any:
             trust_remote_code=trusted,
             ignore_mismatched_sizes=True,  # they are refused below, by name
             **options,
+            **placement,
         )
     _check_all_used(info, model.config.get_text_config(), spec)
     if sizes is not None:

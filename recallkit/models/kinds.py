@@ -63,6 +63,10 @@ class ModelKind:
         facts: ModelFacts | None = self._function("facts")(request)
         return facts
 
+    def can_balance(self, request: ModelRequest) -> bool:
+        """Whether its weights can be spread over several devices and a disk."""
+        return bool(self._function("can_balance")(request))
+
     def own_tokenizer(self, spec: str) -> str | None:
         """The tokenizer that comes with the model of a name, as `load_tokenizer` takes it; None where none does."""
         return self.tokenizer or self._function("own_tokenizer")(spec)

@@ -12,12 +12,12 @@ from recallkit.errors import UsageError, UserError
 from recallkit.models import zoo
 from recallkit.models.ablation import ablate
 from recallkit.models.checkpoint_files import TOKENIZER_FILES
-from recallkit.models.devices import choose_device
+from recallkit.models.devices import check_fits, is_balanced, main_device
 from recallkit.models.kinds import KINDS, kind_of
 from recallkit.models.prefix import AS_NAMED, check_ids
 from recallkit.models.protocol import ModelFacts, ModelRequest
 from recallkit.models.torch_model import TorchModel
-from recallkit.options import ModelOptions
+from recallkit.options import ModelOptions, ScoringOptions
 from recallkit.storage import artifacts
 from recallkit.text.special_tokens import NO_PREFIX, Prefix
 
@@ -64,12 +64,13 @@ def load_model(request: ModelRequest) -> ScoringModel:
     Raises UserError where there is no such model, it cannot be read, its vocabulary is too small for what it is to read, or it has
     no mixer that is to be replaced.
     """
+    _check_balanced(request)
     model = kind_of(request.spec).load(request)
     check_ids(request.name, model.vocab_size, request.largest_id, request.prefix.ids)
     model.prefix = request.prefix.ids
     model.max_length = _room(model.max_length, request)
     if isinstance(model, TorchModel):
-        model.records_launches = request.cuda_graphs
+        model.records_launches = request.cuda_graphs and not is_balanced(request.device)
     if request.ablation is not None:
         ablate(model, request.ablation, request.means)
     if request.variant is not None:
@@ -133,11 +134,31 @@ def check_model(request: ModelRequest) -> ModelFacts:
     """
     kind = kind_of(request.spec)
     if not kind.is_control:
-        choose_device(request.device)
+        main_device(request.device)
+        _check_balanced(request)
     facts = kind.facts(request) or ModelFacts()
     if facts.vocab_size is not None:
         check_ids(request.name, facts.vocab_size, request.largest_id, request.prefix.ids)
     return replace(facts, max_length=_room(facts.max_length, request))
+
+
+def _check_balanced(request: ModelRequest) -> None:
+    """Raises UserError for `device=balanced` where weights cannot be spread over devices."""
+    kind = kind_of(request.spec)
+    if kind.is_control or not is_balanced(request.device):
+        return
+    if not kind.can_balance(request):
+        raise UserError(
+            "only a model of transformers, without an adapter, is spread over devices",
+            where=request.name,
+            remedy="leave out device=balanced; a GGUF file and our own mixers need one device",
+        )
+    if request.variant is not None and request.variant.weights is not None:
+        raise UserError(
+            f"weights={request.variant.weights} needs all weights on one device",
+            where=request.name,
+            remedy="leave out device=balanced or weights=",
+        )
 
 
 def _room(max_length: int | None, request: ModelRequest) -> int | None:
@@ -149,7 +170,7 @@ def find_precision(request: ModelRequest) -> str:
     """The precision of a request, `auto` resolved: on a GPU the checkpoint's own if it has that, on CPU float32; a live model's own."""
     if request.dtype != "auto":
         return request.dtype
-    if request.module is None and choose_device(request.device).type != "cuda":
+    if request.module is None and main_device(request.device).type != "cuda":
         return "float32"
     import torch
 
@@ -209,13 +230,16 @@ def sequences_for(
 
     `tokenizer`, its `end_token` and `seq_len` are those that the user chose. Else the tokenizer is that of all models, None if all are
     control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. A model of the zoo with another tokenizer
-    reads any sequence, in windows. Raises UserError for what `check_model` refuses, for a model without a tokenizer, for models with
+    reads any sequence, in windows. With options of scoring the models must fit into memory. Raises UserError for what `check_model` refuses, for a model without a tokenizer, for models with
     different ones, and for sequences that one of them cannot read at once.
     """
     from recallkit.text.tokenizers import load_tokenizer
 
     requests = {spec: _request_to_check(spec, options) for spec in models if not kind_of(spec.location).is_control}
     facts = {spec: check_model(request) for spec, request in requests.items()}
+    for spec, request in requests.items() if isinstance(options, ScoringOptions) else ():
+        precise = replace(request, dtype=find_precision(request))
+        check_fits(precise, facts[spec].num_weights, facts[spec].vocab_size)
     names = {spec.shown: usual_tokenizer(spec.location, spec.tokenizer or options.model_tokenizer) for spec in requests}
     if tokenizer is None and (lacking := next((shown for shown, name in names.items() if name is None), None)):
         raise UsageError("brings no tokenizer", where=lacking, remedy="name that with which it was trained: PATH,tokenizer=FILE")
@@ -250,6 +274,7 @@ def _request_to_check(spec: ModelSpec, options: ModelOptions) -> ModelRequest:
         spec.location,
         0,
         device=spec.device or options.device,
+        dtype=spec.dtype or getattr(options, "dtype", None) or "float32",
         trust_remote_code=options.trust_remote_code,
         shown=spec.shown,
         module=spec.path if spec.is_live else None,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _FROM_NUMBERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray})
 """They round Python numbers to a dtype before the dispatcher sees them."""
@@ -40,6 +40,25 @@ def widened(to: torch.dtype = torch.float64) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(default)
+
+
+def exempt_hooks(model: torch.nn.Module) -> None:
+    """Has the hooks of a device map bring weights in, and take them away, as outside of `widened`.
+
+    Inside, a placeholder would take the wide precision, and weights that replace it later, too.
+    """
+
+    def outside(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            with torch._C.DisableTorchFunction(), _disable_current_modes():
+                return function(*arguments, **named)
+
+        return run
+
+    for module in model.modules():
+        if (hook := getattr(module, "_hf_hook", None)) is not None:
+            hook.pre_forward = outside(hook.pre_forward)
+            hook.post_forward = outside(hook.post_forward)
 
 
 class _WideOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -81,13 +81,13 @@ def find_head(model: Any, run: Callable[..., Any], ids: Tensor) -> Head | None:
         hook.remove()
     if len(seen) != 1 or not isinstance(logits, torch.Tensor) or logits.shape != seen[0][1].shape or seen[0][0].shape != states.shape:
         return None
-    given, taken = states.double(), seen[0][0].double()
+    given, taken = states.double(), seen[0][0].to(states.device).double()
     before = float((given * taken).sum() / (given * given).sum())
     before = 1.0 if abs(before - 1) <= 1e-6 else before
     if not is_close(before * given, taken, 1e-5) or (before != 1 and linear.bias is not None):
         return None
     # The smallest of the known values show the factor, the largest the cap.
-    x, y = seen[0][1].double().flatten(), logits.double().flatten()
+    x, y = seen[0][1].to(logits.device).double().flatten(), logits.double().flatten()
     smallest, cap = x.abs().argmin(), float(y.abs().max())
     factor = float(y[smallest] / x[smallest])
     if _agree(factor * x, y):

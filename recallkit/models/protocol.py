@@ -89,6 +89,8 @@ class ModelFacts:
     """Longest context, in ids; None also where there is no limit."""
     dtype: str | None = None
     """The precision of the weights in its files."""
+    num_weights: int | None = None
+    """Weights that the model of its config has."""
     layers: Mapping[str, list[int]] = field(default_factory=dict)
     """The numbers of the layers that a kernel or a mixer of ours computes, by its name."""
 

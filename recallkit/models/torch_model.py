@@ -6,14 +6,13 @@ import contextlib
 import copy
 import functools
 import itertools
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from recallkit.errors import UserError
-from recallkit.models.devices import memory_errors
+from recallkit.models.devices import batch_ids, memory_errors
 from recallkit.models.prefix import begins_with, behind, check_id
 from recallkit.models.protocol import Continuation, TokenScores
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CPU_TOKENS, _CUDA_TOKENS = 1 << 11, 1 << 16
-"""Ids of a batch: more are hardly faster, on CPU some models are slower (docs/benchmarks.md)."""
+_CUDA_IDS = 1 << 16
+"""Ids of a batch on a GPU: more are hardly faster (docs/benchmarks.md)."""
 
 MOST_READING = 1e-4
 """Nats by which the NLL of any token may differ where text is read in chunks with nothing compressed.
@@ -97,15 +96,9 @@ class TorchModel:
         raise NotImplementedError
 
     def batch_tokens(self, seq_len: int) -> int:
-        """Ids of a batch of sequences of `seq_len`; the scoring halves it where it does not fit into memory.
-
-        On CPU, where the system would end the process instead, logits of the whole batch and copies of them take an eighth of it at most.
-        """
-        tokens = _CUDA_TOKENS
-        if self.device.type != "cuda":
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            tokens = min(_CPU_TOKENS, memory // 8 // (12 * self.vocab_size))
-        return max(1, tokens // seq_len) * seq_len
+        """Ids of a batch of sequences of `seq_len`; scoring halves it where it does not fit."""
+        num_ids = _CUDA_IDS if self.device.type == "cuda" else batch_ids(self.vocab_size)
+        return max(1, num_ids // seq_len) * seq_len
 
     def score(self, ids: np.ndarray, offsets: np.ndarray) -> TokenScores:
         """See `ScoringModel.score`. Shorter sequences of a batch are padded after their last id, which a causal model does not see."""

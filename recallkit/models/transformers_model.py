@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from accelerate.utils import align_module_device
 
 from recallkit.display import console
 from recallkit.errors import UserError
@@ -205,13 +206,15 @@ class TransformersModel(TorchModel):
             remedy = "try --dtype float32" if self.is_half else "check that its files fit the installed transformers"
             if self.compression is not None and self.compression.made is not None:
                 remedy = f"check {self.compression.shown}"
+            elif hasattr(self.model, "hf_device_map"):
+                remedy = "save it as safetensors, or leave out device=balanced"
             raise UserError(f"its forward pass fails ({first_line(error)})", where=self.name, remedy=remedy) from error
 
     def _outputs(self, output: Any) -> Tensor:
         outputs = getattr(output, "logits" if self.head is None else "last_hidden_state", None)
         if not isinstance(outputs, torch.Tensor):
             raise UserError(f"it returns no logits, but an object of {type(output).__name__}", where=self.name)
-        return outputs
+        return outputs.to(self.device)
 
     @property
     def _is_reference(self) -> bool:
@@ -224,12 +227,15 @@ class TransformersModel(TorchModel):
     def _operands(self, outputs: Tensor, head: probes.Head) -> tuple[Tensor, Tensor, Tensor | None]:
         """Hidden states, weight and bias of which the logits are made, up to a soft cap."""
         linear = self.model.get_output_embeddings()
-        hidden, bias = outputs, linear.bias
+        with align_module_device(linear):  # which reads what is on a disk
+            weight = linear.weight.to(outputs.device)
+            bias = None if linear.bias is None else linear.bias.to(outputs.device)
+        hidden = outputs
         if head.factor != 1:
             hidden, bias = wide(outputs) * head.factor, None if bias is None else wide(bias) * head.factor
         if head.cap is None:
-            return hidden, linear.weight, bias
-        return wide(hidden), wide(linear.weight), None if bias is None else wide(bias)
+            return hidden, weight, bias
+        return wide(hidden), wide(weight), None if bias is None else wide(bias)
 
     # -------------------------------------------------------------------------------------------- trying it out
 

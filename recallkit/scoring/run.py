@@ -15,7 +15,7 @@ from recallkit.declarations import amount, path
 from recallkit.display import console
 from recallkit.errors import AbsentError, UserError
 from recallkit.models import zoo
-from recallkit.models.devices import check_device
+from recallkit.models.devices import check_device, check_fits, main_device
 from recallkit.models.kinds import kind_of
 from recallkit.models.live import check_alone
 from recallkit.models.loading import check_model, choose_prefix, find_precision, identify_model
@@ -218,10 +218,10 @@ class ScoringPlan:
 
     def device(self) -> str | None:
         """Where the model is computed; None where that is not chosen here: by formulas, by a server, by the program of a live model."""
-        from recallkit.models.devices import choose_device
-
         kind = kind_of(self.request.spec)
-        return None if kind.is_control or kind.name == "server" or self.model.is_live else str(choose_device(self.request.device))
+        if kind.is_control or kind.name == "server" or self.model.is_live:
+            return None
+        return str(main_device(self.request.device))
 
     def means(self) -> MixerMeans | None:
         """The means of the mixers' outputs, made where they are missing; None where no ablation needs them."""
@@ -323,6 +323,7 @@ def _plan(
         reading[request.name] = request.prefix
     facts = check_model(request if plan.tokenizer is None else with_tokenizer(request, plan.tokenizer[1]))
     _check_context(plan, facts.max_length)
+    check_fits(request, facts.num_weights, facts.vocab_size)
     return plan
 
 

@@ -13,6 +13,7 @@ import pytest
 from recallkit.doctor import installation, machine, surroundings
 from recallkit.doctor.checks import Check, Probe
 from recallkit.doctor.examine import PROBES, doctor_json, failure_line, print_doctor
+from recallkit.models import devices
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -142,7 +143,7 @@ def test_limits_of_groups_are_found_in_all_above(tmp_path, monkeypatch):
         return "limited to 1.5 GB" in machine.check_memory()[0].found, "a quota of 1.5" in machine.check_processor()[0].found
 
     group = machine.Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].rpartition(":")[2].lstrip("/")
-    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(devices, "_CGROUPS", tmp_path)
     assert found() == (False, False)
     (tmp_path / group).mkdir(parents=True, exist_ok=True)
     (tmp_path / "memory.max").write_text("max\n")
