@@ -230,7 +230,8 @@ def sequences_for(
 
     `tokenizer`, its `end_token` and `seq_len` are those that the user chose. Else the tokenizer is that of all models, None if all are
     control models, and a sequence as long as the smallest context, at most config.SEQ_LEN. A model of the zoo with another tokenizer
-    reads any sequence, in windows. With options of scoring the models must fit into memory. Raises UserError for what `check_model` refuses, for a model without a tokenizer, for models with
+    reads any sequence, in windows. With options of scoring the models must fit into memory.
+    Raises UserError for what `check_model` refuses, for a model without a tokenizer, for models with
     different ones, and for sequences that one of them cannot read at once.
     """
     from recallkit.text.tokenizers import load_tokenizer
