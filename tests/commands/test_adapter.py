@@ -284,7 +284,7 @@ def test_help_has_options_by_group_with_what_they_are_beside_them(run):
     shown = run("gap", "--help-all").stdout
     headings = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
     assert headings == ["Arguments", "Options", "Models", "Many devices", "Long sequences", "Output", "Examples"]
-    assert re.search(r"^Models:\n  --device DEVICE +auto, cpu, cuda or cuda:N", shown, re.MULTILINE)
+    assert re.search(r"^Models:\n  --device DEVICE +auto, cpu, cuda, cuda:N", shown, re.MULTILINE)
     assert re.search(r"^The gap:\n  demo +Run the whole pipeline", run("--help").stdout, re.MULTILINE)
 
 
