@@ -231,8 +231,9 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
         what_is_rare(slices),
         *what_of_training(slices, first["tokens"]),
-        "Gain: p(token) less p at the first occurrence of its bigram, in points, on AR hits; retained: of the reference's.",
-        f"Shares are of the gap; all rep.: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
+        "Gain: p(token) on AR hits less p at the first occurrence of the same bigram, in points. Retained: gain in % of the reference's.",
+        f"Share of the gap: the part that AR hits carry; all rep.: that of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} "
+        "of tokens.",
         f"Intervals: {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)
@@ -255,10 +256,10 @@ def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
     sentences, exactly = [copied] if copied else [], slices.get("read_exactly")
     if exactly:
         sentences.append(
-            f"Left out: {counted(left_out, 'token')}, of which a variant reads the first {exactly:,} of every sequence exactly."
+            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every sequence, which a variant reads exactly."
         )
     elif left_out:
-        sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} found there.")
+        sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} that are in it.")
     return sentences
 
 
@@ -283,10 +284,14 @@ def causal_table(tables: GapTables, causal: Causal) -> Table | None:
         "causally, %": _of_models(cells.with_interval("causal_retained", "z.0f", 100), "reference"),
     }
     caption = (
-        "Points of probability on AR hits. Causal recall: how much less probable sampled AR hits are once earlier occurrences of their "
-        "bigrams are broken up (recallkit intervene). The difference of the two is what else a repetition brings: presence and position."
+        "Points of probability on AR hits. Causal recall: how much less probable sampled AR hits become when the earlier occurrences of "
+        "their bigrams are broken up (recallkit intervene). Recall gain also includes what a repetition brings besides association: that "
+        "the token is present, and how far back."
     )
     return Table.of("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
+
+
+_SLASH = "Before the slash: recall gain in % of the reference's."
 
 
 def _retained_and_share(row: Row) -> str:
@@ -304,13 +309,13 @@ def thresholds_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     models = _models(tables)
     first = [by_key[models[0], threshold] for threshold in thresholds]
     return Table(
-        "Retained, and share of the gap, by threshold, %",
+        "AR hits by threshold: retained recall / share of the gap, %",
         ["model", *(f"up to {threshold:,}" for threshold in thresholds)],
         [
             ["AR hits, of tokens", *(percent(row["share_of_tokens"], 2) for row in first)],
             *([model, *(_retained_and_share(by_key[model, threshold]) for threshold in thresholds)] for model in models),
         ],
-        "Threshold: the largest training count of an AR hit's bigram. Before the slash what is retained of the reference's recall gain.",
+        f"Threshold: the largest training count that a bigram of AR hits may have. {_SLASH}",
     )
 
 
@@ -324,10 +329,13 @@ def control_table(tables: GapTables) -> Table:
         "control, %": _sound(cells.with_interval("control_share", "z.1f", 100)),
     }
     rows = [by_key[model, "ALL", "ar_hit"] for model in _models(tables)]
-    caption = "Control: the share if AR hits differed as the first occurrences of their bigrams do; it is not subtracted."
+    caption = (
+        "Control: the share that AR hits would carry if models differed on them as on the first occurrences of the same bigrams. It is not "
+        "subtracted."
+    )
     if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
-        caption += f" Gaps are tested against zero over {'both' if len(rows) == 2 else f'all {len(rows):,}'} models (Holm)."
-    return Table.of("AR hits: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables))
+        caption += f" Each gap is tested against zero, corrected for {len(rows):,} models (Holm)."
+    return Table.of("AR hits: nats behind the reference, share of the gap, and its control", columns, rows, caption + _leads(tables))
 
 
 def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table | None:
@@ -346,10 +354,9 @@ def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table
     ]
     hits = {model: [by_key[model, source, "ar_hit"] for source in shown] for model in models}
     hidden = len(sources) - len(shown)
-    caption = "Before the slash what is retained of the reference's recall gain."
-    caption += f" {counted(hidden, 'smaller source')}: see the Parquet file." * (hidden > 0) + shares_of_leads(leads)
+    caption = _SLASH + f" The Parquet file has {counted(hidden, 'smaller source')} more." * (hidden > 0) + shares_of_leads(leads)
     return Table(
-        "AR hits by source: retained, and share of the gap, %",
+        "AR hits by source: retained recall / share of the gap, %",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
         [
             ["AR hits, of tokens", *map(_of_tokens, hits[models[0]])],
@@ -378,9 +385,9 @@ def by_slice_table(tables: GapTables) -> Table | None:
         "retained,\n%": _RETAINED,
         "share of\nthe gap, %": _SHARE,
     }
-    caption = "Slices may overlap: their shares need not add up to 100 %. " * (len(names) > 1)
-    caption += f"Retained: of the reference's recall gain on the slice's tokens.{_leads(tables)}"
-    return Table.of("Each slice: what is retained, and the share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
+    caption = "Slices may overlap, so shares need not add up to 100 %. " * (len(names) > 1)
+    caption += f"Retained: recall gain on the slice's tokens in % of the reference's.{_leads(tables)}"
+    return Table.of("Slices: retained recall and share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
 
 
 def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
@@ -391,10 +398,10 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     first = next(iter(rows.values()))
     share = _sound(cells.share("gap_share"))
     return Table(
-        "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
+        "Where the gap lies: tokens by what the context already contains and by the bigram's training count",
         ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
         [["share of tokens", *map(_of_tokens, first)], *([model, *map(share, of_model)] for model, of_model in rows.items())],
-        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits. The shares of a model add up to 100 %."
+        f"Rare: seen at most {slices['max_count']:,} times in training. The first class is the AR hits. A model's shares add up to 100 %."
         f"{_leads(tables)}",
     )
 
@@ -415,7 +422,7 @@ def void_notes(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         if row["note"]:
             models.setdefault(row["note"], []).append(row["model"])
-    return [f"{some_of(names)}: the share of the gap means nothing: {note}" for note, names in models.items()]
+    return [f"{some_of(names)}: no meaningful share of the gap: {note}" for note, names in models.items()]
 
 
 def _leads(tables: GapTables) -> str:
@@ -447,8 +454,8 @@ def _bits_per_byte(rows: Sequence[Row]) -> list[str]:
 def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
     """A line of what reading in chunks alone changes in a sequence, at most of all variants, if it changes anything."""
     most, mean = (max((noise[place] for noise in readings.values()), default=0.0) for place in (0, 1))
-    what = "NLLs of a sequence that is read in chunks with nothing compressed"
-    return [f"Noise: {what} differ by up to {most:.1e} nats, on average by {mean:.1e}"] if most else []
+    what = "reading in chunks with nothing compressed changes NLLs"
+    return [f"Noise: {what} by up to {most:.1e} nats, on average by {mean:.1e}"] if most else []
 
 
 def _inexact(shares: Mapping[str, Any]) -> list[str]:

@@ -99,7 +99,7 @@ def test_without_the_layer_that_recalls_nothing_is_retained_and_without_another_
 
 def test_a_model_of_the_same_layers_that_recalls_nothing_retains_nothing(slices, tmp_path):
     tables = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, mixers=["1"])
-    assert which_recall(tables).startswith("forgetful is not shown to recall: its recall gain on AR hits is ")
+    assert which_recall(tables).startswith("forgetful shows no significant recall: its recall gain on AR hits is ")
     assert tables.mixers["retained"].to_list() == [None]
 
 

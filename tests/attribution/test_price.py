@@ -83,10 +83,10 @@ CASES = {
     ),
     "nothing to retain": (
         {"m": Model()}, {"reference": Model(0.1, hit_spread=0.5)},
-        "ref is not shown to recall on AR hits, so what is retained of it is not known.",
+        "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown.",
     ),
-    "no hits": ({"m": Model()}, {"with_hits": 0}, "ref is not shown to recall on AR hits, so what is retained of it is not known."),
-    "few documents": ({"m": Model()}, {"documents": 3}, "ref is not shown to recall on AR hits, so what is retained of it is not known."),
+    "no hits": ({"m": Model()}, {"with_hits": 0}, "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."),
+    "few documents": ({"m": Model()}, {"documents": 3}, "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."),
 }  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_the_table_has_the_figures_of_its_rows(tmp_path):
         ["m", "2 kB", ppl[1], "10.0", "25 (25 to 25)", "0.916", "0.400 (0.400 to 0.400)"],
         ["n", "–", ppl[2], "40.0", "100 (100 to 100)", "0.000", "0.000 (0.000 to 0.000)"],
     ]
-    assert "State: of one sequence after 9 ids. Of a state that cannot be carried the bytes are unknown." in table.caption
+    assert "State: of one sequence after 9 ids. The size of a state that cannot be carried is unknown." in table.caption
     sized = price_table(by_price.with_columns(state_bytes=1, state_ids=9))
     assert "cannot be carried" not in sized.caption
 

@@ -83,8 +83,8 @@ def test_generation_and_likelihood_are_side_by_side():
     [
         ((-0.5, -0.6, -0.4), "50.0 points fewer, 95 % interval 40.0 to 60.0"),
         ((0.25, 0.1, 0.4), "25.0 points more, 95 % interval 10.0 to 40.0"),
-        ((0.1, -0.1, 0.3), "10.0 points more, which may be none: 95 % interval -10.0 to +30.0"),
-        ((-0.1, -0.3, 0.1), "10.0 points fewer, which may be none: 95 % interval -30.0 to +10.0"),
+        ((0.1, -0.1, 0.3), "10.0 points more, not significant: 95 % interval -10.0 to +30.0"),
+        ((-0.1, -0.3, 0.1), "10.0 points fewer, not significant: 95 % interval -30.0 to +10.0"),
         ((0.0, -0.2, 0.2), "as many: 95 % interval -20.0 to +20.0"),
         ((0.1, None, None), "10.0 points more, no interval"),
     ],
