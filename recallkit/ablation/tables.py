@@ -194,11 +194,11 @@ def ablate(
         raise UsageError(
             "it is ablated already",
             where=spec.typed(),
-            remedy="give the model as it is, and name mixers with --mixers",
+            remedy="give the unchanged model, and name mixers with --mixers",
         )
     if heads and by == "mean":
         raise UsageError(
-            "heads are replaced by zero alone",
+            "heads can only be replaced by zero",
             where="--by mean",
             remedy="leave out --heads or --by",
         )
@@ -291,7 +291,7 @@ def groups_of_heads(
     groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads and mixer.heads is None]
     if not groups:
         kinds = ", ".join(dict.fromkeys(mixer.kind for mixer in chosen))
-        why = "what its last matrix reads is not divided into heads"
+        why = "the input of its last matrix is not divided into heads"
         remedy = "leave out --heads, or name others with --mixers"
         raise UserError(f"no heads of {kinds} can be replaced: {why}", where=where, remedy=remedy)
     return list(dict.fromkeys(groups))
@@ -305,7 +305,7 @@ def _search_heads(
     searched, largest = list[Ablation](), 0.0
     while groups:
         number = counted(len(groups), "group")
-        console.note(f"{number} of heads; those that recall needs are divided")
+        console.note(f"{number} of heads; those that recall needs are split")
         searched += groups
         lost = losses(groups).mixers
         largest = max([largest, *lost["gain_lost"].drop_nulls()])

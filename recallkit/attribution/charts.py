@@ -262,7 +262,7 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
         return []
     facts = comparison.manifest["slices"]
     marks = {facts["max_count"]: "the threshold used here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
-    x = log_number("x", "threshold: AR hits are bigrams with a count up to", [point["x"] for point in points], base=2)
+    x = log_number("x", "threshold on the training count", [point["x"] for point in points], base=2)
     y = share("y", "%", domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)], clamp=True)
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}

@@ -354,7 +354,7 @@ def by_source_table(tables: GapTables, most_columns: int | None = None) -> Table
     ]
     hits = {model: [by_key[model, source, "ar_hit"] for source in shown] for model in models}
     hidden = len(sources) - len(shown)
-    caption = _SLASH + f" The Parquet file has {counted(hidden, 'smaller source')} more." * (hidden > 0) + shares_of_leads(leads)
+    caption = _SLASH + f" The Parquet file also has {counted(hidden, 'smaller source')}." * (hidden > 0) + shares_of_leads(leads)
     return Table(
         "AR hits by source: retained recall / share of the gap, %",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],

@@ -69,10 +69,12 @@ def downloaded_counts(url: str) -> Path:
             found = open_counts(part).meta["id"]
         except UserError as error:
             journal.finish()
-            raise UserError(f"not a whole counts table ({error.problem})", where=shown, remedy="ask who shares it") from error
+            raise UserError(f"not a complete counts table ({error.problem})", where=shown, remedy="ask its owner") from error
         if wanted not in ("", found):
             journal.finish()
-            raise UserError(f"its id is {found}, not {wanted}", where=shown, remedy="the table was changed, or the id is another's")
+            raise UserError(
+                f"its id is {found}, not {wanted}", where=shown, remedy="the table was changed, or the id belongs to another one"
+            )
         with artifacts.replacing(target, absent=True) as temporary:
             part.rename(temporary)
         journal.finish()

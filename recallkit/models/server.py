@@ -146,7 +146,7 @@ def _read_choice(found: Any, ids: list[int], more: int) -> list[tuple[float, int
     if {len(own), len(top), len(tokens)} != {size + more}:
         raise ValueError(f"it gives the log probabilities of {len(own):,} tokens where {size + more:,} are asked for")
     if own[0] is not None:
-        raise ValueError("it predicts the first token of a prompt: it may have put another before it")
+        raise ValueError("it gives a probability for the first token of a prompt, so it may have put another before it")
     alternatives = [{} if entry is None else entry for entry in top[1:size]]
     if not all(isinstance(entry, dict) for entry in alternatives):
         raise ValueError("its most likely tokens (top_logprobs) are no objects")

@@ -83,7 +83,7 @@ def task_of(options: MqarOptions, pairs: int) -> MqarTask:
     if "power" in options_of_task(name):
         given = {"power": POWER if options.power is None else options.power} | given
     elif options.power is not None:
-        raise UsageError(f"{name} has no power law of places", where="--power", remedy="leave it out")
+        raise UsageError(f"{name} has no power law of query positions", where="--power", remedy="leave it out")
     return MqarTask(name, options.length, pairs, options.seed, given)
 
 
@@ -113,7 +113,7 @@ class MqarModel(EvaluatedModel):
         one = make_sequences(task, self.vocabulary, 1).ids
         num_read = one.shape[1] - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
-            problem = f"its context is {most:,} ids, of a sequence of {task.length:,} it would read {num_read:,}"
+            problem = f"its context is {most:,} ids, but of a sequence of {task.length:,} it would read {num_read:,}"
             raise UserError(problem, where=self.spec, remedy=f"give --seq-len {task.length - num_read + most} or less")
 
 

@@ -195,7 +195,9 @@ def _copy_slice(name: str) -> Slice:
 
 def _own_slice(name: str, expression: str) -> Slice:
     if not _NAME.fullmatch(name):
-        raise UserError("no name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _")
+        raise UserError(
+            "not a name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _"
+        )
     if name in SLICES:
         raise UserError("the name of a built-in slice", where=f"slice {name}", remedy="choose another one")
     columns = _check_words(name, expression)
@@ -257,7 +259,7 @@ def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
     frame = pl.DataFrame([row, none], schema=types)
     [found] = _evaluate([(name, parse())], frame)
     if found.dtype != pl.Boolean or len(found) != frame.height:
-        raise _fault(name, f"gives {found.dtype}, not true or false of each token")
+        raise _fault(name, f"gives {found.dtype}, not true or false for each token")
 
 
 def _evaluate(predicates: Sequence[tuple[str, pl.Expr]], frame: pl.DataFrame) -> list[pl.Series]:

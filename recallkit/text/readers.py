@@ -101,7 +101,7 @@ class Shard:
         except FieldError as error:
             raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         if twice := next((name for name in columns if list(names).count(name) > 1), None):
-            raise UserError(f"two columns {twice}", where=self.name, remedy="rename one of them")
+            raise UserError(f"two columns named {twice}", where=self.name, remedy="rename one of them")
         return columns
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -274,7 +274,7 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
 
         return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
     if how.dtype is not None:
-        raise UserError("no file of token ids, which alone have a type", where=name, remedy=f"leave out :{how.dtype}")
+        raise UserError("only files of token ids have a type", where=name, remedy=f"leave out :{how.dtype}")
     has_fields = reader not in (TextShard, FastaShard)
     return reader(name, source, how.finder if has_fields else FieldFinder(), path)
 

@@ -146,7 +146,7 @@ def _of_numpy(path: Path, name: str, size: int) -> Layout:
         problem = f"an array of {array.dtype}, shape {array.shape}"
         raise UserError(problem, where=name, remedy="save ids as one flat array of integers")
     if rest := size - array.offset - array.nbytes:
-        problem = f"{rest:,} bytes after its array, as where several were saved to one file"
+        problem = f"{rest:,} bytes after its array, as if several were saved to one file"
         raise UserError(problem, where=name, remedy="save each to a file of its own")
     return Layout(array.dtype.str, array.offset, array.size)
 

@@ -124,7 +124,7 @@ class Watch:
             try:
                 ready[self._step(spec, location)] = spec
             except UserError as error:
-                events.note(f"{location}: {error.problem} (passed over)")
+                events.note(f"{location}: {error.problem} (skipped)")
         return [ready[step] for step in sorted(ready)]
 
     def _step(self, spec: ModelSpec, location: str) -> int:

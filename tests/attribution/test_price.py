@@ -61,6 +61,7 @@ def test_figures_are_those_of_the_gap(tmp_path):
 
 
 SIZED = {"m": {"state_bytes": 2_000, "state_ids": 9}}
+UNKNOWABLE = "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."
 FIRST = "its loss where a bigram first occurs is"
 # 12 nats by document of five first occurrences, one of them of a bigram that returns: ln (0.1 / first) and 4 others.
 CASES = {
@@ -83,10 +84,10 @@ CASES = {
     ),
     "nothing to retain": (
         {"m": Model()}, {"reference": Model(0.1, hit_spread=0.5)},
-        "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown.",
+        UNKNOWABLE,
     ),
-    "no hits": ({"m": Model()}, {"with_hits": 0}, "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."),
-    "few documents": ({"m": Model()}, {"documents": 3}, "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."),
+    "no hits": ({"m": Model()}, {"with_hits": 0}, UNKNOWABLE),
+    "few documents": ({"m": Model()}, {"documents": 3}, UNKNOWABLE),
 }  # fmt: skip
 
 
@@ -183,7 +184,7 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
         "window:4+64": ("m (ref.)", True),
         "n": ("n", False),
     }
-    assert "joins those of its variants" in figure.caption
+    assert "is the front of its own variants" in figure.caption
     [left_out] = price_figure(sized(comparison, [400, None, 200, 50], [0.5, 0.4, 0.3, 0.1], **named))
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
     assert len(data(left_out)) == 3

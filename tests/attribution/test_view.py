@@ -144,7 +144,7 @@ def test_further_tables_have_the_figures_of_their_rows(tmp_path):
     ]
     fewer = shown_tables(comparison.tables, comparison.manifest, most_sources=1)["by_source"]
     assert len(fewer.headers) == 2
-    assert "1 smaller source: see the Parquet file." in fewer.caption
+    assert "The Parquet file also has 1 smaller source." in fewer.caption
     assert [row[:3:2] for row in shown["by_slice"].rows] == [
         ["far", "m"],
         ["far", "n"],
@@ -189,7 +189,7 @@ def test_what_depends_on_tokenizers_and_on_reading_is_said(tmp_path, said, inexa
     assert "Bits per byte: ref " in text
     is_unlike = "m: another tokenizer; 10.0 % of tokens, 20.0 % of AR hits do not begin and end where its tokens do"
     assert (is_unlike in text) == bool(inexact)
-    noise = "differ by up to 2.0e-03 nats, on average by 1.0e-03"
+    noise = "changes NLLs by up to 2.0e-03 nats, on average by 1.0e-03"
     assert (noise in text) == (most > 0)
 
 
@@ -221,5 +221,5 @@ def test_counts_of_other_text_are_warned_of(tmp_path, held_out, error, is_warned
     caption = shown_tables(comparison.tables, comparison.manifest)["gap"].caption
     assert caption.count("20.0 % of the text's bigrams are not in the counts") == 1, "said once, in the warning or before another one"
     assert ("held-out text of the counted corpus" in caption) == (held_out is not None)
-    assert ("Count the models' training text." in caption) == ("Warning: 20.0 %" in caption) == is_warned
+    assert ("Count the models' training text." in caption) == ("another kind of text: 20.0 %" in caption) == is_warned
     assert ("common bigrams" in caption) == (not is_warned), "AR hits are 25 % of tokens: one warning, of the cause"

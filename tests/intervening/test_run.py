@@ -386,7 +386,7 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     said = " ".join(done.stdout.split())
     assert "Causal recall: AR hits" in said
     assert "Causal recall: all repeated bigrams" in said
-    assert "Nats lost by changes of the text before rare first occurrences (control)" in said
+    assert "Nats lost when the text before rare first occurrences (control) is changed" in said
     assert "any use" not in said, "what other changes cost is not known"
     assert "every second id of each match is swapped" in said
     [folder] = [path.parent for path in slices.glob("intervene/*/retained.csv")]

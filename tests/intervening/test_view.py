@@ -56,7 +56,7 @@ def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
     assert (twin["void"], twin["gap"]) == (True, 0)
     seen = look(folder, tables)
     assert "twin: no meaningful share of the gap: no gap overall" in seen.lines
-    assert "no share is given for twin" in seen.answer
+    assert "no share is meaningful for twin" in seen.answer
     assert "Not shown to recall" not in seen.answer
     assert f"no significant recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
 

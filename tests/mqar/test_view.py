@@ -22,7 +22,9 @@ def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
     """Of 4 values that are in the context a model without any association still hits one in four, and so does a guess."""
     models = [f"{name}={PATH}:{name}" for name in ("presence", "bigram_cache", "bigram")]
     known = {"seq_len": 64, "pairs": [4], "samples": 30, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
-    for model, start in zip(models, ("is not shown to do better", "recalls 8", "is not shown to do better than guessing: 0.0 %"), strict=True):
+    for model, start in zip(
+        models, ("is not shown to do better", "recalls 8", "is not shown to do better than guessing: 0.0 %"), strict=True
+    ):
         name = model.partition("=")[0]
         assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 pairs in 64 ids, {name} {start}")
 
@@ -107,7 +109,7 @@ def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tupl
     ],
 )
 def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
-    guess = "guessing among the values read so far: 25.0 %"
+    guess = "guessing among the values read so far gives 25.0 %"
     assert answer(made(accuracy, low)).startswith(f"With 4 pairs in 64 ids, r {said}{guess}; m ")
     table = shown_mqar(made(accuracy, low))["accuracy"]
     assert table.rows[-1] == ["a guess among them", "25.0"]

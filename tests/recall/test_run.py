@@ -121,7 +121,7 @@ def test_rows_of_the_hub_that_are_not_as_many_as_published_are_noted(run, home, 
     done = run("eval-recall", "control:copy", "--tasks", "fda", "--limit", 2, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "fda: fda@main has 8 rows, and published figures are of 1,102" in said
+    assert "fda: fda@main has 8 rows, while published figures are of 1,102" in said
     assert "not comparable with published figures" in said
 
 

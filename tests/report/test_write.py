@@ -31,7 +31,7 @@ from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-CLASSES = "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram"
+CLASSES = "Where the gap lies: tokens by what the context already contains and by the bigram's training count"
 DATA, SCRIPTS = "application/json", ["text/javascript", "module"]
 
 
@@ -117,7 +117,7 @@ def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, compar
     for title, (_, *rows) in [*page.tables().items(), *other.tables().items()]:
         shown = [row[0] for row in rows if row[0] in order]
         assert shown == [model for model in order if model in shown], title
-    assert [row[0] for row in page.tables()["AR hits by source: retained, and share of the gap, %"][2:]] == comparison.models
+    assert [row[0] for row in page.tables()["AR hits by source: retained recall / share of the gap, %"][2:]] == comparison.models
 
 
 def test_causal_recall_is_beside_the_recall_gain(words, tmp_path):
@@ -154,7 +154,7 @@ def test_a_model_like_the_reference_retains_all_of_its_recall(words, tmp_path):
     recallkit.gap(REFERENCE, [f"same={REFERENCE}"], slices=words, out=tmp_path)
     page = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
     assert f"same is behind {REFERENCE} on no AR hit." in page.texts("p")
-    assert f"same predicts every document as {REFERENCE} does." in page.texts("p")
+    assert f"same predicts every document exactly as {REFERENCE} does." in page.texts("p")
     _, _, gap, _, *of_gap = page.models()[2]
     assert (gap, of_gap) == ("0.000", ["100 %(100 to 100)", "–", "–"])
     assert f"same: no meaningful share of the gap: {NO_GAP}" in page.texts("p")
@@ -186,7 +186,7 @@ def test_where_it_is_not_known_what_is_retained_the_page_says_why(
 ):
     tokens = [(s, p, "web", 1 if p == 2 else None, 1 if hit(s) else 20) for s in sequences for p in (1, 2)]
     page = of_corpus(tmp_path, comparison, tokens, at_hit)
-    assert [text for text in page.texts("p") if "not known" in text] == ([f"What is retained is not known: {why}."] if why else [])
+    assert [text for text in page.texts("p") if "is unknown" in text] == ([f"What is retained is unknown: {why}."] if why else [])
     line, retained = page.models()[2][3:5]
     assert (retained == "–") == bool(why)
     assert (line == "–") == (why == NO_HITS)
@@ -229,7 +229,7 @@ def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
     assert data["models"] == [REFERENCE, *comparison.models]
     assert len(data["excerpts"]) == written.excerpts > 5
     of = comparison.manifest["slices"]["num_sequences"]
-    assert any(text.startswith(f"{written.excerpts} of {of} sequences are on this page") for text in page.texts("p"))
+    assert any(text.startswith(f"This page has {written.excerpts} of {of} sequences:") for text in page.texts("p"))
 
 
 def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(small_slices, tmp_path):
@@ -281,7 +281,7 @@ def test_names_are_text_and_models_of_other_tokenizers_are_compared_in_bits(evil
     assert {"img", "i"}.isdisjoint(evil.names())
     assert [found.get("type") for name, found, _, _ in evil.elements if name == "script" and found["type"] != DATA] == SCRIPTS
     assert any(fact.endswith(f"25.0 % for {shown}") for fact in evil.texts("dd"))
-    assert f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes it the same)" in evil.texts("p")
+    assert f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes them equal)" in evil.texts("p")
     assert f"<bos> by {shown}" in evil.texts("dd")
     assert "\x1b" not in evil.source
     assert len(evil.texts("b")) == len(page.texts("b")), "a name became an element"

@@ -222,7 +222,7 @@ def test_answers_are_read_behind_their_questions():
     )
     assert torch.equal(read[read != examples.ids], examples.targets[examples.targets != NOT_ASKED])
     every_place = examples._replace(targets=examples.ids)
-    with pytest.raises(UserError, match="an answer is where the next question is"):
+    with pytest.raises(UserError, match="an answer falls on the next question"):
         answered(every_place)
 
 

@@ -53,7 +53,8 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
     assert 0.5 < by_source["large"] / by_source["small"] < 2
     numbers = {"tokens": 4000, "seed": 0, "documents": len(drawn), "sources": 3, "of_documents": 363, "of_sources": 4}
     assert manifest["drawn"] == {**numbers, "left_out": ["book"]}
-    said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. Left out because all their documents are too long: book."
+    said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. "
+    said += "Left out because all their documents are too long: book."
     assert said in " ".join(done.stdout.split())
     assert "interval" not in done.stderr
     assert run(*command, "--seed", 0, "-o", tmp_path / "b").returncode == run(*command, "--seed", 1, "-o", tmp_path / "c").returncode == 0

@@ -386,7 +386,7 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     np.save(saved, ids)
     assert read_ids(path, saved.getvalue()) == documents
     np.save(saved, ids[:4])
-    assert "136 bytes after its array, as where several" in refused(path, saved.getvalue())
+    assert "136 bytes after its array, as if several" in refused(path, saved.getvalue())
     items = [ids[:50].tobytes(), ids[50:].tobytes()]
     offsets = np.cumsum([16, *map(len, items)]).astype("<u4")
     chunk = struct.pack("<I", 2) + offsets.tobytes() + b"".join(items)
