@@ -72,7 +72,7 @@ class LogOptions(Options):
     """Where a result is logged."""
 
     log_to: str | Sequence[str] | None = option(
-        "Also log the result to trackio, wandb, mlflow or tensorboard, as NAME or NAME:PROJECT (for tensorboard, a folder). May be repeated "
+        "Also log the result to trackio, wandb, mlflow or tensorboard, as NAME or NAME:PROJECT (tensorboard: a folder). May be repeated "
         "(docs/trackers.md).",
         metavar="NAME",
         parse=_destination,

@@ -111,7 +111,7 @@ class Bench(ForceOptions):
     device: str = device_option()
     dtype: Precision | None = option("Precision.", default="bfloat16 on a GPU, float32 on CPU")
     paper: Literal["table-1", "figure-4", "figure-1"] | None = option(
-        "Models and sizes of Based's Table 1 or Figure 4, or the matrix products of its Figure 1 (docs/gpu.md). Other options override these."
+        "Models and sizes of Based's Table 1 or Figure 4, or the products of its Figure 1 (docs/gpu.md). Other options override these."
     )
     size: str | None = option("Parameters of the architectures: 1.6m, 360m or 1.3b.", metavar="SIZE", default="360m on a GPU, else 1.6m")
     prompt: int | Sequence[int] | None = _many("Tokens of the prompts, joined with commas.", default="4096 on a GPU, else 1024")
