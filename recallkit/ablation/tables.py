@@ -77,7 +77,7 @@ class AblationTables(Shown):
 
     mixers: a row per set, the largest `gain_lost` first. `gain`: the model's recall gain on AR hits
     as it is, a fraction; `gain_lost`: that less its gain without the mixers; `retained`: its gain
-    without them over that as it is, null where the model is not shown to recall. `loss` of all
+    without them over that as it is, null where its recall is not significant. `loss` of all
     tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
     loss.
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the

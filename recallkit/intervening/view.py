@@ -133,7 +133,7 @@ def _over(rows: Sequence[Row], column: str, form: str, unit: str = "") -> str:
 
 def _retained(first: Row, others: Sequence[Row]) -> str:
     """What is retained of the reference's causal recall, or why that is not known; of several,
-    which are not shown to recall."""
+    whose recall is not significant."""
     if others[0]["retained"] is None:
         return f"{first['model']}'s causal recall is not shown to exceed 0, so what is retained is unknown"
     recall = f"{_over(others, 'retained', 'z.0f', ' %')} of {first['model']}'s causal recall"

@@ -209,7 +209,7 @@ def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
 
 
 class _Gunzipped(gzip.GzipFile):
-    """All members of a gzip file; zeros after each, which fill up blocks of tapes, are passed over."""
+    """All members of a gzip file; zeros after each, which fill up blocks of tapes, are skipped."""
 
     def read(self, size: int | None = -1) -> bytes:
         """Up to `size` bytes."""

@@ -152,7 +152,7 @@ def test_whatever_is_accepted_has_one_value_per_row_that_depends_on_it_alone(wor
         (["=repeated"], "not a name for a slice"),
         (["a b=repeated"], "not a name for a slice"),
         (["x" * 41 + "=repeated"], "not a name for a slice"),
-        (["a=repeated", "a=ar_hit"], "slice a: two slices of one name"),
+        (["a=repeated", "a=ar_hit"], "slice a: two slices with the same name"),
         ([f"copy:k{n}" for n in range(2, 19)], "17 slices"),
         (["bigram repeated, rare"], "no such slice"),
     ],

@@ -99,7 +99,7 @@ def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slic
     long = write_jsonl(tmp_path / "long.jsonl", [" ".join(each) for each in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)])
     command = ["slice", long, corpus[0], "-o", tmp_path / "slices[1]"]
     done = run(*command, "--limit-tokens", "9k")
-    assert "these slices will have no interval: all tokens come from effectively 2." in done.stderr
+    assert "results on these slices will have no interval: all tokens come from effectively 2." in done.stderr
     assert "5 are needed; --sample 9000 in place of --limit-tokens draws documents of all of the text" in done.stderr
     assert "no interval" not in run(*command, "--sample", "9k", "--force").stderr
     assert "no interval" not in run(*command, "--force").stderr
