@@ -87,11 +87,11 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
     """How far a model is behind on AR hits, and what part of its gap they and all repeated bigrams carry."""
     hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
     if is_void(every) or is_void(hits):
-        return f"it {_behind(hits, reference)}. Its gap over all tokens, {_nats(every)}, has no meaningful share: {hits['note']}"
+        return f"{model} {_behind(hits, reference)}. Its gap over all tokens, {_nats(every)}, has no meaningful share: {hits['note']}"
     gap = "gap" if every["delta_nll"] > 0 else "lead"
-    carry = f"They carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
+    carry = f"AR hits carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
     beside = "" if is_void(repeated) else f"; all repeated bigrams carry {whole(repeated['gap_share'])}"
-    return f"it {_behind(hits, reference)}. {carry}{beside}"
+    return f"{model} {_behind(hits, reference)}. {carry}{beside}"
 
 
 def _behind(row: Row, reference: str) -> str:
@@ -165,7 +165,7 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
             parts.append(f"{extremes(shares, whole)} of the {what}s of {len(shares):,} models")
     if parts:
         none = f"; no share is meaningful for {some_of(void, MOST_NAMED)}" if void else ""
-        return f"They carry {' and '.join(parts)}{none}."
+        return f"AR hits carry {' and '.join(parts)}{none}."
     alike = {note: [model for model in void if rows[model]["note"] == note] for note in (row["note"] for row in rows.values())}
     reasons = "; ".join(f"{some_of(names, MOST_NAMED)}: {note}" for note, names in alike.items())
     return f"No share of their gaps is meaningful ({reasons})."

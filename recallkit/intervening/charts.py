@@ -94,7 +94,7 @@ def _by_model(hits: pl.DataFrame, models: Sequence[str]) -> Figure:
         ),
         height=_ROW * len(points),
     )
-    lines = "" if hits["points_ci_low"].is_null().all() else " Drawn with 95 % intervals."
+    lines = "" if hits["points_ci_low"].is_null().all() else " With 95 % intervals."
     return Figure(
         "causal_recall",
         "Causal recall",

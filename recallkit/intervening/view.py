@@ -211,7 +211,7 @@ def _retained_table(tables: InterveneTables, slice_: str) -> Table:
     caption = (
         f"Points of probability that {called} lose when their earlier occurrences are broken up, "
         "less the loss from equally many swaps elsewhere in the text. Retained: in % of "
-        f"{rows[0]['model']}. Of the gap: the difference in nats, in % of the gap of all tokens"
+        f"{rows[0]['model']}'s. Of the gap: the difference in nats, in % of the gap of all tokens"
         f"{_control(tables)}.{_leads(rows[1:])}"
     )
     return Table.of(f"Causal recall: {called}", _RETAINED, rows, caption)
@@ -239,8 +239,8 @@ def _changes(manifest: Row) -> str:
     return (
         f"{others}Causal recall: the loss when every second id of each match is swapped with one "
         "elsewhere, less the loss from equally many swaps elsewhere. Floor: the NLL after the "
-        f"swaps. Design: {options['design']}; "
-        f"{manifest['changed_tokens'] / manifest['slices']['num_rows']:.1f} times the text was read; "
+        f"swaps. Design: {options['design']}, which read "
+        f"{manifest['changed_tokens'] / manifest['slices']['num_rows']:.1f} times the text; "
         f"{counted(sum(manifest['excluded'].values()), 'more sample')} could not be changed."
     )
 

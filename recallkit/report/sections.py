@@ -323,7 +323,7 @@ def _documents(comparison: Comparison, model: str, shown: Collection[int]) -> st
         together = Html(tag("span", f"the {len(others):,} others", class_="rest"))
         [sums] = others.select(pl.col("tokens", "ar_hits", "hits", "all").sum()).to_dicts()
         rows.append(cells(together, sums))
-    caption = f"Nats are the model's less the reference's, summed; all rows add up to {gap:z,.1f}."
+    caption = f"Nats: the model's less the reference's, summed; all rows add up to {gap:z,.1f}."
     if shown and not set(first["document"]) <= set(shown):
         caption += " Documents without a link are not on this page: "
         caption += "recallkit report DIR --document N adds one."

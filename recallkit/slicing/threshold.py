@@ -111,7 +111,7 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 def _papers_rate_allows(num_tokens: int) -> str:
     allowed = PAPERS_RATE * num_tokens / 1e9
-    return f"the papers' rate would allow {'less than one' if allowed < 1 else f'{allowed:.3g}'}"
+    return f"at the papers' rate {'less than once' if allowed < 1 else f'{allowed:.3g} times'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def what_is_unseen(labels: Mapping[str, Any]) -> str | None:
     if not (unseen := labels.get("unseen")):
         return None
     held_out = (labels["counts"].get("unseen") or {}).get("share")
-    compared = "" if held_out is None else f"; of held-out text of the counted corpus {percent(held_out)} are not"
+    compared = "" if held_out is None else f" (held-out text of the counted corpus: {percent(held_out)})"
     return f"{percent(unseen['share'])} of the text's bigrams are not in the counts{compared}"
 
 

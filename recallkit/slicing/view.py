@@ -124,7 +124,7 @@ def what_is_rare(manifest: Mapping[str, Any]) -> str:
         return "Without training counts only repetition is labelled; --counts adds AR hits."
     tokens = manifest["counts"]["num_tokens"]
     return (
-        f"AR hit: its bigram is in the context already and was seen at most {manifest['max_count']:,} "
+        f"AR hit: a token whose bigram is in the context already and was seen at most {manifest['max_count']:,} "
         f"times in {abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )
 

@@ -321,7 +321,7 @@ def test_the_demo_tells_how_much_was_recall(invoke, briefly):
     assert line.split()[-1] == f"{100 * rows['zoo:hyena', 'repeated']['gap_share']:.0f}"
     caption = ROOT.joinpath("README.md").read_text(encoding="utf-8").split("```")[1].split("\n\n")[2]
     words = [re.sub(r"[\d.,]+", "#", " ".join(text.split())) for text in (*re.split(r"(?<=[.)])\s", caption), printed)]
-    of_others = ("resampled", "Shares of a lead", "/demo")
+    of_others = ("bootstrap", "Shares of a lead", "/demo")
     assert [each for each in words[:-1] if each not in words[-1] and not any(word in each for word in of_others)] == []
     assert len(words) > 6
 
