@@ -140,7 +140,7 @@ def _behind_range(they: str, rows: Mapping[str, Row]) -> str:
     behind = {model: row["delta_nll"] for model, row in rows.items()}
     unresolved = [model for model, row in rows.items() if not row["is_distinct"]]
     said = f"{they} are {extremes(behind, _side)}"
-    return said + (f"; no significant difference is shown for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
+    return said + (f"; not significant for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
 
 
 def _side(nats: float) -> str:

@@ -231,9 +231,8 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         f"AR hits are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
         what_is_rare(slices),
         *what_of_training(slices, first["tokens"]),
-        "Gain: p(token) on AR hits less p at the first occurrence of the same bigram, in points. Retained: gain in % of the reference's.",
-        f"Share of the gap: the part that AR hits carry; all rep.: that of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} "
-        "of tokens.",
+        "Gain: p(token) on AR hits less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
+        f"All rep.: share of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
         f"Intervals: {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)

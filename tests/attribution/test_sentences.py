@@ -123,7 +123,7 @@ SEVERAL = {
     "behind, ahead, unresolved": (
         {"m": HALF, "n": UNRESOLVED._replace(other=0.5), "o": AHEAD}, {},
         f"{REF}; 3 models retain 25 % (m) to 175 % (o) of this recall gain. {HITS} they are 0.47 nats ahead (o) to 0.92 nats behind (m); "
-        "no significant difference is shown for n. AR hits carry 10 % (n) to 50 % (m) of the gaps of 2 models and 50 % of the lead of o.",
+        "not significant for n. AR hits carry 10 % (n) to 50 % (m) of the gaps of 2 models and 50 % of the lead of o.",
     ),
     "alike": (
         {"m": HALF, "n": HALF}, {},
@@ -139,18 +139,18 @@ SEVERAL = {
     "one is a copy": (
         {"m": Model(), "n": HALF}, {},
         f"{REF}; both models retain 25 % (n) to 100 % (m) of this recall gain. {HITS} they are level (m) to 0.92 nats behind (n); "
-        "no significant difference is shown for m. AR hits carry 50 % of the gap of n; no share is meaningful for m.",
+        "not significant for m. AR hits carry 50 % of the gap of n; no share is meaningful for m.",
     ),
     "copies": (
         dict.fromkeys("abcdef", Model()), {},
-        f"{REF}; 6 models retain 100 % of this recall gain. {HITS} they are level; no significant difference is shown for a, b, "
+        f"{REF}; 6 models retain 100 % of this recall gain. {HITS} they are level; not significant for a, b, "
         "c, d and 2 more. "
         "No share of their gaps is meaningful (a, b, c, d and 2 more: no gap overall).",
     ),
     "no share, for two reasons": (
         {"m": Model(), "n": Model(0.2, other=-HALF.other, other_spread=1)}, {},
         f"{REF}; both models retain 25 % (n) to 100 % (m) of this recall gain. {HITS} they are level (m) to 0.92 nats behind (n); "
-        "no significant difference is shown for m. No share of their gaps is meaningful (m: no gap overall; n: overall gap cannot "
+        "not significant for m. No share of their gaps is meaningful (m: no gap overall; n: overall gap cannot "
         "be distinguished from zero).",
     ),
     "three documents": (
@@ -166,7 +166,7 @@ SEVERAL = {
     ),
     "no AR hits": (
         {"m": HALF, "n": Model(other=-0.1, other_spread=3)}, {"with_hits": 0},
-        f"{NO_HITS} both models are 0.06 nats ahead (n) to 0.46 nats behind (m); no significant difference is shown for n.",
+        f"{NO_HITS} both models are 0.06 nats ahead (n) to 0.46 nats behind (m); not significant for n.",
     ),
 }  # fmt: skip
 CASES = {
