@@ -156,7 +156,7 @@ class MqarPlan:
         make_missing(self.models, self.queries, self._make)
         timings = Timings()
         for (model, pairs), queries in self.queries.items():
-            timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")
+            timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
             tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
         facts = {**question, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
@@ -239,7 +239,7 @@ def _make_parts(
     done = sum(len(parts[number]) for number in there)
     journal.note_resumed(done, "sequences")
     telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
-    with timings.stage("asking", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
+    with timings.stage("evaluating", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         show(done)
         made = make_sequences(task, asked.vocabulary, num_samples)
         for number, samples in enumerate(parts):
