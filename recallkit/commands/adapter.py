@@ -74,7 +74,7 @@ class Outcome(Generic[T]):
             if of["joined"]:
                 return "joined"
             rest = "run it without --share to join them" if of["parts_done"] == of["num_parts"] else "other shares are not done"
-            return f"{of['parts_done']:,} of {of['num_parts']:,} parts are there, {rest}"
+            return f"{of['parts_done']:,} of {of['num_parts']:,} parts are done, {rest}"
 
         def show(full: bool) -> None:
             for name, of in made.items():

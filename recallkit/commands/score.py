@@ -38,7 +38,7 @@ class ScoreLine(ShareOptions, Score):
         """Raises UsageError also for a check of a share, which is of no whole scores."""
         super().__post_init__()
         if self.share is not None and self.check:
-            raise UsageError("compares whole scores, and --share makes a part of them", where="--check", remedy="leave one of them out")
+            raise UsageError("needs complete scores, and --share makes a part of them", where="--check", remedy="leave one of them out")
 
 
 @command(

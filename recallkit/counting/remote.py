@@ -36,7 +36,9 @@ def counts_here(given: File | None) -> Path | None:
     Raises UserError as `downloaded_counts` does, and for an index.
     """
     if index_named(given):
-        raise UserError("an index is asked for the bigrams of a text", where="--counts", remedy="name it with `slice`, or give a table")
+        raise UserError(
+            "an index only counts the bigrams of a given text", where="--counts", remedy="name it with `slice`, or give a table"
+        )
     return downloaded_counts(given) if isinstance(given, str) and is_url(given) else path(given)
 
 

@@ -350,7 +350,7 @@ def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
     if once is None:
         return
     if context is not None:
-        problem = f"protocol=once compresses sequences that are read whole, and these are read in windows of {context:,} ids"
+        problem = f"protocol=once needs sequences that are read at once, but these are read in windows of {context:,} ids"
         raise UserError(problem, where=where, remedy="leave it out, or slice with a smaller --seq-len")
     if once >= plan.sequences["seq_len"]:
         problem = f"sequences of {plan.sequences['seq_len']:,} predictions have none after their first {once:,} ids"

@@ -232,7 +232,7 @@ def _complete(name: str, dtype: str, start: int, size: int, length: int | None =
     width = np.dtype(dtype).itemsize
     number, rest = divmod(max(0, size - start), width)
     if rest:
-        problem = f"{size:,} bytes are not whole ids of {width} bytes"
+        problem = f"{size:,} bytes are not a whole number of ids of {width} bytes"
         remedy = "copy it again, or name the type of its ids, such as :uint32"
         raise UserError(problem, where=name, remedy=remedy)
     if length not in (None, number):

@@ -155,8 +155,7 @@ SEVERAL = {
     ),
     "three documents": (
         {"m": HALF, "n": HALF}, {"documents": 3},
-        f"{REF}; there are too few documents to say what is retained. {HITS} they are 0.92 nats behind; no significant difference "
-        "is shown for m, n. "
+        f"{REF}; there are too few documents to say what is retained. {HITS} they are 0.92 nats behind; not significant for m, n. "
         f"No share of their gaps is meaningful (m, n: all tokens come from {FEW.format(3.0)}).",
     ),
     "a reference that recalls nothing": (

@@ -220,4 +220,4 @@ def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
     done = run("intervene", "zoo:attention", "zoo:base-conv", "--slices", out)
     assert (done.returncode, "counts of repeated bigrams alone" in done.stderr) == (1, True)
     done = run("score", "control:bigram", "--slices", out, "--counts", server.spec)
-    assert (done.returncode, "an index is asked for the bigrams of a text" in done.stderr) == (1, True)
+    assert (done.returncode, "an index only counts the bigrams of a given text" in done.stderr) == (1, True)

@@ -439,7 +439,7 @@ def test_a_finished_one_is_of_these_labels_and_these_scores(home, short_text, tm
     assert finished("control:recall", "control:unigram") is None
     recallkit.score(induction(tmp_path, 7), slices=slices, force=True)
     assert finished(*models) is None
-    assert capsys.readouterr().err.count("left out: run `recallkit intervene` again") == 1
+    assert capsys.readouterr().err.count("not shown: run `recallkit intervene` again") == 1
     again = intervene(models, slices).intervene
     for model, is_same in (("control:recall", True), ("head", False)):
         pair = [

@@ -193,7 +193,7 @@ def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
     ("settings", "problem"),
     [
         ({"spoil": lambda _: b" " * 200_000}, "an answer of more than 102,048 bytes"),
-        ({"faults": ["drip"] * 2}, "no whole answer within 0 s"),
+        ({"faults": ["drip"] * 2}, "no complete answer within 0 s"),
         ({"spoil": lambda _: b"[" * 100_000}, r"it cannot be reached or read \(.*recursion.*\), after 8 tries"),
     ],
     ids=["long", "slow", "deep"],

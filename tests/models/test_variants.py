@@ -260,7 +260,7 @@ def test_a_users_own_cache_or_context_reads_the_text(saved, tmp_path):
     ):
         with pytest.raises(UserError, match=said):
             load(model, Variant(f"{file}:{name}")).score(ids, offsets)
-    with pytest.raises(UserError, match=r"^zoo:attention: it has no cache of transformers, which .*:quiet would be; name a policy"):
+    with pytest.raises(UserError, match=r"^zoo:attention: it has no transformers cache, which .*:quiet needs; name a policy"):
         load("zoo:attention", Variant(f"{file}:quiet"))
 
 

@@ -85,7 +85,7 @@ def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
         with pytest.raises(UserError, match="evaluated again with another result since the comparison"):
             read_samples(folder, tables)
         path.unlink()
-        with pytest.raises(UserError, match="there is no such table of prompts"):
+        with pytest.raises(UserError, match="this table of prompts is missing"):
             read_samples(folder, tables)
     finally:
         path.write_bytes(before)

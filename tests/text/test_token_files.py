@@ -353,8 +353,8 @@ def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
     assert "as uint16 or uint32 or int64; " in zeros
     assert f"name their type: {path}:TYPE" in zeros
     assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
-    assert "7 bytes are not whole ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
-    assert "798 bytes are not whole ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
+    assert "7 bytes are not a whole number of ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
+    assert "798 bytes are not a whole number of ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
     assert "contains no record" in refused(path, b"")
 
 
