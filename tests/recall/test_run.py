@@ -110,7 +110,7 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert table["answer_cut"].to_list() == lost
     assert table.filter("answer_cut")["answer_distance"].null_count() == sum(lost)
     assert 0 < sum(lost) < NUM_ROWS
-    line = f"of {NUM_ROWS} prompts {sum(number > 0 for number in cut)} cut on the left to fit its context, "
+    line = f"of {NUM_ROWS} prompts, {sum(number > 0 for number in cut)} cut on the left to fit its context, "
     assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(done.stdout.split())
 
 

@@ -153,7 +153,7 @@ def test_documents_add_up_to_the_gap(comparison, page):
 def test_a_model_like_the_reference_retains_all_of_its_recall(words, tmp_path):
     recallkit.gap(REFERENCE, [f"same={REFERENCE}"], slices=words, out=tmp_path)
     page = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
-    assert f"same is behind {REFERENCE} on no AR hit." in page.texts("p")
+    assert f"same is not behind {REFERENCE} on any AR hit." in page.texts("p")
     assert f"same predicts every document exactly as {REFERENCE} does." in page.texts("p")
     _, _, gap, _, *of_gap = page.models()[2]
     assert (gap, of_gap) == ("0.000", ["100 %(100 to 100)", "–", "–"])
