@@ -232,7 +232,7 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
         what_is_rare(slices),
         *what_of_training(slices, first["tokens"]),
         "Gain: p(token) on AR hits less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
-        f"All rep.: share of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
+        f"All rep.: share in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens.",
         f"Intervals: {resampled(first)}.",
     ]
     warning = warn_of_counts(tables, slices)
