@@ -1,4 +1,4 @@
-"""Groups of options, each declared once: how text is read, how models are run, what is asked, what is written.
+"""Groups of options, each declared once: how text is read, how models are run, what is measured, what is written.
 
 A command's options derive from the groups that it takes, and its instance is handed on as such a group. What a package below the
 commands does not need as a whole is declared with its command.
@@ -20,7 +20,7 @@ NEEDLES, SWEEPS = "Needles in a haystack", "Sweeps, with --task"
 # ----------------------------------------------------------------------------------------------------------- declarations
 
 Texts = Iterable[str | Mapping[str, Any]] | None
-"""Python's only: the text itself in place of sources."""
+"""Only in Python: the text itself instead of sources."""
 
 slices_option = partial(option, "A directory made by `recallkit slice`. Default: the built-in one.", metavar="DIR")
 counts_option = partial(option, "A table made by `recallkit count`, or its URL (https://, hf://OWNER/NAME/FILE).", metavar="FILE")
@@ -312,7 +312,7 @@ class ScoringOptions(WorkerOptions, ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(ModelOptions, ForceOptions):
-    """How models are run that are asked for answers."""
+    """How models are run that generate answers."""
 
     dtype: Literal[Precision, "auto"] = option(f"Precision of the weights. {_AUTO}", "float32", panel=LOADING)
     context: int | None = context_option()
@@ -320,7 +320,7 @@ class EvaluationOptions(ModelOptions, ForceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions(WorkerOptions, EvaluationOptions):
-    """How models are run that are asked by prompts; of the tasks, the first `limit` rows alone."""
+    """How models are run that answer prompts: the first `limit` rows of each task, or all."""
 
     limit: int | None = option("Use only the first N rows of each task.", least=1, most=config.MOST)
     batch_size: int | None = option("Prompts that generate together. Default: 8 on CPU, 32 on a GPU.", least=1, most=4096, panel=LOADING)
@@ -334,7 +334,7 @@ CENTRED_TOKENS = 950
 
 @dataclass(frozen=True, kw_only=True)
 class RecallOptions(PromptOptions):
-    """What models are asked of documents, and how they are run."""
+    """Which facts of documents models are to recall, and how they are run."""
 
     data: File | None = option(
         "Local rows instead of the hub's: a file or a folder of TASK.jsonl (JSONL or Parquet with text, value, key, doc_id, answers; or "
@@ -397,7 +397,7 @@ class RecallOptions(PromptOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MqarOptions(EvaluationOptions):
-    """What models are asked of made-up pairs, and how they are run: sequences of ids are batched by tokens, and are never cut."""
+    """Which made-up pairs models are to recall, and how they are run: sequences are batched by tokens, and never cut."""
 
     context: int | None = field(default=None, init=False)
     task: str = option(
@@ -535,7 +535,7 @@ class FarContextOptions(Options):
 
 
 SAMPLES, BUILTIN_SAMPLES = 2000, 300
-"""Tokens of each slice that `intervene` asks about; of the built-in models fewer, because there are ten."""
+"""Tokens that `intervene` samples from each slice; fewer for the built-in models, because there are ten."""
 
 
 @dataclass(frozen=True, kw_only=True)

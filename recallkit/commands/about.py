@@ -157,7 +157,7 @@ def bench(asked: Bench) -> Outcome["Results"]:
 
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
 def doctor(_: Options) -> Outcome["Sequence[Check]"]:
-    """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
+    """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; also for bug reports."""
     from recallkit.doctor.examine import doctor_json, examine, failure_line, print_doctor
 
     checks = examine()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
-    """Which models are asked, and about what."""
+    """Which models are measured, on which tokens."""
 
     models: AnyModels | None = models_option()
     _: KW_ONLY

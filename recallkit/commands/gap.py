@@ -74,7 +74,7 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
 
 _AUDITED = ("zoo:attention", "zoo:based", "zoo:mamba")
 _OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
-"""Models of the demo whose recall is also measured causally, and how: as much as it has the time for."""
+"""Models of the demo whose causal recall is also measured, and the options: as much as fits its time."""
 
 
 def _gate(given: Any) -> Any:

@@ -41,7 +41,7 @@ _shots = partial(option, "Examples before each question in lm-eval's tasks.", le
 
 @dataclass(frozen=True)
 class EvalRecall(RecallOptions, LogOptions):
-    """Which models are asked, and in which tasks."""
+    """Which models are evaluated, on which tasks."""
 
     models: AnyModels | None = _models()
     _: KW_ONLY
@@ -126,7 +126,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
 
 @dataclass(frozen=True)
 class EvalStock(PromptOptions):
-    """Which models are asked, and in which tasks of lm-eval."""
+    """Which models are evaluated, on which tasks of lm-eval."""
 
     tasks: str | Sequence[str]
     models: AnyModels | None = _models()
@@ -137,7 +137,7 @@ class EvalStock(PromptOptions):
 
 @checked(EvalStock)
 def eval_stock(asked: EvalStock) -> "pl.DataFrame":
-    """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense`, `superglue` for those of Based; `eval-recall --lm-eval-task`.
+    """Run tasks of lm-eval unchanged, as `eval-recall --lm-eval-task`: names, YAML files, `commonsense` or `superglue` for those of Based.
 
     Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, shots, num_documents; and for
     each whole set of tasks its average, by task and then across tasks.
@@ -185,7 +185,7 @@ def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
 
 @dataclass(frozen=True)
 class Mqar(MqarOptions, LogOptions):
-    """Which models are asked."""
+    """Which models are evaluated."""
 
     models: AnyModels | None = argument(
         f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. Default: the trained models of the zoo.",
