@@ -182,7 +182,7 @@ def _what_repeats(manifest: Mapping[str, Any]) -> str:
 
 def _what_is_resampled(whole: Mapping[str, Any]) -> str:
     """What intervals resample, and of which rows there are none."""
-    of_some = f"; none where effectively fewer than {MIN_CLUSTERS}" * (whole["effective_documents"] >= MIN_CLUSTERS)
+    of_some = f"; sources with effectively fewer than {MIN_CLUSTERS} have none" * (whole["effective_documents"] >= MIN_CLUSTERS)
     return f"{resampled(whole, 'document', 'document')}{of_some}."
 
 
