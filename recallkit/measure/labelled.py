@@ -85,7 +85,7 @@ class LabelledTokens:
         """Raises UserError if slices, or that the text be `clean`, need a column `in_training` or training counts that are not known."""
         unknown = [slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")]
         if unknown and (self.manifest["counts"] or {}).get(REPEATED_ONLY):
-            problem = f"labelled with counts of repeated bigrams alone, so it is unknown which tokens are in {unknown[0]}"
+            problem = f"labelled with counts of repeated bigrams only, so it is unknown which tokens are in {unknown[0]}"
             raise UserError(problem, where=self.path, remedy="slice with a table that `recallkit count` made")
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
         if is_needed and self.manifest.get("in_training") is None:
