@@ -57,7 +57,7 @@ def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
     seen = look(folder, tables)
     assert "twin: no meaningful share of the gap: no gap overall" in seen.lines
     assert "no share is meaningful for twin" in seen.answer
-    assert "Not shown to recall" not in seen.answer
+    assert "is not shown to exceed 0" not in seen.answer
     assert f"no significant recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
 
 
