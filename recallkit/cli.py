@@ -157,7 +157,7 @@ def _stop_defective(error: BaseException, first_line: str | None) -> None:
     with tempfile.NamedTemporaryFile("w", **kept) as file:
         report = f"recallkit {VERSION}, Python {platform.python_version()}, {platform.platform()}\n{shlex.join(sys.argv)}\n\n{lines}"
         file.write("".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in redacted(report)))
-    _stop(UserError(problem, remedy=f"a mistake in recallkit, not in what it was given: please report it with {file.name}"), EXIT_DEFECT)
+    _stop(UserError(problem, remedy=f"this is a bug in recallkit, not in your input: please report it with {file.name}"), EXIT_DEFECT)
 
 
 def _show_usage(error: Any) -> None:

@@ -1,4 +1,4 @@
-"""Groups of options, each declared once: how text is read, how models are run, what is asked, what is written.
+"""Groups of options, each declared once: how text is read, how models are run, what is measured, what is written.
 
 A command's options derive from the groups that it takes, and its instance is handed on as such a group. What a package below the
 commands does not need as a whole is declared with its command.
@@ -20,13 +20,13 @@ NEEDLES, SWEEPS = "Needles in a haystack", "Sweeps, with --task"
 # ----------------------------------------------------------------------------------------------------------- declarations
 
 Texts = Iterable[str | Mapping[str, Any]] | None
-"""Python's only: the text itself in place of sources."""
+"""Only in Python: the text itself instead of sources."""
 
-slices_option = partial(option, "A directory made by `recallkit slice`; the built-in one if not given.", metavar="DIR")
+slices_option = partial(option, "A directory made by `recallkit slice`. Default: the built-in one.", metavar="DIR")
 counts_option = partial(option, "A table made by `recallkit count`, or its URL (https://, hf://OWNER/NAME/FILE).", metavar="FILE")
 tokenizer_option = partial(
     option,
-    "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`; the built-in 4,096-entry BPE if not given.",
+    "A tokenizer.json, model directory, GGUF file or hub id, or `bytes`. Default: the built-in BPE of 4,096 entries.",
     metavar="TOKENIZER",
     panel=TEXT,
 )
@@ -36,13 +36,13 @@ device_option = partial(option, "auto, cpu, cuda, cuda:N, or balanced: over GPUs
 AnyModel = Any
 """A model as `recallkit.models.spec.list_models` takes it: a path or name, a torch.nn.Module, a ModelSpec; several as {NAME: model}."""
 AnyModels = AnyModel | Sequence[Any]
-MODEL_SYNTAX = "PATH or NAME=PATH, its options after commas: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
+MODEL_SYNTAX = "PATH or NAME=PATH, then its options after commas: NAME=PATH,dtype=bfloat16,context=2048 (docs/models.md)"
 
 models_option = partial(
-    argument, f"Models to score (see `recallkit models`), {MODEL_SYNTAX}; the trained ones of the zoo if none.", metavar="MODEL"
+    argument, f"Models to score (see `recallkit models`): {MODEL_SYNTAX}. Default: the trained models of the zoo.", metavar="MODEL"
 )
 Precision = Literal["float32", "bfloat16", "float16"]
-_AUTO = "auto: that of the checkpoint on a GPU, float32 on CPU."
+_AUTO = "auto: the checkpoint's precision on a GPU, float32 on CPU."
 
 
 def out_option(what: str = "The directory to write.", default: str | None = None, *, value: Any = None, metavar: str = "DIR") -> Any:
@@ -64,7 +64,7 @@ def _destination(given: Any) -> Any:
 class ForceOptions(Options):
     """Whether what is there already is replaced."""
 
-    force: bool = option("Redo finished work, discard unfinished work made with other options.", False, panel=OUTPUT)
+    force: bool = option("Redo finished work, and discard unfinished work made with other options.", False, panel=OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class LogOptions(Options):
     """Where a result is logged."""
 
     log_to: str | Sequence[str] | None = option(
-        "Also log the result there: trackio, wandb, mlflow or tensorboard, or NAME:PROJECT (of tensorboard, a folder); may be repeated "
+        "Also log the result to trackio, wandb, mlflow or tensorboard, as NAME or NAME:PROJECT (tensorboard: a folder). May be repeated "
         "(docs/track.md).",
         metavar="NAME",
         parse=_destination,
@@ -96,23 +96,23 @@ class TextOptions(Options):
     """
 
     sources: File | Sequence[File] | None = argument(
-        "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`); the built-in text if none.", metavar="SOURCE"
+        "Files, globs, directories, URLs, hub ids or presets (see `recallkit sources`). Default: the built-in text.", metavar="SOURCE"
     )
     default_split: str = "validation"
     _: KW_ONLY
     tokenizer: File | None = tokenizer_option()
-    end_token: str | None = option("The token that separates documents; found if not given.", metavar="TOKEN", panel=TEXT)
+    end_token: str | None = option("The token that separates documents. Default: detected from the tokenizer.", metavar="TOKEN", panel=TEXT)
     boundary: Literal["pack", "document"] = option(
-        "pack: context runs across documents, as in the papers; document: it is reset at each.", "pack", panel=TEXT
+        "pack: context runs across documents, as in the papers; document: context is reset at each document.", "pack", panel=TEXT
     )
     limit_tokens: int | str | None = option(
         "Stop after N tokens, such as 10M (Zoology) or 16M (Based).", metavar="N", parse=amount, panel=TEXT
     )
-    text_field: str | None = option("Field that contains the text, such as meta.body; found if not given.", metavar="FIELD", panel=TEXT)
+    text_field: str | None = option("Field that contains the text, such as meta.body. Default: detected.", metavar="FIELD", panel=TEXT)
     source_field: str | None = option(
-        "Field of the source's name, such as meta.pile_set_name; found if not given.", metavar="FIELD", panel=TEXT
+        "Field that names the source, such as meta.pile_set_name. Default: detected.", metavar="FIELD", panel=TEXT
     )
-    skip_bad: bool = option("Skip and count records that cannot be read instead of stopping.", False, panel=TEXT)
+    skip_bad: bool = option("Skip records that cannot be read and count them, instead of stopping.", False, panel=TEXT)
     texts: Texts = None
 
     def __post_init__(self) -> None:
@@ -151,8 +151,8 @@ class LabelOptions(Options):
         "A table made by `recallkit count`, its URL (https://, hf://OWNER/NAME/FILE), or infini-gram:INDEX (docs/corpus.md).",
         metavar="FILE",
     )
-    max_count: int | None = option("Largest count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
-    max_rate: float | None = option("The same as occurrences per billion training tokens.", least=0, default="the papers' 125")
+    max_count: int | None = option("Highest training count of a rare bigram.", least=0, most=config.MOST, default="by rate, at least 5")
+    max_rate: float | None = option("The same limit, as occurrences per billion training tokens.", least=0, default="the papers' 125")
     seq_len: int | None = option(
         "Predictions in a sequence.",
         least=1,
@@ -184,7 +184,7 @@ class WorkerOptions(Options):
     """How many processes share the work, and where."""
 
     workers: int = option(
-        "Processes that share the work, one per GPU in turn; with --engine ray, actors. Results are the same.",
+        "Processes (with --engine ray: actors) that share the work, assigned to GPUs in turn. Results do not change.",
         1,
         least=1,
         most=1024,
@@ -194,7 +194,7 @@ class WorkerOptions(Options):
         "local: this machine; ray: a Ray cluster (extra `ray`) that shares the storage.", "local", panel=MANY_DEVICES
     )
     address: str | None = option(
-        "With --engine ray: the cluster, `auto` or ray://HOST:PORT; one on this machine if not given.",
+        "With --engine ray: the cluster, `auto` or ray://HOST:PORT. Default: a new one on this machine.",
         metavar="ADDRESS",
         panel=MANY_DEVICES,
     )
@@ -221,7 +221,7 @@ class ShareOptions(WorkerOptions, WritingOptions):
     """One of many jobs, started by a scheduler: options of the command line only."""
 
     share: tuple[int, int] | None = option(
-        "Do the K-th of N shares and join nothing, for N jobs at once; a run without it joins them.",
+        "Do only share K of N, for N jobs at once. A run without this option joins the shares.",
         metavar="K/N",
         parse=_share,
         panel=MANY_DEVICES,
@@ -240,8 +240,8 @@ class CountingOptions(WorkerOptions):
     """How a text is counted. `hashes` of a count of some bigrams only are none."""
 
     hashes: int = option(
-        "Hashes to keep of the text's 13-grams, and as many of its 50-grams, 8 bytes each, with which `slice` finds copied text; "
-        "none are kept with --only or --import.",
+        "Hashes of 13-grams to keep, and as many of 50-grams, at 8 bytes each: with them `slice` finds text copied from training. "
+        "None are kept with --only or --import.",
         config.NUM_HASHES,
         least=0,
         most=1 << 30,
@@ -258,19 +258,19 @@ class ModelOptions(Options):
     counts: File | None = counts_option()
     device: str = device_option()
     model_tokenizer: Any = option(
-        "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING
+        "The model's tokenizer, if it brings none: as for --tokenizer, or `bytes`.", metavar="TOKENIZER", panel=LOADING
     )
     trust_remote_code: bool = option("Run the Python code that comes with a checkpoint. Read it first.", False, panel=LOADING)
     no_cuda_graphs: bool = option(
-        "On a GPU, launch every kernel from Python, also in passes of small models and short texts, which are replayed otherwise.",
+        "On a GPU, launch every kernel from Python. By default, passes of small models and short texts are replayed as CUDA graphs.",
         False,
         panel=LOADING,
     )
 
 
-batch_tokens_option = partial(option, "Tokens per batch; if not given, as many as are fast.", metavar="N", parse=amount, panel=LOADING)
+batch_tokens_option = partial(option, "Tokens per batch. Default: chosen for speed.", metavar="N", parse=amount, panel=LOADING)
 context_option = partial(
-    option, "Longest context, in tokens; the model's limit if not given.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
+    option, "Longest context, in tokens. Default: the model's limit.", least=1, most=config.LONGEST, panel=LONG_SEQUENCES
 )
 
 
@@ -287,8 +287,8 @@ class ScoringOptions(WorkerOptions, ModelOptions):
     )
     batch_tokens: int | str | None = batch_tokens_option()
     model_tokenizer: Any = option(
-        "The model's tokenizer, where it brings none: as --tokenizer, or `bytes`. If it is not the slices' own, the model reads "
-        "the same bytes and its NLLs are aligned to the reference tokens.",
+        "The model's tokenizer, if it brings none: as for --tokenizer, or `bytes`. If it differs from the slices' tokenizer, the model "
+        "reads the same bytes and its NLLs are aligned to the slices' tokens.",
         metavar="TOKENIZER",
         panel=LOADING,
     )
@@ -300,7 +300,7 @@ class ScoringOptions(WorkerOptions, ModelOptions):
         panel=LONG_SEQUENCES,
     )
     carry_state: bool = option(
-        "Score with a recurrent model in chunks of --context tokens, keeping its state between them.", False, panel=LONG_SEQUENCES
+        "Score a recurrent model in chunks of --context tokens, carrying its state from one to the next.", False, panel=LONG_SEQUENCES
     )
 
     def __post_init__(self) -> None:
@@ -312,7 +312,7 @@ class ScoringOptions(WorkerOptions, ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions(ModelOptions, ForceOptions):
-    """How models are run that are asked for answers."""
+    """How models are run that generate answers."""
 
     dtype: Literal[Precision, "auto"] = option(f"Precision of the weights. {_AUTO}", "float32", panel=LOADING)
     context: int | None = context_option()
@@ -320,12 +320,10 @@ class EvaluationOptions(ModelOptions, ForceOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions(WorkerOptions, EvaluationOptions):
-    """How models are run that are asked by prompts; of the tasks, the first `limit` rows alone."""
+    """How models are run that answer prompts: the first `limit` rows of each task, or all."""
 
-    limit: int | None = option("The first rows of each task only.", least=1, most=config.MOST)
-    batch_size: int | None = option(
-        "Prompts that generate together; 8 on CPU, 32 on a GPU if not given.", least=1, most=4096, panel=LOADING
-    )
+    limit: int | None = option("Use only the first N rows of each task.", least=1, most=config.MOST)
+    batch_size: int | None = option("Prompts that generate together. Default: 8 on CPU, 32 on a GPU.", least=1, most=4096, panel=LOADING)
 
 
 # --------------------------------------------------------------------------------------------------------- what is asked
@@ -336,45 +334,47 @@ CENTRED_TOKENS = 950
 
 @dataclass(frozen=True, kw_only=True)
 class RecallOptions(PromptOptions):
-    """What models are asked of documents, and how they are run."""
+    """Which facts of documents models are to recall, and how they are run."""
 
     data: File | None = option(
-        "Local rows (JSONL, Parquet: text, value, key, doc_id, answers; or context, question, answers) in place of the hub's: "
-        "a file, or a folder of TASK.jsonl; for needles, text as `count` reads it.",
+        "Local rows instead of the hub's: a file or a folder of TASK.jsonl (JSONL or Parquet with text, value, key, doc_id, answers; or "
+        "context, question, answers). For needles: the text of the haystack, as for `count`.",
         metavar="PATH",
     )
     task_version: int = option(
-        "1 strips white space off texts and values, as lm-eval does today; 0 takes them as they are, as the published figures do.",
+        "1 strips white space from texts and values, as lm-eval does today; 0 leaves them unchanged, as in the published figures.",
         1,
         least=0,
         most=1,
         panel=PROMPTS,
     )
     prompt: Literal["standard", "once", "twice"] = option(
-        "standard: the document, then the query, as lm-eval; once, twice: as JRT, the document once or twice.", "standard", panel=PROMPTS
+        "standard: the document, then the query, as in lm-eval; once, twice: the document once or twice, as in JRT.",
+        "standard",
+        panel=PROMPTS,
     )
     cut: Literal["left", "answer"] = option(
-        "left: what does not fit the context is cut on the left; answer: documents are cut to --cut-tokens around it (JRT).",
+        "left: prompts are cut on the left to fit the context; answer: documents are cut to --cut-tokens around the answer (JRT).",
         "left",
         panel=PROMPTS,
     )
     cut_tokens: int | None = option(
-        "With --cut answer: tokens kept of each document.",
+        "With --cut answer: tokens to keep of each document.",
         least=2,
         most=config.LONGEST,
         default="950, a context of 1,000 less 50 for the answer",
         panel=PROMPTS,
     )
     lengths: int | str | Sequence[int | str] | None = option(
-        "Ids of a prompt with its answer, joined with commas; 4k is 4,096.",
+        "Lengths in ids of a prompt with its answer, joined with commas; 4k is 4,096.",
         metavar="NUMBERS",
-        default="those of 1k,2k,4k,8k that all models read, or the most they read",
+        default="those of 1k,2k,4k,8k that all models can read, else the longest they can",
         parse=length,
         joined=True,
         panel=NEEDLES,
     )
     samples: int | None = option(
-        "Prompts of each length; each of 11 depths has its turn.", least=1, most=config.LONGEST, default="110", panel=NEEDLES
+        "Prompts of each length, spread evenly over 11 depths.", least=1, most=config.LONGEST, default="110", panel=NEEDLES
     )
     seed: int = option("Seed of keys, values and passages.", 0, least=0, most=config.MOST, panel=NEEDLES)
 
@@ -397,11 +397,11 @@ class RecallOptions(PromptOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MqarOptions(EvaluationOptions):
-    """What models are asked of made-up pairs, and how they are run: sequences of ids are batched by tokens, and are never cut."""
+    """Which made-up pairs models are to recall, and how they are run: sequences are batched by tokens, and never cut."""
 
     context: int | None = field(default=None, init=False)
     task: str = option(
-        "What is asked: a synthetic task (see `recallkit tasks`), with options as in overwriting,updates=8; or FILE.py:FUNCTION.",
+        "A synthetic task (see `recallkit tasks`), with its options as in overwriting,updates=8; or FILE.py:FUNCTION.",
         "mqar",
         metavar="TASK",
     )
@@ -409,14 +409,14 @@ class MqarOptions(EvaluationOptions):
     pairs: int | Sequence[int] | None = option(
         "Numbers of key-value pairs, joined with commas.",
         metavar="NUMBERS",
-        default="of 16,32,64,128,256, for the zoo 4,8,16,32,64, those that the task can have",
+        default="those of 16,32,64,128,256 (zoo: 4,8,16,32,64) that the task allows",
         least=1,
         most=config.LONGEST,
         joined=True,
     )
     samples: int | None = option("Sequences for each number of pairs.", least=1, most=config.LONGEST, default="1000; 50 for the zoo")
     power: float | None = option(
-        "Exponent of the power law of query positions: near the pairs at 0.01 (Zoology's code; F.1 trains with 0.1), uniform at 1.",
+        "Exponent of the power law of query positions: 0.01 is near the pairs (Zoology's code; F.1 trains with 0.1), 1 is uniform.",
         default="0.01",
     )
     seed: int = option("Seed of keys, values and their positions.", 0, least=0, most=config.MOST)
@@ -445,9 +445,9 @@ class RecipeOptions(Options):
     """What differs from a recipe, of a model on text as of a sweep."""
 
     seq_len: int | None = option("Ids of a training sequence.", least=1, most=config.LONGEST, default=_OF_RECIPE)
-    batch: int | None = option("Sequences a step.", least=1, most=config.MOST, default=_OF_RECIPE)
+    batch: int | None = option("Sequences per step.", least=1, most=config.MOST, default=_OF_RECIPE)
     learning_rates: float | Sequence[float] | None = option(
-        "One for a model; with --task all are tried, and the best counts.",
+        "One for a model; with --task, several are tried and the best counts.",
         metavar="NUMBERS",
         default=_OF_RECIPE,
         least=1e-9,
@@ -462,13 +462,13 @@ class TextTrainingOptions(RecipeOptions):
     """How much text a model reads, and how."""
 
     tokens: int | str | None = option(
-        "Predictions to train on, such as 30M, each once; the whole text if not given.", metavar="N", parse=amount
+        "Predictions to train on, such as 30M, each once. Default: the whole text.", metavar="N", parse=amount
     )
     checkpoint_every: int | str | None = option(
-        "Also write a checkpoint after every N tokens, such as 10M; else one at the end.", metavar="N", parse=amount
+        "Also write a checkpoint after every N tokens, such as 10M. Default: only one at the end.", metavar="N", parse=amount
     )
-    no_lists: bool = option("Text alone for zoo:NAME, which otherwise learns key-value lists first (docs/zoo.md).", False)
-    micro_batch: int | None = option("Sequences that a GPU computes at once; their gradients add up.", least=1, default="a whole batch")
+    no_lists: bool = option("Train zoo:NAME on text alone; by default it learns key-value lists first (docs/zoo.md).", False)
+    micro_batch: int | None = option("Sequences that a GPU computes at once; gradients are accumulated.", least=1, default="a whole batch")
     compiled: bool = option("Compile the model with torch.compile.", False, flags=("--compile",))
 
 
@@ -477,20 +477,20 @@ class SweepOptions(RecipeOptions):
     """What differs from a preset."""
 
     mixers: str | Sequence[str] | None = _joined(
-        "Mixers of the preset, or any others, A+B in turn (see `recallkit models --describe`).", metavar="NAMES"
+        "Mixers to train, of the preset or any others; A+B alternates them (see `recallkit models --describe`).", metavar="NAMES"
     )
     widths: Whole = _sizes("Widths of the models.")
     mixer_options: str | Sequence[str] | None = _joined(
-        "Options, for the mixers that have them, in every combination: feature_dim=4,8,window=16. No short convolution: short_conv=0.",
+        "Options for the mixers that have them, in every combination: feature_dim=4,8,window=16. short_conv=0 removes short convolutions.",
         metavar="NAME=VALUES",
     )
-    pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences of each.")
+    pairs: Whole = _sizes("Numbers of pairs in training, with equally many sequences for each.")
     test_seq_len: int | None = _number("Ids of a test sequence.", most=config.LONGEST)
     test_pairs: Whole = _sizes("Numbers of pairs in the tests.")
     examples: int | None = _number("Training sequences.")
     test_examples: int | None = _number("Test sequences.")
     vocab: int | None = _number("Ids of the vocabulary.", most=1 << 20)
-    steps: int | None = _number("Steps of a run that does not end early.")
+    steps: int | None = _number("Most steps of a run; it may end early.")
     layers: int | None = _number("Layers of a model.", most=64)
 
 
@@ -499,9 +499,9 @@ class ComparisonOptions(Options):
     """Of which tokens models are compared, and what intervals resample."""
 
     cluster: Literal["document", "sequence", "source"] = option(
-        "The unit that intervals resample as independent: documents, sequences or whole sources.", "document"
+        "The independent unit that intervals resample: documents, sequences or whole sources.", "document"
     )
-    clean: bool = option("Leave out tokens that are known to be in the training text (column in_training).", False)
+    clean: bool = option("Leave out tokens known to be in the training text (column in_training).", False)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
 
 
@@ -510,7 +510,7 @@ class FarContextOptions(Options):
     """How much context is far."""
 
     context_gain: int | Sequence[int] | None = option(
-        "Also score with the last N tokens alone as context, and measure what is gained from further back: one N, or several joined with "
+        "Also score with only the last N tokens as context, and measure the gain from context before them: one N, or several joined with "
         "commas, such as 8,32,128 (docs/context.md). Each costs about five times as much as scoring.",
         metavar="NUMBERS",
         least=1,
@@ -518,7 +518,7 @@ class FarContextOptions(Options):
         joined=True,
     )
     context_stride: int | None = option(
-        "With --context-gain: each prediction sees N to N + this - 1 ids, at a cost of (N + this - 1) / this passes; 1 is exact.",
+        "With --context-gain, a stride S: each prediction sees N to N + S - 1 ids, at a cost of (N + S - 1) / S passes; 1 is exact.",
         metavar="NUMBER",
         least=1,
         most=config.LONGEST,
@@ -529,11 +529,13 @@ class FarContextOptions(Options):
         """Raises UsageError also for a stride of no windows."""
         super().__post_init__()
         if self.context_stride is not None and not self.context_gain:
-            raise UsageError("needs --context-gain", where="--context-stride", remedy="say how many last ids, such as --context-gain 32")
+            raise UsageError(
+                "needs --context-gain", where="--context-stride", remedy="give a number of last ids, such as --context-gain 32"
+            )
 
 
 SAMPLES, BUILTIN_SAMPLES = 2000, 300
-"""Tokens of each slice that `intervene` asks about; of the built-in models fewer, because there are ten."""
+"""Tokens that `intervene` samples from each slice; fewer for the built-in models, because there are ten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -541,7 +543,7 @@ class InterventionOptions(ForceOptions):
     """Which tokens are sampled, and how the text before them is changed."""
 
     slice: str | Sequence[str] | None = option(
-        "A slice to measure, by name or as 'NAME=EXPRESSION'; may be repeated.",
+        "A slice to measure, by name or as 'NAME=EXPRESSION'. May be repeated.",
         metavar="NAME",
         default="ar_hit, repeated_frequent, first_rare",
     )
@@ -549,10 +551,10 @@ class InterventionOptions(ForceOptions):
         "Tokens to sample from each slice.", least=1, most=config.LONGEST, default="2000; 300 for the built-in models"
     )
     design: Literal["joint", "exact"] = option(
-        "joint: many changes in one sequence; exact: a sequence for each change, which takes several times as long.", "joint"
+        "joint: many changes in one sequence; exact: one sequence per change, which takes several times as long.", "joint"
     )
     changes: Literal["all", "moved"] = option(
-        "moved: what is recalled by association; all: also what other changes of the occurrences cost, in 2.5 times the time.", "moved"
+        "moved: measure recall by association; all: also what other changes to the occurrences cost, in 2.5 times the time.", "moved"
     )
     seed: int = option("Seed of samples and replacements.", 0, least=0, most=config.MOST)
 
@@ -567,21 +569,21 @@ class ProfileOptions(ForceOptions):
     """What is counted of a text."""
 
     stop_words: str = option(
-        "Words whose bigrams are left out: ours, nltk (needs its data), none, or a file with a word per line.",
+        "Words whose bigrams are left out: ours, nltk (needs its data), none, or a file with one word per line.",
         "ours",
         metavar="LIST",
     )
-    x_min: int | None = option("Where the power law of distances begins; the best fit if not given.", least=1, most=config.LONGEST)
+    x_min: int | None = option("Distance at which the power law begins. Default: the best fit.", least=1, most=config.LONGEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """What a page shows besides the results of a folder."""
 
-    slices: File | None = option("The slice directory of the comparison, with its scores, if the comparison is not in it.", metavar="DIR")
-    more: File | Sequence[File] | None = option("Also show the results in this folder; may be repeated.", flags=("--with",), metavar="DIR")
-    sequence: int | Sequence[int] | None = option("Also show this sequence of the text; may be repeated.", least=0)
-    document: int | Sequence[int] | None = option("Also show all sequences of this document; may be repeated.", least=0)
+    slices: File | None = option("The slice directory of the comparison, with its scores, if the comparison lies elsewhere.", metavar="DIR")
+    more: File | Sequence[File] | None = option("Also show the results in this folder. May be repeated.", flags=("--with",), metavar="DIR")
+    sequence: int | Sequence[int] | None = option("Also show this sequence of the text. May be repeated.", least=0)
+    document: int | Sequence[int] | None = option("Also show all sequences of this document. May be repeated.", least=0)
 
 
 Which = Literal["ar_hit", "repeated", "reference_only", "model_only", "both_right", "both_wrong", "all"]

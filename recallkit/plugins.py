@@ -51,7 +51,7 @@ class Plugin(NamedTuple):
             raise self._fault(error) from error
 
     def _fault(self, error: Exception) -> UserError:
-        return UserError(f"{self.origin} raised {type(error).__name__}: {error}", where=self.name, remedy="mend it, or uninstall it")
+        return UserError(f"{self.origin} raised {type(error).__name__}: {error}", where=self.name, remedy="fix it, or uninstall it")
 
 
 @functools.cache

@@ -19,8 +19,13 @@ PHRASES = (
     r"\d[\d.,]*[kM]? a billion",
     r"anew|but for|otherwise than|called otherwise|asked about",
     r"whoever|who(?:so| takes| reads| calls)",
-    r"next to what it was next to|trades? places",
+    r"next to what it was next to|traded? places|trades places",
     r"It prints, among others|none of these do",
+    r"is a like|(?:as|like) many \w+ elsewhere|19 of 20 samples|any of these[.:]",
+    r"not said here|of which no \w+ can tell|not shown to (?:recall|bear)",
+    r"the other way a?round|side by side, or|the same: intervals",
+    r"not to be had|taken to (?:be|read)|where an? (?:file|directory|folder) is to be",
+    r"is no (?:value|square|name for)|(?:columns|slices) of one name",
 )
 FAULT = re.compile(rf"(?<![\w`])(?:{'|'.join(PHRASES)})(?![\w`])")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
@@ -41,6 +46,9 @@ def test_the_worst_are_found():
         'problem = "a file that is "\n    f"no model"',
         "1.67k a billion; the papers' 125 would be 0.38 times",
         "whether a gap is told from zero",
+        "beyond the effect of as many moves elsewhere",
+        "AR hits are not shown to bear twice their share",
+        "a file, where a directory is to be",
     ):
         assert faults(text), text
     assert faults("There is no model that a card.json names; it says so of none.") == []

@@ -76,7 +76,7 @@ class AblationTables(Shown):
 
     mixers: a row per set, the largest `gain_lost` first. `gain`: the model's recall gain on AR hits
     as it is, a fraction; `gain_lost`: that less its gain without the mixers; `retained`: its gain
-    without them over that as it is, null where the model is not shown to recall. `loss` of all
+    without them over that as it is, null where its recall is not significant. `loss` of all
     tokens, `loss_ar_hit` of AR hits, which are `share_of_tokens` and have `loss_share` of the whole
     loss.
     ablation: set of mixers x slice (all, ar_hit, first_rare, repeated_frequent, first_frequent; the
@@ -202,11 +202,11 @@ def ablate(
         raise UsageError(
             "it is ablated already",
             where=spec.typed(),
-            remedy="give the model as it is, and name mixers with --mixers",
+            remedy="give the unchanged model, and name mixers with --mixers",
         )
     if heads and by == "mean":
         raise UsageError(
-            "heads are replaced by zero alone",
+            "heads can only be replaced by zero",
             where="--by mean",
             remedy="leave out --heads or --by",
         )
@@ -299,7 +299,7 @@ def groups_of_heads(
     groups = [_group(mixer.name, 0, mixer.num_heads - 1) for mixer in chosen if mixer.num_heads and mixer.heads is None]
     if not groups:
         kinds = ", ".join(dict.fromkeys(mixer.kind for mixer in chosen))
-        why = "what its last matrix reads is not divided into heads"
+        why = "the input of its last matrix is not divided into heads"
         remedy = "leave out --heads, or name others with --mixers"
         raise UserError(f"no heads of {kinds} can be replaced: {why}", where=where, remedy=remedy)
     return list(dict.fromkeys(groups))
@@ -313,7 +313,7 @@ def _search_heads(
     searched, largest = list[Ablation](), 0.0
     while groups:
         number = counted(len(groups), "group")
-        console.note(f"{number} of heads; those that recall needs are divided")
+        console.note(f"{number} of heads; those that recall needs are split")
         searched += groups
         lost = losses(groups).mixers
         largest = max([largest, *lost["gain_lost"].drop_nulls()])

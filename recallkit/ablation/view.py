@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-SLICES = """AR hits and repeated: the bigram is in the context already, rare in training or not; \
-new: it is not."""
+SLICES = """AR hits, repeated: the bigram is in the context already, rare in training or not. \
+New: it is not in the context yet."""
 
 
 def look(folder: Path, tables: AblationTables | None = None) -> Look:
@@ -92,21 +92,21 @@ def which_recall(tables: AblationTables) -> str:
     model, gain = first["model"], f"{_GAIN(first)} points"
     if first["gain_ci_low"] is None:
         few = too_few("AR hits", first["effective_clusters"], f"{first['cluster']}s")
-        return f"Which mixers recall goes through is not known: {few}."
+        return f"Which mixers recall depends on is unknown: {few}."
     if first["gain_ci_low"] <= 0:
-        return f"{model} is not shown to recall: its recall gain on AR hits is {gain}."
+        return f"{model} shows no significant recall: its recall gain on AR hits is {gain}."
     less = [row for row in rows if row["retained_ci_high"] < 1 - LEAST]
     most = ENRICHED * first["share_of_tokens"]
     needed = [row for row in less if not row["void"] and row["loss_share_ci_low"] > most]
     named = [f"{_retained(row)} without {_in_text(row)}" for row in _smallest(needed)]
     breaking = [_in_text(row) for row in _smallest(less) if row not in needed]
-    answer = f"Of its recall gain, {gain}, {model} retains {', '.join(named)}."
+    answer = f"Of its recall gain of {gain}, {model} retains {', '.join(named)}."
     if not named:
-        answer = f"{model} has a recall gain of {gain}, for which none of these mixers is shown to be needed in particular."
+        answer = f"{model} has a recall gain of {gain}; none of these mixers is shown to serve recall in particular."
     if breaking:
         answer += (
-            f" It {'also ' * bool(named)}retains less without {some_of(breaking)}, but AR hits are "
-            "not shown to bear twice their share of that loss."
+            f" Without {some_of(breaking)} it {'also ' * bool(named)}retains less, but that loss "
+            "is not shown to fall on AR hits in particular."
         )
     return answer
 
@@ -157,23 +157,23 @@ def ablation_tables(tables: AblationTables, manifest: Mapping[str, Any]) -> dict
         "on them": cells.valid(cells.share("loss_share")),
     }
     caption = (
-        f"Retained: of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss, nats per token: of all tokens, and of AR "
-        f"hits; on them: share of the whole loss. Intervals: {resampled(rows[0], which=' with AR hits')}."
+        f"Retained: in % of the recall gain on AR hits, {_GAIN(rows[0])} points. Loss: nats per token, over all tokens and over AR "
+        f"hits; on them: the share of the total loss that falls on AR hits. Intervals: {resampled(rows[0], which=' with AR hits')}."
     )
-    mixers = Table.of("What is retained of recall without mixers", columns, rows, caption)
+    mixers = Table.of("Recall retained without mixers", columns, rows, caption)
     return {"mixers": mixers, "ablation": _losses(tables, manifest)}
 
 
 def _losses(tables: AblationTables, manifest: Mapping[str, Any]) -> Table:
     rows = tables.ablation.to_dicts()
     sets = [rows[start : start + len(HEADERS)] for start in range(0, len(rows), len(HEADERS))]
-    lines = [_line("as it is (NLL)", sets[0], "nll", ".2f")]
+    lines = [_line("unchanged (NLL)", sets[0], "nll", ".2f")]
     lines += [_line(labelled(of_set[0]), of_set, "loss", "+z.2f") for of_set in sets]
     lines.append(["share of tokens", *(percent(row["share_of_tokens"]) for row in sets[0])])
     what = _what_is_replaced(manifest)
     caption = f"{what[0].upper()}{what[1:]}. {SLICES} {what_is_rare(manifest['slices'])}"
     return Table(
-        f"What {rows[0]['model']} loses, nats per token",
+        f"Loss of {rows[0]['model']}, nats per token",
         ["without", *HEADERS.values()],
         lines,
         caption,
@@ -234,9 +234,8 @@ def ablation_figures(tables: AblationTables) -> list[Figure]:
         height=18 * len(names),
     )
     caption = (
-        "Nats per token lost on each slice without each of the model's mixers; the stronger the "
-        "colour, the more, by the square root. "
-        f"The model is {shorten(rows[0]['model'], 60)}. {SLICES}"
+        f"Nats per token that {shorten(rows[0]['model'], 60)} loses on each slice without each of "
+        f"its mixers. Colour grows with the square root of the loss. {SLICES}"
     )
     return [Figure("ablation", "What each mixer is worth, by slice", caption, spec)]
 

@@ -34,7 +34,7 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
     hits = totals[models[0], "ar_hit"]
     if not hits["tokens"]:
         rows = {model: totals[model, "all"] for model in models}
-        one = f"{models[0]} is {_behind(rows[models[0]])}"
+        one = f"{models[0]} {_behind(rows[models[0]], reference)}"
         said = one if len(models) == 1 else _behind_range(_models(len(models)), rows)
         missing = "No token of this text is an AR hit, so recall of rare bigrams cannot be measured."
         if not is_of_rare(hits):
@@ -50,8 +50,8 @@ def in_short(reference: str, models: Sequence[str], totals: Totals) -> str:
 
 def _of_one(reference: str, model: str, totals: Totals) -> str:
     hits = totals[model, "ar_hit"]
-    recall = f"{_first(reference, hits)}, {model} {_twice(hits, 'model')}: {_retains(model, reference, hits)}."
-    return f"{recall} On {_these(hits)}, {_of_hits(reference, model, totals)}."
+    recall = f"{_first(reference, hits)}, {model} with {_twice(hits, 'model')}: {_retains(model, reference, hits)}."
+    return f"{recall} {_on_hits(hits)}, {_of_hits(reference, model, totals)}."
 
 
 def is_of_rare(hits: Row) -> bool:
@@ -59,20 +59,23 @@ def is_of_rare(hits: Row) -> bool:
     return bool(hits["slice"] == "ar_hit")
 
 
-def _these(hits: Row) -> str:
-    """What the answer is about, and how many of the tokens they are."""
-    kind = "AR hits" if is_of_rare(hits) else "repeated bigrams"
-    return f"these {kind}, {percent(hits['share_of_tokens'])} of tokens"
+def _called(hits: Row) -> str:
+    return "AR hits" if is_of_rare(hits) else "repeated bigrams"
 
 
 def _first(reference: str, hits: Row) -> str:
     """What the reference does with AR hits."""
+    returned = _twice(hits, "reference", "at its first occurrence")
     bigram = "a rare bigram" if is_of_rare(hits) else "a bigram"
-    return f"Where {bigram} returns, {reference} gives its last token {_twice(hits, 'reference', 'where it first occurs')}"
+    return f"When {bigram} returns, {reference} predicts its last token with probability {returned}"
+
+
+def _on_hits(hits: Row) -> str:
+    return f"On these {_called(hits)} ({percent(hits['share_of_tokens'])} of tokens)"
 
 
 def _twice(hits: Row, side: str, where: str = "") -> str:
-    """The mean probability of AR hits, and that of the first occurrences of their bigrams: `45 % (4.1 % where ...)`."""
+    """The mean probability of AR hits, and that of the first occurrences of their bigrams: `45 % (4.1 % at ...)`."""
     first = " ".join(filter(None, [whole(hits[f"first_p_{side}"]), where]))
     return f"{whole(hits[f'p_{side}'])} ({first})"
 
@@ -82,8 +85,8 @@ def _retains(model: str, reference: str, hits: Row) -> str:
     if hits["retained"] is None:
         if hits["gain_reference_ci_low"] is None:
             return "there are too few documents to say what is retained"
-        gain = f"gain {100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
-        return f"{reference} is not shown to recall ({gain}), so nothing can be retained"
+        gain = f"{100 * hits['gain_reference']:z.1f} points, {_ends(hits, 'gain_reference', 100, 'z.1f')}"
+        return f"{reference}'s recall gain is not significantly above 0 ({gain}), so there is no recall to retain"
     return f"{model} retains {whole(hits['retained'])} of {reference}'s recall ({_ends(hits, 'retained', 100, 'z.0f')})"
 
 
@@ -96,23 +99,24 @@ def _of_hits(reference: str, model: str, totals: Totals) -> str:
     """How far a model is behind on AR hits, and what part of its gap they and all repeated bigrams carry."""
     hits, every, repeated = (totals[model, name] for name in ("ar_hit", "all", "repeated"))
     if is_void(every) or is_void(hits):
-        return f"it is {_behind(hits)}. No share is given of its gap over all tokens, {_nats(every)}: {hits['note']}"
+        return f"{model} {_behind(hits, reference)}. Its gap over all tokens, {_nats(every)}, has no meaningful share: {hits['note']}"
     gap = "gap" if every["delta_nll"] > 0 else "lead"
-    carry = f"they carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
-    beside = "" if is_void(repeated) or not is_of_rare(hits) else f", all repeated bigrams {whole(repeated['gap_share'])}"
-    return f"it is {_behind(hits)}; {carry}{beside}"
+    called = "AR hits" if is_of_rare(hits) else "They"
+    carry = f"{called} carry {whole(hits['gap_share'])} of its {gap} of {abs(every['delta_nll']):.3f} nats per token"
+    beside = "" if is_void(repeated) or not is_of_rare(hits) else f"; all repeated bigrams carry {whole(repeated['gap_share'])}"
+    return f"{model} {_behind(hits, reference)}. {carry}{beside}"
 
 
-def _behind(row: Row) -> str:
-    """`3.37 nats behind (3.05 to 3.65)`; `not shown to differ ...` where the gap of these tokens may be zero."""
+def _behind(row: Row, reference: str) -> str:
+    """`is 3.37 nats behind (3.05 to 3.65)`; `does not differ significantly ...` where the gap of these tokens may be zero."""
     delta = row["delta_nll"]
     side = "behind" if delta > 0 else "ahead"
     if row["delta_nll_ci_low"] is None:
-        return f"{abs(delta):.2f} nats {side}, of too few documents for an interval"
+        return f"is {abs(delta):.2f} nats {side} (too few documents for an interval)"
     if not row["is_distinct"]:
-        return f"not shown to differ from the reference: {_nats(row)}"
+        return f"does not differ significantly from {reference}: {_nats(row)}"
     low, high = sorted(abs(row[f"delta_nll_ci_{end}"]) for end in ("low", "high"))
-    return f"{abs(delta):.2f} nats {side} ({bounds(low, high)})"
+    return f"is {abs(delta):.2f} nats {side} ({bounds(low, high)})"
 
 
 def _nats(row: Row) -> str:
@@ -130,7 +134,7 @@ def _of_several(reference: str, models: Sequence[str], totals: Totals) -> str:
     return " ".join(
         [
             f"{_first(reference, first)}; {_retained_range(reference, hits)}.",
-            f"On {_these(first)}, {_behind_range('they', hits)}.",
+            f"{_on_hits(first)}, {_behind_range('they', hits)}.",
             _share_range(models, totals),
         ]
     )
@@ -141,7 +145,7 @@ def _retained_range(reference: str, hits: Mapping[str, Row]) -> str:
     retained = {model: row["retained"] for model, row in hits.items() if row["retained"] is not None}
     if not retained:
         return _retains("none", reference, next(iter(hits.values())))
-    return f"{_models(len(hits))} retain {extremes(retained, whole)} of this recall"
+    return f"{_models(len(hits))} retain {extremes(retained, whole)} of this recall gain"
 
 
 def _behind_range(they: str, rows: Mapping[str, Row]) -> str:
@@ -149,7 +153,7 @@ def _behind_range(they: str, rows: Mapping[str, Row]) -> str:
     behind = {model: row["delta_nll"] for model, row in rows.items()}
     unresolved = [model for model, row in rows.items() if not row["is_distinct"]]
     said = f"{they} are {extremes(behind, _side)}"
-    return said + (f"; no difference is shown for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
+    return said + (f"; not significant for {some_of(unresolved, MOST_NAMED)}" if unresolved else "")
 
 
 def _side(nats: float) -> str:
@@ -173,11 +177,11 @@ def _share_range(models: Sequence[str], totals: Totals) -> str:
         elif shares:
             parts.append(f"{extremes(shares, whole)} of the {what}s of {len(shares):,} models")
     if parts:
-        none = f"; no share is given for {some_of(void, MOST_NAMED)}" if void else ""
-        return f"They carry {' and '.join(parts)}{none}."
+        none = f"; no share is meaningful for {some_of(void, MOST_NAMED)}" if void else ""
+        return f"AR hits carry {' and '.join(parts)}{none}."
     alike = {note: [model for model in void if rows[model]["note"] == note] for note in (row["note"] for row in rows.values())}
     reasons = "; ".join(f"{some_of(names, MOST_NAMED)}: {note}" for note, names in alike.items())
-    return f"No share is given for {reasons}."
+    return f"No share of their gaps is meaningful ({reasons})."
 
 
 def _models(number: int) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Row = Mapping[str, Any]
 
 _HOLLOW = f"Hollow: fewer than {FEW} tokens."
-LEFT_OUT = "Shares that mean nothing, such as those of a gap that cannot be distinguished from zero, are left out."
+LEFT_OUT = "Shares without a meaning, such as those of a gap that cannot be distinguished from zero, are omitted."
 
 
 def figures(comparison: Comparison, only: Sequence[str] = ()) -> list[Figure]:
@@ -104,13 +104,13 @@ def price_figure(comparison: Comparison) -> list[Figure]:
         layer("rule", "isValid(datum.least)", channels={"y": {**y, "field": "least"}, "y2": {"field": "most"}}, color="soft"),
         layer("text", channels={"y": y, "text": column("label")}, color="soft", **place),
     ]
-    caption = "Recall gain on AR hits, in points of probability, beside the bytes of state of one sequence. "
-    caption += "The broad line joins the models that no other beats in both."
-    caption += " A line in a model's colour joins those of its variants that none of its others beats." * (1 < len(names) < len(known))
+    caption = "Recall gain on AR hits, in points of probability, against the bytes of state of one sequence. "
+    caption += "The thick line is the Pareto front of all models."
+    caption += " A line in a model's colour is the front of its own variants." * (1 < len(names) < len(known))
     if left_out := [shorten(row["model"], 40) for row in rows if row not in known]:
         caption += f" Not drawn, as their state is unknown: {', '.join(left_out)}."
     drawn = line_chart(points, list(names), x, y, *before, reference=comparison.reference, some_first=False, height=_TALL)
-    return _figure(comparison, "price", "Recall beside bytes of state", caption, drawn)
+    return _figure(comparison, "price", "Recall by bytes of state", caption, drawn)
 
 
 _TALL, _NARROW = 240, 270
@@ -218,11 +218,11 @@ def _recall(comparison: Comparison) -> list[Figure]:
     title = {"anchor": "start", "frame": "bounds", "offset": 16, "color": Colour("ink")}
     spec["title"] = {"text": "Probability of the right token", **title}
     caption = (
-        "From the mean probability of a token where its bigram first occurs "
-        f"to that where the bigram returns, on {comparison.hit}s. "
-        "The rise of a line is the model's recall gain; retained: of the reference's."
+        f"Mean probability of the last token of {bigram}: at its first occurrence, and where it "
+        f"returns ({comparison.hit}s). The rise of a line is the model's recall gain; retained: the "
+        "gain in per cent of the reference's."
     )
-    return _figure(comparison, "recall", "What a returning bigram is worth", caption, spec)
+    return _figure(comparison, "recall", "What models gain when a rare bigram returns", caption, spec)
 
 
 _LABEL = 28
@@ -254,10 +254,10 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
     has_hits = any(row["repeated"] and row["low"] <= threshold for row in of_counts)
     panels = {True: f"bigram repeated{' (shaded: AR hits)' * has_hits}", False: "bigram not repeated"}
     by_count = [{**row, "panel": panels[row["repeated"]]} for row in of_counts]
-    hits = f", AR hits up to the threshold of {threshold:,} (shaded)" * has_hits
+    hits = f" (shaded: AR hits, up to a count of {threshold:,})" * has_hits
     which = {True: f"tokens that repeat a bigram of their context{hits}", False: "tokens that do not repeat a bigram of their context"}
     shown = [words for kind, words in which.items() if any(row["repeated"] == kind for row in of_counts)]
-    caption = f"Mean log-perplexity by how often training had the bigram (as figure 1 of Zoology), of {'; and of '.join(shown)}."
+    caption = f"Mean NLL by the training count of the bigram, as in Figure 1 of Zoology, for {', and for '.join(shown)}."
     shaded, axis = (panels[True], threshold) if has_hits else None, "training count of the bigram, up to"
     count = _lines(comparison, ("by_count", "By training frequency", caption), by_count, "training count", axis, shaded=shaded)
     gains = []
@@ -270,7 +270,7 @@ def _by_bucket(comparison: Comparison) -> list[Figure]:
 
 _GAINS = {
     "by_distance": ("distance", "tokens back to the bigram, up to", "high", "tokens back to the latest earlier occurrence of their bigram"),
-    "by_match": ("length of match", "tokens matched, from", "low", "tokens of the longest preceding context shared with an earlier one"),
+    "by_match": ("length of match", "tokens matched, from", "low", "tokens of the longest context that an earlier occurrence shares"),
 }
 """Tables of recall gains by bucket: what they are by, their axis, the column drawn, and what it is."""
 
@@ -335,20 +335,19 @@ def _by_threshold(comparison: Comparison) -> list[Figure]:
     if len({point["x"] for point in points}) < 2:
         return []
     facts = comparison.manifest["slices"]
-    marks = {facts["max_count"]: "AR hits here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
-    x = log_number("x", "AR hits are bigrams up to", [point["x"] for point in points], base=2)
+    marks = {facts["max_count"]: "the threshold used here", papers_count(facts["counts"]["num_tokens"]): "the papers' rate"}
+    x = log_number("x", "threshold on the training count", [point["x"] for point in points], base=2)
     y = share("y", "%", domain=[min(0.0, *(point["y"] for point in points)), max(point["y"] for point in points)], clamp=True)
     first, last = x["scale"]["domain"]
     marks = {count: name for count, name in marks.items() if max(0, first) < count <= last}
     before = [across("soft", x=mark, strokeDash=[4, 3]) for mark in marks]
     models = [model for model in comparison.models if any(point["model"] == model for point in points)]
-    caption = "What is retained of the reference's recall, and the AR hits' share of the gap, where bigrams up to another training count "
-    caption += "are AR hits, with 95 % intervals."
-    caption += f" Dashed: {', '.join(f'{name}, up to {count:,}' for count, name in marks.items())}." if marks else ""
+    caption = "Retained recall, and the AR hits' share of the gap, at other thresholds of the training count, with 95 % intervals."
+    caption += f" Dashed: {', '.join(f'{name}, {count:,}' for count, name in marks.items())}." if marks else ""
     have_shares = [point["model"] for point in points if point["panel"] == panels["gap_share"]]
     leads = shares_of_leads(model for model in have_shares if comparison.totals[model, "all"]["delta_nll"] < 0)
     caption += f" {LEFT_OUT}{leads}"
-    caption += " Intervals are cut off where they leave the plot."
+    caption += " Intervals are clipped to the plot."
     shown = [panel for panel in panels.values() if any(point["panel"] == panel for point in points)]
     drawn = line_chart(points, models, x, y, *before, panels=shown, height=180)
     return _figure(comparison, "by_threshold", "By threshold", caption, drawn)

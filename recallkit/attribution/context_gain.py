@@ -210,16 +210,16 @@ def gains_table(by_context: pl.DataFrame, in_context: Mapping[str, Any] | None) 
         windows.append(f"{ids:,}" if ids == most else f"{ids:,} to {most:,}")
         numbers.append(f"{keys['tokens']:,}")
     caption = (
-        f"Gain: NLL with the last ids alone ({', '.join(dict.fromkeys(windows))} of them) less NLL "
-        "with the full context. The gap to the reference is that with the last ids alone plus the "
+        f"Gain: NLL with only the last ids as context ({', '.join(dict.fromkeys(windows))} of them) "
+        "less NLL with the full context. A model's gap is its gap with only the last ids plus the "
         "difference in gain; far share: that difference over the gap. LongPPL: perplexity of the "
-        f"reference's key tokens ({' / '.join(numbers[:: len(models)])}): with the full context "
-        f"their NLL is less than {-BETA:g}, and by more than {ALPHA:g} lower.{_leads(wholes)}"
+        f"reference's key tokens ({' / '.join(numbers[:: len(models)])}), whose NLL with the full "
+        f"context is below {-BETA:g} and has fallen by more than {ALPHA:g}.{_leads(wholes)}"
     )
     if in_context is not None:
         caption += f"\n{_in_context([reference, *models], in_context)}"
     return Table.of(
-        "What is gained from context further back than the last ids, in nats per token, and that part of the gap in %",
+        "Gain from context before the last ids, in nats per token, and its part of the gap in %",
         {
             "model": cells.name("model"),
             "last": cells.number("last"),
@@ -247,10 +247,10 @@ def far_table(by_context: pl.DataFrame) -> Table:
         "mirror": lambda row: mirror(row["gaining"]),
     }
     caption = (
-        "Every token is an AR hit, another that repeats a bigram of its context, or new, which is "
-        "what bigrams miss. Gains: the share in those on which the reference gains at least "
-        f"{GAINS:g} nat. They are chosen by its own figures, so it does better on them also by "
-        "chance. Mirror: that share if the models traded places."
+        "Every token is an AR hit, the end of another repeated bigram, or new: the end of no "
+        "repeated bigram. Gains: the share of the tokens on which the reference gains at least "
+        f"{GAINS:g} nat. The reference's own scores select them, so it does better on them partly "
+        "by chance. Mirror: the same share with model and reference exchanged."
         f"{_leads(_rows_of(by_context, ALL))}"
     )
     both = [{**row, "gaining": where} for row, where in zip(rows, gaining, strict=True)]
@@ -274,7 +274,7 @@ def _in_context(names: Sequence[str], in_context: Mapping[str, Any]) -> str:
     late, early = in_context["late"], in_context["early"]
     score = "In-context-learning score"
     if late != LATE:
-        score = f"Like the in-context-learning score, which is of position {LATE}"
+        score = f"Like the in-context-learning score, which uses position {LATE}"
     figure = cells.with_interval("score")
     scores = ", ".join(f"{name} {figure(in_context['models'][name])}" for name in names)
     sequences = counted(in_context["sequences"], "sequence")

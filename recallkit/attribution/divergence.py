@@ -133,13 +133,13 @@ def in_a_sentence(by_divergence: pl.DataFrame) -> str:
         wholes = by_divergence.filter(by="slice", slice="all")
         nats = extremes(dict(wholes.select("model", "kl").rows()), lambda kl: f"{kl:{_KL}}")
         no_hits = "; there are no AR hits" if hits[0]["kl"] is None else ""
-        return f"KL divergence from {reference} is {nats} nats per token{no_hits}."
+        return f"The KL divergence from {reference} is {nats} nats per token{no_hits}."
     times = extremes(ratios, lambda value: f"{value:.1f}")
     unresolved = [row["model"] for row in hits if row not in known or (row["ratio_ci_low"] or 0) <= 1]
     whose = f"{len(ratios):,} models" if len(ratios) > 1 else next(iter(ratios))
-    larger = f"Per AR hit, KL divergence of {whose} from {reference} is {times} times that"
-    not_shown = f"; it is not shown to be larger for {some_of(unresolved)}" if unresolved else ""
-    return f"{larger} where its bigram first occurs{not_shown}."
+    larger = f"On AR hits, the KL divergence of {whose} from {reference} is {times} times that"
+    not_shown = f"; it is not significantly larger for {some_of(unresolved)}" if unresolved else ""
+    return f"{larger} at the first occurrences of their bigrams{not_shown}."
 
 
 def divergence_table(by_divergence: pl.DataFrame) -> Table:
@@ -147,7 +147,7 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
     rows = cells.without_zoo(by_divergence.filter(by="slice").to_dicts())
     names = list(dict.fromkeys(row["slice"] for row in rows))
     return Table.of(
-        f"How far predictions are from those of {rows[0]['reference']}: KL divergence in nats per token, and agreement in %",
+        f"Predictions beside those of {rows[0]['reference']}: KL divergence in nats per token, and agreement in %",
         {
             "slice": cells.name("slice"),
             "model": cells.name("model"),
@@ -159,8 +159,8 @@ def divergence_table(by_divergence: pl.DataFrame) -> Table:
             "agree": cells.in_percent("agreement"),
         },
         sorted(rows, key=lambda row: names.index(row["slice"])),
-        "KL(reference | model), its mean, the median and further quantiles of the tokens. Ratio: "
-        "to the mean where the same bigrams first occur in their sequences, so that nothing can be "
-        "recalled. Agree: both rank the same token first.",
+        "KL(reference | model): mean, median and further quantiles over tokens. Ratio: the mean "
+        "over that at the first occurrences of the same bigrams, where nothing can be recalled. "
+        "Agree: both rank the same token first.",
         optional=["tokens", "95 %\ninterval"],
     )

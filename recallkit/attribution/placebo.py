@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recallkit.attribution.answer import Row, Totals
     from recallkit.measure.sums import TableSums
 
-NOT_WORSE = "not shown to be worse than the reference, so that there is nothing to explain"
+NOT_WORSE = "not significantly worse than the reference, so there is nothing to explain"
 TOO_FAR = "worse than every checkpoint"
 
 
@@ -85,17 +85,18 @@ def in_a_sentence(by_placebo: pl.DataFrame, totals: Totals) -> str:
     """What the reference itself retained at each model's loss, and the AR hits' share of its gap there."""
     rows = by_placebo.to_dicts()
     known = [row for row in rows if not row["void"] and row["retained"] is not None]
-    unknown = {row["model"]: row["note"] or "the reference is not shown to recall" for row in rows if row not in known}
-    said = [f"at the loss of {row['model']} {_beside(row, totals[row['model'], 'ar_hit'])}" for row in known[:2]]
-    more = f" and {len(known) - 2:,} more in the table" * (len(known) > 2)
+    unknown = {row["model"]: row["note"] or "the reference's recall gain is not shown to exceed 0" for row in rows if row not in known}
+    said = [_beside(row, totals[row["model"], "ar_hit"]) for row in known[:2]]
+    more = f"; {len(known) - 2:,} more in the table" * (len(known) > 2)
     reasons = dict.fromkeys(unknown.values())
     none = [f"No placebo for {some_of([model for model in unknown if unknown[model] == why])}: {why}." for why in reasons]
     return " ".join([*([f"The reference's own run, as a placebo: {'; '.join(said)}{more}."] if said else []), *none])
 
 
 def _beside(row: Row, hits: Row) -> str:
-    mine = "not known" if hits["retained"] is None else whole(hits["retained"])
-    return f"it retains {whole(row['retained'])} of its recall (the model {mine}), and AR hits carry {whole(row['gap_share'])} of its gap"
+    mine = "unknown" if hits["retained"] is None else whole(hits["retained"])
+    recall = f"at the loss of {row['model']} it retains {whole(row['retained'])} of the reference's recall (the model: {mine})"
+    return f"{recall}, and AR hits carry {whole(row['gap_share'])} of its gap"
 
 
 def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
@@ -111,7 +112,7 @@ def placebo_table(by_placebo: pl.DataFrame, totals: Totals) -> Table:
         "at": lambda row: row["placebo_note"] or f"{row['placebo_checkpoint']}, {row['placebo_weight']:.0%}",
     }
     caption = (
-        "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: the checkpoint, and its weight beside the "
-        "next better one. Where a model is like its placebo, its profile is that of any model of its loss."
+        "Placebo: the reference's own earlier checkpoints, interpolated to the model's NLL. At: the worse of two neighbouring checkpoints "
+        "and its weight. A model that resembles its placebo has the profile of any model with its loss."
     )
     return Table.of("AR hits, %: the model, and the reference at the model's loss", columns, cells.without_zoo(rows), caption)

@@ -61,7 +61,7 @@ def answer(by_price: pl.DataFrame) -> str:
     reference, *rows = by_price.to_dicts()
     known = {row["model"]: row["retained"] for row in rows if row["retained"] is not None}
     if not known:
-        return f"{reference['model']} is not shown to recall on AR hits, so what is retained of it is not known."
+        return f"The recall gain of {reference['model']} on AR hits is not shown to exceed 0, so what is retained is unknown."
     losses = {row["model"]: row["loss_first"] for row in rows if row["loss_first"] is not None}
     if len(rows) > 1:
         first = f"; their loss where a bigram first occurs is {extremes(losses, _nats)} nats per token" if losses else ""
@@ -96,10 +96,10 @@ def price_table(by_price: pl.DataFrame) -> Table:
     }
     ids = " or ".join(f"{number:,}" for number in sorted({row["state_ids"] for row in rows} - {None}))
     caption = f"State: of one sequence after {ids} ids. " if ids else ""
-    caption += "Of a state that cannot be carried the bytes are unknown. " if None in by_price["state_bytes"] else ""
+    caption += "The size of a state that cannot be carried is unknown. " if None in by_price["state_bytes"] else ""
     caption += (
-        "Gain: recall gain on AR hits, p(token) less p at the first occurrence of its bigram. Losses: nats per token to the reference. "
+        "Gain: p(token) on AR hits less p at the first occurrence of the same bigram. Loss: NLL above the reference's, nats per token. "
         f"Intervals: {resampled(rows[0])}."
     )
-    title = "Bytes of state, and what is retained of the reference's recall"
+    title = "Bytes of state, and recall retained of the reference's"
     return Table.of(title, columns, rows, caption, optional=["loss in\nAR hits", "ppl"])

@@ -237,16 +237,16 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
     by_key, models = _rows(tables), _models(tables)
     first, hits, repeated = (by_key[models[0], "ALL", name] for name in ("all", "ar_hit", "repeated"))
     kind, rare = _hits(slices), what_is_rare(slices)
-    shares = f"Shares are of the gap; all rep.: in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens."
+    shares = f"All rep.: share in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of tokens."
     if not has_counts(slices):
         rare = "Without training counts it is unknown which of them are rare and cannot have been memorised (AR hits): "
         rare += "--train SOURCE counts them."
-        shares = "The share of the gap is that in repeated bigrams (rep.)."
+        shares = "Rep.: repeated bigrams, in which the share of the gap lies."
     sentences = [
         f"{_capital(kind)} are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
         rare,
         *what_of_training(slices, first["tokens"]),
-        f"Gain: p(token) less p at the first occurrence of its bigram, in points, on {kind}; retained: of the reference's.",
+        f"Gain: p(token) on {kind} less p at the bigram's first occurrence, in points. Retained: gain in % of the reference's.",
         shares,
         f"Intervals: {resampled(first)}.",
     ]
@@ -289,10 +289,10 @@ def what_of_training(slices: Mapping[str, Any], tokens: int) -> list[str]:
     sentences, exactly = [copied] if copied else [], slices.get("read_exactly")
     if exactly:
         sentences.append(
-            f"Left out: {counted(left_out, 'token')}, of which a variant reads the first {exactly:,} of every sequence exactly."
+            f"Left out: {counted(left_out, 'token')}, among them the first {exactly:,} of every sequence, which a variant reads exactly."
         )
     elif left_out:
-        sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} found there.")
+        sentences.append(f"Left out (--clean): the {counted(left_out, 'token')} that are in it.")
     return sentences
 
 
@@ -317,10 +317,14 @@ def causal_table(tables: GapTables, causal: Causal) -> Table | None:
         "causally, %": _of_models(cells.with_interval("causal_retained", "z.0f", 100), "reference"),
     }
     caption = (
-        "Points of probability on AR hits. Causal recall: how much less probable sampled AR hits are once earlier occurrences of their "
-        "bigrams are broken up (recallkit intervene). The difference of the two is what else a repetition brings: presence and position."
+        "Points of probability on AR hits. Causal recall: how much less probable sampled AR hits become when the earlier occurrences of "
+        "their bigrams are broken up (recallkit intervene). Recall gain also includes what a repetition brings besides association: that "
+        "the token is present, and how far back."
     )
     return Table.of("Recall gain beside causal recall", columns, cells.without_zoo(rows), caption)
+
+
+_SLASH = "Before the slash: recall gain in % of the reference's."
 
 
 def _retained_and_share(row: Row) -> str:
@@ -338,13 +342,13 @@ def thresholds_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     models = _models(tables)
     first = [by_key[models[0], threshold] for threshold in thresholds]
     return Table(
-        "Retained, and share of the gap, by threshold, %",
+        "AR hits by threshold: retained recall / share of the gap, %",
         ["model", *(f"up to {threshold:,}" for threshold in thresholds)],
         [
             ["AR hits, of tokens", *(percent(row["share_of_tokens"], 2) for row in first)],
             *([model, *(_retained_and_share(by_key[model, threshold]) for threshold in thresholds)] for model in models),
         ],
-        "Threshold: the largest training count of an AR hit's bigram. Before the slash what is retained of the reference's recall gain.",
+        f"Threshold: the largest training count that a bigram of AR hits may have. {_SLASH}",
     )
 
 
@@ -358,12 +362,14 @@ def control_table(tables: GapTables, hits: str) -> Table:
         "control, %": _sound(cells.with_interval("control_share", "z.1f", 100)),
     }
     rows = [by_key[model, "ALL", "ar_hit"] for model in _models(tables)]
-    caption = f"Control: the share if {hits} differed as the first occurrences of their bigrams do; it is not subtracted."
-    if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
-        caption += f" Gaps are tested against zero over {'both' if len(rows) == 2 else f'all {len(rows):,}'} models (Holm)."
-    return Table.of(
-        f"{_capital(hits)}: how far behind, and the share of the gap beside its control", columns, rows, caption + _leads(tables)
+    caption = (
+        f"Control: the share that {hits} would carry if models differed on them as on the first occurrences of the same bigrams. "
+        "It is not subtracted."
     )
+    if len(rows) > 1 and rows[0]["effective_clusters"] >= MIN_CLUSTERS:
+        caption += f" Each gap is tested against zero, corrected for {len(rows):,} models (Holm)."
+    title = f"{_capital(hits)}: nats behind the reference, share of the gap, and its control"
+    return Table.of(title, columns, rows, caption + _leads(tables))
 
 
 def by_source_table(tables: GapTables, hits: str, most_columns: int | None = None) -> Table | None:
@@ -382,10 +388,9 @@ def by_source_table(tables: GapTables, hits: str, most_columns: int | None = Non
     ]
     rows = {model: [by_key[model, source, "ar_hit"] for source in shown] for model in models}
     hidden = len(sources) - len(shown)
-    caption = "Before the slash what is retained of the reference's recall gain."
-    caption += f" {counted(hidden, 'smaller source')}: see the Parquet file." * (hidden > 0) + shares_of_leads(leads)
+    caption = _SLASH + f" The Parquet file also has {counted(hidden, 'smaller source')}." * (hidden > 0) + shares_of_leads(leads)
     return Table(
-        f"{_capital(hits)} by source: retained, and share of the gap, %",
+        f"{_capital(hits)} by source: retained recall / share of the gap, %",
         ["model", *(f"{source}\n{abbreviate(tokens[source])} tokens" for source in shown)],
         [
             ["share of tokens", *map(_of_tokens, rows[models[0]])],
@@ -414,9 +419,9 @@ def by_slice_table(tables: GapTables) -> Table | None:
         "retained,\n%": _RETAINED,
         "share of\nthe gap, %": _SHARE,
     }
-    caption = "Slices may overlap: their shares need not add up to 100 %. " * (len(names) > 1)
-    caption += f"Retained: of the reference's recall gain on the slice's tokens.{_leads(tables)}"
-    return Table.of("Each slice: what is retained, and the share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
+    caption = "Slices may overlap, so shares need not add up to 100 %. " * (len(names) > 1)
+    caption += f"Retained: recall gain on the slice's tokens in % of the reference's.{_leads(tables)}"
+    return Table.of("Slices: retained recall and share of the gap", columns, rows, caption, optional=["reference\nppl", "ppl"])
 
 
 def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
@@ -427,10 +432,10 @@ def partition_table(tables: GapTables, slices: Mapping[str, Any]) -> Table:
     first = next(iter(rows.values()))
     share = _sound(cells.share("gap_share"))
     return Table(
-        "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram",
+        "Where the gap lies: tokens by what the context already contains and by the bigram's training count",
         ["model", *(class_.name.replace(" ", "\n") for class_ in PARTITION)],
         [["share of tokens", *map(_of_tokens, first)], *([model, *map(share, of_model)] for model, of_model in rows.items())],
-        f"Rare bigrams: seen at most {slices['max_count']:,} times. The first class is the AR hits. The shares of a model add up to 100 %."
+        f"Rare: seen at most {slices['max_count']:,} times in training. The first class is the AR hits. A model's shares add up to 100 %."
         f"{_leads(tables)}",
     )
 
@@ -451,7 +456,7 @@ def void_notes(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         if row["note"]:
             models.setdefault(row["note"], []).append(row["model"])
-    return [f"{some_of(names)}: the share of the gap means nothing: {note}" for note, names in models.items()]
+    return [f"{some_of(names)}: no meaningful share of the gap: {note}" for note, names in models.items()]
 
 
 def _leads(tables: GapTables) -> str:
@@ -482,8 +487,8 @@ def _bits_per_byte(rows: Sequence[Row]) -> list[str]:
 def _noise_of_reading(readings: Mapping[str, Sequence[float]]) -> list[str]:
     """A line of what reading in chunks alone changes in a sequence, at most of all variants, if it changes anything."""
     most, mean = (max((noise[place] for noise in readings.values()), default=0.0) for place in (0, 1))
-    what = "NLLs of a sequence that is read in chunks with nothing compressed"
-    return [f"Noise: {what} differ by up to {most:.1e} nats, on average by {mean:.1e}"] if most else []
+    what = "reading in chunks with nothing compressed changes NLLs"
+    return [f"Noise: {what} by up to {most:.1e} nats, on average by {mean:.1e}"] if most else []
 
 
 def _inexact(shares: Mapping[str, Any]) -> list[str]:

@@ -75,7 +75,7 @@ class Results:
         if not fastest:
             return "Nothing could be timed."
         if "gemm" not in fastest:
-            return f"At most, in tokens/s: {', '.join(fastest.values())}."
+            return f"Fastest, in tokens/s: {', '.join(fastest.values())}."
         near = [row["n"] for row in ran if row["mean"] <= 2 * min(row["mean"] for row in ran)]
         return f"Products of matrices of up to {max(near)} x {max(near)} take at most twice the time of the fastest."
 

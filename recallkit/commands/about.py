@@ -33,7 +33,7 @@ def _listed(what: str, rows: Rows) -> Outcome[Rows]:
 class ListModels(Options):
     """What is said of models."""
 
-    models: AnyModels | None = argument(f"With --describe: models, {MODEL_SYNTAX}, or tokenizers alone.", metavar="MODEL")
+    models: AnyModels | None = argument(f"With --describe: models ({MODEL_SYNTAX}), or tokenizers alone.", metavar="MODEL")
     _: KW_ONLY
     describe: bool = option("Parameters, state and operations of mixers and zoo models.", False)
     width: int = option("With --describe: channels of the mixers, a multiple of 64.", 1024, least=64, most=1 << 16)
@@ -48,9 +48,9 @@ class ListModels(Options):
     examples=("recallkit models", "recallkit models --describe path/to/mamba", "recallkit models --describe --width 1024"),
 )
 def models(asked: ListModels) -> Outcome[Any]:
-    """List the models that can be scored, one per line; with --describe the costs of mixers and zoo models.
+    """List the models that can be scored, one per line; with --describe, the costs of mixers and zoo models.
 
-    `--describe MODEL` says what a model reads: its context, its tokenizer, the token before every text and that which ends documents.
+    `--describe MODEL` shows what a model reads: its context, its tokenizer, the token before every text, and the token that ends documents.
     """
     from recallkit.models import describe
     from recallkit.models.loading import describe_models
@@ -103,22 +103,23 @@ class Bench(ForceOptions):
     """What is timed, and at which sizes."""
 
     what: str | Sequence[str] | None = argument(
-        "Architectures of the zoo (based ...) and presets (based-360m ...) by name, or `models`, `presets`; all architectures if none.",
+        "Architectures of the zoo (based ...) and presets (based-360m ...), or all of a kind: `models`, `presets`. Default: all "
+        "architectures.",
         metavar="WHAT",
     )
     _: KW_ONLY
     device: str = device_option()
     dtype: Precision | None = option("Precision.", default="bfloat16 on a GPU, float32 on CPU")
     paper: Literal["table-1", "figure-4", "figure-1"] | None = option(
-        "Models and sizes of Based's Table 1 or Figure 4, or products of matrices, as in Figure 1 (docs/gpu.md); other options go first."
+        "Models and sizes of Based's Table 1 or Figure 4, or the products of its Figure 1 (docs/gpu.md). Other options override these."
     )
-    size: str | None = option("Of the architectures: 1.6m, 360m or 1.3b parameters.", metavar="SIZE", default="360m on a GPU, else 1.6m")
+    size: str | None = option("Parameters of the architectures: 1.6m, 360m or 1.3b.", metavar="SIZE", default="360m on a GPU, else 1.6m")
     prompt: int | Sequence[int] | None = _many("Tokens of the prompts, joined with commas.", default="4096 on a GPU, else 1024")
-    prompt_batch: int | None = option("Rows that are read, or scored, together.", least=1, most=config.LONGEST, default="2")
+    prompt_batch: int | None = option("Rows that are read or scored together.", least=1, most=config.LONGEST, default="2")
     batch: int | Sequence[int] | None = _many("Rows that generate together, joined with commas.", default="128 on a GPU, else 8")
     new: int | None = option("Tokens that each row generates.", least=1, most=config.LONGEST, default="128 on a GPU, else 32")
     repeats: int | None = option("Samples of each time.", least=1, most=1000, default="3")
-    out: File | None = out_option("Also write bench.parquet there; the same command resumes.")
+    out: File | None = out_option("Also write bench.parquet to this folder; the same command resumes.")
 
 
 @command(
@@ -156,7 +157,7 @@ def bench(asked: Bench) -> Outcome["Results"]:
 
 @command("doctor", Options, examples=("recallkit doctor", "recallkit doctor --json"))
 def doctor(_: Options) -> Outcome["Sequence[Check]"]:
-    """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; for bug reports too."""
+    """Check this installation and machine: versions, devices, memory, disks, kernels, tokenizers, the hub; also for bug reports."""
     from recallkit.doctor.examine import doctor_json, examine, failure_line, print_doctor
 
     checks = examine()

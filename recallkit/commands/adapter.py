@@ -74,7 +74,7 @@ class Outcome(Generic[T]):
             if of["joined"]:
                 return "joined"
             rest = "run it without --share to join them" if of["parts_done"] == of["num_parts"] else "other shares are not done"
-            return f"{of['parts_done']:,} of {of['num_parts']:,} parts are there, {rest}"
+            return f"{of['parts_done']:,} of {of['num_parts']:,} parts are done, {rest}"
 
         def show(full: bool) -> None:
             for name, of in made.items():
@@ -110,7 +110,9 @@ class _Printed(Options):
 class _Drawn(_Printed):
     """The same of a result with figures."""
 
-    figures: File | None = option("Also write the figures there for a paper, as PDF, SVG, PNG, with LaTeX.", metavar="DIR", panel=OUTPUT)
+    figures: File | None = option(
+        "Also write the figures to this folder for a paper, as PDF, SVG and PNG, with LaTeX.", metavar="DIR", panel=OUTPUT
+    )
     width: float = option("How wide the figures are.", "column", metavar="column|text|INCHES", parse=_inches, panel=OUTPUT)
 
 
@@ -119,7 +121,7 @@ class _Chosen(_Drawn):
     """The same of results that are there already, of which some models are drawn."""
 
     drawn: str | Sequence[str] | None = option(
-        "With --figures: draw only this model, and the reference. May be repeated.", flags=("--model",), metavar="NAME", panel=OUTPUT
+        "With --figures: draw only this model and the reference. May be repeated.", flags=("--model",), metavar="NAME", panel=OUTPUT
     )
 
 
@@ -128,7 +130,7 @@ class _Exported(_Printed):
     """The same of a result with tables."""
 
     export: str | None = option(
-        "Also write the tables as csv or json, formatted as md or tex, or in model cards (card); joined with commas.",
+        "Also write the tables, as csv, json, md, tex or model cards (card), joined with commas.",
         metavar="FORMATS",
         parse=_formats,
         panel=OUTPUT,

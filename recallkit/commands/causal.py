@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
-    """Which models are asked, and about what."""
+    """Which models are measured, on which tokens."""
 
     models: AnyModels | None = models_option()
     _: KW_ONLY
@@ -37,7 +37,7 @@ class Intervene(InterventionOptions, ScoringOptions, WritingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class InterveneLine(ShareOptions, Intervene):
-    """The same as one of many jobs."""
+    """The same, for one of many jobs."""
 
 
 @command(
@@ -51,10 +51,10 @@ class InterveneLine(ShareOptions, Intervene):
     answers=True,
 )
 def intervene(asked: InterveneLine) -> Outcome["InterveneTables"]:
-    """Measure causal recall: how much less probable tokens are when those of earlier occurrences are swapped; resumes.
+    """Measure causal recall: how much less probable tokens become when earlier occurrences of their bigrams are broken up; resumes.
 
-    The first model is the reference: for each other model, what it retains of the reference's causal recall, and what part
-    of its gap the difference is.
+    The first model is the reference. For every other model the answer says how much of the reference's causal recall it retains, and
+    what part of its gap the difference is.
     Columns: see `InterveneTables`.
     """
     from recallkit import builtin, intervening
@@ -79,21 +79,21 @@ _MODEL = "zoo:hybrid"
 class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     """Which mixers of which model are replaced, and by what."""
 
-    model: AnyModel | None = argument(f"The model, {MODEL_SYNTAX}; {_MODEL} if none.", metavar="MODEL")
+    model: AnyModel | None = argument(f"The model: {MODEL_SYNTAX}. Default: {_MODEL}.", metavar="MODEL")
     _: KW_ONLY
     slices: File | None = slices_option()
     mixers: str = option(
-        "Sets of mixers, joined with commas: layers (0,3,5), kinds (attention), or several at once (0+3); each: every one by itself "
+        "Sets of mixers, joined with commas: layers (0,3,5), kinds (attention), or several at once (0+3); each: every mixer on its own "
         "and every kind as a whole.",
         "each",
         metavar="SETS",
     )
     heads: bool = option(
-        "Search the heads of these mixers: those of each mixer together, then halves of the groups without which recall gain is lost, "
-        "down to single heads.",
+        "Search the heads of these mixers: all heads of a mixer together, then halves of every group that recall needs, down to single "
+        "heads.",
         False,
     )
-    by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or the mean of each over the text.", "zero")
+    by: Literal["zero", "mean"] = option("What replaces their outputs: zero, or each output's mean over the text.", "zero")
 
 
 @command(
@@ -108,9 +108,9 @@ class Ablate(ComparisonOptions, ScoringOptions, WritingOptions):
     answers=True,
 )
 def ablate(asked: Ablate) -> Outcome["AblationTables"]:
-    """Replace the outputs of a model's mixers, one by one and by kind, and measure what of its recall is retained, and the loss.
+    """Replace the outputs of a model's mixers, one by one and by kind, and measure the recall retained and the loss.
 
-    Scores the model as it is and without each set of mixers, unless that is done already. The tables are also written to `out`.
+    Scores the model unchanged and without each set of mixers, where that is not done yet. The tables are also written to `out`.
     Columns: see `AblationTables`.
     """
     from recallkit import ablation, builtin

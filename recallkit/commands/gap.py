@@ -75,7 +75,7 @@ def demo(asked: ForceOptions) -> Outcome["GapTables"]:
 
 _AUDITED = ("zoo:attention", "zoo:based", "zoo:mamba")
 _OF_DEMO = InterventionOptions(samples=200, slice=("ar_hit",), changes="moved")
-"""Models of the demo whose recall is also measured causally, and how: as much as it has the time for."""
+"""Models of the demo whose causal recall is also measured, and the options: as much as fits its time."""
 
 
 def _gate(given: Any) -> Any:
@@ -92,24 +92,24 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
     models: AnyModels | None = argument("Models to compare with it.", metavar="MODEL")
     _: KW_ONLY
     slice: str | Sequence[str] | None = option(
-        "A further slice, by name (first_rare, rare_word, copy:kN ...: docs/slices.md), or as 'NAME=EXPRESSION' over columns of "
+        "Also report this slice: a name (first_rare, rare_word, copy:kN ...: docs/slices.md), or 'NAME=EXPRESSION' over columns of "
         "tokens.parquet and words.parquet, such as 'far=distance > 100'. May be repeated.",
         metavar="NAME",
     )
     price: bool = option(
-        "Also ask what state costs: its bytes beside the recall that is retained and the loss where bigrams first occur, as a table and a "
-        "chart (docs/memory.md).",
+        "Also compare the bytes of each model's state with the recall it retains and its loss at first occurrences, as a table and a chart "
+        "(docs/memory.md).",
         False,
     )
     placebo: AnyModels | None = option(
-        "Earlier checkpoints of the reference, as 'run/checkpoint-*': each model is also compared with the reference's own run at the "
-        "model's loss (docs/slices.md). May be repeated.",
+        "Earlier checkpoints of the reference, such as 'run/checkpoint-*'. Each model is also compared with the reference's own run at "
+        "the model's loss (docs/slices.md). May be repeated.",
         metavar="CHECKPOINT",
     )
 
     divergence: bool = option(
-        "Also read each model beside the reference: KL divergence of their predictions, and how often both rank the same token first, by "
-        "slice, distance and position (docs/divergence.md).",
+        "Also measure the KL divergence of each model from the reference, and how often both rank the same token first, by slice, "
+        "distance and position (docs/divergence.md).",
         False,
     )
 
@@ -136,12 +136,10 @@ class Gap(FarContextOptions, ComparisonOptions, WritingOptions, ComparedTextOpti
 class GapLine(Gap):
     """What the command line has besides: in Python, `intervene` is a function, and an exit status is not a result."""
 
-    causal: bool = option(
-        "Also run `recallkit intervene`, which measures causal recall, and show it beside the recall gain with --full.", False
-    )
+    causal: bool = option("Also measure causal recall, as `recallkit intervene` does; --full shows it beside the recall gain.", False)
     fail_above: Sequence[Any] | None = option(
-        "Exit 1 if a model's NLL is more than LIMIT nats above the reference's on AR hits, or on SLICE; or, as in ar_hit=30%, if more "
-        "than that share of the gap lies in it. May be repeated (docs/automation.md).",
+        "Exit with status 1 if a model's NLL on AR hits, or on SLICE, is more than LIMIT nats above the reference's. With ar_hit=30%: if "
+        "the slice carries more than that share of the gap. May be repeated (docs/automation.md).",
         metavar="[SLICE=]LIMIT",
         parse=_gate,
     )
@@ -161,7 +159,7 @@ class GapLine(Gap):
 def gap(asked: GapLine) -> Outcome["GapTables"]:
     """Measure how much of REFERENCE's recall each MODEL retains, how far it is behind on AR hits, and where the gap lies.
 
-    Between the models of the zoo if none is named; in Python also of one mapping {NAME: model}, the reference first. Scores what is not
+    Without models it compares those of the zoo. In Python, one mapping {NAME: model} will do, the reference first. Scores what is not
     scored yet. The tables are also written to `out` (`read_comparison` reads them). Columns: see `GapTables`; `by_count` is Figure 1 of
     Zoology.
     """
@@ -242,21 +240,21 @@ class Published(LogOptions):
     """Which table is divided, and how."""
 
     table: File = argument(
-        "A CSV with columns model, all, ar, other, or a paper's table, such as zoology:4 or based:1 (docs/papers.md).",
+        "A CSV with columns model, all, ar, other, or a table of a paper, such as zoology:4 or based:1 (docs/papers.md).",
         MISSING,
         metavar="TABLE",
     )
     _: KW_ONLY
     reference: str | None = option(
-        "The model that others are compared with; the first row, or that of each group, if not given.", metavar="NAME"
+        "The model that others are compared with. Default: the first row, or the first of each group.", metavar="NAME"
     )
-    ar_share: float | None = option("The AR hits' share of the tokens; by the reference's row if not given.", metavar="SHARE")
-    out: File | None = out_option("Where --export writes.")
+    ar_share: float | None = option("The AR hits' share of the tokens. Default: derived from the reference's row.", metavar="SHARE")
+    out: File | None = out_option("The directory that --export writes to.")
 
 
 @command("published", Published, examples=("recallkit published zoology:4",), exports=True)
 def published(asked: Published) -> Outcome["PublishedGap"]:
-    """Measure how much of the gap between printed perplexities lies in AR hits: those of a paper's table, or yours.
+    """Measure how much of the gap between published perplexities lies in AR hits, from a paper's table or your own.
 
     By default `reference` is the first row (of each group, if there is a column `group`), and `ar_share`, the share of AR hits, follows
     from its three perplexities. A column `printed` with the share that the table states, in percent, is compared.
@@ -288,22 +286,22 @@ class Track(ScoringOptions, WritingOptions):
 
     reference: AnyModel | None = argument(f"A model to compare with: {MODEL_SYNTAX}.", metavar="REFERENCE")
     checkpoints: AnyModels | None = argument(
-        "Checkpoints of one run, whose names contain their steps: checkpoint-500, step_500, or NAME-500=PATH.", metavar="CHECKPOINT"
+        "Checkpoints of one run, named with their steps: checkpoint-500, step_500, or NAME-500=PATH.", metavar="CHECKPOINT"
     )
     _: KW_ONLY
     slices: File | None = slices_option()
     causal: bool = option(
-        "Also measure causal recall, as `recallkit intervene` does: changed text is scored, which takes several times as long.", False
+        "Also measure causal recall, as `recallkit intervene` does. It scores changed text, which takes several times as long.", False
     )
-    watch: bool = option("Keep running, and score new checkpoints as they appear: those that match a quoted pattern.", False)
+    watch: bool = option("Keep running, and score new checkpoints that match a quoted pattern as they appear.", False)
     interval: float = option(
-        "With --watch: seconds between scans; files that are the same in two scans are complete.",
+        "With --watch: seconds between scans. Files that did not change between two scans are complete.",
         30.0,
         metavar="SECONDS",
         least=0.01,
         most=86400,
     )
-    until: int | None = option("With --watch: end once this step, or a later one, is scored.", metavar="STEP", least=0, most=config.MOST)
+    until: int | None = option("With --watch: stop once this step or a later one is scored.", metavar="STEP", least=0, most=config.MOST)
     out: File | None = out_option("Directory of the result tables.", default="a folder in the slices")
 
 

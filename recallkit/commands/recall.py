@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 _models = partial(
     argument,
-    f"Models to evaluate (see `recallkit models`), {MODEL_SYNTAX}; the reference first; control models if none.",
+    f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. Default: control models.",
     metavar="MODEL",
 )
 _out = partial(out_option, default="evals; a folder in the cache without MODEL and --data")
-_shots = partial(option, "Examples before each question of lm-eval's tasks.", least=0, most=1000, default="as each task says")
+_shots = partial(option, "Examples before each question in lm-eval's tasks.", least=0, most=1000, default="each task's own")
 
 
 @dataclass(frozen=True)
 class EvalRecall(RecallOptions, LogOptions):
-    """Which models are asked, and in which tasks."""
+    """Which models are evaluated, on which tasks."""
 
     models: AnyModels | None = _models()
     _: KW_ONLY
@@ -59,7 +59,7 @@ class EvalRecallLine(ShareOptions, EvalRecall):
     """What the command line has besides; in Python, `eval_stock` is a function."""
 
     lm_eval_task: str | Sequence[str] | None = option(
-        "Run this task of lm-eval, unchanged: its name, or the path of a YAML file; may be repeated.", metavar="NAME"
+        "Run this task of lm-eval unchanged: its name, or the path of a YAML file. May be repeated.", metavar="NAME"
     )
     shots: int | None = _shots()
 
@@ -75,7 +75,7 @@ class EvalRecallLine(ShareOptions, EvalRecall):
     answers=True,
 )
 def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
-    """Evaluate recall from real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package METADATA) or of needles in a haystack; resumes.
+    """Evaluate recall of facts in real documents (SWDE, FDA, SQuAD, NQ, TriviaQA, DROP, package METADATA) or of needles; resumes.
 
     The first model is the reference. Columns: see `RecallTables`, and docs/recall.md.
     """
@@ -126,7 +126,7 @@ def eval_recall(asked: EvalRecallLine) -> Outcome["RecallTables"]:
 
 @dataclass(frozen=True)
 class EvalStock(PromptOptions):
-    """Which models are asked, and in which tasks of lm-eval."""
+    """Which models are evaluated, on which tasks of lm-eval."""
 
     tasks: str | Sequence[str]
     models: AnyModels | None = _models()
@@ -137,7 +137,7 @@ class EvalStock(PromptOptions):
 
 @checked(EvalStock)
 def eval_stock(asked: EvalStock) -> "pl.DataFrame":
-    """Tasks of lm-eval, unchanged: names, paths of YAML files, `commonsense`, `superglue` for those of Based; `eval-recall --lm-eval-task`.
+    """Run tasks of lm-eval unchanged, as `eval-recall --lm-eval-task`: names, YAML files, `commonsense` or `superglue` for those of Based.
 
     Returns one row per model, task and metric: model, task, version, metric, filter, value, standard_error, shots, num_documents; and for
     each whole set of tasks its average, by task and then across tasks.
@@ -158,7 +158,7 @@ class BuildRows(ForceOptions):
     out: File = out_option("The JSON Lines file to write.", value=MISSING, metavar="FILE")
     _: KW_ONLY
     tokenizer: File | None = tokenizer_option()
-    chunk_tokens: int = option("Tokens of a chunk, as many as Based's.", config.CHUNK_TOKENS, least=1, most=1 << 20)
+    chunk_tokens: int = option("Tokens of a chunk, as in Based.", config.CHUNK_TOKENS, least=1, most=1 << 20)
 
 
 @command(
@@ -170,9 +170,9 @@ class BuildRows(ForceOptions):
     ),
 )
 def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
-    """Build rows for `eval-recall --data` from documents with known pairs, as SWDE and FDA were: a prompt for each pair in each chunk.
+    """Build rows for `eval-recall --data` from documents with known pairs, like SWDE and FDA: a prompt for each pair in each chunk.
 
-    A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; for each pair whose value a chunk contains there is a row.
+    A record has `text` and `pairs`, {KEY: VALUE}. It is divided into chunks; every pair whose value a chunk contains becomes a row.
     """
     from recallkit.recall.rows import build_rows as build
     from recallkit.recall.view import built_json, print_built
@@ -185,10 +185,10 @@ def build_rows(asked: BuildRows) -> Outcome["BuiltRows"]:
 
 @dataclass(frozen=True)
 class Mqar(MqarOptions, LogOptions):
-    """Which models are asked."""
+    """Which models are evaluated."""
 
     models: AnyModels | None = argument(
-        f"Models to ask (see `recallkit models`), {MODEL_SYNTAX}; the reference first; the trained ones of the zoo if none.",
+        f"Models to evaluate (see `recallkit models`), the reference first: {MODEL_SYNTAX}. Default: the trained models of the zoo.",
         metavar="MODEL",
     )
     _: KW_ONLY
@@ -207,9 +207,9 @@ class Mqar(MqarOptions, LogOptions):
     answers=True,
 )
 def eval_mqar(asked: Mqar) -> Outcome["MqarTables"]:
-    """Recall in synthetic tasks in a model's own vocabulary, without training: accuracy and perplexity by number of pairs; resumes.
+    """Evaluate recall in synthetic tasks, in a model's own vocabulary and without training; resumes.
 
-    The first model is the reference. Columns: see `MqarTables`.
+    The answer has accuracy and perplexity by number of pairs. The first model is the reference. Columns: see `MqarTables`.
     """
     from recallkit import builtin
     from recallkit.mqar.run import plan_mqar, with_usual_size

@@ -27,7 +27,7 @@ class WriteReport(ReportOptions):
     """Which results a page shows."""
 
     folder: File | None = argument(
-        "What `gap`, `eval-recall`, `mqar` or `profile` wrote, a slice directory, or a folder above them; that of `demo` if none.",
+        "The output of `gap`, `eval-recall`, `mqar` or `profile`, a slice directory, or a folder above them. Default: that of `demo`.",
         metavar="DIR",
     )
     out: File | None = out_option("The page to write.", default="report.html beside the comparison; demo.html in the cache", metavar="FILE")
@@ -51,7 +51,7 @@ class ReportLine(WriteReport):
     chooses=True,
 )
 def write_report(asked: ReportLine) -> Outcome[Path]:
-    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network, and contains corpus text.
+    """Write one HTML page with the answer, tables, figures, and the text token by token. It needs no network. It contains corpus text.
 
     Returns the page.
     """
@@ -124,14 +124,14 @@ class ShowTokens(Options):
     """Which sequence is shown, and with which models."""
 
     folder: File | None = argument(
-        "The folder of a comparison (`recallkit gap`), or a slice directory; the built-in one if not given.", metavar="DIR"
+        "The folder of a comparison (`recallkit gap`), or a slice directory. Default: the built-in one.", metavar="DIR"
     )
     _: KW_ONLY
-    sequence: int | None = option("Number of the sequence, from 0; the one where the models differ most if not given.")
-    model: str | None = option("The model; the one farthest behind on AR hits if not given.", metavar="NAME")
-    reference: str | None = option("The model to compare it with; the comparison's reference if not given.", metavar="NAME")
+    sequence: int | None = option("Number of the sequence, from 0. Default: the one where the models differ most.")
+    model: str | None = option("The model. Default: the one farthest behind on AR hits.", metavar="NAME")
+    reference: str | None = option("The model to compare it with. Default: the comparison's reference.", metavar="NAME")
     slices: File | None = slices_option()
-    which: Which | None = option("The tokens to list, and to mark in the text.", flags=("--filter",), default="ar_hit")
+    which: Which | None = option("The tokens to list and to mark in the text.", flags=("--filter",), default="ar_hit")
 
 
 @command(
@@ -143,7 +143,7 @@ class ShowTokens(Options):
     ),
 )
 def show_tokens(asked: ShowTokens) -> Outcome["ShownSequence"]:
-    """Show the text of one sequence, each token marked: is it an AR hit, and which of two models was right?"""
+    """Show the text of one sequence, and mark each token: is it an AR hit, and which of two models was right?"""
     from recallkit.report.sequence import open_excerpts
     from recallkit.report.token_view import ShownSequence, print_tokens, tokens_json
 
@@ -187,7 +187,7 @@ def _find(folder: Path | None, slices: Path | None, *, is_named: bool) -> "tuple
     if (folder / "gap.parquet").is_file():
         comparison = read_comparison(folder, slices)
         if comparison.slices is None:
-            raise UserError("the slices that were compared are not around it", where=folder, remedy="name them with --slices DIR")
+            raise UserError("the compared slices are not around it", where=folder, remedy="name them with --slices DIR")
         return comparison.slices, comparison
     if not (folder / "tokens.parquet").is_file():
         raise UserError("neither a comparison nor slices", where=folder, remedy="name a directory of `recallkit gap` or `recallkit slice`")
@@ -276,22 +276,22 @@ def token_texts(slices: File | None = None) -> "pl.DataFrame":
 class Verify(Options):
     """Which results are checked."""
 
-    folder: File = argument("A directory of results; the directories in it are read too.", MISSING, metavar="DIR")
+    folder: File = argument("A directory of results, with all directories in it.", MISSING, metavar="DIR")
     _: KW_ONLY
-    clean: bool = option("First remove what killed runs left: temporary files, parts of complete results.", False)
+    clean: bool = option("First remove what killed runs left behind: temporary files, and parts of complete results.", False)
 
 
 @command("verify", Verify, examples=("recallkit verify slices", "recallkit verify . --clean", "recallkit verify slices --json"))
 def verify(asked: Verify) -> Outcome["Verified"]:
-    """Check that results are unchanged since they were written and belong together: digests, ids, numbers of rows, references.
+    """Check that results are unchanged since they were written, and that they belong together: digests, ids, rows, references.
 
-    The exit status is 1 if one is damaged or does not fit; unfinished work and leftovers are only reported.
+    The exit status is 1 if a result is damaged or does not fit the others. Unfinished work and leftovers are only reported.
     """
     from recallkit.verification.run import print_verified, to_json
     from recallkit.verification.run import verify as verify_folder
 
     found = verify_folder(Path(asked.folder), clean=asked.clean)
-    problem = f"{asked.folder} has results that are damaged or do not belong together; the remedy is given with each"
+    problem = f"{asked.folder} has results that are damaged or do not belong together; each line above has its remedy"
     return Outcome(
         value=lambda: found,
         show=lambda full: print_verified(found),

@@ -31,14 +31,14 @@ class ScoreLine(ShareOptions, Score):
     """What the command line has besides; in Python, `check_scores` is a function."""
 
     check: bool = option(
-        "Compare a sample with a float64 computation on CPU and print the differences (control models are float64).", False
+        "Compare a sample with a float64 computation on CPU, and print the differences (control models are float64).", False
     )
 
     def __post_init__(self) -> None:
         """Raises UsageError also for a check of a share, which is of no whole scores."""
         super().__post_init__()
         if self.share is not None and self.check:
-            raise UsageError("compares whole scores, and --share makes a part of them", where="--check", remedy="leave one of them out")
+            raise UsageError("needs complete scores, and --share makes a part of them", where="--check", remedy="leave one of them out")
 
 
 @command(
@@ -50,7 +50,7 @@ class ScoreLine(ShareOptions, Score):
     ),
 )
 def score(asked: ScoreLine) -> Outcome["Summary"]:
-    """Score every predicted token with a model: NLL (nats), argmax and rank to Parquet; resumes.
+    """Score every predicted token with a model, and write NLL (nats), argmax and rank to Parquet; resumes.
 
     Its frame has one row per model: model, tokens, nll_nats (mean per token), ppl, accuracy (share of tokens that are the model's first
     choice), dtype, path (the Parquet file). The scores themselves: `tokens`.

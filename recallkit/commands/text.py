@@ -44,7 +44,7 @@ class Count(TextOptions, CountingOptions, ForceOptions):
         metavar="FILE",
     )
     training_tokens: int | str | None = option(
-        "With --import: tokens of the training text; the sum of the counts if not given.", metavar="N", parse=amount
+        "With --import: tokens of the training text. Default: the sum of the counts.", metavar="N", parse=amount
     )
     export: File | None = option("Also write the bigrams to this Parquet file.", metavar="FILE")
 
@@ -64,9 +64,9 @@ class Count(TextOptions, CountingOptions, ForceOptions):
     ),
 )
 def count(asked: Count) -> Outcome["Summary"]:
-    """Count training bigrams exactly into a DuckDB table (bigrams, unigrams, meta), in bounded memory; resumes.
+    """Count training bigrams exactly, in bounded memory, into a DuckDB table (bigrams, unigrams, meta); resumes.
 
-    From Python `texts`, a list of strings, of mappings with text and source, or a `datasets.Dataset`, may take the place of `sources`.
+    In Python, `texts` can replace `sources`: a list of strings or of mappings with text and source, or a `datasets.Dataset`.
 
     Its frame has one row: path, id, num_tokens, num_documents, num_bigrams, boundary, tokenizer (its name), only.
     """
@@ -97,7 +97,7 @@ def count(asked: Count) -> Outcome["Summary"]:
     of = f" of {counted(meta['num_documents'], 'document')}" if meta.get("num_documents") else ""
     told = f"{meta['num_tokens']:,} training tokens{of}, {meta['num_bigrams']:,} distinct bigrams"
     if unseen := meta.get("unseen"):
-        told += f"; {percent(unseen['share'])} of a document's bigrams are in no other one ({unseen['documents']:,} sampled)"
+        told += f"; {percent(unseen['share'])} of a document's bigrams are in no other document ({unseen['documents']:,} sampled)"
     notes = timings_lines(meta.get("timings"), "counted", is_reused=meta.get("reused", False))
     kept = ("id", "num_tokens", "num_documents", "num_bigrams", "unseen", "boundary", "tokenizer", "only", "sources", "timings")
     hashes = {NGRAM_HASHES: meta[NGRAM_HASHES]} if NGRAM_HASHES in meta else {}
@@ -151,15 +151,15 @@ class Slice(LabelledTextOptions, WritingOptions):
     out: File | None = out_option(default="slices; a folder in the cache without SOURCE and other options")
     _: KW_ONLY
     sample: int | str | None = option(
-        "Draw whole documents at random, about N tokens in all, from each source in proportion to its size; documents too long "
-        "for that part are passed over. The text is read once to draw them.",
+        "Draw whole documents at random, about N tokens in all, from each source in proportion to its size. Documents longer than a "
+        "source's part are skipped. The text is read once to draw them.",
         metavar="N",
         parse=amount,
         panel=TEXT,
     )
     seed: int = option("Seed of --sample.", 0, least=0, most=config.MOST, panel=TEXT)
     models: AnyModels | None = option(
-        f"Take the tokenizer from this model, and --seq-len from its context, at most {config.SEQ_LEN}; may be repeated.",
+        f"Take the tokenizer from this model, and --seq-len from its context, at most {config.SEQ_LEN}. May be repeated.",
         flags=("--for",),
         metavar="MODEL",
     )
@@ -168,7 +168,7 @@ class Slice(LabelledTextOptions, WritingOptions):
         """Raises UsageError also for two amounts of text."""
         super().__post_init__()
         if self.sample is not None and self.limit_tokens is not None:
-            problem = "the first tokens, or documents drawn at random"
+            problem = "one takes the first tokens, the other documents drawn at random"
             raise UsageError(problem, where="--limit-tokens and --sample", remedy="give one of them")
         if self.sample is not None and not self.drawn_tokens:
             raise UsageError("a sample of no tokens", where="--sample", remedy="give a number such as 20k")
@@ -193,10 +193,10 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
     """Label every predicted token: is its bigram repeated in the context, how far back, and how frequent in training (AR hits)?
 
     An AR hit completes a bigram that occurred before in its sequence and occurs at most `max_count` times in training, or at
-    most `max_rate` times per billion training tokens. With neither it is the papers' rate, or, where the counts are too few to
-    resolve it, 5 occurrences; the rule is reported and recorded. Without `counts` only repetition is labelled. Without `sources`
-    it reads the built-in text with the counts of the zoo's training. From Python `texts`, a list of strings, of mappings with text and
-    source, or a `datasets.Dataset`, may take their place. Repeated with `counts`, it adds them to labels without.
+    most `max_rate` times per billion training tokens. The default is the papers' rate, or 5 occurrences where the counts are too few to
+    resolve it; the rule is reported and recorded. Without `counts` only repetition is labelled; run again with `counts`, it adds them.
+    Without `sources` it reads the built-in text with the counts of the zoo's training. In Python, `texts` can replace `sources`: a list
+    of strings or of mappings with text and source, or a `datasets.Dataset`.
 
     Its frame has one row per source, ALL first: source, tokens, repeated, repeated_share, ar_hits, ar_hit_share (fractions of the
     row's tokens; the last two null without counts). The labels themselves: `tokens`.
@@ -223,7 +223,7 @@ def slice_(asked: Slice) -> Outcome["Summary"]:
     if why := _why_no_interval(folder / "tokens.parquet"):
         limited = f"--sample {asked.limit_tokens} in place of --limit-tokens draws documents of all of the text"
         remedy = "draw more with --sample" if sample else "slice more text" if asked.limit_tokens is None else limited
-        note(f"these slices will have no interval: {why}; {remedy}")
+        note(f"results on these slices will have no interval: {why}; {remedy}")
     summary = summarise_slices(folder / "tokens.parquet")
     return Outcome.of(Summary(summary), lambda: look(folder, manifest, summary))
 
@@ -256,7 +256,7 @@ class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
         """Raises UsageError also for slices together with what they bring along."""
         super().__post_init__()
         if self.slices is not None and not self.is_usual(TextOptions, LabelOptions):
-            remedy = "leave out what decides them"
+            remedy = "leave out the options for these"
             raise UsageError("a slice directory brings its own text, sequences and counts", where="--slices", remedy=remedy)
 
 
@@ -271,9 +271,9 @@ class Profile(ProfileOptions, LabelledTextOptions, WritingOptions):
     answers=True,
 )
 def profile(asked: Profile) -> Outcome["ProfileTables"]:
-    """Profile a text by source: repeated bigrams per sequence, their distances and positions, AR hits; in bounded memory, resumes.
+    """Profile a text by source, in bounded memory: repeated bigrams per sequence, their distances and positions, AR hits; resumes.
 
-    The text is given as for `slice` (from Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
+    The text is given as for `slice` (in Python also as `texts`), or as a slice directory, `slices`. Columns: see `ProfileTables`.
     """
     from recallkit import builtin, profiling
     from recallkit.profiling.view import look

@@ -27,7 +27,7 @@ class _Model(Options):
     """What is trained on text."""
 
     model: File | None = argument(
-        "A preset of the papers (`recallkit models --presets`), zoo:NAME, or a .toml file with its layers; none with --task.",
+        "A preset of the papers (`recallkit models --presets`), zoo:NAME, or a .toml file with its layers; leave it out with --task.",
         metavar="MODEL",
     )
 
@@ -42,16 +42,16 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
     limit_tokens: None = field(default=None, init=False)
     task: str | None = option(
         "Train small models on this task, with its options: mqar, overwriting, mqar,filler=random, FILE.py:FUNCTION ... "
-        "(`recallkit tasks`).",
+        "(see `recallkit tasks`).",
         metavar="TASK",
     )
     preset: Literal["cpu", "zoology:2", "zoology:6", "based:2", "based:3"] = option(
-        "A small sweep for a CPU, or that of a paper's figure, for a GPU (docs/train.md).", "cpu", panel=SWEEPS
+        "A small sweep for a CPU, or the sweep of a paper's figure, for a GPU (docs/train.md).", "cpu", panel=SWEEPS
     )
     out: File = out_option(value="train")
     device: str = device_option()
     workers: int = option(
-        "With --task: processes that share the runs, one per GPU in turn; results are the same.",
+        "With --task: processes that share the runs, assigned to GPUs in turn. Results do not change.",
         1,
         least=1,
         most=1024,
@@ -74,7 +74,7 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
             where = f"--{odd[0].replace('_', '-')}"
             raise UsageError(f"an option of {'text' if self.task else '--task'}", where=where, remedy="leave it out")
         if self.model is not None and isinstance(self.learning_rates, list) and len(self.learning_rates) > 1:
-            raise UsageError("several rates, and one model", where="--learning-rates", remedy="give one")
+            raise UsageError("several rates for one model", where="--learning-rates", remedy="give one")
 
 
 @command(
@@ -90,7 +90,7 @@ class Train(TextTrainingOptions, SweepOptions, WritingOptions, TextOptions, _Mod
     answers=True,
 )
 def train(asked: Train) -> Outcome[Union["TrainingTables", "TradeoffTables"]]:
-    """Train a model on text, or small models on a synthetic task, at several learning rates: accuracy against bytes of state; resumes.
+    """Train a model on text, or sweep small models over a synthetic task to weigh accuracy against bytes of state; resumes.
 
     Columns: see `TrainingTables` and `TradeoffTables`.
     """

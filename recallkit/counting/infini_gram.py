@@ -98,8 +98,8 @@ class InfiniGram:
             missing = [key for key in keys.tolist() if key not in known]
             if missing:
                 about = "" if self._pace.seconds == 0 else f", {duration(len(missing) * self._pace.seconds)} or more"
-                console.note(f"asking {self._url} for {len(missing):,} of {len(keys):,} bigrams{about}; answers are kept")
-            with progress("asking for counts", total=len(keys), unit="bigrams", kept=lambda: len(known)) as show:
+                console.note(f"querying {self._url} for {len(missing):,} of {len(keys):,} bigrams{about}; answers are kept")
+            with progress("querying counts", total=len(keys), unit="bigrams", kept=lambda: len(known)) as show:
                 for start in range(0, len(missing), _CHUNK):
                     show(len(keys) - len(missing) + start)
                     chunk = missing[start : start + _CHUNK]

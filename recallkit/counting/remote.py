@@ -36,7 +36,9 @@ def counts_here(given: File | None) -> Path | None:
     Raises UserError as `downloaded_counts` does, and for an index.
     """
     if index_named(given):
-        raise UserError("an index is asked for the bigrams of a text", where="--counts", remedy="name it with `slice`, or give a table")
+        raise UserError(
+            "an index only counts the bigrams of a given text", where="--counts", remedy="name it with `slice`, or give a table"
+        )
     return downloaded_counts(given) if isinstance(given, str) and is_url(given) else path(given)
 
 
@@ -69,10 +71,12 @@ def downloaded_counts(url: str) -> Path:
             found = open_counts(part).meta["id"]
         except UserError as error:
             journal.finish()
-            raise UserError(f"not a whole counts table ({error.problem})", where=shown, remedy="ask who shares it") from error
+            raise UserError(f"not a complete counts table ({error.problem})", where=shown, remedy="ask its owner") from error
         if wanted not in ("", found):
             journal.finish()
-            raise UserError(f"its id is {found}, not {wanted}", where=shown, remedy="the table was changed, or the id is another's")
+            raise UserError(
+                f"its id is {found}, not {wanted}", where=shown, remedy="the table was changed, or the id belongs to another one"
+            )
         with artifacts.replacing(target, absent=True) as temporary:
             part.rename(temporary)
         journal.finish()

@@ -124,7 +124,7 @@ def count_text(
     remove_orphans(journal.parts, job.counting.kinds())
     if options.workers > len(shard_ranges):
         console.note(
-            f"{len(shard_ranges)} of {options.workers} workers have something to do: a file is never cut, small ones are counted together"
+            f"{len(shard_ranges)} of {options.workers} workers have work: files are not split, and small ones are counted together"
         )
     counted = _count_shard_ranges(job, shard_ranges, journal, options, timings)
     note_skipped(sum(s.num_skipped for s in counted), [line for s in counted for line in s.first_skipped])

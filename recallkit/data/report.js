@@ -203,7 +203,7 @@ function tokenView(view, data) {
     const order = data.excerpts.map((_, index) => index).sort((a, b) => gap(data.excerpts[b]) - gap(data.excerpts[a]) || a - b);
     excerpts.replaceChildren(...order.map((index) => {
       const excerpt = data.excerpts[index];
-      const asked = excerpt.asked ? "asked for · " : "";
+      const asked = excerpt.asked ? "requested · " : "";
       const where = `sequence ${number(excerpt.sequence)}${excerpt.first > 1 ? ` from ${number(excerpt.first)}` : ""}`;
       const source = data.sources[excerpt.spans[0][2]];
       return make("option", { value: index }, `${asked}${signed(gap(excerpt))} nats on ${counted(excerpt.hits, data.hit)} · ${where} · ${source}`);

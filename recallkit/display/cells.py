@@ -203,17 +203,17 @@ def valid(cell: Cell) -> Cell:
 
 
 def resampled(row: Row, units: str = "cluster", noun: str | None = None, which: str = "") -> str:
-    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `75 documents resampled (effective number 71.2)`.
+    """What intervals resample, from the columns CLUSTERs and effective_CLUSTERs: `a bootstrap over 75 documents (effective number 71.2)`.
 
-    Of effectively fewer than MIN_CLUSTERS there are none. Of fewer than MANY it is said which kinds may be missing from them altogether,
-    of which no resample can tell: those that are missing from more than one in twenty samples of so many.
+    With effectively fewer than MIN_CLUSTERS units there is no interval. With fewer than MANY the sentence adds how rare a kind of text can
+    be and yet be missing from the sample, which no resample shows: it is absent from more than one in twenty samples of that size.
     """
     number, effective, noun = row[f"{units}s"], row[f"effective_{units}s"], noun or row[units]
     if effective < MIN_CLUSTERS:
         return f"none ({too_few(None, effective, f'{noun}s{which}')})"
     rare = math.ceil(1 / -math.expm1(math.log(0.05) / number)) if number else 0
-    missing = f"; kinds rarer than one {noun} in {rare} may be missing" if 1 < number < MANY else ""
-    return f"{counted(number, noun)}{which} resampled (effective number {effective:,.1f}){missing}"
+    missing = f"; kinds of text rarer than one {noun} in {rare} may be missing" if 1 < number < MANY else ""
+    return f"a bootstrap over {counted(number, noun)}{which} (effective number {effective:,.1f}){missing}"
 
 
 def too_few(what: str | None, effective: float, units: str = "documents") -> str:
@@ -233,7 +233,7 @@ def difference_phrase(difference: float, low: float | None, high: float | None) 
     if low is None or high is None:
         return f"{said}, no interval"
     if low <= 0 <= high:
-        return f"{said}{', which may be none' if difference else ''}: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        return f"{said}{', not significant' if difference else ''}: 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
     ends = sorted((abs(low), abs(high)))
     return f"{said}, 95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
 
@@ -241,7 +241,7 @@ def difference_phrase(difference: float, low: float | None, high: float | None) 
 def shares_of_leads(leads: Iterable[str]) -> str:
     """Which of the shares shown are of a lead, named by model or source, once each, after a space; empty if none is."""
     names = list(dict.fromkeys(leads))
-    return f" Shares of a lead: {some_of(names, _MOST_LEADS)}." if names else ""
+    return f" Shares of a lead, not a gap: {some_of(names, _MOST_LEADS)}." if names else ""
 
 
 def extremes(values: Mapping[str, float], shown: Callable[[float], str]) -> str:
@@ -284,5 +284,5 @@ def timings_lines(timings: Mapping[str, Any] | None, did: str, *, is_reused: boo
     for stage, facts in timings["stages"].items():
         rates = ", ".join(f"{abbreviate(rate)} {key.removesuffix(end)}/s" for key, rate in facts.items() if key.endswith(end))
         stages.append(f"{stage} {duration(facts['seconds'])}" + (f" ({rates})" if rates else ""))
-    rest = "; what an interrupted run did is not in it" if timings.get("resumed") else ""
+    rest = "; the time of an interrupted run is not included" if timings.get("resumed") else ""
     return [f"Took {duration(timings['seconds'])}: {', '.join(stages)}{rest}."]

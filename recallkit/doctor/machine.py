@@ -44,7 +44,7 @@ def check_memory() -> list[Check]:
     found = f"{gigabytes(memory.total)}, {gigabytes(memory.available)} available"
     found += "" if limit is None else f", limited to {gigabytes(limit)}"
     if free_memory("cpu") < _LITTLE_MEMORY:
-        return [Check("memory", "warn", found, "models may not fit: end other programs, or give a smaller --batch-tokens")]
+        return [Check("memory", "warn", found, "models may not fit: close other programs, or give a smaller --batch-tokens")]
     return [Check("memory", "ok", found)]
 
 
@@ -63,7 +63,7 @@ def check_devices() -> list[Check]:
     if not num_gpus and driver is None:
         checks.append(Check("GPUs", "ok", "none: models run on the processor"))
     elif not num_gpus:
-        remedy = "check that this driver is new enough for that CUDA" if cuda else "install a CUDA build of torch"
+        remedy = "check that this driver is recent enough for that CUDA" if cuda else "install a CUDA build of torch"
         if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
             remedy += f"; CUDA_VISIBLE_DEVICES is {hidden!r}"
         found = f"an NVIDIA driver ({driver}), but torch sees no GPU"

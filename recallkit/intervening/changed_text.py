@@ -81,7 +81,7 @@ def _open_counts(tokens: LabelledTokens, path: Path | None) -> CountsTable:
     table = open_counts(path or Path(known["path"]))
     if table.is_of_repeated:
         raise UserError(
-            "counts of repeated bigrams alone, and replacements are drawn from those of all tokens",
+            "counts of repeated bigrams only, but replacements are drawn from counts of all tokens",
             where=tokens.path,
             remedy="slice with a table that `recallkit count` made",
         )

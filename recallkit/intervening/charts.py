@@ -35,8 +35,8 @@ _AXIS: Mapping[str, Any] = {
     "axis": {"labelExpr": "format(100 * datum.value, '~g')"},
 }
 _CAPTION = (
-    "Points of probability that {} lose when the ids of their earlier occurrences are separated, "
-    "less the effect of as many moves elsewhere."
+    "Points of probability that {} lose when their earlier occurrences are broken up, less the "
+    "loss from equally many swaps elsewhere in the text."
 )
 _KINDS = {
     "by_distance": (
@@ -94,7 +94,7 @@ def _by_model(hits: pl.DataFrame, models: Sequence[str]) -> Figure:
         ),
         height=_ROW * len(points),
     )
-    lines = "" if hits["points_ci_low"].is_null().all() else " Drawn with 95 % intervals."
+    lines = "" if hits["points_ci_low"].is_null().all() else " With 95 % intervals."
     return Figure(
         "causal_recall",
         "Causal recall",

@@ -80,7 +80,7 @@ def finished_intervention(slices: Path, models: Sequence[ModelSpec]) -> Interven
         with contextlib.suppress(UserError):
             if state.items() <= artifacts.read_manifest(folder / "intervene.parquet").items():
                 return read_tables(InterveneTables, folder)
-            console.note(f"{folder} is of other labels or scores, and left out: run `recallkit intervene` again")
+            console.note(f"{folder} is of other labels or scores and not shown: run `recallkit intervene` again")
     return None
 
 

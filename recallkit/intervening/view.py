@@ -108,7 +108,7 @@ def answer(tables: InterveneTables) -> str:
     first, *others = _rows(tables, slice_)
     bigrams = "a rare bigram" if slice_ == "ar_hit" else _called(slice_)
     said = (
-        f"Where earlier occurrences of {bigrams} are broken up, {first['model']} loses "
+        f"When earlier occurrences of {bigrams} are broken up, {first['model']} loses "
         f"{_over([first], 'points', 'z.1f', ' points of probability')}"
     )
     if not others:
@@ -133,14 +133,14 @@ def _over(rows: Sequence[Row], column: str, form: str, unit: str = "") -> str:
 
 def _retained(first: Row, others: Sequence[Row]) -> str:
     """What is retained of the reference's causal recall, or why that is not known; of several,
-    which are not shown to recall."""
+    whose recall is not significant."""
     if others[0]["retained"] is None:
-        return f"{first['model']} is not shown to recall, so what is retained is not known"
+        return f"{first['model']}'s causal recall is not shown to exceed 0, so what is retained is unknown"
     recall = f"{_over(others, 'retained', 'z.0f', ' %')} of {first['model']}'s causal recall"
     if len(others) == 1:
         return f"{others[0]['model']} retains {recall}"
     unresolved = [row["model"] for row in others if row["points_ci_low"] <= 0]
-    none = f"; not shown to recall: {some_of(unresolved)}" if unresolved else ""
+    none = f"; no significant recall: {some_of(unresolved)}" if unresolved else ""
     return f"they retain {recall}{none}"
 
 
@@ -150,16 +150,16 @@ def _of_gaps(tables: InterveneTables, others: Sequence[Row]) -> str:
     known, void = ([row for row in others if row["void"] == is_void] for is_void in (False, True))
     if not known:
         return ""
-    none = f"; no share is given for {some_of([row['model'] for row in void])}" if void else ""
+    none = f"; no share is meaningful for {some_of([row['model'] for row in void])}" if void else ""
     share = _over(known, "causal_share", "z.1f", " %")
-    return f" In nats, the difference is {share} of the gap{_control(tables)}{none}.{_leads(known)}"
+    return f" The difference in nats is {share} of the gap{_control(tables)}{none}.{_leads(known)}"
 
 
 def _control(tables: InterveneTables) -> str:
     """The share around rare first occurrences, where nothing can be recalled, after a semicolon;
     empty if it is not known."""
     rows = [row for row in _rows(tables, FIRST_RARE) if row["void"] is False]
-    return f"; in the control, {_over(rows, 'causal_share', 'z.1f', ' %')}" if rows else ""
+    return f"; at rare first occurrences (control), {_over(rows, 'causal_share', 'z.1f', ' %')}" if rows else ""
 
 
 def _leads(rows: Sequence[Row]) -> str:
@@ -209,10 +209,10 @@ def _retained_table(tables: InterveneTables, slice_: str) -> Table:
     of the gap."""
     rows, called = _rows(tables, slice_), _called(slice_)
     caption = (
-        f"Points of probability that {called} lose when the ids of their earlier occurrences are "
-        "separated, beyond the effect of as many moves elsewhere. Retained: of those of "
-        f"{rows[0]['model']}. Of the gap: what the difference is worth in nats, in % of the gap of "
-        f"all tokens{_control(tables)}.{_leads(rows[1:])}"
+        f"Points of probability that {called} lose when their earlier occurrences are broken up, "
+        "less the loss from equally many swaps elsewhere in the text. Retained: in % of "
+        f"{rows[0]['model']}'s. Of the gap: the difference in nats, in % of the gap of all tokens"
+        f"{_control(tables)}.{_leads(rows[1:])}"
     )
     return Table.of(f"Causal recall: {called}", _RETAINED, rows, caption)
 
@@ -224,7 +224,7 @@ def _lost_table(tables: InterveneTables, slice_: str) -> Table:
     caption = f"{first['samples']:,} samples from {counted(first['documents'], 'document')} represent {first['tokens']:,} tokens."
     # Of changes that were made.
     columns = {header: cell for header, cell in _LOST.items() if cell(first) != DASH}
-    title = f"Nats lost by changes of the text before {_called(slice_)}"
+    title = f"Nats lost when the text before {_called(slice_)} is changed"
     return Table.of(title, columns, cells.without_zoo(rows), caption)
 
 
@@ -232,14 +232,15 @@ def _changes(manifest: Row) -> str:
     """What the columns mean, and what it cost."""
     options = manifest["options"]
     others = (
-        "Completion: the last id of each earlier occurrence is replaced; key: the id before it; "
-        "any use: the whole match, less the effect of as many replacements elsewhere. "
+        "Completion: the loss when the last id of each earlier occurrence is replaced; key: when "
+        "the id before it is; any use: when the whole match is, less the loss from equally many "
+        "replacements elsewhere. "
     ) * (options["changes"] == "all")
     return (
-        f"{others}Causal recall: every second id of each match is swapped with one elsewhere, "
-        "less the effect of as many swaps elsewhere; floor: the NLL then. "
-        f"Design: {options['design']}, "
-        f"{manifest['changed_tokens'] / manifest['slices']['num_rows']:.1f} times the text read; "
+        f"{others}Causal recall: the loss when every second id of each match is swapped with one "
+        "elsewhere, less the loss from equally many swaps elsewhere. Floor: the NLL after the "
+        f"swaps. Design: {options['design']}, which read "
+        f"{manifest['changed_tokens'] / manifest['slices']['num_rows']:.1f} times the text; "
         f"{counted(sum(manifest['excluded'].values()), 'more sample')} could not be changed."
     )
 
@@ -248,4 +249,4 @@ def _notes(tables: InterveneTables) -> list[str]:
     """Why shares mean nothing, a line for all models of which it holds."""
     models = pl.col("model").unique(maintain_order=True)
     void = tables.retained.filter(void=True).group_by("note", maintain_order=True).agg(models)
-    return [f"{some_of(names)}: the share of the gap means nothing: {why}" for why, names in void.rows()]
+    return [f"{some_of(names)}: no meaningful share of the gap: {why}" for why, names in void.rows()]

@@ -93,12 +93,12 @@ class LabelledTokens:
             raise no_counts(self.path, f"no token is known to be in {of_counts[0]}")
         unknown = [slice_.name for slice_ in slices if slice_.name in ("first_rare", "first_frequent")]
         if unknown and (self.manifest["counts"] or {}).get(REPEATED_ONLY):
-            problem = f"labelled with counts of repeated bigrams alone, so that no token is known to be in {unknown[0]}"
+            problem = f"labelled with counts of repeated bigrams only, so it is unknown which tokens are in {unknown[0]}"
             raise UserError(problem, where=self.path, remedy="slice with a table that `recallkit count` made")
         is_needed = clean or any("in_training" in slice_.columns for slice_ in slices)
         if is_needed and self.manifest.get("in_training") is None:
             raise UserError(
-                "labelled with counts that have no hashes of n-grams, so that no token is known to be in the training text",
+                "labelled with counts that have no hashes of n-grams, so it is unknown which tokens are in the training text",
                 where=self.path,
                 remedy="count the training text again with --force, then slice again with --force",
             )
@@ -116,7 +116,7 @@ class LabelledTokens:
         manifest = read_manifest(path)
         if manifest["options"] != words_options(self.manifest) or manifest["num_rows"] != self.num_rows:
             remedy = "delete it: `recallkit gap --slice NAME` makes it again"
-            raise UserError(f"words of other tokens than those of {self.path}", where=path, remedy=remedy)
+            raise UserError(f"words of other tokens than those in {self.path}", where=path, remedy=remedy)
         return RowReader(path, columns)
 
 
@@ -140,7 +140,7 @@ def open_tokens(path: Path, *, needs_counts: bool = True) -> LabelledTokens:
     if manifest.get("kind") != "tokens":
         raise UserError(f"a table of {manifest.get('kind')}, not of tokens", where=path, remedy="make one with `recallkit slice`")
     if needs_counts and manifest["counts"] is None:
-        raise no_counts(path, "no token is known to be an AR hit")
+        raise no_counts(path, "it is unknown which tokens are AR hits")
     if not manifest["num_rows"]:
         raise UserError("contains no tokens", where=path, remedy="slice a source with longer text")
     return LabelledTokens(path, manifest)

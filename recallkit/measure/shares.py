@@ -38,8 +38,8 @@ def gap_figures(table: TableSums, whole: TableSums, model: int, num_resamples: i
 
     `whole`: the sums of all tokens that each row's share is of, of one row or K. NLLs and `delta_nll` are nats per
     token, perplexities exp of them; `gain_*` and `retained` are fractions; figures have intervals, `NAME_ci_low`
-    and `NAME_ci_high`. NaN where there is no token, no gap, or for `retained` where the reference is not shown
-    to recall.
+    and `NAME_ci_high`. NaN where there is no token, no gap, or for `retained` where the reference's
+    gain is not shown to exceed 0.
     """
     tokens, gap = table["tokens"], table.gap(model)
     means = {"reference": table["nll_0"], "model": table[f"nll_{model}"]}

@@ -81,7 +81,7 @@ class ArchitectureConfig:
         for name, least in (("vocab_size", 1), ("d_model", 1), ("mlp_width", 0), ("max_length", 1)):
             value = getattr(self, name)
             if not (_is_whole(value) and value >= least) and not (name == "max_length" and value is None):
-                raise ValueError(f"{name} is {value!r}, not a whole number from {least} on")
+                raise ValueError(f"{name} is {value!r}, not a whole number of at least {least}")
         if not isinstance(self.norm_eps, float) or not 0 <= self.norm_eps < 1:
             raise ValueError(f"norm_eps is {self.norm_eps!r}, not a small number")
         for name, choices in _CHOICES.items():

@@ -25,7 +25,7 @@ _TRAINING_FILES = frozenset({"training_args.bin", "optimizer.bin", "scheduler.bi
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
-_REMEDY = "check that the directory is whole"
+_REMEDY = "check that the directory is complete"
 
 
 def check_is_model(path: Path) -> None:
@@ -149,7 +149,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise UserError("it contains more than weights, and could run code", where=path, remedy="get the released file") from error
     except (*FAILURES_TO_READ, SafetensorError) as error:
-        raise UserError(f"it cannot be read ({first_line(error)})", where=path, remedy="check that the file is whole") from error
+        raise UserError(f"it cannot be read ({first_line(error)})", where=path, remedy="check that the file is complete") from error
     if not isinstance(loaded, dict) or not all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):
         raise UserError("it is not a mapping of names to weights", where=path)
     return loaded

@@ -112,7 +112,7 @@ class CudaGraphs:
         if any(isinstance(value, torch.Tensor) for value in kept):
             self._is_on = False
             return
-        problem = "a replay gives other figures"
+        problem = "a replay gives different results"
         try:
             with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(inputs.device):
                 graph = self._recorded(inputs, state)

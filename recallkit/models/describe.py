@@ -226,7 +226,7 @@ def print_inputs(rows: Sequence[Mapping[str, Any]]) -> None:
     notes = [_reasons(row) for row in rows if row["end_token"]]
     notes += [_size(row) for row in rows if row["weights"]]
     notes += [f"{row['model']}: our {written_layers(row['layers'])}" for row in rows if row["layers"]]
-    table = Table.of("What is read", columns, rows, "Context: ids of text, behind the first token; – is none, or not known.")
+    table = Table.of("What each model reads", columns, rows, "Context: ids of text after the first token; –: unlimited, or unknown.")
     console.print_found(answer, [table], notes, full=True)
 
 

@@ -89,7 +89,7 @@ def make_missing(
     except UserError:
         done = sum(result.path.exists() for result in results.values())
         if done:
-            console.note(f"{done} of {len(results)} tables are complete, and are reused once the rest is mended")
+            console.note(f"{done} of {len(results)} tables are complete, and are reused once the rest is fixed")
         raise
     return made
 
@@ -185,7 +185,7 @@ class EvaluatedModel:
 
         name = self._named_tokenizer
         if name is None and not self.is_control:
-            console.note(f"{self.shown}: no tokenizer beside it, taken to read ids of {BUILTIN} (else give its own: PATH,tokenizer=...)")
+            console.note(f"{self.shown}: no tokenizer beside it; {BUILTIN} is assumed (to name its own: PATH,tokenizer=...)")
         try:
             return load_tokenizer(name)
         except UserError as error:
@@ -235,7 +235,8 @@ class EvaluatedModel:
         self._check_vocabulary(model.vocab_size)
         if model.vocab_size > 2 * self.tokenizer.vocab_size:
             console.note(
-                f"{self.shown}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: is it its own?"
+                f"{self.shown}: {model.vocab_size:,} entries, but {self.tokenizer.name} has {self.tokenizer.vocab_size:,}: "
+                "is this the right tokenizer?"
             )
         return model
 

@@ -284,7 +284,7 @@ def _auto_class(config: Any, spec: str) -> Any:
         return AutoModelForCausalLM
     if type(config) in AutoModelForMultimodalLM._model_mapping and not config.is_encoder_decoder:
         return AutoModelForMultimodalLM
-    problem = f"the installed transformers has no model of {config.model_type} that continues a text"
+    problem = f"the installed transformers has no causal language model of type {config.model_type}"
     raise UserError(problem, where=spec, remedy="give a causal language model")
 
 

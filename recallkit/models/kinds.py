@@ -123,7 +123,7 @@ KINDS: tuple[ModelKind, ...] = (
         "copy",
         "control",
         lambda spec: spec == COPY_CONTROL,
-        {COPY_CONTROL: "finds the query in its prompt and copies what follows; for eval-recall alone"},
+        {COPY_CONTROL: "finds the query in its prompt and copies what follows; only for eval-recall"},
         is_control=True,
     ),
     ModelKind(

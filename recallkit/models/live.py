@@ -81,7 +81,7 @@ def facts(request: ModelRequest) -> ModelFacts:
 def check_alone(model: ModelSpec, workers: WorkerOptions) -> None:
     """Raises UserError where several processes are to run a live model: it is in this one alone."""
     if model.is_live and (workers.workers > 1 or workers.engine != "local"):
-        problem = "a live model is run in this process alone"
+        problem = "a live model runs only in this process"
         raise UserError(problem, where=model.shown, remedy="leave out workers and engine, or save it and give its path")
 
 
@@ -98,7 +98,7 @@ def evaluating(*modules: Any) -> Iterator[None]:
 
 def _module(request: ModelRequest) -> Any:
     if request.module is None:
-        raise UserError("a live model exists in the process that made it alone", where=request.spec, remedy="save it and give its path")
+        raise UserError("a live model exists only in the process that made it", where=request.spec, remedy="save it and give its path")
     return request.module
 
 

@@ -49,7 +49,7 @@ def prefix_notes(prefixes: Mapping[str, Prefix]) -> list[str]:
     lines = []
     for prefix, models in readers.items():
         shown = models if len(models) < 4 else [*models[:2], f"{len(models) - 2} more"]
-        otherwise = "" if prefix.reason == AS_NAMED else "; else bos=none"
+        otherwise = "" if prefix.reason == AS_NAMED else "; bos=none prevents it"
         why = f"{prefix.reason}{otherwise}"
         lines.append(f"{', '.join(shown)}: {prefix.token} is read before every sequence ({why})")
     return lines
@@ -63,7 +63,7 @@ def other_prefixes(tokens: Mapping[str, str]) -> list[str]:
     if len(set(tokens.values())) < 2:
         return []
     read = ", ".join(f"{model} {token or 'nothing'}" for model, token in tokens.items())
-    return [f"Read before every sequence: {read} (bos= makes it the same)"]
+    return [f"Read before every sequence: {read} (bos= makes them equal)"]
 
 
 def begins_with(ids: np.ndarray, prefix: Sequence[int]) -> bool:

@@ -115,7 +115,7 @@ def find_sharing(logits: Callable[[Tensor], Tensor], ids: Tensor, name: str, tol
     other_end = torch.cat([ids[:1, :seen], ids[1:, seen:]], dim=1)
     together = logits(torch.cat([ids[:1], other_end]))[:, :seen]
     if not is_close(together[1], together[0], max(_LEAK, tolerance)):
-        problem = "it is not causal: the ids that follow a token change what is predicted before them"
+        problem = "it is not causal: later ids change earlier predictions"
         raise UserError(problem, where=name, remedy="its scores would mean nothing; give a causal language model, with dropout off")
     if is_close(together[:1], logits(ids[:1, :seen]), tolerance):
         return "any"

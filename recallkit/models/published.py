@@ -133,7 +133,7 @@ class Weights:
     def shape(self, name: str, num_axes: int = 2) -> tuple[int, ...]:
         """The shape of a weight."""
         if name not in self.named:
-            raise UserError(f"weight {name} is missing", where=self.where.parent, remedy="check that the files are whole")
+            raise UserError(f"weight {name} is missing", where=self.where.parent, remedy="check that the files are complete")
         shape = tuple(self.named[name].shape)
         if len(shape) != num_axes:
             raise UserError(f"weight {name} has {len(shape)} axes, not {num_axes}", where=self.where.parent)

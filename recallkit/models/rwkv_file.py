@@ -64,7 +64,7 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, LookupError, ArithmeticError, struct.error) as error:
-        remedy = "check that the file is whole and was written by rwkv.cpp's converter"
+        remedy = "check that the file is complete and was written by rwkv.cpp's converter"
         raise UserError(f"cannot be read ({first_line(error)})", where=path, remedy=remedy) from error
 
 

@@ -59,7 +59,7 @@ def identify(request: ModelRequest) -> str:
 def load(request: ModelRequest) -> ServerModel:
     """A server that is ready to score. Raises UserError where it cannot be reached, or gives no log probabilities of prompts."""
     model = ServerModel(request.spec, request.vocab_size)
-    console.note(f"{request.spec}: ranks from {TOP - 1} on are not known, and are -1")
+    console.note(f"{request.spec}: ranks from {TOP - 1} on are unknown, and recorded as -1")
     return model
 
 
@@ -144,12 +144,12 @@ def _read_choice(found: Any, ids: list[int], more: int) -> list[tuple[float, int
     own, top, tokens = lists
     size = len(ids)
     if {len(own), len(top), len(tokens)} != {size + more}:
-        raise ValueError(f"it gives the log probabilities of {len(own):,} tokens where {size + more:,} are asked for")
+        raise ValueError(f"it gives the log probabilities of {len(own):,} tokens, but {size + more:,} were requested")
     if own[0] is not None:
-        raise ValueError("it predicts the first token of a prompt: it may have put another before it")
+        raise ValueError("it gives a probability for the first token of a prompt, so it may have put another before it")
     alternatives = [{} if entry is None else entry for entry in top[1:size]]
     if not all(isinstance(entry, dict) for entry in alternatives):
-        raise ValueError("its most likely tokens (top_logprobs) are no objects")
+        raise ValueError("its most likely tokens (top_logprobs) are not objects")
     for value in itertools.chain(own[1:size], *(entry.values() for entry in alternatives)):
         if type(value) not in (int, float) or not _LEAST <= value <= _ROUNDING:
             raise ValueError(f"{value if isinstance(value, int | float) else type(value).__name__} is not a log probability")

@@ -83,7 +83,7 @@ class ModelSpec:
             if value is not None and not isinstance(value, str):
                 raise UsageError(f"{option}={value} is not a string", where=self.location, remedy=f"write {option}={str(value)!r}")
         if self.revision is not None and not _is_of_hub(self.path):
-            raise UsageError("a revision is of a model of the hub", where=self.location, remedy="give OWNER/NAME, or leave it out")
+            raise UsageError("only models of the hub have a revision", where=self.location, remedy="give OWNER/NAME, or leave it out")
         if self.ablate is not None:
             object.__setattr__(self, "ablate", str(Ablation.parse(self.ablate)))
         if self.is_live and self.variant is not None:

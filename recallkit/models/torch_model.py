@@ -301,7 +301,7 @@ class TorchModel:
                 raise UserError(
                     f"{chunks}, with nothing compressed, {difference}, more than {MOST_READING:g}",
                     where=self.name,
-                    remedy="no variant of it would show compression alone",
+                    remedy="its variants would not show the effect of compression alone",
                 )
         return float(differences.max(initial=0)), float(differences.mean())
 

@@ -186,7 +186,7 @@ class TransformersModel(TorchModel):
         if self._agree(self._changed_by_kernels, _LEAST_PROBED + max(chunks, default=0)):
             self._kernels = own_kernels
         else:
-            console.note(f"{self.name}: our kernels do not give its NLLs: transformers' own functions are used")
+            console.note(f"{self.name}: our kernels do not reproduce its NLLs, so transformers' own functions are used")
 
     def _changed_by_kernels(self, num_ids: int) -> Tensor:
         """How NLLs by our kernels differ from those by the functions of transformers, past two chunks of the longest."""

@@ -123,7 +123,7 @@ def apply_variant(model: ScoringModel, variant: Variant) -> None:
     if variant.cache is not None and is_user_function(variant.cache):
         if not hasattr(module, "config_class"):
             remedy = "name a policy such as cache=int4, or a model of transformers"
-            raise UserError(f"it has no cache of transformers, which {variant.cache} would be", where=model.name, remedy=remedy)
+            raise UserError(f"it has no transformers cache, which {variant.cache} needs", where=model.name, remedy=remedy)
         made = functools.partial(_call, *open_function(variant.cache), variant.cache, module)
     if variant.weights is not None:
         quantise_weights(module, variant.weights)
@@ -168,7 +168,7 @@ def quantise_weights(module: nn.Module, kind: str) -> None:
 
     layers = _inner_linears(module)
     if not layers:
-        raise UserError("no nn.Linear but the output head, so that no weights can be quantised", remedy=f"leave out weights={kind}")
+        raise UserError("no nn.Linear besides the output head, so no weights can be quantised", remedy=f"leave out weights={kind}")
     experts = (name for name, weight in module.named_parameters() if weight.ndim == 3 and min(weight.shape) > 1)
     if (stacked := next(experts, None)) is not None:
         raise UserError(f"weight {stacked} is of no nn.Linear, and would stay as it is", remedy=f"leave out weights={kind}")

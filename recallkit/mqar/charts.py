@@ -34,22 +34,22 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
         Figure(
             "mqar_accuracy",
             "Values recalled by number of pairs",
-            f"Share of the values asked for that the model ranks first in its whole vocabulary. {what}",
+            f"Share of the queried values that the model ranks first in its whole vocabulary. {what}",
             _accuracy(models, rows),
             models,
         ),
         Figure(
             "mqar_perplexity",
             "Perplexity of values and filler",
-            f"Perplexity of the values asked for{filler}, by number of pairs. {what}",
+            f"Perplexity of the queried values{filler}, by number of pairs. {what}",
             _perplexity(models, rows),
             models,
         ),
         Figure(
             "mqar_by_distance",
             "Values recalled by distance",
-            "Share of the values asked for that the model ranks first, by the ids from where they stand to where they are asked for, in "
-            f"powers of two; a plot for each number of pairs.{hollow}",
+            "Share of the queried values that the model ranks first, by their distance to the query in ids, in powers of two; a plot for "
+            f"each number of pairs.{hollow}",
             _by_distance(models, distances),
             models,
         ),
@@ -59,7 +59,7 @@ def mqar_figures(mqar: pl.DataFrame, by_distance: pl.DataFrame) -> list[Figure]:
 def _perplexity(models: Sequence[str], rows: Sequence[Row]) -> Spec:
     """Plots of values and of filler below each other; logarithmic, because they range from 1 to more than the vocabulary."""
     points = []
-    for kind, panel in (("ar", "Values asked for"), ("filler", "Filler")):
+    for kind, panel in (("ar", "Queried values"), ("filler", "Filler")):
         for row in rows:
             nll, low, high = (row[f"{kind}_nll{end}"] for end in ("", "_low", "_high"))
             if nll is not None and nll < _LARGEST_NLL:

@@ -83,7 +83,7 @@ def task_of(options: MqarOptions, pairs: int) -> MqarTask:
     if "power" in options_of_task(name):
         given = {"power": POWER if options.power is None else options.power} | given
     elif options.power is not None:
-        raise UsageError(f"{name} has no power law of places", where="--power", remedy="leave it out")
+        raise UsageError(f"{name} has no power law of query positions", where="--power", remedy="leave it out")
     return MqarTask(name, options.length, pairs, options.seed, given)
 
 
@@ -113,7 +113,7 @@ class MqarModel(EvaluatedModel):
         one = make_sequences(task, self.vocabulary, 1).ids
         num_read = one.shape[1] - 1  # the last id is predicted and not read
         if most is not None and num_read > most:
-            problem = f"its context is {most:,} ids, of a sequence of {task.length:,} it would read {num_read:,}"
+            problem = f"its context is {most:,} ids, but of a sequence of {task.length:,} it would read {num_read:,}"
             raise UserError(problem, where=self.spec, remedy=f"give --seq-len {task.length - num_read + most} or less")
 
 
@@ -160,7 +160,7 @@ class MqarPlan:
         make_missing(self.models, self.queries, self._make)
         timings = Timings()
         for (model, pairs), queries in self.queries.items():
-            timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "asking")
+            timings.keep(f"{model}, {pairs} pairs", queries.path.with_suffix(".json"), "evaluating")
         with timings.stage("comparing"):
             tables = compare_mqar({asked: MqarFiles(queries.path, *queries.others) for asked, queries in self.queries.items()})
         facts = {**question, "reference": models[0], "models": models, "of_models": self._ids_of_models()}
@@ -243,7 +243,7 @@ def _make_parts(
     done = sum(len(parts[number]) for number in there)
     journal.note_resumed(done, "sequences")
     telling = progress(f"{asked.shown}, {task.pairs} pairs", total=num_samples, unit="sequences")
-    with timings.stage("asking", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
+    with timings.stage("evaluating", of=f"{asked.shown}, {task.pairs} pairs", resumed=bool(there)) as stage, telling as show:
         show(done)
         made = make_sequences(task, asked.vocabulary, num_samples)
         for number, samples in enumerate(parts):

@@ -62,9 +62,10 @@ def answer(tables: MqarTables) -> str:
     most = most.capitalize() if first["task"] == "mqar" else f"In {_title(first)}, {most}"
     guess, low = first["guess"], first["accuracy_low"]
     within = f"{percent(first['accuracy'])} of the values ({interval_phrase(low, first['accuracy_high'])})"
-    there = f"guessing among the values read so far: {percent(guess)}"
+    there = f"guessing among the values read so far gives {percent(guess)}"
     said = f"{most} in {first['length']:,} ids, {first['model']} "
-    said += f"recalls {within}; {there}" if low is not None and low > guess else f"is not shown to recall: {within}, {there}"
+    recalls = "recalls" if low is not None and low > guess else "is not shown to do better than guessing:"
+    said += f"{recalls} {within}; {there}"
     told = [
         f"{row['model']} {percent(row['accuracy'])} "
         f"({difference_phrase(*(row[f'accuracy_difference{end}'] for end in ('', '_low', '_high')))})"
@@ -79,7 +80,7 @@ def method(manifest: Mapping[str, Any]) -> dict[str, str]:
         "Sequences": f"{manifest['num_samples']:,} of {manifest['length']:,} ids for each number of pairs, from seed {manifest['seed']}"
         f"{_places(manifest)}; nothing is trained",
         "Vocabulary": " ".join(_worth_knowing(manifest["of_models"])),
-        "Intervals": "95 %, sequences as units; differences are paired, of the same sequences",
+        "Intervals": "95 %, with sequences as units; differences are paired over the same sequences",
     }
 
 
@@ -131,15 +132,15 @@ def _tables(rows: Sequence[Row], pairs: Sequence[int]) -> dict[str, Table]:
             [model, *_by_pairs(pairs, lambda row, n: f"{100 * row['of'][n]['accuracy']:.1f}")],
             [*each, {"model": "a guess among them", "of": guesses}],
             f"{first['num_samples']:,} sequences of {first['length']:,} ids for each number of pairs{_places(first)}. "
-            "Last row: what a guess among the values read so far gives.",
+            "Last row: guessing among the values read so far.",
         ),
         "perplexity": Table.of(
-            "Perplexity of the values asked for, and of the filler",
+            "Perplexity of the queried values, and of the filler",
             [model, ("of", cells.name("kind")), *_by_pairs(pairs, lambda row, n: _ppl(row["ppl"][n]))],
             of_both,
         ),
         "difference": Table.of(
-            f"Values recalled, in points more than {models[0]}",
+            f"Values recalled: difference from {models[0]}, in points",
             [model, *_by_pairs(pairs, lambda row, n: _points(row["of"][n]))],
             each[1:],
             "In brackets: the 95 % interval of the paired difference contains 0.",
@@ -191,8 +192,8 @@ def _distance_tables(by_distance: pl.DataFrame) -> Iterator[Table]:
         curves = [[sparkline([known.get((model, n, high)) for high in highs], 0.0, most) for n in shown] for model in models]
         lines = [[model, *(curve.replace(" ", "·") for curve in of_model)] for model, of_model in zip(models, curves, strict=True)]
         caption = (
-            f"From where a value stands to where it is asked for: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}; "
-            f"curves from 0 to {percent(most)}, a dot for less than {_LEAST_QUERIES} queries."
+            f"Distance from a value to its query: up to {highs[0]:,} ids, up to {highs[1]:,} ... up to {highs[-1]:,}. "
+            f"Curves from 0 to {percent(most)}; a dot: fewer than {_LEAST_QUERIES} queries."
         )
         title = "Values recalled by distance, by number of pairs"
         yield Table(title, ["model", *(f"{n:,}" for n in shown)], lines, caption=caption)
@@ -210,8 +211,8 @@ def _worth_knowing(of_models: Mapping[str, Any]) -> list[str]:
         before = f"; before every sequence {one['prefix']}" if one["prefix"] else ""
         whose = "" if len(by_vocabulary) == 1 else f"{', '.join(models)}: "
         lines.append(
-            f"{whose or 'Sequences: '}of {one['num_ids']:,} ids, of which the filler is {one['filler_text']!r} ({one['filler']}){before}."
+            f"{whose or 'Sequences: '}{one['num_ids']:,} ids, of which the filler is {one['filler_text']!r} ({one['filler']}){before}."
         )
     if len(by_vocabulary) > 1:
-        lines.append("Vocabularies differ: query positions are the same, but perplexities of different vocabularies compare loosely.")
+        lines.append("Vocabularies differ: query positions are the same, but perplexities are only roughly comparable.")
     return lines

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 REFERENCE = "reference"
 NO_AR_PERPLEXITY = "no perplexity on AR hits"
 ROUNDED_AWAY = "rounding hides which of the two is better"
-MISSTATED = "the stated share is not what these figures give, however they were rounded"
-MISFIT = "its own perplexities imply {:.1f} % of AR hits, which no rounding explains: one is wrong, or of other tokens"
+MISSTATED = "no rounding of these figures gives the stated share"
+MISFIT = "its own perplexities imply {:.1f} % of AR hits, which rounding does not explain: one is wrong, or is of other tokens"
 MODEL_BETTER = "model is better than the reference overall: shares are of its lead"
 WORSE_ON_HITS = "negative share: model is worse on AR hits"
 WORSE_ON_OTHER = "share above 100 %: model is worse on the other tokens"
@@ -352,7 +352,7 @@ def _positive(table: Path, model: str, column: str, value: object) -> _Printed |
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        remedy = "shares are in percent" if column == "printed" else "perplexities are > 0"
+        remedy = "shares are in percent" if column == "printed" else "perplexities are above 0"
         raise UserError(f"row {model}: {column} is {value!r}, not a positive number", where=table, remedy=remedy)
     is_plain = isinstance(value, str) and text.replace(".", "", 1).isdigit()
     return _Printed(number, 0.5 / 10 ** len(text.partition(".")[2]) if is_plain else 0.0)
@@ -376,5 +376,5 @@ def _read_frame(table: Path) -> pl.DataFrame:
         raise UserError(f"not a readable table ({error})", where=table, remedy=remedy) from error
     names = {name: name.strip().lower() for name in frame.columns}
     if len(set(names.values())) < len(names):
-        raise UserError("two columns of one name", where=table, remedy=_COLUMNS)
+        raise UserError("two columns with the same name", where=table, remedy=_COLUMNS)
     return frame.rename(names)

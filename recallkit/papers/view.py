@@ -25,7 +25,7 @@ def print_published(published: PublishedGap) -> None:
     notes = []
     for row in published.frame.to_dicts():
         if row["note"] not in ("", REFERENCE):
-            void = "the share means nothing: " if row["void"] else ""
+            void = "no meaningful share: " if row["void"] else ""
             notes.append(f"{_name(published, row)}: {void}{row['note']}")
     tables = list(published_tables(published).values())
     console.print_found(published_answer(published), tables, notes, full=True)
@@ -90,7 +90,7 @@ def _group_table(published: PublishedGap, group: PublishedGroup) -> Table:
         columns["stated"] = cells.share("printed")
     caption = f"AR hits are {percent(group.ar_share, 2)} of tokens, {origin}."
     if is_ranged:
-        caption += " After ±: how far the perplexities before rounding can move a share."
+        caption += " ±: how far the rounding of the printed perplexities can move a share."
     return Table.of(
         "AR hits' share of the gap, from printed perplexities" + (f": {group.name}" if group.name else ""),
         columns,

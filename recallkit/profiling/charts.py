@@ -54,13 +54,13 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
     told = {
         "repeated_bigrams": (
             f"Repeated bigrams per {seq_len:,} tokens",
-            f"Tokens per {seq_len:,} that complete a bigram of earlier in the sequence, without the bigrams that are left out"
-            f"{', with 95 % intervals' * has_intervals}; the tick counts a bigram once per sequence.",
+            f"Tokens per {seq_len:,} that complete a bigram which is in the sequence already, except the bigrams that are left out"
+            f"{', with 95 % intervals' * has_intervals}; the tick counts each bigram once per sequence.",
             _bigrams(tables, names),
         ),
         "repeated_by_position": (
             "Repeated tokens by position",
-            "Share of the tokens at each position of a sequence that complete a repeated bigram, of whatever tokens.",
+            "Share of the tokens at each position of a sequence that complete a repeated bigram, whatever its tokens.",
             _positions(tables, names, "repeated_share", "repeated tokens"),
         ),
         "ar_hits_by_position": (
@@ -69,8 +69,8 @@ def profile_figures(tables: ProfileTables, seq_len: int) -> list[Figure]:
             _positions(tables, names, "ar_hit_share", "AR hits"),
         ),
         "distances": (
-            "Appendix: how far back a repeated bigram last occurred",
-            f"Share of the distances at each distance, in half octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
+            "How far back a repeated bigram last occurred",
+            f"Distribution of the distances, in half octaves{behind}{'; lines: power laws fitted to the tails' * has_fits}.",
             _distances(tables, names),
         ),
     }

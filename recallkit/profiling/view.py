@@ -54,12 +54,12 @@ def answer(tables: ProfileTables, manifest: Mapping[str, Any]) -> str:
     """What of the whole text is repeated, how much of it are AR hits, and how far back."""
     whole = tables.profile.row(0, named=True)
     fits = tables.fits.filter(source=whole["source"], kind="content").to_dicts()
-    back = f", {fits[0]['median_distance']:,} tokens back in the median" if fits and fits[0]["median_distance"] is not None else ""
+    back = f", at a median distance of {fits[0]['median_distance']:,} tokens" if fits and fits[0]["median_distance"] is not None else ""
     hits = "" if whole["ar_hit_share"] is None else f", and {percent(whole['ar_hit_share'], 2)} are AR hits"
     told = "" if whole["repeated_bigrams_ci_low"] is None else f" (95 % interval {_BIGRAMS['95 % interval'](whole)})"
     return (
-        f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their sequence{hits}; per "
-        f"{manifest['seq_len']:,} tokens {whole['repeated_bigrams']:.1f} bigrams of content are repeated{told}{back}."
+        f"{percent(whole['repeated_share'])} of the tokens complete a bigram that occurred earlier in their sequence{hits}. Per "
+        f"{manifest['seq_len']:,} tokens, {whole['repeated_bigrams']:.1f} content bigrams are repeated{told}{back}."
     )
 
 
@@ -151,7 +151,7 @@ def fits_table(tables: ProfileTables) -> Table:
         _FITS,
         tables.fits.head(3 * (_MOST_ROWS + 1)).to_dicts(),
         'alpha: exponent of a power law of distances at and beyond "from". KS: its Kolmogorov-Smirnov distance. Gain: nats per distance by '
-        "which a power law with exponent beta fits better if it accounts for how few tokens of a sequence have so many before them.",
+        "which a power law with exponent beta fits better, because it accounts for how few tokens have so many tokens before them.",
     )
 
 
@@ -175,14 +175,14 @@ def _what_repeats(manifest: Mapping[str, Any]) -> str:
     listed = {"ours": "our list", "nltk": "nltk's list", "none": "", "file": "the given list"}[words["name"]]
     stopped = f" or a stop word ({listed}, {words['num_words']:,} words)" if listed else ""
     return (
-        f"tokens per {manifest['seq_len']:,} that complete a bigram which is in the sequence already, bigrams with punctuation{stopped} "
-        f"left out. {what_is_rare(manifest)}"
+        f"tokens per {manifest['seq_len']:,} that complete a bigram which is in the sequence already, except bigrams with punctuation"
+        f"{stopped}. {what_is_rare(manifest)}"
     )
 
 
 def _what_is_resampled(whole: Mapping[str, Any]) -> str:
     """What intervals resample, and of which rows there are none."""
-    of_some = f"; none for effectively fewer than {MIN_CLUSTERS}" * (whole["effective_documents"] >= MIN_CLUSTERS)
+    of_some = f"; sources with effectively fewer than {MIN_CLUSTERS} have none" * (whole["effective_documents"] >= MIN_CLUSTERS)
     return f"{resampled(whole, 'document', 'document')}{of_some}."
 
 

@@ -78,7 +78,7 @@ class NoRoomError(UserError):
 
     def __init__(self, task: str, length: int, near: int) -> None:
         self.task, self.near = task, near
-        problem = f"{length:,} ids have no room for a haystack beside the needles, the question and its answer"
+        problem = f"{length:,} ids leave no room for a haystack besides the needles, the question and its answer"
         super().__init__(problem, where="--lengths")
 
 

@@ -220,9 +220,7 @@ def build_rows(
                         counted["rows"] += 1
             counted["absent"] += len(pairs) - len(found)
         if not counted["rows"]:
-            raise UserError(
-                "no value is in its document", where=documents, remedy="check that pairs have the values as the text writes them"
-            )
+            raise UserError("no value is in its document", where=documents, remedy="check that the values are spelled as in the text")
     return BuiltRows(out, **counted)
 
 

@@ -189,16 +189,20 @@ def _check_needle_options(tasks: Sequence[str], needles: Sequence[str], options:
     if not needles:
         for name in NEEDLE_OPTIONS:
             if name in options.not_usual():
-                raise UserError("is for needles in a haystack", where=f"--{name}", remedy="add --tasks niah")
+                raise UserError("applies only to needles in a haystack", where=f"--{name}", remedy="add --tasks niah")
     elif options.prompt != "standard" or options.cut != "left":
         where = "--prompt" if options.prompt != "standard" else "--cut"
-        raise UserError(f"is not for {', '.join(needles)}, whose prompts are never changed or cut", where=where, remedy="leave it out")
+        raise UserError(
+            f"does not apply to {', '.join(needles)}, whose prompts are never changed or cut", where=where, remedy="leave it out"
+        )
     elif options.data is not None and len(needles) < len(tasks):
         others = ", ".join(task for task in tasks if task not in needles)
-        problem = f"rows for {others}, and the text of the haystack for {', '.join(needles)}"
+        problem = f"means rows for {others}, but the text of the haystack for {', '.join(needles)}"
         raise UserError(problem, where="--data", remedy="evaluate them one after the other")
     elif options.data is not None and all(NEEDLE_TASKS[task].haystack == "noise" for task in needles):
-        raise UserError(f"is not for {', '.join(needles)}, whose haystack is repeated sentences", where="--data", remedy="leave it out")
+        raise UserError(
+            f"does not apply to {', '.join(needles)}, whose haystack is repeated sentences", where="--data", remedy="leave it out"
+        )
 
 
 def _make_rows(tasks: Sequence[str], models: Mapping[str, EvaluatedModel], options: RecallOptions) -> dict[str, RecallRows]:

@@ -79,13 +79,13 @@ def verdict(row: Row) -> str:
 def _rows(path: Path, recall: pl.DataFrame, model: str, task: str) -> Sequence[Row]:
     """The rows of a documents table. Raises UserError if they are not those of the comparison."""
     if not path.is_file():
-        raise UserError(
-            "there is no such table of prompts", where=path, remedy="evaluate these models again, or leave folders as they were"
-        )
+        raise UserError("this table of prompts is missing", where=path, remedy="evaluate these models again, or restore the folders")
     rows = schemas.read_frame(path).to_dicts()
     told = recall.filter(model=model, task=task).row(0, named=True)
     if len(rows) != told["num_rows"] or sum(row["contains"] for row in rows) != round(told["accuracy"] * told["num_rows"]):
-        raise UserError("evaluated otherwise since the comparison", where=path, remedy="run the same `recallkit eval-recall` again")
+        raise UserError(
+            "evaluated again with another result since the comparison", where=path, remedy="run the same `recallkit eval-recall` again"
+        )
     return rows
 
 

@@ -151,7 +151,7 @@ def load_rows(task: str, data: Path | None = None, limit: int | None = None) -> 
     digest = digest_json([astuple(row) for row in rows])
     is_hub, note = data is None and known.is_comparable, ""
     if is_hub and known.num_rows not in (None, len(rows)):
-        note = f"{len(rows):,} rows, and published figures are of {known.num_rows:,}"
+        note = f"{len(rows):,} rows, while published figures are of {known.num_rows:,}"
     return RecallRows(kept[:limit], len(rows) - len(kept), digest, origin, is_hub and not note, note)
 
 
@@ -190,7 +190,7 @@ def _find_file(task: KnownTask, data: Path) -> Path:
     found = named[:1] or begun
     if not found:
         looked_for = ", ".join([path.name for path in exact] + [f"{task.name}*{suffix}" for suffix in SUFFIXES])
-        raise UserError(f"no file for {task.name}: looked for {looked_for}", where=data, remedy="rename it so, or give the file itself")
+        raise UserError(f"no file for {task.name}: looked for {looked_for}", where=data, remedy="rename it, or give the file itself")
     if len(found) > 1:
         raise UserError(f"several files for {task.name}: {', '.join(path.name for path in found)}", where=data, remedy="give one of them")
     return found[0]

@@ -88,7 +88,7 @@ def answer(tables: RecallTables) -> str:
     """A sentence for each of the first tasks: how often the first model gives the value, and the others beside it; which more there are."""
     found, models, tasks = _cells(tables)
     said = [_task_answer([found[model, task] for model in models]) for task in tasks[:_MOST_SAID]]
-    return " ".join([*said, *([f"In the table, too: {', '.join(tasks[_MOST_SAID:])}."] if tasks[_MOST_SAID:] else [])])
+    return " ".join([*said, *([f"The table also has {', '.join(tasks[_MOST_SAID:])}."] if tasks[_MOST_SAID:] else [])])
 
 
 def _task_answer(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -112,8 +112,9 @@ def method(tables: RecallTables, manifest: Mapping[str, Any]) -> dict[str, str]:
     origins = list(dict.fromkeys(bare(rows[task]["origin"]) for task in tasks if task in rows))
     return {
         "Prompts": " ".join(_what_was_asked(found, models[0], tasks)) + f" Rows: {', '.join(origins)}." * bool(origins),
-        "Right": f"the generation (greedy, {_generated(tasks)}) contains the value, in any case; " + _variation(found[models[0], tasks[0]]),
-        "Intervals": "95 %, documents as units; differences are paired, of the same prompts",
+        "Right": f"the generation (greedy, {_generated(tasks)}) contains the value, ignoring case; "
+        + _variation(found[models[0], tasks[0]]),
+        "Intervals": "95 %, with documents as units; differences are paired over the same prompts",
     }
 
 
@@ -155,7 +156,7 @@ def recall_tables(tables: RecallTables) -> dict[str, Table]:
 def accuracy_table(tables: RecallTables) -> Table:
     """One row per model, one column per task: accuracy in per cent with its 95 % interval."""
     tasks = _cells(tables)[2]
-    title = "Generations with the value in % (95 % interval)"
+    title = "Generations that contain the value, % (95 % interval)"
     return _by_task(title, tables, tasks, _accuracy, groups=[("", 1), ("accuracy (%)", len(tasks))])
 
 
@@ -179,7 +180,7 @@ def answers_table(tables: RecallTables) -> Table:
         *([("nats\n(95 % interval)", _nats)] if is_compared else []),
     ]
     title = f"Answers generated, and their NLL in nats per answer; {_variation(found[models[0], tasks[0]])}"
-    to = f" Points{' and nats' * is_compared} are differences to {models[0]}." * (len(models) > 1)
+    to = f" Points{' and nats' * is_compared} are differences from {models[0]}." * (len(models) > 1)
     how = f"Greedy, {_generated(tasks)}.{to}"
     caption = "\n".join([*_what_was_asked(found, models[0], tasks), how, *disagreements(tables)])
     return Table.of(title, columns, rows, caption, optional=["NLL"] if is_compared else [])
@@ -188,7 +189,7 @@ def answers_table(tables: RecallTables) -> Table:
 def overlap_table(tables: RecallTables) -> Table | None:
     """Mean F1 of the words of generation and value, in tasks that ask questions; None where none does."""
     asking = [task for task in _cells(tables)[2] if task.startswith("squad")]
-    title = "Words that generation and answer have in common (SQuAD's F1), in %"
+    title = "Words that generation and answer share (SQuAD's F1), in %"
     return _by_task(title, tables, asking, lambda row: f"{100 * row['f1']:.1f}") if asking else None
 
 
@@ -265,7 +266,7 @@ def disagreements(tables: RecallTables) -> list[str]:
         ways.setdefault((accuracy, nats, f"{_listed(models)} {'has' if len(models) == 1 else 'have'}"), []).append(task)
     reference = tables.recall["reference"][0]
     return [
-        f"On {_listed(tasks)} generation and likelihood disagree: {models} {_LIKE[accuracy]} accuracy {_TO[accuracy]} {reference}, "
+        f"On {_listed(tasks)}, generation and likelihood disagree: {models} {_LIKE[accuracy]} accuracy {_TO[accuracy]} {reference}, "
         f"but {_LIKE[nats]} NLL of the answers."
         for (accuracy, nats, models), tasks in ways.items()
     ]
@@ -294,7 +295,7 @@ def _what_was_asked(found: Mapping[tuple[str, str], Mapping[str, Any]], model: s
     said: dict[str, list[str]] = {}
     for task in tasks:
         row = found[model, task]
-        dropped = f", {counted(row['dropped'], 'row')} without a value dropped" if row["dropped"] else ""
+        dropped = f", {counted(row['dropped'], 'row')} without a value were dropped" if row["dropped"] else ""
         published = "" if row["comparable"] else "; not comparable with published figures"
         several = "; any of several answers is right" if task in QUESTION_TASKS else ""
         asked = f"{counted(row['num_rows'], 'prompt')} of {counted(row['num_documents'], 'document')}"
@@ -322,10 +323,10 @@ def _worth_knowing(row: Mapping[str, Any]) -> str:
         "whose answer was only in what was cut": row["answer_cut"],
         "that do not contain the value": row["absent"],
         "whose value contains a newline, which no generation does": row["multiline"],
-        "answered with nothing": row["empty"],
+        "answered with an empty generation": row["empty"],
     }
     found = ", ".join(f"{number:,} {fact}" for fact, number in facts.items() if number)
-    return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')} {found}" if found else ""
+    return f"{row['model']}, {row['task']}: of {counted(row['num_rows'], 'prompt')}, {found}" if found else ""
 
 
 def print_built(built: BuiltRows) -> None:

@@ -193,7 +193,7 @@ def _requested(
         inside = text.sequences_of(document)
         if not inside:
             problem = "no predicted token belongs to this document"
-            remedy = "give a number of tokens.parquet"
+            remedy = "give a document number from tokens.parquet"
             raise UserError(problem, where=f"--document {document}", remedy=remedy)
         wanted += inside
     tokens = text.num_tokens(wanted)

@@ -114,18 +114,16 @@ def token_section(view: TokenView, comparison: Comparison) -> Section:
     """The text that models were scored on, token by token."""
     keys = " · ".join(f"{tag('kbd', text(key))} {text(what)}" for key, what in _KEYS)
     others = (
-        tag("span", "dotted", class_="sample repeated"),
-        " are other tokens of repeated bigrams, which were too frequent in training to be AR ",
-        "hits. ",
+        tag("span", "Dotted", class_="sample repeated"),
+        " tokens end other repeated bigrams, which were too frequent in training. ",
     )
     intro = (
-        "Each token is coloured by which model predicts it, that is, ranks it first, or by how ",
-        "far the two NLLs are apart. ",
+        "Colours show which of two models ranks a token first, or how far apart their NLLs are. ",
         tag("span", "Underlined", class_="sample hit"),
-        *((" are AR hits, ", *others) if comparison.has_counts else (" are tokens of repeated bigrams. ",)),
+        *((" tokens are AR hits. ", *others) if comparison.has_counts else (" tokens end repeated bigrams. ",)),
         "Point at a token, or move to it, to highlight the latest earlier occurrence of its ",
-        "bigram and to show each model's NLL (negative log-likelihood, in nats) and the token's ",
-        "rank in its prediction, 0 being the first.",
+        "bigram and to see each model's NLL (negative log-likelihood, in nats) and the token's ",
+        "rank in its prediction, where 0 is the first.",
     )
     parts = (
         tag("p", *intro),
@@ -147,23 +145,22 @@ def _view_notes(view: TokenView, hit: str) -> list[str]:
     """Which part of the text is shown, and notes on models with other tokenizers."""
     lines = []
     if view.sequences < view.num_sequences or not view.are_whole:
-        shown = f"{view.sequences:,} of {view.num_sequences:,} sequences are on this page"
-        parts = "" if view.are_whole else "Parts of "
-        also = ", and those asked for" if view.requested else ""
+        shown = f"{view.sequences:,} of {view.num_sequences:,} sequences"
+        parts = "" if view.are_whole else "parts of "
+        also = ", and the requested ones" if view.requested else ""
         lines.append(
-            f"{parts}{shown}: those of the {hit}s on which models lose most{also}. "
-            "Others: recallkit report DIR --sequence N, or --document N."
+            f"This page has {parts}{shown}: those with the {hit}s on which models lose most{also}. "
+            "To add others: recallkit report DIR --sequence N, or --document N."
         )
     if view.requested_shown < view.requested:
-        shown = f"the first {view.requested_shown:,} are here"
-        lines.append(f"Of {view.requested:,} asked for, {shown}; the page has room for no more.")
+        lines.append(f"Of {view.requested:,} requested sequences only the first {view.requested_shown:,} fit on the page.")
     lines += [
-        f"{name} has another tokenizer: it counts as right if all of its tokens that end in a "
-        "token were ranked first; if they do not begin and end with that token, this is unknown."
+        f"{name} has another tokenizer. It counts as right if it ranked first all of its own tokens "
+        "that end in a token; where these do not begin and end with the token, this is unknown."
         for name in view.other_tokenizers
     ]
     if not view.has_bytes:
-        lines.append("Pieces of this tokenizer are no bytes: they are shown as in its vocabulary.")
+        lines.append("The entries of this tokenizer are not bytes; they are shown as in its vocabulary.")
     return lines
 
 
@@ -193,7 +190,7 @@ def sections_of(look: Look, styles: Mapping[str, Style], models: Sequence[str]) 
         "Files read": ", ".join(dict.fromkeys([*files, *look.files])),
     }
     command = tag("dd", tag("code", _command(look.command), class_="command"))
-    again = [tag("dt", "Made again by"), command] if look.command else []
+    again = [tag("dt", "Reproduced by"), command] if look.command else []
     opening = tag("p", text(look.answer), class_="answer") if look.answer else ""
     tables = [markup.titled_table(_ordered(table, models)) for table in look.shown.values()]
     drawn = _first_and_others(look.figures(), styles)
@@ -222,16 +219,17 @@ def _samples_section(folder: Path, tables: RecallTables) -> Section:
         return Section("generations", title, notes(f"Not shown here: {reason}."))
     some = ""
     if samples.shown < samples.prompts:
-        some = f" {samples.shown:,} of {samples.prompts:,} prompts are on this page, drawn at "
-        some += "random from each task, model and verdict."
+        some = f" This page has {samples.shown:,} of {samples.prompts:,} prompts, drawn at random "
+        some += "from each task, model and verdict."
     intro = (
         "A generation is ",
         tag("span", "right", class_="sample right"),
-        " if it contains the value, and else ",
-        tag("span", "wrong", class_="sample wrong"),
-        ", or ",
+        " if it contains the value, ",
         tag("span", "cut", class_="sample cut"),
-        f" if the value was only in what was cut off the prompt to fit the model's context.{some}",
+        " if the value was only in the part of the prompt that did not fit the model's context, ",
+        "and ",
+        tag("span", "wrong", class_="sample wrong"),
+        f" otherwise.{some}",
     )
     prompts = tag("div", id="prompts", hidden="") + markup.data("samples", samples.data)
     return Section("generations", title, tag("p", *intro) + prompts)
@@ -259,15 +257,15 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
     reference, what = comparison.reference, comparison.hit
     if not places:
         heading = tag("h3", text(f"The {what}s on which {model} loses most"))
-        return heading + notes(f"{model} is behind {reference} on no {what}.")
+        return heading + notes(f"{model} is not behind {reference} on any {what}.")
     hits = comparison.totals[model, "ar_hit"]
     lost, here = hits["delta_nll"] * hits["tokens"], sum(place.lost for place in places)
-    caption = f"Of {hits['tokens']:,} {what}s; NLLs in nats."
+    caption = f"Out of {hits['tokens']:,} {what}s; NLLs in nats."
     if 0 < here < lost:
         share = f"{percent(here / lost)} of the {lost:,.1f} nats"
-        caption += f" These {len(places)} are {share} that {model} loses on {what}s."
+        caption += f" These {len(places)} account for {share} that {model} loses on {what}s."
     if not all(place.is_shown for place in places):
-        caption += " Those without a link are not on this page: "
+        caption += " Hits without a link are not on this page: "
         caption += "recallkit report DIR --sequence N adds their sequence."
     columns = {f"{what} in its context": _in_context, **_OF_PLACE}
     if not comparison.has_counts:
@@ -278,7 +276,7 @@ def _places(comparison: Comparison, model: str, places: Sequence[Place]) -> str:
 
 
 _OF_PLACE: Mapping[str, Callable[[Place], str]] = {
-    "NLL more": lambda place: f"{place.lost:.2f}",
+    "extra NLL": lambda place: f"{place.lost:.2f}",
     "reference": lambda place: f"{place.row['nll_0']:.2f}",
     "model": lambda place: f"{place.row[f'nll_{place.model}']:.2f}",
     "it predicts": lambda place: place.predicted,
@@ -311,7 +309,7 @@ def _documents(comparison: Comparison, model: str, shown: Collection[int]) -> st
     gap, row = float(frame["all"].sum()), comparison.totals[model, "all"]
     if not (frame["all"].abs().sum() or frame["hits"].abs().sum()):
         heading = tag("h3", text(f"The documents that add most to the gap of {model}"))
-        return heading + notes(f"{model} predicts every document as {comparison.reference} does.")
+        return heading + notes(f"{model} predicts every document exactly as {comparison.reference} does.")
     is_lead = gap < 0 and not is_void(row)
     called = "lead" if is_lead else "gap"
     by_size = pl.col("all") if is_lead else -pl.col("all")
@@ -329,7 +327,7 @@ def _documents(comparison: Comparison, model: str, shown: Collection[int]) -> st
         together = Html(tag("span", f"the {len(others):,} others", class_="rest"))
         [sums] = others.select(pl.col("tokens", "ar_hits", "hits", "all").sum()).to_dicts()
         rows.append(cells(together, sums))
-    caption = f"Nats are the model's less the reference's, summed; all rows add up to {gap:z,.1f}."
+    caption = f"Nats: the model's less the reference's, summed; all rows add up to {gap:z,.1f}."
     if shown and not set(first["document"]) <= set(shown):
         caption += " Documents without a link are not on this page: "
         caption += "recallkit report DIR --document N adds one."

@@ -56,7 +56,7 @@ def definition(comparison: Comparison) -> str:
     sentences = (
         "AR hits are the tokens on which associative recall (AR) can be seen: the last tokens of "
         f"bigrams that are in the context already and were {rare} training tokens.",
-        "Their share of the gap says where it lies, not why.",
+        "Their share of the gap says where the gap lies, not why.",
         *what_of_training(slices, tokens),
     )
     return " ".join(sentences)
@@ -277,16 +277,16 @@ def _legend(comparison: Comparison) -> dict[str, str]:
     rare, share = comparison.manifest["slices"]["max_count"], percent(hits["share_of_tokens"], 2)
     more, seen = "", ""
     if comparison.has_counts:
-        more = f", and in all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
+        more = f", and that of all repeated bigrams, {percent(repeated['share_of_tokens'], 0)} of the tokens"
         seen = f" and was seen at most {rare:,} times in training"
     what = comparison.hit
     return {
         what[0].upper() + what[1:]: "the last token of a bigram that is in the context already"
         f"{seen}; {share} of {every['tokens']:,} tokens",
-        "Line": f"from the mean probability where these bigrams first occur (grey) to that on {what}s "
-        "(orange); its length is the recall gain",
+        "Line": "from the mean probability at the first occurrences of these bigrams (grey) to that on "
+        f"{what}s (orange); its length is the recall gain",
         "Retained": "the model's recall gain, in per cent of the reference's",
-        "Share of the gap": f"the part in {what}s{more}; of a lead where the gap is negative",
+        "Share of the gap": f"the part that {what}s carry{more}; where the gap is negative, the part of the model's lead",
         "In brackets": f"95 % intervals: {resampled(every)}",
     }
 
@@ -295,9 +295,9 @@ def _why_not_retained(hits: Row) -> list[str]:
     """Why it is not known what models retain; empty if it is. The reason is the same for all."""
     if hits["retained"] is not None:
         return []
-    why = f"the recall gain of {hits['reference']} is not shown to be above 0"
+    why = f"the recall gain of {hits['reference']} is not significantly above 0"
     if not hits["tokens"]:
         why = NO_HITS
     elif hits["gain_reference_ci_low"] is None:
         why = too_few("AR hits", hits["effective_clusters"], f"{hits['cluster']}s")
-    return [f"What is retained is not known: {why}."]
+    return [f"What is retained is unknown: {why}."]

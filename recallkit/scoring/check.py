@@ -47,8 +47,8 @@ def check_scores(model: str | ModelSpec, slices: Path, options: ScoringOptions =
     request = replace(request, prefix=choose_prefix(request, read.tokenizer, model.bos))
     if list(request.prefix.ids) != manifest["prefix"]["ids"]:
         before, now = (token or "nothing" for token in (manifest["prefix"]["token"], request.prefix.token))
-        problem = f"scored behind {before}, and now it reads {now} before every sequence"
-        raise UserError(problem, where=file, remedy=f"write bos={before if before != 'nothing' else 'none'} behind the model")
+        problem = f"scored with {before} before every sequence, but now it reads {now}"
+        raise UserError(problem, where=file, remedy=f"write bos={before if before != 'nothing' else 'none'} after the model")
     other = read.other(slices, sequences["tokenizer"])
     plan = ScoringPlan(model, request, slices, options, sequences, Result(file, "scores", manifest["options"]), other)
     with tempfile.TemporaryDirectory() as folder:

@@ -149,9 +149,9 @@ def read_tokenizer(request: ModelRequest, given: str | None, slices: Path, used:
             if given is not None or Path(name).exists():
                 remedy = "give another --model-tokenizer" if given else "give the model's tokenizer with --model-tokenizer"
                 raise UserError(f"its tokenizer cannot be read ({error.problem})", where=name, remedy=remedy) from error
-            doubt = f"{spec}: no tokenizer found ({error.problem}), taken to be {used['name']}"
+            doubt = f"{spec}: no tokenizer found ({error.problem}); {used['name']} is assumed"
     elif Path(request.spec).is_dir() or request.module is not None:
-        doubt = f"{spec}: no tokenizer beside it, taken to read ids of {used['name']} (else give its own: PATH,tokenizer=...)"
+        doubt = f"{spec}: no tokenizer beside it; {used['name']} is assumed (to name its own: PATH,tokenizer=...)"
     return ReadTokenizer(None, load_slices_tokenizer(slices, used), doubt)
 
 

@@ -75,7 +75,7 @@ def plan_scores(
     """Finds models, tokenizers and finished scores, and checks what can be checked before a weight is read.
 
     So what is wrong with the last model is reported before hours of work with the first. `share`: only these parts are made, and
-    nothing is joined. `quiet`: no note where a model without a tokenizer is taken to read the ids of the slices, nor on what is read
+    nothing is joined. `quiet`: no note where a model without a tokenizer is assumed to read the ids of the slices, nor on what is read
     before every sequence. Raises UserError for everything a user can correct.
     """
     if options.counts is not None:
@@ -119,7 +119,7 @@ class ScoringPlan:
         """
         finished = self.result.finished()
         if self.tokenizer is not None or (finished or {}).get("tokenizer") is not None:
-            problem = "another tokenizer, so that its last ids are another text than the reference's"
+            problem = "another tokenizer, so its last ids cover other text than the reference's"
             raise UserError(problem, where=self.model.shown, remedy="compare models of the slices' tokenizer")
         if last.most >= self.sequences["seq_len"]:
             problem = f"windows of {last.most:,} ids contain whole sequences of {self.sequences['seq_len']:,} predictions"
@@ -310,7 +310,7 @@ def _plan(
     except AbsentError:  # scored on another machine: all is checked but the weights
         if not found or force:
             raise
-        console.note(f"{model.shown}: not on this machine; its scores are taken as they are")
+        console.note(f"{model.shown}: not on this machine; its existing scores are used")
         identity = {**found, "sequences_digest": sequences["sequences_digest"], "dtype": request.dtype}
         request = replace(request, prefix=Prefix(**artifacts.read_manifest(file)["prefix"]))
     result = Result(file, "scores", identity, force=force, remedy=again)
@@ -366,14 +366,14 @@ def _check_context(plan: ScoringPlan, max_length: int | None) -> None:
         raise UserError("a variant carries its compressed state already", where=where, remedy="leave out --carry-state")
     once = None if variant is None else variant.once
     if once is not None and plan.tokenizer is not None:
-        raise UserError("protocol=once counts ids of the slices' tokenizer, and it has another", where=where, remedy="leave it out")
+        raise UserError("protocol=once counts ids of the slices' tokenizer, and the model has another", where=where, remedy="leave it out")
     if plan.tokenizer is not None or plan.window.carry:
         return
     context = check_context(plan.request.name, max_length, plan.window, longest_sequence(plan.slices), plan.request.prefix.ids)
     if once is None:
         return
     if context is not None:
-        problem = f"protocol=once compresses sequences that are read whole, and these are read in windows of {context:,} ids"
+        problem = f"protocol=once needs sequences that are read at once, but these are read in windows of {context:,} ids"
         raise UserError(problem, where=where, remedy="leave it out, or slice with a smaller --seq-len")
     if once >= plan.sequences["seq_len"]:
         problem = f"sequences of {plan.sequences['seq_len']:,} predictions have none after their first {once:,} ids"

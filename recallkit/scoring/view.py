@@ -99,5 +99,5 @@ def _notes(slices: Path, manifests: Mapping[ModelSpec, Mapping[str, Any]]) -> li
 def checks_table(checks: Mapping[ModelSpec, Mapping[str, Any]]) -> Table:
     """How far the scores are from a float64 computation."""
     places = [f"sequence {check['sequence']}, position {check['position']} ({model.shown})" for model, check in checks.items()]
-    title, rows = "Difference to a float64 computation on CPU, in nats per token", [{**c, "model": m.shown} for m, c in checks.items()]
+    title, rows = "Difference from a float64 computation on CPU, in nats per token", [{**c, "model": m.shown} for m, c in checks.items()]
     return Table.of(title, _CHECKED, rows, f"The largest: {', '.join(places)}")

@@ -207,7 +207,7 @@ def _facts_of_state(model: ScoringModel, name: str, part: _Part, window: Context
     ids = read.ids[read.offsets[longest] : read.offsets[longest + 1]][: min(limits) + 1 if limits else None]
     compression = model.compression
     if compression is not None and compression.should_change and not compression.has_effect:
-        console.note(f"{name}: nothing is compressed before the last chunk of sequences of {len(ids) - 1:,} ids: all is as with cache=full")
+        console.note(f"{name}: in sequences of {len(ids) - 1:,} ids nothing is compressed before the last chunk, as with cache=full")
     num_bytes = model.state_bytes(ids[:-1]) if len(ids) > 1 else None
     found: dict[str, float] = {} if num_bytes is None else {"state_bytes": num_bytes, "state_ids": len(ids) - 1}
     if compression is not None and len(ids) > 1:

@@ -83,7 +83,7 @@ _MORE = (
     _define(
         "first_rare",
         "NOT repeated AND train_count <= {most}",
-        "Tokens that complete a bigram which is not in the context yet, and as rare in training as those of AR hits.",
+        "Tokens that complete a bigram which is not in the context yet and was seen at most --max-count times in training.",
     ),
     _define(
         "first_frequent",
@@ -108,12 +108,12 @@ _MORE = (
     _define(
         "folded",
         "word_folded AND NOT word_repeated",
-        "All tokens of a word that is in the context already only in another case or inflection, and not as it is written here.",
+        "All tokens of a word that the context already contains, but only in another case or inflection.",
     ),
     _define("capitalised", "word_kind = 'capitalised'", "All tokens of a word with a capital first letter that does not begin a sentence."),
     _define("number", "word_kind = 'number'", "All tokens of a run of digits, with at most two letters after them."),
     _define("identifier", "word_kind = 'identifier'", "All tokens of a word such as snake_case, camelCase, utf8 or 0xff."),
-    _define("function_word", "word_kind = 'function'", "All tokens of a word of the list of English function words."),
+    _define("function_word", "word_kind = 'function'", "All tokens of a word in the list of English function words."),
     _define("content_word", "word_kind <> 'function'", "All tokens of a word that is not in the list of English function words."),
     _define("opening_bracket", "opens_bracket", "Tokens that open a bracket and do not close it themselves."),
     _define("closing_bracket", "closes_bracket", "Tokens that close a bracket which an earlier token of the context opened."),
@@ -161,7 +161,7 @@ def parse_slices(given: Sequence[str], *, without: Sequence[Slice] = STANDARD) -
     names = [slice_.name for slice_ in added.values()]
     for name in names:
         if names.count(name) > 1:
-            raise UserError("two slices of one name", where=f"slice {name}", remedy="give each a different name")
+            raise UserError("two slices with the same name", where=f"slice {name}", remedy="give each a different name")
     if len(names) > _MOST_SLICES:
         raise UserError(f"{len(names)} slices", where="--slice", remedy=f"give at most {_MOST_SLICES} at once")
     return tuple(added.values())
@@ -195,7 +195,9 @@ def _copy_slice(name: str) -> Slice:
 
 def _own_slice(name: str, expression: str) -> Slice:
     if not _NAME.fullmatch(name):
-        raise UserError("no name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _")
+        raise UserError(
+            "not a name for a slice", where=f"slice {name}"[:80], remedy="begin with a letter; up to 40 letters, digits, - and _"
+        )
     if name in SLICES:
         raise UserError("the name of a built-in slice", where=f"slice {name}", remedy="choose another one")
     columns = _check_words(name, expression)
@@ -257,7 +259,7 @@ def _check_values(name: str, parse: Callable[[], pl.Expr]) -> None:
     frame = pl.DataFrame([row, none], schema=types)
     [found] = _evaluate([(name, parse())], frame)
     if found.dtype != pl.Boolean or len(found) != frame.height:
-        raise _fault(name, f"gives {found.dtype}, not true or false of each token")
+        raise _fault(name, f"gives {found.dtype}, not true or false for each token")
 
 
 def _evaluate(predicates: Sequence[tuple[str, pl.Expr]], frame: pl.DataFrame) -> list[pl.Series]:

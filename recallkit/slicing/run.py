@@ -72,7 +72,7 @@ def slice_text(
     only = None if table is None else table.meta.get("only")
     if only not in (None, made["sequences_digest"]):
         raise UserError(
-            "counted with --only for other sequences: bigrams that are missing would look unseen",
+            "counted with --only for other sequences, so missing bigrams would look unseen",
             where=counts,
             remedy=f"count with --only {out} or without --only",
         )

@@ -95,7 +95,7 @@ def small_counts_note(labels: Mapping[str, Any]) -> str | None:
     """That a rate would need more counted text, where it means fewer than LEAST_COUNT occurrences; `labels`: the manifest of labels."""
     rule = (labels.get("threshold") or {}).get("rule")
     if rule == FALLBACK or (rule == BY_RATE and labels["max_count"] < LEAST_COUNT):
-        return f"Counts below {LEAST_COUNT} are mostly chance: for a lower threshold count more training text."
+        return f"Counts below {LEAST_COUNT} are mostly chance. For a lower threshold, count more training text."
     return None
 
 
@@ -111,7 +111,7 @@ def per_billion(count: int, num_tokens: int) -> float:
 
 def _papers_rate_allows(num_tokens: int) -> str:
     allowed = PAPERS_RATE * num_tokens / 1e9
-    return f"the papers' rate would be {'below once' if allowed < 1 else f'{allowed:.3g} times'}"
+    return f"at the papers' rate {'less than once' if allowed < 1 else f'{allowed:.3g} times'}"
 
 
 def rate_and_rule(labels: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def what_is_unseen(labels: Mapping[str, Any]) -> str | None:
     if not (unseen := labels.get("unseen")):
         return None
     held_out = (labels["counts"].get("unseen") or {}).get("share")
-    compared = "" if held_out is None else f"; held-out text of the counted corpus has {percent(held_out)}"
+    compared = "" if held_out is None else f" (held-out text of the counted corpus: {percent(held_out)})"
     return f"{percent(unseen['share'])} of the text's bigrams are not in the counts{compared}"
 
 
@@ -159,12 +159,12 @@ def counts_warning(labels: Mapping[str, Any], share: float | None, shares: Itera
     if (counts := labels["counts"]) is None:
         return None
     if _is_other_kind(labels):
-        return f"Warning: {what_is_unseen(labels)}: these counts are of other text. Count the models' training text."
+        return f"Warning: these counts are of another kind of text: {what_is_unseen(labels)}. Count the models' training text."
     if share is None or share <= COMMON_SHARE:
         return None
     near = [(abs(math.log(at / PAPERS_SHARE)), most, at) for most, at in shares if not most & (most - 1) and 0 < at <= COMMON_SHARE]
     found = f"AR hits are {percent(share)} of tokens ({percent(PAPERS_SHARE)} in Zoology)"
-    warning = f"Warning: {found}: this threshold calls common bigrams rare"
+    warning = f"Warning: {found}, so this threshold calls common bigrams rare"
     if not near:
         return f"{warning}. Count more training text."
     _, most, at = min(near)

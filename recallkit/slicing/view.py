@@ -113,7 +113,7 @@ def what_is_drawn(manifest: Mapping[str, Any]) -> str:
     names = drawn["left_out"]
     more = ", ..." if len(names) > _MOST_LEFT_OUT else ""
     shown = ", ".join(names[:_MOST_LEFT_OUT]) + more
-    long = f" Left out: {shown}, whose documents are all too long." if names else ""
+    long = f" Left out because all their documents are too long: {shown}." if names else ""
     documents = f"{drawn['documents']:,} of {drawn['of_documents']:,} documents"
     return f"Sample: {documents}{sources}, drawn with seed {drawn['seed']}.{long}"
 
@@ -121,11 +121,11 @@ def what_is_drawn(manifest: Mapping[str, Any]) -> str:
 def what_is_rare(manifest: Mapping[str, Any]) -> str:
     """The threshold, always with the number of training tokens that gives it its meaning, and the rule by which it was chosen."""
     if manifest["counts"] is None:
-        return "No training counts: repetition only. Label AR hits with --counts."
+        return "Without training counts only repetition is labelled; --counts adds AR hits."
     tokens = manifest["counts"]["num_tokens"]
     return (
-        f"AR hit: bigram repeated in the context, seen at most {manifest['max_count']:,} times in "
-        f"{abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
+        f"AR hit: a token whose bigram is in the context already and was seen at most {manifest['max_count']:,} "
+        f"times in {abbreviate(tokens)} training tokens ({rate_and_rule(manifest)})."
     )
 
 

@@ -84,7 +84,7 @@ def make_words(slices: Path) -> dict[str, Any]:
         raise UserError("other sequences than those that were labelled", where=slices / "sequences.parquet", remedy=_SLICE_AGAIN)
     text = load_slices_tokenizer(slices, labels["tokenizer"]).document_text
     if text is None:
-        problem = f"the entries of the tokenizer {labels['tokenizer']['name']} are not bytes of the text, so that its words are unknown"
+        problem = f"the entries of the tokenizer {labels['tokenizer']['name']} are not bytes of the text, so its words are unknown"
         raise UserError(problem, where=slices, remedy="leave out slices of words, or slice with another tokenizer")
     facts = {**result.stamp(), **{key: labels[key] for key in ("sequences_digest", "num_rows", "num_sequences", "seq_len")}}
     with progress("reading words", total=labels["num_rows"]) as show:

@@ -61,7 +61,7 @@ def read_file(path: Path, most: int = MAX_JSON_BYTES) -> bytes:
 def _check(found: os.stat_result, path: Path, most: int | None) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
-        raise UserError(f"{kind}, where a file is to be read", where=path, remedy="give a regular file")
+        raise UserError(f"{kind}, but a file is expected", where=path, remedy="give a regular file")
     if most is not None and found.st_size > most:
         problem = f"a file of {found.st_size:,} bytes, more than the {most:,} that such a file may have"
         raise UserError(problem, where=path, remedy="check that it is the right file")
@@ -70,13 +70,13 @@ def _check(found: os.stat_result, path: Path, most: int | None) -> None:
 def check_regular(path: Path) -> None:
     """Raises UserError if `path` exists and is not a regular file: a device, pipe, socket or directory is never replaced, nor opened."""
     if path.is_dir():
-        raise UserError("a directory, where a file is to be written", where=path, remedy="give another name with -o")
+        raise UserError("a directory, but a file is to be written", where=path, remedy="give another name with -o")
     if path.exists() and not path.is_file():
-        raise UserError("a device, pipe or socket, where a file is to be written", where=path, remedy="give another name with -o")
+        raise UserError("a device, pipe or socket, but a file is to be written", where=path, remedy="give another name with -o")
 
 
 def check_folders(path: Path) -> None:
     """Raises UserError if a file has the path of a folder that `path` is in."""
     in_the_way = next((folder for folder in path.parents if folder.exists() and not folder.is_dir()), None)
     if in_the_way is not None:
-        raise UserError("a file, where a directory is to be", where=in_the_way, remedy="give another name with -o")
+        raise UserError("a file, but a directory is expected", where=in_the_way, remedy="give another name with -o")

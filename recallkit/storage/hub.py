@@ -49,7 +49,7 @@ def hub_file(spec: str, name: str, *, local: str = _LOCAL) -> Path:
 
 def _absence(cache: str, is_offline: bool) -> tuple[str, str]:
     reached = "HF_HUB_OFFLINE is set" if is_offline else "the hub cannot be reached"
-    return f"neither here nor in the hub's cache ({cache}), and {reached}", "download it where there is a network"
+    return f"neither here nor in the hub's cache ({cache}), and {reached}", "download it with a network connection"
 
 
 def _reason(error: Exception, name: str) -> tuple[str, str]:

@@ -130,7 +130,7 @@ class Journal:
             if lacks_resources(error):
                 raise
             (self.folder / _STATE).unlink(missing_ok=True)
-            problem = "a part of unfinished work is missing or damaged, so that it cannot be resumed"
+            problem = "a part of unfinished work is missing or damaged, so it cannot be resumed"
             raise UserError(problem, where=self.part(index), remedy="run the same command again: it starts over") from error
 
     def commit(self, state: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ class Result:
             artifacts.check_replaceable(path)
         found = artifacts.json_object(self.listing).get("kind")
         if found not in (None, "files", self.kind):
-            problem = f"the folder of another result ({found}), whose list this is"
+            problem = f"this list belongs to another result ({found})"
             raise UserError(problem, where=self.listing, remedy="choose another output with -o")
 
     def is_complete(self) -> bool:
@@ -239,7 +239,7 @@ KINDS: Mapping[str, Kind] = {
         "MQAR evaluations", "Recall of made-up pairs (MQAR)", "recallkit.mqar.view:look", "How many made-up pairs do these models recall?"
     ),
     "training": Kind(
-        "trainings", "Training on text", "recallkit.training.view:look_at_training", "How well does this model predict by now?"
+        "trainings", "Training on text", "recallkit.training.view:look_at_training", "How well does this model predict so far?"
     ),
     "tradeoff": Kind(
         "sweeps of training",

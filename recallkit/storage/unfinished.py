@@ -85,7 +85,7 @@ def check_ours(folder: Path) -> None:
     except NotADirectoryError:
         found = [folder.name]
     if found and (MARK not in found or mark.is_symlink() or mark.is_dir()):
-        raise UserError("not made by recallkit, and where it would keep unfinished work", where=folder, remedy=another)
+        raise UserError("not made by recallkit, but in the place of its unfinished work", where=folder, remedy=another)
 
 
 def is_marked(folder: Path) -> bool:

@@ -123,7 +123,7 @@ def compositional(
     """
     side = math.isqrt(pairs)
     if side * side != pairs:
-        raise UserError(f"{pairs} pairs of compound keys are no square", where="compositional", remedy="choose 4, 9, 16, 25 ...")
+        raise UserError(f"{pairs} pairs of compound keys are not a square number", where="compositional", remedy="choose 4, 9, 16, 25 ...")
     check_room("compound keys", pairs, length, vocab, 6 * pairs, max(3 * side + 3, 3 * pairs))
     third = vocab // 3
     firsts, seconds = 1 + distinct(num, side, third - 1, generator), third + distinct(num, side, third, generator)

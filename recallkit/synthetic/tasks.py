@@ -124,7 +124,7 @@ def answered(examples: Examples) -> Tensor:
     ids = torch.cat([examples.ids, torch.zeros_like(examples.ids[:, :1])], dim=1)
     following = torch.where(asked, examples.targets, ids[:, 1:])
     if (asked[:, 1:] & (following != ids[:, 1:])[:, :-1]).any():
-        raise UserError("an answer is where the next question is", remedy="leave an id between questions, or make it the answer")
+        raise UserError("an answer falls on the next question", remedy="leave an id between questions, or make it the answer")
     ids = torch.cat([ids[:, :1], following], dim=1)
     return ids if asked[:, -1].any() else ids[:, :-1]
 
@@ -161,7 +161,7 @@ def _checked(task: str, made: Any, num: int, length: int, vocab: int) -> Example
     shapes = [(part.shape, part.dtype) for part in parts if isinstance(part, torch.Tensor)]
     if shapes != [((num, length), torch.int64)] * 3:
         wanted = f"return ids, targets and distances, int64 tensors of {num:,} x {length:,}"
-        raise UserError("its function returned something else than examples", where=task, remedy=wanted)
+        raise UserError("its function did not return examples", where=task, remedy=wanted)
     examples = Examples(*parts)
     asked = examples.targets != NOT_ASKED
     for name, values in (("ids", examples.ids), ("targets", examples.targets[asked])):

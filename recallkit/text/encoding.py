@@ -143,7 +143,7 @@ def limited(call: Callable[[], Any], size: int, where: object) -> Any:
     try:
         return call_within(seconds, call)
     except TimeoutError as error:
-        problem = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack without end"
+        problem = f"the tokenizer takes more than {seconds:,.0f} s for {size:,} characters; its pattern may backtrack endlessly"
         raise UserError(problem, where=where, remedy="use another tokenizer") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for Rust's panics: no subclass of Exception, and not importable

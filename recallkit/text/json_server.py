@@ -96,7 +96,7 @@ class JsonServer:
                 if status < 300 and len(answer) <= most:
                     return dict(json.loads(answer))
             except TimeoutError as error:
-                raise self.refusal(f"no whole answer within {_SECONDS:,.0f} s") from error
+                raise self.refusal(f"no complete answer within {_SECONDS:,.0f} s") from error
             except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError) as error:
                 problem = f"it cannot be reached or read ({getattr(error, 'reason', error) or type(error).__name__})"
                 continue

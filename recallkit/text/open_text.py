@@ -193,7 +193,7 @@ class OpenText:
             for number in range(len(known)) if shards is None else shards:
                 if self.corpus.shards[number].digest() != known[number]:
                     journal.num_parts = 0
-                    remedy = "keep other programs from writing to it; start again, with --force if it stays as it is now"
+                    remedy = "keep other programs from writing to it, and start again (with --force if the change is final)"
                     raise UserError("changed while it was read", where=self.corpus.shards[number].name, remedy=remedy)
 
         try:

@@ -101,7 +101,7 @@ class Shard:
         except FieldError as error:
             raise UserError(str(error), where=self.name, remedy=error.remedy) from error
         if twice := next((name for name in columns if list(names).count(name) > 1), None):
-            raise UserError(f"two columns {twice}", where=self.name, remedy="rename one of them")
+            raise UserError(f"two columns named {twice}", where=self.name, remedy="rename one of them")
         return columns
 
     def records(self, first: int, on_bad: OnBad) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -209,7 +209,7 @@ def _decompressed(raw: io.BufferedReader, name: str) -> io.BufferedReader:
 
 
 class _Gunzipped(gzip.GzipFile):
-    """All members of a gzip file; zeros after each, which fill up blocks of tapes, are passed over."""
+    """All members of a gzip file; zeros after each, which fill up blocks of tapes, are skipped."""
 
     def read(self, size: int | None = -1) -> bytes:
         """Up to `size` bytes."""

@@ -105,7 +105,7 @@ def describe_sources() -> list[tuple[str, str]]:
     return [
         ("demo", "CPython's library and language reference: demo:validation is shipped, demo:train is the running Python's"),
         *((name, f"{preset.description}; {', '.join(f'{name}:{split}' for split in preset.splits)}") for name, preset in PRESETS.items()),
-        ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (wikitext:wikitext-2-raw-v1:test, too)"),
+        ("OWNER/NAME[[:CONFIG]:SPLIT]", "any dataset on the hub with a text field, streamed (also as wikitext:wikitext-2-raw-v1:test)"),
         ("FILE, FOLDER, GLOB", f"local files: {KINDS_OF_FILES}"),
         ("FILE.bin:TYPE, FILE.npy:TYPE", "token ids of a type such as uint32; ids need --tokenizer"),
         ("-", "JSON Lines from standard input, also compressed; copied to a temporary file"),
@@ -145,7 +145,7 @@ def shards_of(argument: str, how: Reading, default_split: str) -> list[Shard]:
     near = difflib.get_close_matches(name, ["demo", *PRESETS], n=1)
     remedy = f"did you mean {near[0]}?" if near else "check the path; `recallkit sources` lists what a source can be"
     if len(argument.split()) > _WORDS_OF_A_NAME:
-        remedy = "in Python, texts themselves are given as texts="
+        remedy = "in Python, give texts themselves as texts="
     raise UserError("no such file, folder or preset", where=argument, remedy=remedy)
 
 
@@ -274,7 +274,7 @@ def _file_shard(name: str, path: AnyPath, how: Reading) -> FileShard:
 
         return TokenFileShard(name, source, FieldFinder(), path, how.vocabulary, how.dtype)
     if how.dtype is not None:
-        raise UserError("no file of token ids, which alone have a type", where=name, remedy=f"leave out :{how.dtype}")
+        raise UserError("only files of token ids have a type", where=name, remedy=f"leave out :{how.dtype}")
     has_fields = reader not in (TextShard, FastaShard)
     return reader(name, source, how.finder if has_fields else FieldFinder(), path)
 

@@ -201,7 +201,7 @@ def find_prefix(backend: tokenizers.Tokenizer, configuration: Configuration, nam
     number = backend.token_to_id(token)
     if number is None:
         problem = f"its bos_token {token!r} is not in its vocabulary, and {reason}"
-        raise UserError(problem, where=name, remedy="mend its tokenizer_config.json")
+        raise UserError(problem, where=name, remedy="correct its tokenizer_config.json")
     return Prefix((number,), token, reason)
 
 

@@ -146,7 +146,7 @@ def _of_numpy(path: Path, name: str, size: int) -> Layout:
         problem = f"an array of {array.dtype}, shape {array.shape}"
         raise UserError(problem, where=name, remedy="save ids as one flat array of integers")
     if rest := size - array.offset - array.nbytes:
-        problem = f"{rest:,} bytes after its array, as where several were saved to one file"
+        problem = f"{rest:,} bytes after its array, as if several were saved to one file"
         raise UserError(problem, where=name, remedy="save each to a file of its own")
     return Layout(array.dtype.str, array.offset, array.size)
 
@@ -232,7 +232,7 @@ def _complete(name: str, dtype: str, start: int, size: int, length: int | None =
     width = np.dtype(dtype).itemsize
     number, rest = divmod(max(0, size - start), width)
     if rest:
-        problem = f"{size:,} bytes are not whole ids of {width} bytes"
+        problem = f"{size:,} bytes are not a whole number of ids of {width} bytes"
         remedy = "copy it again, or name the type of its ids, such as :uint32"
         raise UserError(problem, where=name, remedy=remedy)
     if length not in (None, number):

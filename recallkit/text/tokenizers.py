@@ -330,7 +330,7 @@ def load_tokenizer(spec: str | None, *, end_token: str | None = None) -> TextTok
     local = "give a tokenizer.json or a model directory with --tokenizer"
     backend = _read_tokenizer_file(hub_file(spec, TOKENIZER_FILE, local=local))
     if hub_file_if_any(spec, TOKENIZER_CONFIG) is None:
-        console.note(f"{spec}: its {TOKENIZER_CONFIG} is not to be had: what begins its texts is not known (else bos=TOKEN)")
+        console.note(f"{spec}: its {TOKENIZER_CONFIG} is not available, so the token that begins its texts is unknown (bos=TOKEN names it)")
     configuration = read_configuration(lambda name: hub_file_if_any(spec, name))
     return TextTokenizer(backend, spec, end_token=end_token, configuration=configuration)
 
@@ -411,7 +411,7 @@ def _check(backend: tokenizers.Tokenizer, name: str, vocab_size: int) -> None:
     elif growth > config.MAX_GROWTH:
         problem = f"its replacements can make a text {growth:,} times as long"
     elif dropout:
-        problem = f"drops merges at random (dropout {dropout:g}), so that the ids of a text are others each time"
+        problem = f"drops merges at random (dropout {dropout:g}), so a text has different ids each time"
         other = "set dropout to null in its tokenizer.json"
     elif backend.post_processor is not None and not gives_text_once(json.loads(backend.post_processor.__getstate__())):
         problem, other = (

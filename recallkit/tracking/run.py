@@ -111,7 +111,7 @@ class TrackedRun:
             console.note(line)
         if self.quiet and not known:
             for token in filter(None, self.prefixes):
-                console.note(f"{token} is read before every sequence (else bos='none')")
+                console.note(f"{token} is read before every sequence (bos='none' prevents it)")
 
     def add_reference(self) -> None:
         """Scores and adds the reference, if there is one."""
@@ -195,7 +195,7 @@ def watch(
     """
     if not any(map(is_pattern, checkpoints)):
         remedy = "quote a pattern: 'run/checkpoint-*'"
-        raise UsageError("no pattern names checkpoints to come", where="--watch", remedy=remedy)
+        raise UsageError("no pattern matches checkpoints still to come", where="--watch", remedy=remedy)
     run.add_reference()
     waiting, last = Watch(checkpoints), -1
     while True:

@@ -101,7 +101,7 @@ class Watch:
     """The checkpoints that patterns name, now and later.
 
     A checkpoint is settled when nothing in it changed since the last look. One without a step, of a
-    step that another has, or with a temporary name is passed over, with a note.
+    step that another has, or with a temporary name is skipped, with a note.
     """
 
     patterns: Sequence[ModelSpec]
@@ -124,11 +124,11 @@ class Watch:
             try:
                 ready[self._step(spec, location)] = spec
             except UserError as error:
-                events.note(f"{location}: {error.problem} (passed over)")
+                events.note(f"{location}: {error.problem} (skipped)")
         return [ready[step] for step in sorted(ready)]
 
     def _step(self, spec: ModelSpec, location: str) -> int:
-        """The step of a settled checkpoint. Raises UserError for one that is passed over."""
+        """The step of a settled checkpoint. Raises UserError for one that is skipped."""
         step = step_of(spec)
         if spec.name is None and _TEMPORARY.search(Path(location).name):
             raise UserError("a temporary name", where=location)

@@ -89,10 +89,10 @@ def answer(tables: TrackTables) -> str:
     before = "" if step is None else f"; at step {step:,} it was above {least}"
     if verdict["verdict"] != UNKNOWN:
         return f"Recall is absent{' again' * bool(before)}: {now}, below {least}{before}."
-    why = f"an interval that contains {least}"
+    why = f"and its interval contains {least}"
     if last["gain_ci_low"] is None:
         why = f"without an interval: {too_few('AR hits', last['effective_documents'])}"
-    return f"Whether there is recall is not known: {now}, {why}{before}."
+    return f"It is undecided whether there is recall: {now}, {why}{before}."
 
 
 def _appears(verdict: Row, first: int) -> str:
@@ -101,7 +101,7 @@ def _appears(verdict: Row, first: int) -> str:
     step, low, high = (verdict[f"step{end}"] for end in _ENDS)
     when = f"appears at step {step:,}"
     if step == first:
-        when = f"is there from step {step:,} on, the first"
+        when = f"is present at step {step:,}, the first"
     return when if high == first else f"{when} (95 % interval {low:,} to {high:,})"
 
 
@@ -131,8 +131,8 @@ def shown_track(tables: TrackTables) -> dict[str, Table]:
     if first["causal"] is not None:
         columns["causal, points"] = cells.with_interval("causal", "z.1f", 100)
     caption = (
-        f"NLLs, nats per token, of {first['ar_hits']:,} AR hits of {first['tokens']:,} tokens, of "
-        "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) of AR hits "
+        f"NLL, nats per token, of {first['ar_hits']:,} AR hits among {first['tokens']:,} tokens, of "
+        "the first occurrences of their bigrams, and of all other tokens. Gain: p(token) on AR hits "
         f"less p at those first occurrences. Intervals: {resampled(first, 'document', 'document')}."
         f"{' Last row: the reference.' * len(reference)}"
     )
@@ -165,10 +165,10 @@ def track_figures(tables: TrackTables) -> list[Figure]:
     rows, reference = _parts(tables)
     if len(rows) < 2:
         return []
-    bands = " (bands: 95 % over documents)" * any(row["gain_ci_low"] is not None for row in rows)
+    bands = " (bands: 95 % intervals)" * any(row["gain_ci_low"] is not None for row in rows)
     caption = (
-        f"By training step{bands}, the recall gain on AR hits, and the NLL of AR hits, of the "
-        "first occurrences of their bigrams, where nothing can be recalled, and of other tokens."
+        f"Recall gain on AR hits by training step{bands}, and the NLL of AR hits, of the first "
+        "occurrences of their bigrams, where nothing can be recalled, and of other tokens."
     )
     for row in reference:
         caption += f" Dashed: {row['model']}."

@@ -66,13 +66,13 @@ class Recipe:
         numbers = {name: getattr(self, name) for name in ("learning_rate", "lowest", "warm_up", "falling", "weight_decay", "clip", "muon")}
         for name, value in {**numbers, **{f"beta {place}": beta for place, beta in enumerate(betas, 1)}}.items():
             if type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value!r}, not a number from 0 on")
+                raise ValueError(f"{name} is {value!r}, not a number of at least 0")
         if len(betas) != 2 or max(betas) >= 1:
             raise ValueError(f"betas are {self.betas!r}, not two numbers below 1")
         if not self.learning_rate >= self.lowest or not self.learning_rate * self.falling > 0 or self.falling > 1:
             raise ValueError("learning_rate and falling are above 0, falling is at most 1, and lowest is not above learning_rate")
         if type(self.batch) is not int or self.batch < 1:
-            raise ValueError(f"batch is {self.batch!r}, not a whole number from 1 on")
+            raise ValueError(f"batch is {self.batch!r}, not a whole number of at least 1")
         if self.decay not in ("cosine", "linear") or not isinstance(self.lists, bool):
             raise ValueError("decay is cosine or linear, lists is true or false")
 

@@ -114,7 +114,7 @@ def _options(words: Sequence[str]) -> dict[str, list[Any]]:
         named, _, value = word.rpartition("=")
         option = named or option
         if not option or not value:
-            raise UsageError(f"{word!r} is no value of an option", where="--mixer-options", remedy="write feature_dim=4,8,window=16")
+            raise UsageError(f"{word!r} is not the value of an option", where="--mixer-options", remedy="write feature_dim=4,8,window=16")
         found.setdefault(option, []).append(value_of(value))
     return found
 
@@ -148,7 +148,7 @@ def _steps(preset: Preset, task: Task, width: int) -> tuple[int, int, int]:
     batch = preset.batch or (8 if largest >= 512 else 16 if largest >= 256 else 64)
     fewest = min(part.examples for part in task.training)
     if batch > fewest:
-        raise UsageError(f"{batch:,} is more than the {fewest:,} examples of a number of pairs", where="--batch", remedy="give fewer")
+        raise UsageError(f"{batch:,} is more than the {fewest:,} examples per number of pairs", where="--batch", remedy="give fewer")
     epoch = sum(part.examples // batch for part in task.training)
     steps = preset.steps or preset.epochs * epoch
     return batch, steps, min(epoch, max(1, steps // 8))

@@ -41,11 +41,11 @@ def answer(tables: TradeoffTables) -> str:
         best = min(rows, key=lambda row: (-row["accuracy"], row["state_bytes"]))
         near = min((row for row in rows if row["accuracy"] >= best["accuracy"] - _NEAR), key=lambda row: row["state_bytes"])
         where = f" on {task}" * (len(tasks) > 1)
-        shown = f"{_named(best)} gives {percent(best['accuracy'])} of the answers{where}, with {best['state_bytes']:,} bytes of state"
+        shown = f"{_named(best)} gives {percent(best['accuracy'])} of the answers{where} with {best['state_bytes']:,} bytes of state"
         if len(rows) > 1:
             shown += f", the most of {len(rows):,} models"
         if near["state_bytes"] < best["state_bytes"]:
-            other = f"{near['state_bytes']:,} bytes, of {_named(near)} ({percent(near['accuracy'])})"
+            other = f"the {near['state_bytes']:,} bytes of {_named(near)}, with {percent(near['accuracy'])}"
             shown += f"; the smallest state within {100 * _NEAR:.0f} points of that is {other}"
         said.append(f"{shown}.")
     return " ".join(said)
@@ -92,7 +92,7 @@ _OF_MODEL = {
     "at rate": lambda row: f"{row['learning_rate']:.2g}{'*' if row['at_edge'] else ''}",
     "Pareto": lambda row: "yes" if row["pareto"] else "",
 }
-_PARETO = "none is more accurate with as small a state (float32, after the longest test), or as accurate with a smaller one"
+_PARETO = "no other model is more accurate with as small a state (float32, after the longest test), or as accurate with a smaller one"
 
 
 def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
@@ -116,7 +116,7 @@ def shown_tradeoff(tables: TradeoffTables) -> dict[str, Table]:
             title, caption = "Accuracy by number of pairs, at the best rate", f"Guessing among as many values as pairs: {guess}."
             found[f"pairs{ending}"] = Table.of(title, [*_NAMED.items(), *columns], models, caption)
         columns = [(f"{high:,}", cell) for (high,), cell in _accuracies(_summed(of_task, "high"), "high", form=_whole)]
-        caption = "Ids, up to this many, from where an answer stands to where it is asked for; of all numbers of pairs together."
+        caption = "Columns: distance from an answer to its query, up to so many ids; over all numbers of pairs."
         found[f"distance{ending}"] = Table.of("Accuracy by distance in %, at the best rate", [*_NAMED.items(), *columns], models, caption)
     return found
 
@@ -162,7 +162,7 @@ def tradeoff_figures(tables: TradeoffTables) -> list[Figure]:
         shown = [row for row in _summed(tables, x) if all(row[column] == best[row["task"], row["model"]][column] for column in _MODEL)]
         if len({row[x] for row in shown}) > 1:
             drawn = _drawn(shown, x, axis, models)
-            caption = f"Accuracy{where} by {axis}, of the most accurate of each line."
+            caption = f"Accuracy{where} by {axis}, for the most accurate model of each line."
             found.append(Figure(f"tradeoff_by_{name}", f"Recall by {axis}", caption, drawn, models))
     return found
 
@@ -199,9 +199,9 @@ def look_at_training(folder: Path, tables: TrainingTables | None = None) -> Look
 def _training_answer(tables: TrainingTables) -> str:
     """One sentence: the loss at the end."""
     last = tables.training.row(-1, named=True)
-    said = f"After {last['tokens']:,} tokens {last['model']} predicts text that it has not read at {last['loss_nats']:.3f} nats per token"
+    said = f"After {last['tokens']:,} tokens, {last['model']} predicts unread text with a loss of {last['loss_nats']:.3f} nats per token"
     if last["lists_4"] is not None:
-        said += f", and {cells.percent(last['lists_4'])} of the values in lists of 4 pairs"
+        said += f", and gives {cells.percent(last['lists_4'])} of the values in lists of 4 pairs"
     return f"{said}."
 
 
@@ -218,7 +218,7 @@ def _training_table(tables: TrainingTables) -> dict[str, Table]:
     }
     if rows[0]["lists_4"] is not None:
         columns |= {"lists of 4": cells.share("lists_4"), "of 16 pairs": cells.share("lists_16")}
-    caption = "Loss: the mean over the steps since the point before. Every sequence is read once, so it is of text not read before."
+    caption = "Loss: the mean over the steps since the previous row. Every sequence is read once, so this is the loss on unread text."
     return {"training": Table.of(f"Training of {rows[0]['model']}", columns, kept, caption)}
 
 
@@ -231,7 +231,7 @@ def _training_figures(tables: TrainingTables) -> list[Figure]:
         for row in rows
     ]
     drawn = line_chart(points, [model], number("x", "tokens read"), number("y", "loss (nats per token)", zero=False))
-    return [Figure("training", "Loss by tokens read", f"Loss of {model} on text that it has not read yet, by tokens read.", drawn, [model])]
+    return [Figure("training", "Loss by tokens read", f"Loss of {model} on unread text, by tokens read.", drawn, [model])]
 
 
 def _training_method(manifest: Mapping[str, Any]) -> dict[str, str]:

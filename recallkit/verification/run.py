@@ -84,7 +84,7 @@ class Verified(Shown):
         except OSError as error:
             if lacks_resources(error):
                 raise
-            self.add(path, "changed", f"cannot be read ({error.strerror})", "see that the file and its folder may be read")
+            self.add(path, "changed", f"cannot be read ({error.strerror})", "make the file and its folder readable")
         else:
             self.num_files, self.num_bytes = self.num_files + 1, self.num_bytes + size
 
@@ -119,7 +119,7 @@ def _walk(folder: Path, found: Verified) -> Iterator[tuple[Path, list[str]]]:
     """Each folder and the files in it; links to folders are not followed, nor is what is in a folder of unfinished work walked into."""
 
     def note(error: OSError) -> None:
-        found.add(Path(error.filename), "changed", f"cannot be read ({error.strerror})", "see that it may be read")
+        found.add(Path(error.filename), "changed", f"cannot be read ({error.strerror})", "make it readable")
 
     for place, folders, names in os.walk(folder, onerror=note):
         folders[:] = [] if unfinished.is_marked(Path(place)) else sorted(folders)
@@ -150,9 +150,9 @@ def _check_folder(place: Path, names: list[str], found: Verified, facts: Facts) 
                 facts[path] = _counts_facts(path)
         elif path.suffix == ".parquet" and path.is_file() and artifacts.is_table(path):
             listings = " or ".join(listing.name for listing in artifacts.lists_beside(path))
-            found.add(path, "missing", f"a table of ours in no list: {listings} is missing or changed", _AGAIN)
+            found.add(path, "missing", f"a recallkit table that no list names: {listings} is missing or changed", _AGAIN)
         elif named or path.suffix == ".parquet":
-            found.add(path, "foreign", "in no list of recallkit's: nothing to compare it with", "none needed")
+            found.add(path, "foreign", "named in no list of recallkit, so there is nothing to compare it with", "none needed")
 
 
 def _counts_facts(path: Path) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def _check_unfinished(folder: Path, names: list[str], found: Verified, *, clean:
             found.add(folder, "leftover", "what a killed run left of a result", "remove it with --clean")
     if is_left:
         return
-    found.add(folder, "unfinished", "work that was interrupted, or is under way", "run its command again to finish it")
+    found.add(folder, "unfinished", "interrupted work, or work in progress", "run its command again to finish it")
     for path in (folder / name for name in names if name != MARK and (name.endswith(".json") or name.startswith("settled-"))):
         with found.reading(path):
             for name in artifacts.members(path):
@@ -205,7 +205,7 @@ def _mismatches(facts: Facts) -> Iterator[tuple[Path, str, str]]:
         digest = (manifest.get("slices") or {}).get("sequences_digest", manifest.get("sequences_digest"))
         of = next((sequences for folder in path.parents if (sequences := folder / "sequences.parquet") in facts), path)
         if digest is not None and of != path and facts[of].get("sequences_digest") != digest:
-            yield path, f"of other sequences than {of.name} in {of.parent}", "make it again, or move it to where it belongs"
+            yield path, f"belongs to other sequences than {of.name} in {of.parent}", "make it again, or move it to where it belongs"
         # The counts that labels were made with are where they were, if that is in the folder.
         counts = manifest.get("counts") or {}
         for table in facts:

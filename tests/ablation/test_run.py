@@ -99,7 +99,7 @@ def test_without_the_layer_that_recalls_nothing_is_retained_and_without_another_
 
 def test_a_model_of_the_same_layers_that_recalls_nothing_retains_nothing(slices, tmp_path):
     tables = ablate(built(tmp_path / "forgetful", 0.0), slices, options=CPU, mixers=["1"])
-    assert which_recall(tables).startswith("forgetful is not shown to recall: its recall gain on AR hits is ")
+    assert which_recall(tables).startswith("forgetful shows no significant recall: its recall gain on AR hits is ")
     assert tables.mixers["retained"].to_list() == [None]
 
 
@@ -154,10 +154,10 @@ def test_the_head_that_recalls_is_found_by_halves_and_the_rest_is_left_whole(sli
     retained = dict(tables.mixers.select("mixers", "retained").rows())
     wanted = {"1.h0-3": 0, "1.h2-3": 0, "1.h2": 0, "1.h3": 1, "1.h0-1": 1}
     assert retained == pytest.approx(wanted, abs=0.02)
-    problem = "no heads of mamba can be replaced: what its last matrix reads is not divided into heads; leave out --heads"
+    problem = "no heads of mamba can be replaced: the input of its last matrix is not divided into heads; leave out --heads"
     with pytest.raises(UserError, match=problem):
         ablate(model, slices, options=CPU, heads=True, mixers=["mamba"])
-    with pytest.raises(UsageError, match="heads are replaced by zero alone"):
+    with pytest.raises(UsageError, match="heads can only be replaced by zero"):
         ablate(model, slices, options=CPU, heads=True, by="mean")
 
 
@@ -193,4 +193,4 @@ def test_the_selective_layers_of_the_zoo_are_those_that_recall(home, tmp_path):
     assert rows["0"]["retained"] < 0.05 < rows["1"]["retained"] < rows["3"]["retained"] < 0.9 < rows["2"]["retained"]
     said = which_recall(tables)
     assert " without layer 1 selective_attention, " in said
-    assert "It also retains less without layer 0 base_conv, but AR hits are not shown" in said
+    assert "Without layer 0 base_conv it also retains less, but that loss is not shown" in said

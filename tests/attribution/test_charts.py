@@ -25,7 +25,7 @@ AXES = {
     "by_count": {"training count of the bigram, up to", "NLL, nats per token"},
     "by_distance": {"tokens back to the bigram, up to", "recall gain, points"},
     "by_match": {"tokens matched, from", "recall gain, points"},
-    "by_threshold": {"AR hits are bigrams up to"},
+    "by_threshold": {"threshold on the training count"},
 }
 
 

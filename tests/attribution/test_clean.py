@@ -68,7 +68,7 @@ def test_what_is_said_of_copies(copied, tokens, run, clean):
     assert [shown.json()[name] for name in ("in_training", "clean")] == [facts, clean]
     caption = shown.shown["gap"].caption
     assert share in caption
-    assert (f"Left out (--clean): the {len(marked):,} tokens found there." in caption) == clean
+    assert (f"Left out (--clean): the {len(marked):,} tokens that are in it." in caption) == clean
 
 
 def test_ablation_without_copies_counts_no_copied_token(copied, tokens):

@@ -212,7 +212,7 @@ def test_the_command_keeps_both_scores_and_shows_the_tables(small_slices, tmp_pa
     assert read.tables.by_context.equals(tables.by_context)
     assert read.manifest["context_gain"] == [[4, 1], [16, 4]]
     page = sections.tables_section(read, {}).body
-    for text in ("The far gap by class of token", "Mirror: that share if", "LongPPL"):
+    for text in ("The far gap by class of token", "Mirror: the same share", "LongPPL"):
         assert text in page
     assert words.commands(read, None)[1].endswith("--slices DIR --context-gain 4,16")
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_asked_is_one_line(small_slices, tiny_model, tmp_path):
         recallkit.gap(CACHE, BIGRAM, slices=small_slices, context_stride=1)
     byte_level = shutil.copytree(tiny_model("llama", vocab_size=256), tmp_path / "bytes")
     plan = plan_scores([str(byte_level)], small_slices, ScoringOptions(model_tokenizer="bytes"))[0]
-    with pytest.raises(UserError, match="another tokenizer, so that"):
+    with pytest.raises(UserError, match="another tokenizer, so its last ids"):
         plan.from_last(LastIds(4, 1))
 
 

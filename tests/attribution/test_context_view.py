@@ -50,7 +50,7 @@ def test_void_shares_are_struck_out(compared):
 def test_only_the_papers_positions_have_the_papers_name(compared):
     ends = {"score": -0.5, "score_ci_low": -0.75, "score_ci_high": -0.25}
     models = {REFERENCE: ends | {"score_ci_high": None}} | dict.fromkeys(MODELS, ends)
-    for late, called in ((500, "In-context-learning score: NLL at position 500"), (256, "Like the in-context-learning score, which is")):
+    for late, called in ((500, "In-context-learning score: NLL at position 500"), (256, "Like the in-context-learning score, which uses")):
         caption = gains_table(compared[0].by_context, {"early": 50, "late": late, "sequences": 9, "models": models}).caption
         sentence = caption.splitlines()[1]
         assert sentence.startswith(called)

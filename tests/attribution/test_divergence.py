@@ -102,10 +102,10 @@ def sentence(table: pl.DataFrame, *models: str) -> str:
 
 def test_the_sentence_is_of_all_models_and_names_who_does_not_differ_more_where_recall_is_needed(made):
     table, _ = made
-    per_hit = "Per AR hit, KL divergence of {} from ref is {} times that where its bigram first occurs"
+    per_hit = "On AR hits, the KL divergence of {} from ref is {} times that at the first occurrences of their bigrams"
     assert sentence(table, "thrice") == f"{per_hit.format('thrice', '3.0')}."
     assert sentence(table, "twice", "thrice") == f"{per_hit.format('2 models', '2.0 (twice) to 3.0 (thrice)')}."
-    unresolved = "; it is not shown to be larger for "
+    unresolved = "; it is not significantly larger for "
     every = per_hit.format("4 models", "0.5 (half) to 3.0 (thrice)")
     assert sentence(table, *MODELS) == f"{every}{unresolved}same, half."
     assert sentence(table, "half") == f"{per_hit.format('half', '0.5')}{unresolved}half."
@@ -137,8 +137,8 @@ def test_the_command_prints_and_exports_it(few_slices, tiny_model, run, tmp_path
     out, few_slices = tmp_path / "out", Path(shutil.copytree(few_slices, tmp_path / "slices", ignore=others))
     found = run("gap", *models, "--slices", few_slices, "-o", out, "--divergence", "--export", "md")
     assert found.returncode == 0, found.stderr
-    assert "; it is not shown to be larger for one, itself." in " ".join(found.stdout.split())
-    title = "How far predictions are from those of ref: KL divergence in nats per token, and agreement in %"
+    assert "; it is not significantly larger for one, itself." in " ".join(found.stdout.split())
+    title = "Predictions beside those of ref: KL divergence in nats per token, and agreement in %"
     assert title in " ".join(found.stdout.split())
     assert "| itself |" in (out / "divergence.md").read_text()
     tables = recallkit.read_comparison(out, slices=few_slices)

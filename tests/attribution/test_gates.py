@@ -97,12 +97,12 @@ HALF = Model(0.2, other=2 * math.log(2.5) / 5)
 LINES = {
     "behind": (
         HALF, ["0.5", "30%"],
-        "m: NLL on ar_hit 0.9163 nats above the reference's, more than 0.5; m: ar_hit carries 50.0 % of the gap, more than 30 %", [],
+        "m: NLL on ar_hit is 0.9163 nats above the reference's (limit 0.5); m: ar_hit carries 50.0 % of the gap (limit 30 %)", [],
     ),
     "not so far": (HALF, ["1", "60%", "all=0.5"], None, []),
     "ahead": (Model(0.8), ["0", "30%"], None, [f"--fail-above ar_hit=30%: not judged for m: {NOT_BEHIND}"]),
     "ahead, but behind on AR hits": (
-        Model(0.4, other=-0.4), ["0", "0%"], "m: NLL on ar_hit 0.2231 nats above the reference's, more than 0",
+        Model(0.4, other=-0.4), ["0", "0%"], "m: NLL on ar_hit is 0.2231 nats above the reference's (limit 0)",
         [f"--fail-above ar_hit=0%: not judged for m: {NOT_BEHIND}"],
     ),
     "may be zero": (

@@ -55,11 +55,11 @@ def test_the_run_is_interpolated_to_the_models_loss(tmp_path, part, names, ends)
 
 
 MIDDLE = at(0.8 * gap(LATE)[1] / SIZE)
-SAID = "it retains 80 % of its recall (the model 100 %), and AR hits carry 47 % of its gap"
+SAID = "it retains 80 % of the reference's recall (the model: 100 %), and AR hits carry 47 % of its gap"
 RUN = "The reference's own run, as a placebo: at the loss of"
 CASES = {
     "one": ({"m": MIDDLE}, {}, f"{RUN} m {SAID}."),
-    "three": (dict.fromkeys("mno", MIDDLE), {}, f"{RUN} m {SAID}; at the loss of n {SAID} and 1 more in the table."),
+    "three": (dict.fromkeys("mno", MIDDLE), {}, f"{RUN} m {SAID}; at the loss of n {SAID}; 1 more in the table."),
     "ahead": ({"m": MIDDLE, "n": Model(0.6)}, {}, f"{RUN} m {SAID}. No placebo for n: {NOT_WORSE}."),
     "perhaps no worse": ({"m": Model(other=0.1, other_spread=2)}, {}, f"No placebo for m: {NOT_WORSE}."),
     "far worse, and a copy": (
@@ -67,7 +67,7 @@ CASES = {
     ),
     "few documents": ({"m": MIDDLE}, {"documents": 3}, f"No placebo for m: {NOT_WORSE}."),
     "nothing to retain": (
-        {"m": at(0.2)}, {"reference": Model(0.5, 0.5)}, "No placebo for m: the reference is not shown to recall.",
+        {"m": at(0.2)}, {"reference": Model(0.5, 0.5)}, "No placebo for m: the reference's recall gain is not shown to exceed 0.",
     ),
 }  # fmt: skip
 

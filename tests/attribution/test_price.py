@@ -61,6 +61,7 @@ def test_figures_are_those_of_the_gap(tmp_path):
 
 
 SIZED = {"m": {"state_bytes": 2_000, "state_ids": 9}}
+UNKNOWABLE = "The recall gain of ref on AR hits is not shown to exceed 0, so what is retained is unknown."
 FIRST = "its loss where a bigram first occurs is"
 # 12 nats by document of five first occurrences, one of them of a bigram that returns: ln (0.1 / first) and 4 others.
 CASES = {
@@ -83,10 +84,10 @@ CASES = {
     ),
     "nothing to retain": (
         {"m": Model()}, {"reference": Model(0.1, hit_spread=0.5)},
-        "ref is not shown to recall on AR hits, so what is retained of it is not known.",
+        UNKNOWABLE,
     ),
-    "no hits": ({"m": Model()}, {"with_hits": 0}, "ref is not shown to recall on AR hits, so what is retained of it is not known."),
-    "few documents": ({"m": Model()}, {"documents": 3}, "ref is not shown to recall on AR hits, so what is retained of it is not known."),
+    "no hits": ({"m": Model()}, {"with_hits": 0}, UNKNOWABLE),
+    "few documents": ({"m": Model()}, {"documents": 3}, UNKNOWABLE),
 }  # fmt: skip
 
 
@@ -106,7 +107,7 @@ def test_the_table_has_the_figures_of_its_rows(tmp_path):
         ["m", "2 kB", ppl[1], "10.0", "25 (25 to 25)", "0.916", "0.400 (0.400 to 0.400)"],
         ["n", "–", ppl[2], "40.0", "100 (100 to 100)", "0.000", "0.000 (0.000 to 0.000)"],
     ]
-    assert "State: of one sequence after 9 ids. Of a state that cannot be carried the bytes are unknown." in table.caption
+    assert "State: of one sequence after 9 ids. The size of a state that cannot be carried is unknown." in table.caption
     sized = price_table(by_price.with_columns(state_bytes=1, state_ids=9))
     assert "cannot be carried" not in sized.caption
 
@@ -194,7 +195,7 @@ def test_variants_are_of_one_line_without_those_that_others_of_it_beat(compariso
         "window:4+64": ("m (ref.)", True),
         "n": ("n", False),
     }
-    assert "joins those of its variants" in figure.caption
+    assert "is the front of its own variants" in figure.caption
     [left_out] = price_figure(sized(comparison, [400, None, 200, 50], [0.5, 0.4, 0.3, 0.1], **named))
     assert "Not drawn, as their state is unknown: m cache int4." in left_out.caption
     assert len(data(left_out)) == 3

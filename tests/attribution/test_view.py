@@ -29,29 +29,29 @@ CASES = {
     "never trained": {"models": {"m": HALF}, "max_count": 0},
 }
 CLAUSES = {
-    "Shares of a lead: m.": {"ahead", "no hits", "hits of two", "three models"},
-    "Shares of a lead: m in books, m in letters.": {"ahead", "three models"},
-    "m: the share of the gap means nothing: overall gap cannot be distinguished from zero": {"may be zero"},
-    "m: the share of the gap means nothing: no gap overall": {"a copy"},
-    "o: the share of the gap means nothing: no gap overall": {"three models"},
-    "m: the share of the gap means nothing: no token is an AR hit": {"no hits"},
-    "m: the share of the gap means nothing: AR hits come from effectively 2.0 documents": {"hits of two"},
-    "m: the share of the gap means nothing: all tokens come from effectively 1.0 documents": {"one document"},
-    "Gaps are tested against zero over all 3 models (Holm).": {"three models"},
+    "Shares of a lead, not a gap: m.": {"ahead", "no hits", "hits of two", "three models"},
+    "Shares of a lead, not a gap: m in books, m in letters.": {"ahead", "three models"},
+    "m: no meaningful share of the gap: overall gap cannot be distinguished from zero": {"may be zero"},
+    "m: no meaningful share of the gap: no gap overall": {"a copy"},
+    "o: no meaningful share of the gap: no gap overall": {"three models"},
+    "m: no meaningful share of the gap: no token is an AR hit": {"no hits"},
+    "m: no meaningful share of the gap: AR hits come from effectively 2.0 documents": {"hits of two"},
+    "m: no meaningful share of the gap: all tokens come from effectively 1.0 documents": {"one document"},
+    "Each gap is tested against zero, corrected for 3 models (Holm).": {"three models"},
     "(Holm)": {"three models"},
-    "Intervals: 40 documents resampled": {*CASES} - {"ahead", "one document"},
+    "Intervals: a bootstrap over 40 documents": {*CASES} - {"ahead", "one document"},
     "Intervals: none (effectively 1.0 documents; 5 are needed).": {"one document"},
-    "kinds rarer than one document in 14 may be missing": {*CASES} - {"ahead", "one document"},
+    "kinds of text rarer than one document in 14 may be missing": {*CASES} - {"ahead", "one document"},
     "AR hits are 0.00 % of 320 tokens.": {"no hits"},
     "AR hits are 12.50 % of 320 tokens.": {"never trained"},
-    "Slices may overlap: their shares need not add up to 100 %.": {"slices"},
-    "Retained: of the reference's recall gain on the slice's tokens.": {"a slice", "slices"},
-    "recall: From the mean probability of a token where its bigram first occurs": {*CASES} - {"no hits"},
-    "AR hits up to the threshold of 8 (shaded)": {*CASES} - {"no hits", "never trained"},
+    "Slices may overlap, so shares need not add up to 100 %.": {"slices"},
+    "Retained: recall gain on the slice's tokens in % of the reference's.": {"a slice", "slices"},
+    "recall: Mean probability of the last token of a rare bigram": {*CASES} - {"no hits"},
+    "(shaded: AR hits, up to a count of 8)": {*CASES} - {"no hits", "never trained"},
     "by_distance: Recall gain of AR hits by distance": {*CASES} - {"no hits"},
-    "where bigrams up to another training count are AR hits, with 95 % intervals. Dashed: AR hits here, up to 8. Shares that":
+    "at other thresholds of the training count, with 95 % intervals. Dashed: the threshold used here, 8. Shares without":
         {*CASES} - {"no hits", "one document", "hits of two", "never trained"},
-    "are left out. Shares of a lead: m.": {"ahead", "three models"},
+    "are omitted. Shares of a lead, not a gap: m.": {"ahead", "three models"},
     "Hollow: fewer than 100 tokens.": {*CASES},
 }  # fmt: skip
 
@@ -144,7 +144,7 @@ def test_further_tables_have_the_figures_of_their_rows(tmp_path):
     ]
     fewer = shown_tables(comparison.tables, comparison.manifest, most_sources=1)["by_source"]
     assert len(fewer.headers) == 2
-    assert "1 smaller source: see the Parquet file." in fewer.caption
+    assert "The Parquet file also has 1 smaller source." in fewer.caption
     assert [row[:3:2] for row in shown["by_slice"].rows] == [
         ["far", "m"],
         ["far", "n"],
@@ -189,7 +189,7 @@ def test_what_depends_on_tokenizers_and_on_reading_is_said(tmp_path, said, inexa
     assert "Bits per byte: ref " in text
     is_unlike = "m: another tokenizer; 10.0 % of tokens, 20.0 % of AR hits do not begin and end where its tokens do"
     assert (is_unlike in text) == bool(inexact)
-    noise = "differ by up to 2.0e-03 nats, on average by 1.0e-03"
+    noise = "changes NLLs by up to 2.0e-03 nats, on average by 1.0e-03"
     assert (noise in text) == (most > 0)
 
 
@@ -220,6 +220,6 @@ def test_counts_of_other_text_are_warned_of(tmp_path, held_out, error, is_warned
     comparison = compared(tmp_path, {"m": HALF}, counts=counts, unseen=unseen)
     caption = shown_tables(comparison.tables, comparison.manifest)["gap"].caption
     assert caption.count("20.0 % of the text's bigrams are not in the counts") == 1, "said once, in the warning or before another one"
-    assert ("held-out text of the counted corpus has" in caption) == (held_out is not None)
-    assert ("Count the models' training text." in caption) == ("Warning: 20.0 %" in caption) == is_warned
+    assert ("held-out text of the counted corpus" in caption) == (held_out is not None)
+    assert ("Count the models' training text." in caption) == ("another kind of text: 20.0 %" in caption) == is_warned
     assert ("common bigrams" in caption) == (not is_warned), "AR hits are 25 % of tokens: one warning, of the cause"

@@ -52,7 +52,7 @@ def test_a_protocol_at_tiny_sizes_is_printed_drawn_and_written(run, tmp_path):
     assert (again.returncode, json.loads(again.stdout)["rows"]) == (0, table.to_dicts())
     assert "reused" in again.stderr
     (tmp_path / "file").write_text("mine")
-    for place, line in (("file/below", "a file, where a directory is to be"), ("out", "differs in batches")):
+    for place, line in (("file/below", "a file, but a directory is expected"), ("out", "differs in batches")):
         refused = run("bench", "based", *given[:4], "-o", tmp_path / place)
         assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
         assert line in refused.stderr

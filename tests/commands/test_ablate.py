@@ -23,7 +23,7 @@ def test_one_command_makes_tables_files_and_a_part_of_the_page(tiny_model, few_s
     arguments = ("ablate", model, "--slices", few_slices, "--mixers", "1,0+1", "--device", "cpu", "-o", out)
     status, shown = call(capsys, *arguments, "--export", "csv,md", "--figures", tmp_path / "figures")
     assert status == 0
-    assert "What is retained of recall without mixers" in shown.out
+    assert "Recall retained without mixers" in shown.out
     assert "1 attention" in shown.out
     made = {path.name for path in (*out.iterdir(), *(tmp_path / "figures").iterdir())}
     assert {"ablation.parquet", "mixers.parquet", "manifest.json", "ablation.csv", "mixers.md", "ablation.svg", "ablation.png"} <= made
@@ -50,7 +50,7 @@ def test_heads_of_a_layer_are_searched(tiny_model, few_slices, tmp_path, capsys)
     arguments = ("ablate", model, "--slices", few_slices, "--mixers", "1", "--heads", "--device", "cpu", "-o", out)
     status, shown = call(capsys, *arguments)
     assert status == 0
-    assert "What is retained of recall without mixers" in shown.out
+    assert "Recall retained without mixers" in shown.out
     assert "1 attention h0-3" in shown.out
     assert max(len(line) for line in shown.out.splitlines() if str(out) not in line) <= 80
     status, shown = call(capsys, *arguments, "--json")

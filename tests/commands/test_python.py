@@ -117,7 +117,7 @@ def test_a_mistake_is_a_user_error_and_makes_nothing(name, arguments, home, tmp_
 
 def test_a_file_in_the_place_of_a_folder_is_named(small_slices, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(recallkit.UserError, match=r"file: a file, where a directory is to be; give another name"):
+    with pytest.raises(recallkit.UserError, match=r"file: a file, but a directory is expected; give another name"):
         recallkit.slice(small_slices.parent / "valid.jsonl", tmp_path / "file" / "out", seq_len=64)
     assert [(tmp_path / "file").read_text(), *tmp_path.iterdir()] == ["mine", tmp_path / "file"]
 

@@ -213,11 +213,11 @@ def test_commands_use_these_labels_or_say_why_not(server, text, tmp_path, run):
     found = labels(out)
     assert rows["bigram repeated, rare"]["tokens"] == found["ar_hit"].sum() > 0
     assert rows["token new, rare"]["tokens"] == 0
-    assert "each token by what of it is in the context" not in " ".join(done.stdout.split())
+    assert "tokens by what the context already contains" not in " ".join(done.stdout.split())
     done = run("gap", "zoo:attention", "zoo:base-conv", "--slices", out, "--slice", "first_rare")
-    assert (done.returncode, "no token is known to be in first_rare" in done.stderr) == (1, True)
+    assert (done.returncode, "it is unknown which tokens are in first_rare" in done.stderr) == (1, True)
     assert run("report", tmp_path / "gap", "--slices", out, "-o", tmp_path / "page.html").returncode == 0
     done = run("intervene", "zoo:attention", "zoo:base-conv", "--slices", out)
-    assert (done.returncode, "counts of repeated bigrams alone" in done.stderr) == (1, True)
+    assert (done.returncode, "counts of repeated bigrams only" in done.stderr) == (1, True)
     done = run("score", "control:bigram", "--slices", out, "--counts", server.spec)
-    assert (done.returncode, "an index is asked for the bigrams of a text" in done.stderr) == (1, True)
+    assert (done.returncode, "an index only counts the bigrams of a given text" in done.stderr) == (1, True)

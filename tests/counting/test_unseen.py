@@ -126,5 +126,9 @@ def test_text_of_another_kind_is_warned_of_and_held_out_text_of_the_same_is_not(
         slice_text(TextOptions([str(of_kinds[kind][1])], "validation", limit_tokens=30_000), out, counts=counts, seq_len=256)
         manifest = artifacts.read_manifest(out / "tokens.parquet")
         found = look(out, manifest, summarise_slices(out / "tokens.parquet")).json()
-        assert ("of other text" in (found["warning"] or "")) == (counted != kind), (counted, found["by_source"][0], manifest["counts"])
+        assert ("of another kind of text" in (found["warning"] or "")) == (counted != kind), (
+            counted,
+            found["by_source"][0],
+            manifest["counts"],
+        )
         json.dumps(found)

@@ -72,7 +72,7 @@ def test_intervals_and_differences_in_words():
     assert interval_phrase(None, 0.08) == interval_phrase(0.07, None) == "no interval"
     assert difference_phrase(-0.3, -0.4, -0.2) == "30.0 points fewer, 95 % interval 20.0 to 40.0"
     assert difference_phrase(0.3, None, None) == "30.0 points more, no interval"
-    told = "30.0 points fewer, which may be none: 95 % interval -40.0 to +0.0"
+    told = "30.0 points fewer, not significant: 95 % interval -40.0 to +0.0"
     assert difference_phrase(-0.3, -0.4, 0.0) == told
     assert difference_phrase(0.0, -0.01, 0.01) == "as many: 95 % interval -1.0 to +1.0"
     assert difference_phrase(0.0, None, None) == "as many, no interval"
@@ -88,9 +88,9 @@ def test_of_many_models_the_nearest_and_the_farthest_are_named():
 def test_few_documents_may_lack_what_is_rarer_than_is_said(documents):
     """Of a kind as rare as that, or rarer, more than one sample in twenty has no document; of one a little more frequent, fewer."""
     told = cells.resampled({"documents": documents, "effective_documents": documents}, "document", "document")
-    assert told.startswith(f"{documents} documents resampled (effective number {documents}.0)")
+    assert told.startswith(f"a bootstrap over {documents} documents (effective number {documents}.0)")
     if documents < 50:
-        rare = int(re.search(r"; kinds rarer than one document in (\d+) may be missing$", told)[1])
+        rare = int(re.search(r"; kinds of text rarer than one document in (\d+) may be missing$", told)[1])
         assert (1 - 1 / rare) ** documents > 0.05 > (1 - 1 / (rare - 1)) ** documents
     else:
         assert told.endswith(")")

@@ -120,7 +120,7 @@ def test_what_has_one_frame_or_none_reads_as_its_command_prints_it_too(few_slice
     printed = run("build-rows", documents, "-o", rows)
     assert repr(recallkit.build_rows(documents, rows, force=True)).split() == printed.stdout.split() != []
     checked = recallkit.check_scores("control:bigram", slices=tmp_path / "own")
-    assert repr(checked).startswith("Difference to a float64 computation")
+    assert repr(checked).startswith("Difference from a float64 computation")
     assert f"{checked.frame['largest'][0]:.2e}" in repr(checked)
 
 

@@ -386,7 +386,7 @@ def test_the_command_prints_exports_and_draws(slices, control, run, tmp_path):
     said = " ".join(done.stdout.split())
     assert "Causal recall: AR hits" in said
     assert "Causal recall: all repeated bigrams" in said
-    assert "Nats lost by changes of the text before rare first occurrences (control)" in said
+    assert "Nats lost when the text before rare first occurrences (control) is changed" in said
     assert "any use" not in said, "what other changes cost is not known"
     assert "every second id of each match is swapped" in said
     [folder] = [path.parent for path in slices.glob("intervene/*/retained.csv")]
@@ -439,7 +439,7 @@ def test_a_finished_one_is_of_these_labels_and_these_scores(home, short_text, tm
     assert finished("control:recall", "control:unigram") is None
     recallkit.score(induction(tmp_path, 7), slices=slices, force=True)
     assert finished(*models) is None
-    assert capsys.readouterr().err.count("left out: run `recallkit intervene` again") == 1
+    assert capsys.readouterr().err.count("not shown: run `recallkit intervene` again") == 1
     again = intervene(models, slices).intervene
     for model, is_same in (("control:recall", True), ("head", False)):
         pair = [

@@ -55,10 +55,10 @@ def test_the_same_model_retains_all_though_its_gap_has_no_shares(known):
     assert [twin[f"retained{end}"] for end in ("", "_ci_low", "_ci_high")] == [1, 1, 1]
     assert (twin["void"], twin["gap"]) == (True, 0)
     seen = look(folder, tables)
-    assert "twin: the share of the gap means nothing: no gap overall" in seen.lines
-    assert "no share is given for twin" in seen.answer
-    assert "Not shown to recall" not in seen.answer
-    assert f"not shown to recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
+    assert "twin: no meaningful share of the gap: no gap overall" in seen.lines
+    assert "no share is meaningful for twin" in seen.answer
+    assert "is not shown to exceed 0" not in seen.answer
+    assert f"no significant recall: {', '.join(NOT_RECALLING[:4])} and 1 more" in seen.answer
 
 
 def test_what_a_model_retains_does_not_depend_on_the_others(known, sliced, tmp_path):
@@ -69,7 +69,7 @@ def test_what_a_model_retains_does_not_depend_on_the_others(known, sliced, tmp_p
     assert {name: few[name] for name in same} == {name: many[name] for name in same}
 
 
-BROKEN = "Where earlier occurrences of a rare bigram are broken up"
+BROKEN = "When earlier occurrences of a rare bigram are broken up"
 LOST = f"{BROKEN}, r loses 41.5 points of probability (39.0 to 44.0)"
 R, M = (0.415, 0.39, 0.44), (0.034, 0.02, 0.05)
 EIGHT, SHARE, NONE = (0.08, 0.05, 0.12), (0.346, 0.3, 0.4), (None, None, None)
@@ -77,17 +77,17 @@ CASES = {
     "behind": (
         {"r": (R,), "m": (M, EIGHT, 0.5, SHARE)},
         f"{LOST}, m 3.4 (2.0 to 5.0): m retains 8 % (5 to 12) of r's causal recall. "
-        "In nats, the difference is 34.6 % (30.0 to 40.0) of the gap.",
+        "The difference in nats is 34.6 % (30.0 to 40.0) of the gap.",
     ),
     "ahead, and recalls less": (
         {"r": (R,), "m": (M, EIGHT, -0.5, (-0.4, -0.6, -0.2))},
         f"{LOST}, m 3.4 (2.0 to 5.0): m retains 8 % (5 to 12) of r's causal recall. "
-        "In nats, the difference is -40.0 % (-60.0 to -20.0) of the gap. Shares of a lead: m.",
+        "The difference in nats is -40.0 % (-60.0 to -20.0) of the gap. Shares of a lead, not a gap: m.",
     ),
     "above 100 %": (
         {"r": (R,), "m": ((0.5, 0.45, 0.55), (1.2, 1.1, 1.3), 0.1, (-1.5, -2, -1.2))},
         f"{LOST}, m 50.0 (45.0 to 55.0): m retains 120 % (110 to 130) of r's causal recall. "
-        "In nats, the difference is -150.0 % (-200.0 to -120.0) of the gap.",
+        "The difference in nats is -150.0 % (-200.0 to -120.0) of the gap.",
     ),
     "without a gap": (
         {"r": (R,), "m": (M, EIGHT, 0.0, NONE)},
@@ -96,12 +96,12 @@ CASES = {
     "a reference that recalls nothing": (
         {"r": ((0.001, -0.01, 0.02),), "m": (M, NONE, 0.5, SHARE)},
         f"{BROKEN}, r loses 0.1 points of probability (-1.0 to 2.0), m 3.4 (2.0 to 5.0): "
-        "r is not shown to recall, so what is retained is not known. "
-        "In nats, the difference is 34.6 % (30.0 to 40.0) of the gap.",
+        "r's causal recall is not shown to exceed 0, so what is retained is unknown. "
+        "The difference in nats is 34.6 % (30.0 to 40.0) of the gap.",
     ),
     "few documents": (
         {"r": ((0.415, None, None),), "m": ((0.034, None, None), NONE, 0.5, NONE)},
-        f"{BROKEN}, r loses 41.5 points of probability, m 3.4: r is not shown to recall, so what is retained is not known.",
+        f"{BROKEN}, r loses 41.5 points of probability, m 3.4: r's causal recall is not shown to exceed 0, so what is retained is unknown.",
     ),
     "alone": ({"r": (R,)}, f"{LOST}."),
     "several": (
@@ -113,9 +113,9 @@ CASES = {
             "like": (R, (1.0, 1.0, 1.0), 0.0, NONE),
         },
         f"{LOST}, the other 4 models -1.0 (less) to 50.0 (more): "
-        "they retain -2 % (less) to 120 % (more) of r's causal recall; not shown to recall: less. "
-        "In nats, the difference is 20.0 % (more) to 130.0 % (less) of the gap; "
-        "no share is given for like. Shares of a lead: more.",
+        "they retain -2 % (less) to 120 % (more) of r's causal recall; no significant recall: less. "
+        "The difference in nats is 20.0 % (more) to 130.0 % (less) of the gap; "
+        "no share is meaningful for like. Shares of a lead, not a gap: more.",
     ),
 }
 
@@ -140,7 +140,7 @@ def test_every_truth_has_its_sentence(case, control):
     tables = InterveneTables(pl.DataFrame(lost, strict=False), frame.clear(), frame.clear(), frame)
     if control is not None:
         figure = "0.3 %" if len(figures) > 2 else "0.3 % (-1.0 to 2.0)"
-        expected = expected.replace(" of the gap", f" of the gap; in the control, {figure}")
+        expected = expected.replace(" of the gap", f" of the gap; at rare first occurrences (control), {figure}")
     assert answer(tables) == expected
 
 

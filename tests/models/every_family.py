@@ -223,7 +223,7 @@ def _plain(why: str) -> str:
 
 _REASONS = {
     "not causal": "not causal, what follows a token changes its score",
-    "that continues a text": "an encoder with a decoder, or of images alone",
+    "has no causal language model of type": "an encoder with a decoder, or of images alone",
     "its forward pass fails": "reads no text without an image, a sound or the states of another model",
     "not a language model with input": "its class names no embeddings and head of the text",
     "weights are missing": "the class of transformers for its text does not find its weights",

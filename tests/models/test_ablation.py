@@ -248,7 +248,7 @@ def test_mixers_that_compute_channel_by_channel_have_no_heads(tmp_path, kind):
     write_checkpoint(tmp_path, layers=[LayerConfig(kind)])
     [mixer] = find_mixers(load_model(ModelRequest(str(tmp_path), 61, device="cpu")))
     assert mixer.num_heads is None
-    with pytest.raises(UserError, match=f"no heads of {kind} can be replaced: what its last matrix reads is not divided into heads"):
+    with pytest.raises(UserError, match=f"no heads of {kind} can be replaced: the input of its last matrix is not divided into heads"):
         groups_of_heads([mixer], ["each"], "model")
 
 

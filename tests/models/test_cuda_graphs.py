@@ -139,7 +139,7 @@ def test_a_replay_with_other_figures_is_not_used(graphs, capsys, monkeypatch):
     monkeypatch.setattr(Mamba, "forward", scaled)
     check_scores(*both(native("mamba")), *[(3, 9), (2, 20)] * 5)
     assert [graph.num_replays for graph in graphs] == [1]
-    assert "without CUDA graphs (a replay gives other figures)" in capsys.readouterr().err
+    assert "without CUDA graphs (a replay gives different results)" in capsys.readouterr().err
 
 
 def test_few_shapes_are_recorded_and_none_whose_work_takes_longer(graphs, monkeypatch):

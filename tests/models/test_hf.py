@@ -109,7 +109,7 @@ def test_what_continues_no_text_is_named(tiny_model, tmp_path, family):
     """Encoders with decoders, also those that read images; a part of a model without a head of its own."""
     path = copied(tiny_model("llama"), tmp_path / family)
     (path / "config.json").write_text(json.dumps({"model_type": family}))
-    with pytest.raises(UserError, match=f"no model of {family} that continues a text; give a causal language model"):
+    with pytest.raises(UserError, match=f"no causal language model of type {family}; give a causal language model"):
         load_model(ModelRequest(str(path), 512, device="cpu"))
 
 

@@ -183,7 +183,7 @@ def test_a_live_model_is_evaluated_as_its_files_are(tiny_model, home, tmp_path):
 
 def test_what_needs_another_process_is_refused(module, slices):
     for options in ({"workers": 2}, {"engine": "ray"}):
-        with pytest.raises(UserError, match="Averages: a live model is run in this process alone; leave out workers and engine"):
+        with pytest.raises(UserError, match="Averages: a live model runs only in this process; leave out workers and engine"):
             recallkit.score(module, slices=slices, **options)
     with pytest.raises(UserError, match="an object of object is not a model"):
         recallkit.score([object()], slices=slices)

@@ -216,7 +216,7 @@ def test_models_that_begin_otherwise_are_compared_with_a_line(beginning, few_sli
         tables = recallkit.gap(*pair, slices=slices, device="cpu")
         lines[Path(pair[0]).name + Path(pair[1]).name] = "Read before every sequence" in str(tables)
     assert lines == {"ab": False, "ac": True, "bc": True}
-    assert "a <|endoftext|>, c nothing (bos= makes it the same)" in " ".join(str(recallkit.gap(paths[0], paths[2], slices=slices)).split())
+    assert "a <|endoftext|>, c nothing (bos= makes them equal)" in " ".join(str(recallkit.gap(paths[0], paths[2], slices=slices)).split())
 
 
 def test_a_tracked_run_says_it_once(tiny_model, few_slices, tmp_path, capfd):
@@ -257,7 +257,7 @@ def test_a_byte_is_written_as_for_the_end_token():
 def test_scores_are_checked_against_what_was_read(beginning, few_slices, tmp_path):
     slices, path = copy_of(few_slices, tmp_path), beginning()
     nlls(slices, f"{path},bos=none")
-    with pytest.raises(UserError, match=r"scored behind nothing, and now it reads <\|endoftext\|> before every sequence; write bos=none"):
+    with pytest.raises(UserError, match=r"scored with nothing before every sequence, but now it reads <\|endoftext\|>; write bos=none"):
         scoring.check_scores(str(path), slices)
     assert scoring.check_scores(f"{path},bos=none", slices)["largest"] < 1e-3
 
@@ -277,7 +277,7 @@ def test_what_is_read_first_is_said_with_its_reason(beginning, few_slices, tmp_p
     slices, path = copy_of(few_slices, tmp_path), str(beginning())
     said = "<|endoftext|> is read before every sequence"
     for bos, line in (
-        ("auto", f"{said} (its tokenizer's template begins texts with it; else bos=none)"),
+        ("auto", f"{said} (its tokenizer's template begins texts with it; bos=none prevents it)"),
         ("<|endoftext|>", f"{said} (as bos= says)"),
         ("none", None),
     ):

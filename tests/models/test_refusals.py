@@ -108,7 +108,7 @@ def test_names_of_the_hub_that_are_not_at_hand(hub, tmp_path, tiny_model):
     assert refused("gptt2") == "no such file or directory; give a model directory or a .gguf file, or a hub id (OWNER/NAME)"
     line = refused("openai-community/gpt2")
     assert line.startswith("neither here nor in the hub's cache (")
-    assert "and HF_HUB_OFFLINE is set; download it where there is a network" in line
+    assert "and HF_HUB_OFFLINE is set; download it with a network connection" in line
 
 
 def test_the_words_of_the_hub(monkeypatch):

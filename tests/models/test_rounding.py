@@ -128,7 +128,7 @@ def test_experts_that_are_no_linear_layers_are_refused():
 @needs_torchao
 def test_a_model_without_linear_layers_is_refused():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=1, n_head=2))
-    with pytest.raises(UserError, match=r"^no nn.Linear but the output head, so that no weights can be quantised; leave out weights=int8$"):
+    with pytest.raises(UserError, match=r"^no nn.Linear besides the output head, so no weights can be quantised; leave out weights=int8$"):
         quantise_weights(model, "int8")
 
 

@@ -193,7 +193,7 @@ def test_a_rounded_log_probability_of_certainty_is_no_negative_nll(serve):
     ("settings", "problem"),
     [
         ({"spoil": lambda _: b" " * 200_000}, "an answer of more than 102,048 bytes"),
-        ({"faults": ["drip"] * 2}, "no whole answer within 0 s"),
+        ({"faults": ["drip"] * 2}, "no complete answer within 0 s"),
         ({"spoil": lambda _: b"[" * 100_000}, r"it cannot be reached or read \(.*recursion.*\), after 8 tries"),
     ],
     ids=["long", "slow", "deep"],
@@ -270,6 +270,6 @@ def test_the_command_scores_a_server(serve, run, few_slices, tiny_model, tmp_pat
     slices = shutil.copytree(few_slices, tmp_path / "slices")
     done = run("score", spec, tiny_model("llama"), "--slices", slices)
     assert done.returncode == 0, done.stderr
-    assert "ranks from 4 on are not known" in done.stderr
+    assert "ranks from 4 on are unknown" in done.stderr
     tables = [pl.read_parquet(score_path(slices, str(model))) for model in (spec, tiny_model("llama"))]
     np.testing.assert_allclose(tables[0]["nll"], tables[1]["nll"], rtol=0, atol=1e-5)

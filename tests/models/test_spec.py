@@ -59,8 +59,8 @@ WRONG = {
     "path,context=many": "context=many is not a number of tokens",
     "path,stride=0": "stride=0 is not a number of tokens",
     "path,context=4,context=5": "context is given twice",
-    "zoo:attention,revision=main": "a revision is of a model of the hub",
-    "owner/name@one,revision=two": "a revision is of a model of the hub",
+    "zoo:attention,revision=main": "only models of the hub have a revision",
+    "owner/name@one,revision=two": "only models of the hub have a revision",
 }
 
 

@@ -165,4 +165,4 @@ def test_pipes_and_devices_are_not_waited_for(model, name, kind):
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name) if kind == "a pipe" else (model / name).symlink_to("/dev/zero")
     for how in ASKED:
-        assert refused(model, how) == f"{model / name}: {kind}, where a file is to be read; give a regular file"
+        assert refused(model, how) == f"{model / name}: {kind}, but a file is expected; give a regular file"

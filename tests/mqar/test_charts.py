@@ -31,7 +31,7 @@ def test_every_point_is_drawn_and_says_what_it_is():
     accuracy, perplexity, by_distance = map(data, found.values())
     assert {(row["panel"], row["model"], row["x"]): row["y"] for row in perplexity} == {
         (panel, model, pairs): math.exp(nll * (place + 1))
-        for panel, nll in (("Values asked for", 1.0), ("Filler", 0.1))
+        for panel, nll in (("Queried values", 1.0), ("Filler", 0.1))
         for place, model in enumerate(("one (ref.)", "<b>two"))
         for pairs in (4, 16, 64)
     }
@@ -48,7 +48,7 @@ def test_every_point_is_drawn_and_says_what_it_is():
 def test_what_is_missing_or_beyond_a_float_is_left_out():
     no_filler = dict.fromkeys(("filler_nll", "filler_nll_low", "filler_nll_high"))
     [_, perplexity, _] = mqar_figures(*comparison(["one", "two"], [64], **no_filler))
-    assert {row["panel"] for row in data(perplexity)} == {"Values asked for"}
+    assert {row["panel"] for row in data(perplexity)} == {"Queried values"}
     frames = comparison(["one", "two"], [4, 8])
     huge = pl.when(pl.col("model") == "two").then(900.0)
     rows = frames[0].with_columns(ar_nll=huge.otherwise("ar_nll"), ar_nll_high=huge.otherwise("ar_nll_high"))

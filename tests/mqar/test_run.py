@@ -145,7 +145,7 @@ def repeats(num, length, pairs, vocab, generator, *, gap: int = 1):
     [row] = json.loads(done.stdout)["mqar"]
     assert (row["accuracy"] > 0.8, row["ar_tokens"], row["power"], row["filler_tokens"]) == (True, 20, None, 0), done.stderr
     refused = run("mqar", "control:recall", "--task", "copying", "--power", 1, "-o", tmp_path / "other")
-    assert (refused.returncode, "copying has no power law of places; leave it out" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "copying has no power law of query positions; leave it out" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_a_real_model_as_a_direct_pass_has_it(home, tiny_model, tmp_path):

@@ -22,7 +22,9 @@ def test_presence_is_not_said_to_recall_and_a_cache_is(home, tmp_path):
     """Of 4 values that are in the context a model without any association still hits one in four, and so does a guess."""
     models = [f"{name}={PATH}:{name}" for name in ("presence", "bigram_cache", "bigram")]
     known = {"seq_len": 64, "pairs": [4], "samples": 30, "counts": recallkit.zoo_counts(), "batch_tokens": 1024}
-    for model, start in zip(models, ("is not shown to recall: ", "recalls 8", "is not shown to recall: 0.0 %"), strict=True):
+    for model, start in zip(
+        models, ("is not shown to do better", "recalls 8", "is not shown to do better than guessing: 0.0 %"), strict=True
+    ):
         name = model.partition("=")[0]
         assert answer(recallkit.eval_mqar(model, out=tmp_path, **known)).startswith(f"With 4 pairs in 64 ids, {name} {start}")
 
@@ -77,7 +79,7 @@ def test_the_guess_is_what_a_model_that_guesses_gets(home, tmp_path, task, lengt
     assert row["guess"] == pytest.approx(sum(counted) / len(counted), abs=1e-9)
     assert row["guess"] == pytest.approx(guess or row["guess"], abs=1e-9)
     assert row["accuracy_low"] < row["guess"] < row["accuracy_high"]
-    assert "is not shown to recall" in answer(tables)
+    assert "is not shown to do better than guessing" in answer(tables)
     assert f"{100 * row['guess']:.1f}" == shown_mqar(tables)["accuracy"].rows[-1][1]
 
 
@@ -102,12 +104,12 @@ def made(accuracy: float, low: float | None, difference: float = 0.0, ends: tupl
     ("accuracy", "low", "said"),
     [
         (0.5, 0.4, "recalls 50.0 % of the values (95 % interval 40.0 to 60.0 %); "),
-        (0.3, 0.2, "is not shown to recall: 30.0 % of the values (95 % interval 20.0 to 40.0 %), "),
-        (0.5, None, "is not shown to recall: 50.0 % of the values (no interval), "),
+        (0.3, 0.2, "is not shown to do better than guessing: 30.0 % of the values (95 % interval 20.0 to 40.0 %); "),
+        (0.5, None, "is not shown to do better than guessing: 50.0 % of the values (no interval); "),
     ],
 )
 def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
-    guess = "guessing among the values read so far: 25.0 %"
+    guess = "guessing among the values read so far gives 25.0 %"
     assert answer(made(accuracy, low)).startswith(f"With 4 pairs in 64 ids, r {said}{guess}; m ")
     table = shown_mqar(made(accuracy, low))["accuracy"]
     assert table.rows[-1] == ["a guess among them", "25.0"]
@@ -119,7 +121,7 @@ def test_a_guess_stands_beside_what_is_recalled(accuracy, low, said):
     [
         (-0.1, (-0.2, -0.05), "m 40.0 % (10.0 points fewer, 95 % interval 5.0 to 20.0)."),
         (0.1, (0.05, 0.2), "m 60.0 % (10.0 points more, 95 % interval 5.0 to 20.0)."),
-        (-0.1, (-0.2, 0.05), "m 40.0 % (10.0 points fewer, which may be none: 95 % interval -20.0 to +5.0)."),
+        (-0.1, (-0.2, 0.05), "m 40.0 % (10.0 points fewer, not significant: 95 % interval -20.0 to +5.0)."),
         (0.1, (None, None), "m 60.0 % (10.0 points more, no interval)."),
     ],
 )

@@ -143,7 +143,7 @@ def test_tables_come_as_tsv_and_parquet_too(tmp_path):
         ("model,all,ar,other\na,10,3,12\n", {"ar_share": 7.03}, "7.03, not between 0 and 1; give it as a fraction"),
         ("model,all,ar,other\na,10,3,12\na,11,4,12\n", {}, "two rows of model a"),
         ("model,all,ar,other\n,10,3,12\n", {}, "row 1 has no model"),
-        ("model,all,AR,ar\na,10,3,12\n", {}, "two columns of one name"),
+        ("model,all,AR,ar\na,10,3,12\n", {}, "two columns with the same name"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_row(tmp_path, text, options, message):

@@ -55,7 +55,7 @@ def test_two_workers_and_the_jobs_of_an_array_write_the_bytes_of_one_process(run
             done = run(*command(name, tmp_path / way), *options)
             assert done.returncode == 0, done.stderr
             if "--share" in options:
-                told = [re.search(r": ([\d,]+) of ([\d,]+) parts are there, (.+)", line) for line in done.stdout.splitlines()]
+                told = [re.search(r": ([\d,]+) of ([\d,]+) parts are done, (.+)", line) for line in done.stdout.splitlines()]
                 assert len(told) == (2 if name == "intervene" else 1), done.stdout
                 there, whole = zip(*((int(line[1]), int(line[2])) for line in told), strict=True)
                 last = options[1] == "1/2"

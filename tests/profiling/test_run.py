@@ -139,7 +139,7 @@ def test_sentences_are_true_of_a_text_that_is_shorter_than_a_sequence(run: Calla
     whole = pl.read_parquet(tmp_path / "out" / "profile.parquet").row(0, named=True)
     assert 0 < whole["content_repeated"] < whole["tokens"] < 2048
     share, per = 100 * whole["repeated"] / whole["tokens"], 2048 * whole["content_repeated"] / whole["tokens"]
-    assert f"{share:.1f} % of the tokens complete a bigram that occurred earlier in their sequence; per 2,048 tokens {per:.1f}" in said
+    assert f"{share:.1f} % of the tokens complete a bigram that occurred earlier in their sequence. Per 2,048 tokens, {per:.1f}" in said
     assert "Repeated bigrams per 2,048 tokens" in said
 
 

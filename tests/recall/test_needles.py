@@ -81,7 +81,7 @@ def test_one_that_copies_finds_every_needle_and_one_that_reads_nothing_none(run,
     shown = " ".join(run("eval-recall", "control:copy", "control:unigram", *asked, "--full").stdout.split())
     assert "niah_multikey_1: accuracy by depth of the needle, for each length in ids" in shown
     assert f"control:copy {'█' * 11} {'█' * 11} control:unigram {'▁' * 11} {'▁' * 11}" in shown
-    assert "Greedy, 48 tokens. Points are differences to control:copy." in shown
+    assert "Greedy, 48 tokens. Points are differences from control:copy." in shown
     documents = pl.read_parquet(documents_path(tmp_path / "out", "control:unigram", "niah_single_1-v1"))
     assert documents["occurrences"].unique().to_list() == [1]
 
@@ -116,13 +116,13 @@ def test_mistakes_are_one_line(run, home, tmp_path, monkeypatch):
             "zoo:attention: reads 256 ids, and prompts of niah_single_1 with their answers have up to",
         ),
         ("zoo:attention tiny=zoo:mamba,tokenizer=bytes --tasks niah_single_1", "tiny: reads 256 ids, and prompts of niah_single_1"),
-        ("control:unigram --tasks niah_single_3 --lengths 99", "99 ids have no room for a haystack beside the needles"),
+        ("control:unigram --tasks niah_single_3 --lengths 99", "99 ids leave no room for a haystack besides the needles"),
         ("control:unigram --tasks niah --lengths 1x", "'1x' is not a number of ids"),
-        ("control:unigram --tasks niah --cut answer", "--cut: is not for niah_single_1, "),
-        ("control:unigram --tasks metadata --seed 3", "--seed: is for needles in a haystack"),
+        ("control:unigram --tasks niah --cut answer", "--cut: does not apply to niah_single_1, "),
+        ("control:unigram --tasks metadata --seed 3", "--seed: applies only to needles in a haystack"),
         ("control:unigram --tasks niah_single_2 --data empty.txt", "no text"),
         ("control:unigram --tasks niah_single_1 --data empty.txt", "whose haystack is repeated sentences"),
-        ("control:unigram --tasks niah,fda --data empty.txt", "--data: rows for fda, and the text of the haystack for niah"),
+        ("control:unigram --tasks niah,fda --data empty.txt", "--data: means rows for fda, but the text of the haystack for niah"),
         ("short.py:load --tasks niah_single_1 --lengths 512 --samples 1", "reads 256 ids, and a prompt with its answer has 51"),
     ):
         done = run("eval-recall", *words.split(), "-o", tmp_path / "out")
@@ -135,7 +135,7 @@ def test_a_length_without_room_names_one_with_room(run, home, tmp_path):
     asked = ["--tasks", "niah", "--samples", 11, "-o", tmp_path / "out", "--lengths"]
     for model, most in (("control:copy", 8192), ("zoo:attention", 256)):
         refused = run("eval-recall", model, *asked, 128).stderr.splitlines()[-1]
-        assert "128 ids have no room for a haystack beside the needles" in refused
+        assert "128 ids leave no room for a haystack besides the needles" in refused
         enough = int(refused.partition("; give ")[2].split()[0])
         assert enough <= most, model
         assert run("eval-recall", "control:copy", *asked, enough, "--force").returncode == 0, (model, enough)

@@ -110,7 +110,7 @@ def test_cut_prompts_and_lost_answers_are_counted(run, home, tiny_model, rows, t
     assert table["answer_cut"].to_list() == lost
     assert table.filter("answer_cut")["answer_distance"].null_count() == sum(lost)
     assert 0 < sum(lost) < NUM_ROWS
-    line = f"of {NUM_ROWS} prompts {sum(number > 0 for number in cut)} cut on the left to fit its context, "
+    line = f"of {NUM_ROWS} prompts, {sum(number > 0 for number in cut)} cut on the left to fit its context, "
     assert f"{line}{sum(lost)} whose answer was only in what was cut" in " ".join(done.stdout.split())
 
 
@@ -121,7 +121,7 @@ def test_rows_of_the_hub_that_are_not_as_many_as_published_are_noted(run, home, 
     done = run("eval-recall", "control:copy", "--tasks", "fda", "--limit", 2, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "fda: fda@main has 8 rows, and published figures are of 1,102" in said
+    assert "fda: fda@main has 8 rows, while published figures are of 1,102" in said
     assert "not comparable with published figures" in said
 
 

@@ -82,10 +82,10 @@ def test_documents_that_are_not_those_compared_are_refused(compared, tmp_path):
     changed = frame.with_columns(contains=pl.lit(value=True)).to_arrow().cast(schemas.arrow_schema("recall documents"))
     try:
         artifacts.write_parquet(path, [changed], changed.schema, manifest)
-        with pytest.raises(UserError, match="evaluated otherwise since the comparison"):
+        with pytest.raises(UserError, match="evaluated again with another result since the comparison"):
             read_samples(folder, tables)
         path.unlink()
-        with pytest.raises(UserError, match="there is no such table of prompts"):
+        with pytest.raises(UserError, match="this table of prompts is missing"):
             read_samples(folder, tables)
     finally:
         path.write_bytes(before)

@@ -179,7 +179,7 @@ def test_the_hub_gives_the_validation_split(tmp_path: Path, monkeypatch: pytest.
     assert loaded.rows == [ROWS[0], ROWS[2]]
     assert loaded.digest == load_rows("fda", tmp_path / "good" / "validation.jsonl").digest
     assert loaded.origin == f"{tmp_path / 'good'}@main"
-    assert (loaded.is_comparable, loaded.note) == (False, "3 rows, and published figures are of 1,102")
+    assert (loaded.is_comparable, loaded.note) == (False, "3 rows, while published figures are of 1,102")
     monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "good"), num_rows=3))
     assert all((rows.is_comparable, rows.note) == (True, "") for rows in (load_rows("fda"), load_rows("fda", limit=1)))
     monkeypatch.setitem(tasks.TASKS, "fda", dataclasses.replace(task, hub_id=str(tmp_path / "bad")))

@@ -73,7 +73,7 @@ def test_generation_and_likelihood_are_side_by_side():
     mamba = ["50.0", "-50.0 (-60 to -40)", "3.00", "+1.00 (-0.50 to 2.50)"]
     assert table.rows[1:] == [["mamba", "swde", *mamba], ["attention", "fda", "100.0", "–", "2.00", "–"], ["mamba", "fda", *mamba]]
     assert "swde, fda: 10 prompts of 2 documents." in table.caption
-    assert "Points and nats are differences to attention." in table.caption
+    assert "Points and nats are differences from attention." in table.caption
     alone = answers_table(made_tables(models=("attention",), tasks=("swde",)))
     assert (alone.headers, alone.rows) == (["model", "right\n(%)", "NLL"], [["attention", "100.0", "2.00"]])
 
@@ -83,8 +83,8 @@ def test_generation_and_likelihood_are_side_by_side():
     [
         ((-0.5, -0.6, -0.4), "50.0 points fewer, 95 % interval 40.0 to 60.0"),
         ((0.25, 0.1, 0.4), "25.0 points more, 95 % interval 10.0 to 40.0"),
-        ((0.1, -0.1, 0.3), "10.0 points more, which may be none: 95 % interval -10.0 to +30.0"),
-        ((-0.1, -0.3, 0.1), "10.0 points fewer, which may be none: 95 % interval -30.0 to +10.0"),
+        ((0.1, -0.1, 0.3), "10.0 points more, not significant: 95 % interval -10.0 to +30.0"),
+        ((-0.1, -0.3, 0.1), "10.0 points fewer, not significant: 95 % interval -30.0 to +10.0"),
         ((0.0, -0.2, 0.2), "as many: 95 % interval -20.0 to +20.0"),
         ((0.1, None, None), "10.0 points more, no interval"),
     ],
@@ -114,7 +114,7 @@ def test_the_answer_and_the_command_of_an_evaluation():
     assert answer(made_tables(tasks=("own",))).startswith("On your own rows, attention gives")
     several = answer(made_tables(tasks=("swde", "fda", "squad", "drop", "nq_512", "own")))
     assert several.count("On ") == several.count(" attention gives") == 4
-    assert several.endswith(". In the table, too: nq_512, own.")
+    assert several.endswith(". The table also has nq_512, own.")
     rows = {task: {"origin": f"/data/me/{task}.jsonl", "digest": "d"} for task in ("swde", "fda")}
     hub = {**rows, "swde": {"origin": "hub:hazyresearch/based-swde-v2", "digest": "d"}}
     asked = "recallkit eval-recall attention mamba --tasks swde,fda"

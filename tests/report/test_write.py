@@ -31,7 +31,7 @@ from tests.report.conftest import MODELS, REFERENCE
 from tests.report.reading import Page
 
 EVIL = "<script>alert('1')</script>&\"\x1b[31m <b>"
-CLASSES = "Where the gap lies: each token by what of it is in the context already, and how often training saw its bigram"
+CLASSES = "Where the gap lies: tokens by what the context already contains and by the bigram's training count"
 DATA, SCRIPTS = "application/json", ["text/javascript", "module"]
 
 
@@ -105,8 +105,8 @@ def test_the_legend_says_what_the_columns_are(comparison, page):
     every, hits, repeated = (comparison.totals[MODELS[0], slice_] for slice_ in ("all", "ar_hit", "repeated"))
     assert f"at most 9 times in training; {100 * hits['share_of_tokens']:.2f} % of {every['tokens']:,} tokens" in legend["AR hit"]
     assert f"repeated bigrams, {100 * repeated['share_of_tokens']:.0f} % of the tokens" in legend["Share of the gap"]
-    assert f"{every['clusters']} documents resampled" in legend["In brackets"]
-    assert not any("means nothing" in text or "not known" in text for text in page.texts("p")), "all figures are there"
+    assert f"a bootstrap over {every['clusters']} documents" in legend["In brackets"]
+    assert not any("no meaningful share" in text or "is unknown" in text for text in page.texts("p")), "all figures are there"
 
 
 def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, comparison, page, tmp_path):
@@ -117,7 +117,7 @@ def test_every_table_has_the_models_in_the_order_of_the_first_rows(words, compar
     for title, (_, *rows) in [*page.tables().items(), *other.tables().items()]:
         shown = [row[0] for row in rows if row[0] in order]
         assert shown == [model for model in order if model in shown], title
-    assert [row[0] for row in page.tables()["AR hits by source: retained, and share of the gap, %"][2:]] == comparison.models
+    assert [row[0] for row in page.tables()["AR hits by source: retained recall / share of the gap, %"][2:]] == comparison.models
 
 
 def test_causal_recall_is_beside_the_recall_gain(words, tmp_path):
@@ -153,11 +153,11 @@ def test_documents_add_up_to_the_gap(comparison, page):
 def test_a_model_like_the_reference_retains_all_of_its_recall(words, tmp_path):
     recallkit.gap(REFERENCE, [f"same={REFERENCE}"], slices=words, out=tmp_path)
     page = Page.read(write_report(tmp_path, options=ReportOptions(slices=words)).page)
-    assert f"same is behind {REFERENCE} on no AR hit." in page.texts("p")
-    assert f"same predicts every document as {REFERENCE} does." in page.texts("p")
+    assert f"same is not behind {REFERENCE} on any AR hit." in page.texts("p")
+    assert f"same predicts every document exactly as {REFERENCE} does." in page.texts("p")
     _, _, gap, _, *of_gap = page.models()[2]
     assert (gap, of_gap) == ("0.000", ["100 %(100 to 100)", "–", "–"])
-    assert f"same: the share of the gap means nothing: {NO_GAP}" in page.texts("p")
+    assert f"same: no meaningful share of the gap: {NO_GAP}" in page.texts("p")
 
 
 def of_corpus(folder: Path, like: Comparison, tokens: list[tuple], at_hit: float) -> Page:
@@ -177,7 +177,7 @@ def of_corpus(folder: Path, like: Comparison, tokens: list[tuple], at_hit: float
     [
         (range(2), lambda sequence: False, 1.0, NO_HITS),
         (range(9), lambda sequence: sequence == 0, 1.0, "AR hits come from effectively 1.0 documents; 5 are needed"),
-        (range(9), lambda sequence: True, 2.0, "the recall gain of reference is not shown to be above 0"),
+        (range(9), lambda sequence: True, 2.0, "the recall gain of reference is not significantly above 0"),
         (range(9), lambda sequence: True, 1.0, None),
     ],
 )
@@ -186,7 +186,7 @@ def test_where_it_is_not_known_what_is_retained_the_page_says_why(
 ):
     tokens = [(s, p, "web", 1 if p == 2 else None, 1 if hit(s) else 20) for s in sequences for p in (1, 2)]
     page = of_corpus(tmp_path, comparison, tokens, at_hit)
-    assert [text for text in page.texts("p") if "not known" in text] == ([f"What is retained is not known: {why}."] if why else [])
+    assert [text for text in page.texts("p") if "is unknown" in text] == ([f"What is retained is unknown: {why}."] if why else [])
     line, retained = page.models()[2][3:5]
     assert (retained == "–") == bool(why)
     assert (line == "–") == (why == NO_HITS)
@@ -229,7 +229,7 @@ def test_every_picture_and_the_text_are_on_the_page(comparison, page, written):
     assert data["models"] == [REFERENCE, *comparison.models]
     assert len(data["excerpts"]) == written.excerpts > 5
     of = comparison.manifest["slices"]["num_sequences"]
-    assert any(text.startswith(f"{written.excerpts} of {of} sequences are on this page") for text in page.texts("p"))
+    assert any(text.startswith(f"This page has {written.excerpts} of {of} sequences:") for text in page.texts("p"))
 
 
 def test_where_the_text_has_no_ar_hits_the_page_does_not_say_how_to_show_it(small_slices, tmp_path):
@@ -281,7 +281,7 @@ def test_names_are_text_and_models_of_other_tokenizers_are_compared_in_bits(evil
     assert {"img", "i"}.isdisjoint(evil.names())
     assert [found.get("type") for name, found, _, _ in evil.elements if name == "script" and found["type"] != DATA] == SCRIPTS
     assert any(fact.endswith(f"25.0 % for {shown}") for fact in evil.texts("dd"))
-    assert f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes it the same)" in evil.texts("p")
+    assert f"Read before every sequence: {shown} <bos>, ref\" & 'x' nothing (bos= makes them equal)" in evil.texts("p")
     assert f"<bos> by {shown}" in evil.texts("dd")
     assert "\x1b" not in evil.source
     assert len(evil.texts("b")) == len(page.texts("b")), "a name became an element"

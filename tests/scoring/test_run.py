@@ -217,7 +217,7 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices,
     asked = [f"{name}=model" for name in models]
     compared = run("gap", *asked, "--slices", together, "--json")
     assert compared.returncode == 0, compared.stderr
-    assert "mamba: not on this machine; its scores are taken as they are" in compared.stderr
+    assert "mamba: not on this machine; its existing scores are used" in compared.stderr
     [row] = [row for row in json.loads(compared.stdout)["gap"] if row["slice"] == "all" and row["source"] == "ALL"]
     nlls = {name: pl.read_parquet(together / "scores" / f"{name}.parquet")["nll"].mean() for name in models}
     assert {"attention": row["nll_reference"], "mamba": row["nll_model"]} == pytest.approx(nlls)
@@ -239,7 +239,7 @@ def test_scores_of_several_machines_come_together_in_one_folder(run, few_slices,
     assert "model: no such file or directory" in missing.stderr.splitlines()[-1]
     forced = run("score", asked[0], "--slices", together, "--force")
     assert "model: no such file or directory" in forced.stderr.splitlines()[-1]
-    assert "taken as they are" not in forced.stderr
+    assert "existing scores are used" not in forced.stderr
 
 
 def test_a_wrong_option_of_a_share_blocks_nobody(few_slices, tiny_model, tmp_path):

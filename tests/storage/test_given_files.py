@@ -36,7 +36,7 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     make(Path("x.json"))
     for reader in READERS if kind == "a socket" else [*READERS, given_files.read_file]:
-        with pytest.raises(UserError, match=f"x.json: {kind}, where a file is to be read; give a regular file"):
+        with pytest.raises(UserError, match=f"x.json: {kind}, but a file is expected; give a regular file"):
             reader(Path("x.json"))
 
 

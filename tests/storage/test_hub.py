@@ -55,5 +55,5 @@ def test_a_name_that_is_not_in_the_cache(run, hub, tmp_path):
     lines = done.stderr.strip().splitlines()
     assert (done.returncode, len(lines)) == (1, 1)
     assert f"distilgpt2: neither here nor in the hub's cache ({tmp_path / 'hub'}), and" in lines[0]
-    assert "HF_HUB_OFFLINE is set; download it where there is a network, or give a tokenizer.json" in lines[0]
+    assert "HF_HUB_OFFLINE is set; download it with a network connection, or give a tokenizer.json" in lines[0]
     assert lines[0].endswith("with --tokenizer")

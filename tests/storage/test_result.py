@@ -76,14 +76,14 @@ def test_it_is_made_again_where_a_member_of_its_list_is_missing(tmp_path):
     assert result.is_complete()
     further.unlink()
     assert not result.is_complete()
-    with pytest.raises(UserError, match=r"the folder of another result \(profile\)"):
+    with pytest.raises(UserError, match=r"this list belongs to another result \(profile\)"):
         Result(tmp_path / "track.parquet", "track", {}).finished()
 
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_file_in_the_place_of_its_folder_is_told_before_work(tmp_path, force):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="a file, where a directory is to be"):
+    with pytest.raises(UserError, match="a file, but a directory is expected"):
         Result(tmp_path / "file" / "out.parquet", "scores", {}, force).finished()
 
 

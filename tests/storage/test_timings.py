@@ -49,7 +49,7 @@ def test_a_line_says_what_took_how_long():
     stages = {"tokenising": Stage(seconds=10.0, amounts={"tokens": 12_000_000}), "labelling": Stage(True, 2.0)}
     timings = {"seconds": 12.0, "resumed": True, "stages": {name: stage.to_json() for name, stage in stages.items()}}
     assert timings_lines(timings, "sliced") == [
-        "Took 12.0 s: tokenising 10.0 s (1.2M tokens/s), labelling 2.0 s; what an interrupted run did is not in it."
+        "Took 12.0 s: tokenising 10.0 s (1.2M tokens/s), labelling 2.0 s; the time of an interrupted run is not included."
     ]
 
 

@@ -222,7 +222,7 @@ def test_answers_are_read_behind_their_questions():
     )
     assert torch.equal(read[read != examples.ids], examples.targets[examples.targets != NOT_ASKED])
     every_place = examples._replace(targets=examples.ids)
-    with pytest.raises(UserError, match="an answer is where the next question is"):
+    with pytest.raises(UserError, match="an answer falls on the next question"):
         answered(every_place)
 
 
@@ -279,7 +279,7 @@ def test_what_is_wrong_is_refused_in_one_line():
         ("mqar", {"power": math.nan}, "power nan: not above 0"),
         ("mqar", {"filler": "one"}, "no such filler: one; choose zero or random"),
         ("read_twice", {"passes": 0}, "passes is 0"),
-        ("compositional", {"pairs": 5, "length": 60}, "no square; choose 4, 9"),
+        ("compositional", {"pairs": 5, "length": 60}, "not a square number; choose 4, 9"),
         ("copying", {}, "4 ids and their copy are 10 ids, not 24; choose 11 pairs and a length of 24"),
     ]:
         with pytest.raises(UserError, match=message) as caught:

@@ -112,7 +112,7 @@ def test_slices_and_counts_are_those_of_a_file(tmp_path: Path) -> None:
 def test_sources_that_are_texts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give texts themselves as texts="):
         recallkit.slice([{"text": "a"}], tmp_path / "slices")
-    with pytest.raises(UserError, match="texts themselves are given as texts="):
+    with pytest.raises(UserError, match="give texts themselves as texts="):
         recallkit.slice(["A text of many words that is no name of a file."], tmp_path / "slices")
     with pytest.raises(UsageError, match="sources and texts"):
         recallkit.slice("a.jsonl", tmp_path / "slices", texts=["a"])

@@ -56,7 +56,8 @@ def test_a_sample_is_of_whole_documents_of_each_source(run, corpus, texts, tmp_p
     assert manifest["drawn"] == {**numbers, "left_out": ["book"]}
     assert run("slice", *corpus, "--boundary", "document", "-o", tmp_path / "whole").returncode == 0
     assert of_tokens == pytest.approx(artifacts.read_manifest(tmp_path / "whole/tokens.parquet")["num_rows"], rel=0.05)
-    said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. Left out: book, whose documents are all too long."
+    said = f"Sample: {len(drawn)} of 363 documents and 3 of 4 sources, drawn with seed 0. "
+    said += "Left out because all their documents are too long: book."
     assert said in " ".join(done.stdout.split())
     assert "interval" not in done.stderr
     assert run(*command, "--seed", 0, "-o", tmp_path / "b").returncode == run(*command, "--seed", 1, "-o", tmp_path / "c").returncode == 0
@@ -101,7 +102,7 @@ def test_too_few_documents_are_told_when_they_are_sliced(run, corpus, small_slic
     long = write_jsonl(tmp_path / "long.jsonl", [" ".join(each) for each in zip(*[iter(made_up_texts(200, 120))] * 50, strict=True)])
     command = ["slice", long, corpus[0], "-o", tmp_path / "slices[1]"]
     done = run(*command, "--limit-tokens", "9k")
-    assert "these slices will have no interval: all tokens come from effectively 2." in done.stderr
+    assert "results on these slices will have no interval: all tokens come from effectively 2." in done.stderr
     assert "5 are needed; --sample 9000 in place of --limit-tokens draws documents of all of the text" in done.stderr
     assert "no interval" not in run(*command, "--sample", "9k", "--force").stderr
     assert "no interval" not in run(*command, "--force").stderr

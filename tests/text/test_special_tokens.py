@@ -193,7 +193,7 @@ def test_a_hub_id_is_read_with_its_configuration(tmp_path, hub, capfd):
     assert capfd.readouterr().err == ""
     hub("owner/bare", write(tmp_path / "bare", GEMMA))
     assert load_tokenizer("owner/bare").prefix.ids == ()
-    assert "owner/bare: its tokenizer_config.json is not to be had: what begins its texts is not known" in capfd.readouterr().err
+    assert "owner/bare: its tokenizer_config.json is not available, so the token that begins its texts is unknown" in capfd.readouterr().err
 
 
 def test_what_ends_documents_is_said_with_its_reason(tmp_path, capfd):

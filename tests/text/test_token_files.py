@@ -353,8 +353,8 @@ def test_a_short_file_is_of_no_type_by_luck(tmp_path: Path) -> None:
     assert "as uint16 or uint32 or int64; " in zeros
     assert f"name their type: {path}:TYPE" in zeros
     assert read_ids(path, narrow, LARGE, ":uint16") == [[1, 2, 3, 4]]
-    assert "7 bytes are not whole ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
-    assert "798 bytes are not whole ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
+    assert "7 bytes are not a whole number of ids of 2 bytes" in refused(path, b"1234567", LARGE, ":uint16")
+    assert "798 bytes are not a whole number of ids of 4 bytes" in refused(path, np.array(MANY, "<u4").tobytes()[:-2])
     assert "contains no record" in refused(path, b"")
 
 
@@ -386,7 +386,7 @@ def test_known_formats_are_told_by_their_magic(tmp_path: Path) -> None:
     np.save(saved, ids)
     assert read_ids(path, saved.getvalue()) == documents
     np.save(saved, ids[:4])
-    assert "136 bytes after its array, as where several" in refused(path, saved.getvalue())
+    assert "136 bytes after its array, as if several" in refused(path, saved.getvalue())
     items = [ids[:50].tobytes(), ids[50:].tobytes()]
     offsets = np.cumsum([16, *map(len, items)]).astype("<u4")
     chunk = struct.pack("<I", 2) + offsets.tobytes() + b"".join(items)

@@ -53,7 +53,7 @@ def test_mistakes_are_usage(run, few_slices):
         ("control:recall", "control:bigram"): "no step in its name",
         ("control:recall", "step-1=control:bigram", "--until", "3"): "goes with --watch",
         ("control:recall", "step-1=control:bigram", "--watch", "--causal"): "not with --watch",
-        ("control:recall", "step-1=control:bigram", "--watch"): "no pattern names checkpoints to come",
+        ("control:recall", "step-1=control:bigram", "--watch"): "no pattern matches checkpoints still to come",
         ("control:recall", "step-1=control:bigram", "step-01=control:unigram"): "step 1 of",
     }.items():
         done = run("track", *words, "--slices", few_slices)

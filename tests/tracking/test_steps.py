@@ -88,9 +88,9 @@ def test_what_is_no_checkpoint_is_passed_over_with_one_note(tmp_path, capsys):
     problems = {line.partition(f"{tmp_path}/")[2].partition(":")[0]: line.rpartition(": ")[2] for line in notes}
     assert len(notes) == len(problems)
     assert problems == {
-        "checkpoint-1": f"step 1 of {tmp_path}/checkpoint-01, too (passed over)",
-        "checkpoint-last": "no step in its name (passed over)",
-        **dict.fromkeys(("checkpoint-1.tmp", "checkpoint-3.partial", "tmp-checkpoint-2"), "a temporary name (passed over)"),
+        "checkpoint-1": f"step 1 of {tmp_path}/checkpoint-01, too (skipped)",
+        "checkpoint-last": "no step in its name (skipped)",
+        **dict.fromkeys(("checkpoint-1.tmp", "checkpoint-3.partial", "tmp-checkpoint-2"), "a temporary name (skipped)"),
     }
 
 

@@ -98,7 +98,7 @@ def planted(*points: float, documents: int = 30, spread: float = 1.0, seed: int 
     ("tables", "verdict", "step", "said"),
     [
         (planted(0, 0, 9, 9), APPEARS, 2, "Recall appears at step 2 (95 % interval 2 to 2): at step 3 {} 8.9 points (8.5 to 9.2)."),
-        (planted(9, 9, 9), APPEARS, 0, "Recall is there from step 0 on, the first: at step 2 {} 8.9 points (8.5 to 9.3)."),
+        (planted(9, 9, 9), APPEARS, 0, "Recall is present at step 0, the first: at step 2 {} 8.9 points (8.5 to 9.3)."),
         (planted(0, 0, 0), ABSENT, None, "Recall is absent: at step 2 {} -0.1 points (-0.5 to 0.3), below 1."),
         (planted(0.5, 0.5), ABSENT, None, "Recall is absent: at step 1 {} 0.4 points (0.1 to 0.8), below 1."),
         (
@@ -111,20 +111,20 @@ def planted(*points: float, documents: int = 30, spread: float = 1.0, seed: int 
             planted(0, 1),
             UNKNOWN,
             None,
-            "Whether there is recall is not known: at step 1 {} 0.9 points (0.6 to 1.3), an interval that contains 1.",
+            "It is undecided whether there is recall: at step 1 {} 0.9 points (0.6 to 1.3), and its interval contains 1.",
         ),
         (
             planted(0, 9, 1),
             UNKNOWN,
             1,
-            "Whether there is recall is not known: at step 2 {} 0.9 points (0.5 to 1.3), an interval that contains 1; "
+            "It is undecided whether there is recall: at step 2 {} 0.9 points (0.5 to 1.3), and its interval contains 1; "
             "at step 1 it was above 1.",
         ),
         (
             planted(9, 9, documents=4),
             UNKNOWN,
             None,
-            "Whether there is recall is not known: at step 1 {} 9.0 points, without an interval: "
+            "It is undecided whether there is recall: at step 1 {} 9.0 points, without an interval: "
             "AR hits come from effectively 4.0 documents; 5 are needed.",
         ),
     ],

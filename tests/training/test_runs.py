@@ -116,8 +116,8 @@ def test_choices_take_the_place_of_a_presets():
     [
         ({"mixers": ["attentoin"]}, "attention"),
         ({"mixers": ["attention"], "mixer_options": "feature_dim=2"}, "none of these mixers has the option feature_dim"),
-        ({"mixer_options": "8,feature_dim=2"}, "'8' is no value of an option"),
-        ({"mixer_options": "feature_dim="}, "'feature_dim=' is no value of an option"),
+        ({"mixer_options": "8,feature_dim=2"}, "'8' is not the value of an option"),
+        ({"mixer_options": "feature_dim="}, "'feature_dim=' is not the value of an option"),
         ({"test_examples": 2}, "--test-examples"),
         ({"test_pairs": [65]}, "65 pairs do not fit into 256 ids"),
         ({"examples": 90, "batch": 31}, "--batch"),

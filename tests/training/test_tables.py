@@ -101,14 +101,14 @@ def test_several_tasks_have_a_table_and_a_plot_each():
     [
         (
             [(800, 0.98), (1600, 0.999), (400, 0.94), (3200, 0.999)],
-            "attention (width 32) gives 99.9 % of the answers, with 1,600 bytes of state, the most of 4 models; the smallest state within "
-            "5 points of that is 800 bytes, of attention (width 16) (98.0 %).",
+            "attention (width 32) gives 99.9 % of the answers with 1,600 bytes of state, the most of 4 models; the smallest state within "
+            "5 points of that is the 800 bytes of attention (width 16), with 98.0 %.",
         ),
         (
             [(800, 0.9), (1600, 0.9)],
-            "attention (width 16) gives 90.0 % of the answers, with 800 bytes of state, the most of 2 models.",
+            "attention (width 16) gives 90.0 % of the answers with 800 bytes of state, the most of 2 models.",
         ),
-        ([(800, 0.9)], "attention (width 16) gives 90.0 % of the answers, with 800 bytes of state."),
+        ([(800, 0.9)], "attention (width 16) gives 90.0 % of the answers with 800 bytes of state."),
     ],
 )
 def test_the_answer_has_the_best_model_and_the_smallest_state_as_good(outcomes, said):
