@@ -241,7 +241,7 @@ def _first_caption(tables: GapTables, slices: Mapping[str, Any]) -> str:
     if not has_counts(slices):
         rare = "Without training counts it is unknown which of them are rare and cannot have been memorised (AR hits): "
         rare += "--train SOURCE counts them."
-        shares = "Rep.: repeated bigrams, in which the share of the gap lies."
+        shares = "Share of the gap: the part that repeated bigrams (rep.) carry."
     sentences = [
         f"{_capital(kind)} are {percent(hits['share_of_tokens'], 2)} of {first['tokens']:,} tokens.",
         rare,

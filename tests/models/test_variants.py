@@ -183,9 +183,7 @@ def test_scores_say_what_reading_in_chunks_changes_and_what_a_state_occupies(few
     manifest = read_manifest(next((few_slices / "scores").glob("d8*.parquet")))
     assert manifest["state_ids"] == 64
     assert 0 < manifest["reading_mean"] <= manifest["reading_max"] < 1e-4
-    assert f"by up to {manifest['reading_max']:.1e} nats, on average by {manifest['reading_mean']:.1e}" in " ".join(
-        done.stdout.split()
-    )
+    assert f"by up to {manifest['reading_max']:.1e} nats, on average by {manifest['reading_mean']:.1e}" in " ".join(done.stdout.split())
     plain = read_manifest(next((few_slices / "scores").glob("zoo-delta.*parquet")))
     assert plain["state_bytes"] > manifest["state_bytes"]
     assert "reading_max" not in plain
